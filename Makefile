@@ -1,0 +1,52 @@
+# Everything a contributor runs. Needs make, git and Python 3.11 or newer; `make install` gets the rest.
+
+PYTHON ?= python3
+JOBS   ?= auto
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+READY := $(VENV)/.ready
+CODE  := $(wildcard src tests bench examples)
+
+.PHONY: help install demo test quick lint types pytest bench constraints
+.DEFAULT_GOAL := help
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
+
+install: $(READY) ## Make .venv with perdure and all its tools (PYTHON=... picks the interpreter)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'perdure needs Python 3.11 or newer, which "$(PYTHON)" is not. Name one: make install PYTHON=python3.12'; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo '"$(PYTHON)" cannot make a virtual environment. On Debian or Ubuntu: apt install python3-venv'; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+demo: $(READY) ## See an agent survive being killed
+	$(BIN)/python examples/demo.py
+
+test: lint types pytest ## Everything: lint, types and all tests, on SQLite and PostgreSQL
+
+quick: $(READY) ## The tests that are not slow
+	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow'
+
+lint: $(READY) ## Check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## Check types with mypy --strict
+	$(BIN)/mypy $(CODE)
+
+pytest: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS)
+
+bench: $(READY) ## Measure, and print the tables of the docs
+	$(BIN)/python -m bench
+
+constraints: $(READY) ## Compile constraints.txt again, with the newest versions that fit
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \
+	  --no-header --no-annotate --no-emit-index-url pyproject.toml -o constraints.txt

@@ -1,0 +1,117 @@
+"""Who is measured: a name, how a saver is opened, and the durability LangGraph is told.
+
+A contender never knows what it is measured at, a measurement never knows whom it measures.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
+
+from bench.agents import Saver
+from bench.databases import Kind, sqlite_path
+
+Opened: TypeAlias = AbstractContextManager[Saver | None]
+AsyncOpened: TypeAlias = AbstractAsyncContextManager[Saver | None]
+Durability: TypeAlias = Literal["sync", "async", "exit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    name: str
+    maker: Literal["none", "memory", "stock", "perdure"]
+    open: Callable[[str], Opened]
+    """A saver on the database of that URL, ready to use; nothing of it is cached from before."""
+    aopen: Callable[[str], AsyncOpened]
+    database: Kind | None = None
+    durability: Durability | None = None
+    """LangGraph's argument; None leaves its default, which is `async`."""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The keyword arguments of every invoke."""
+        return {"durability": self.durability} if self.durability else {}
+
+
+def no_checkpointer() -> Contender:
+    return Contender(
+        "no checkpointer", "none", lambda url: nullcontext(None), lambda url: nullcontext(None)
+    )
+
+
+def memory(durability: Durability) -> Contender:
+    def fresh(url: str) -> nullcontext[Saver | None]:
+        return nullcontext(InMemorySaver())
+
+    return Contender(f"InMemorySaver {durability}", "memory", fresh, fresh, durability=durability)
+
+
+def stock_sqlite(durability: Durability) -> Contender:
+    return Contender(
+        f"stock SQLite {durability}",
+        "stock",
+        lambda url: SqliteSaver.from_conn_string(sqlite_path(url)),
+        lambda url: AsyncSqliteSaver.from_conn_string(sqlite_path(url)),
+        "sqlite",
+        durability,
+    )
+
+
+def stock_postgres(durability: Durability, *, pool: bool = False) -> Contender:
+    return Contender(
+        f"stock PostgreSQL {'pool ' if pool else ''}{durability}",
+        "stock",
+        _postgres_saver,
+        _pooled_postgres_saver if pool else _async_postgres_saver,
+        "postgres",
+        durability,
+    )
+
+
+def perdure(database: Kind, durability: Literal["auto", "sync", "async", "exit"]) -> Contender:
+    def ours(url: str) -> Any:
+        from perdure import Saver as PerdureSaver  # not at import: stock can be measured without
+
+        return PerdureSaver(url, durability=durability)
+
+    label = {"sqlite": "SQLite", "postgres": "PostgreSQL"}[database]
+    told: Durability | None = "sync" if durability == "sync" else None
+    return Contender(f"perdure {label} {durability}", "perdure", ours, ours, database, told)
+
+
+@contextmanager
+def _postgres_saver(url: str) -> Iterator[Saver]:
+    with PostgresSaver.from_conn_string(url) as saver:
+        saver.setup()
+        yield saver
+
+
+@asynccontextmanager
+async def _async_postgres_saver(url: str) -> AsyncIterator[Saver]:
+    async with AsyncPostgresSaver.from_conn_string(url) as saver:
+        await saver.setup()
+        yield saver
+
+
+@asynccontextmanager
+async def _pooled_postgres_saver(url: str) -> AsyncIterator[Saver]:
+    how = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    async with AsyncConnectionPool(url, min_size=10, max_size=10, kwargs=how, open=False) as pool:
+        await pool.wait()
+        saver = AsyncPostgresSaver(pool)  # type: ignore[arg-type]  # row_factory is in kwargs
+        await saver.setup()
+        yield saver

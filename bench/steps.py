@@ -1,0 +1,130 @@
+"""Time per super-step: a one-node loop, each step appending 1 KB to a list."""
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from bench.agents import growing_loop, on, texts
+from bench.contenders import (
+    Contender,
+    memory,
+    no_checkpointer,
+    perdure,
+    stock_postgres,
+    stock_sqlite,
+)
+from bench.report import Bar, Section, Series, Table, millis, times
+from bench.rounds import Bench
+from bench.savers import aready, asettle, ready, settle, stored_values
+
+CONTENDERS = (
+    no_checkpointer(),
+    memory("async"),
+    memory("sync"),
+    stock_sqlite("async"),
+    stock_sqlite("sync"),
+    stock_postgres("async"),
+    stock_postgres("sync"),
+    perdure("sqlite", "auto"),
+    perdure("sqlite", "sync"),
+    perdure("sqlite", "async"),
+    perdure("sqlite", "exit"),
+    perdure("postgres", "auto"),
+    perdure("postgres", "sync"),
+)
+
+TEXT = """\
+A graph of one node runs {steps} super-steps; each appends 1 KB of incompressible text to an
+`operator.add` list. The clock runs from `invoke` (`ainvoke`) until its checkpoints are in the
+database, in `async` modes too. "× stock" compares with the stock saver's `sync` on the same
+database."""
+
+
+def steps(bench: Bench) -> Section:
+    count, rounds = bench.pick(200, 50), bench.pick(7, 2)
+    field = bench.field(*CONTENDERS)
+
+    def trial(who: Contender, url: str, thread: str) -> float:
+        took = loop(who, url, f"blocking-{thread}", count)
+        _check(who, url, f"blocking-{thread}", count)
+        return took / count
+
+    def atrial(who: Contender, url: str, thread: str) -> float:
+        took = asyncio.run(aloop(who, url, f"awaited-{thread}", count))
+        _check(who, url, f"awaited-{thread}", count)
+        return took / count
+
+    blocking = bench.interleave("steps sync API", field, rounds, trial)
+    awaited = bench.interleave("steps async API", field, rounds, atrial)
+    return Section(
+        "Time per super-step",
+        TEXT.format(steps=count),
+        [_table("sync API", field, blocking), _table("async API", field, awaited)],
+        [*_bars("sync API", blocking), *_bars("async API", awaited)],
+    )
+
+
+def loop(
+    who: Contender,
+    url: str,
+    thread: str,
+    steps: int,
+    clock: Callable[[], float] = perf_counter,
+) -> float:
+    """How far the clock moves during a whole loop through the sync API."""
+    payloads = texts(steps)
+    with who.open(url) as saver:
+        graph = growing_loop(saver, payloads)
+        ready(saver)
+        start = clock()
+        graph.invoke(_begin(steps), on(thread, steps=steps), **who.told)
+        settle(saver)
+        return clock() - start
+
+
+async def aloop(who: Contender, url: str, thread: str, steps: int) -> float:
+    """Seconds for a whole loop through the async API."""
+    payloads = texts(steps)
+    async with who.aopen(url) as saver:
+        graph = growing_loop(saver, payloads)
+        await aready(saver)
+        start = perf_counter()
+        await graph.ainvoke(_begin(steps), on(thread, steps=steps), **who.told)
+        await asettle(saver)
+        return perf_counter() - start
+
+
+def _check(who: Contender, url: str, thread: str, steps: int) -> None:
+    if who.database:
+        log = stored_values(who, url, thread)["log"]
+        assert log == texts(steps), f"{who.name} lost steps"
+
+
+def _begin(steps: int) -> dict[str, Any]:
+    return {"n": 0, "until": steps, "log": []}
+
+
+def _table(title: str, field: list[Contender], found: Series) -> Table:
+    stock = {"sqlite": "stock SQLite sync", "postgres": "stock PostgreSQL sync", None: ""}
+    rows = [
+        [
+            who.name,
+            times(found.ratio(who.name, "no checkpointer")),
+            times(found.ratio(who.name, stock[who.database])),
+            millis(found.median(who.name)),
+            found.spread(who.name),
+        ]
+        for who in field
+    ]
+    return Table(["", "× no checkpointer", "× stock", "per step", "spread"], rows, title)
+
+
+def _bars(api: str, found: Series) -> list[Bar]:
+    none, sqlite, postgres = "no checkpointer", "stock SQLite sync", "stock PostgreSQL sync"
+    wanted = [
+        ("SQLite `sync` step against stock `sync`", 0.4, "perdure SQLite sync", sqlite),
+        ("PostgreSQL `sync` step against stock `sync`", 0.5, "perdure PostgreSQL sync", postgres),
+        ("SQLite `auto` step against no checkpointer", 2, "perdure SQLite auto", none),
+    ]
+    return [Bar(f"{what}, {api}", limit, found.ratio(a, b)) for what, limit, a, b in wanted]

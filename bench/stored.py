@@ -1,0 +1,61 @@
+"""Bytes on disk after a chat of 200 turns of 1 KB messages."""
+
+from dataclasses import replace
+
+from bench.agents import chat, on, user_turns
+from bench.contenders import Contender, perdure, stock_postgres, stock_sqlite
+from bench.databases import size
+from bench.report import Bar, Section, Table, megabytes, times
+from bench.rounds import Bench, say
+
+TEXT = """\
+{turns} turns of a MessagesState chat: 1 KB from the user, 1 KB from the bot, incompressible, so
+the payload is {payload}. SQLite: the file, closed, after `wal_checkpoint(TRUNCATE)`. PostgreSQL:
+the sum of `pg_total_relation_size` of the saver's tables, indexes and TOAST included, without
+VACUUM. "DeltaChannel" is LangGraph's beta channel in place of MessagesState's reducer. Counted
+once: bytes have no noise."""
+
+_DELTA = " + DeltaChannel"
+
+
+def stored(bench: Bench) -> Section:
+    turns = bench.pick(200, 30)
+    payload = turns * 2 * 1024
+    field = bench.field(
+        stock_sqlite("sync"),
+        _with_delta(stock_sqlite("sync")),
+        perdure("sqlite", "auto"),
+        perdure("sqlite", "sync"),
+        stock_postgres("sync"),
+        _with_delta(stock_postgres("sync")),
+        perdure("postgres", "auto"),
+        perdure("postgres", "sync"),
+    )
+    found = {who.name: _bytes(bench, who, turns) for who in field}
+    rows = [[name, times(found[name] / payload), megabytes(found[name])] for name in found]
+    bars = [
+        Bar(f"bytes of a chat against its payload, {who.name}", 4, found[who.name] / payload)
+        for who in field
+        if who.maker == "perdure"
+    ]
+    text = TEXT.format(turns=turns, payload=megabytes(payload))
+    return Section("Bytes on disk", text, [Table(["", "× payload", "bytes"], rows)], bars)
+
+
+def _with_delta(who: Contender) -> Contender:
+    return replace(who, name=who.name + _DELTA)
+
+
+def _bytes(bench: Bench, who: Contender, turns: int) -> int:
+    delta = who.name.endswith(_DELTA)
+    with bench.databases.fresh(who.database) as url:
+        with who.open(url) as saver:
+            graph = chat(saver, delta=delta)
+            for turn in user_turns(1, turns):
+                graph.invoke(turn, on("chat"), **who.told)
+        found = size(url)
+        with who.open(url) as saver:
+            state = chat(saver, delta=delta).get_state(on("chat"))
+            assert len(state.values["messages"]) == turns * 2, f"{who.name} lost messages"
+    say(f"bytes  {who.name:<34} {found / 1e6:10.2f} MB")
+    return found

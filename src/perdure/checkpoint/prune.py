@@ -1,0 +1,136 @@
+"""Deleting and copying checkpoints.
+
+What a remaining checkpoint needs is never deleted: the rows its values are made of are found by
+the statement that deletes, and the ancestors of an unfinished `DeltaChannel` are spared here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from perdure.checkpoint import ops
+from perdure.checkpoint.cells import Ref
+from perdure.checkpoint.lanes import Lanes
+from perdure.checkpoint.read import Plan
+from perdure.checkpoint.rows import Rows, where_checkpoint, where_value, where_writes
+from perdure.errors import Error
+from perdure.journal import Op, Row, Statement
+
+
+class Pruner:
+    """Plans that delete and copy."""
+
+    def __init__(self, rows: Rows, lanes: Lanes) -> None:
+        self._rows, self._lanes = rows, lanes
+
+    def delete_thread(self, thread_id: str) -> Plan[None]:
+        yield ops.delete_thread(thread_id)
+        self._lanes.forget(thread_id)
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> Plan[None]:
+        runs = {str(run_id) for run_id in run_ids}
+        for thread_id in (yield ops.threads_of_runs(sorted(runs))):
+            lines = yield ops.outline(thread_id)
+            doomed = {(line.ns, line.id) for line in lines if line.run_id in runs}
+            yield ops.delete_listed(thread_id, self._spare(thread_id, lines, doomed))
+            self._lanes.forget(thread_id)
+
+    def prune(
+        self, thread_ids: Sequence[str] | None, strategy: str, older_than: timedelta | None
+    ) -> Plan[None]:
+        if strategy not in ("keep_latest", "delete"):
+            raise Error(f"prune: strategy={strategy!r}; use 'keep_latest' or 'delete'.")
+        now = time.time_ns() // 1_000_000
+        limit = now + 1 if older_than is None else now - older_than // timedelta(milliseconds=1)
+        for thread_id in (yield ops.threads()) if thread_ids is None else thread_ids:
+            lines = yield ops.outline(thread_id)
+            doomed = {(line.ns, line.id) for line in lines if line.created_at < limit}
+            if strategy == "keep_latest":
+                doomed -= {line[:2] for line in {line.ns: line for line in lines}.values()}
+                doomed = self._spare(thread_id, lines, doomed)
+            if doomed:
+                yield ops.delete_listed(thread_id, doomed)
+                self._lanes.forget(thread_id)
+
+    def _spare(
+        self, thread_id: str, lines: Sequence[ops.Outline], doomed: set[tuple[str, str]]
+    ) -> set[tuple[str, str]]:
+        """`doomed` without the checkpoints a remaining one is rebuilt from.
+
+        A LangGraph `DeltaChannel` without a value of its own is the sum of its ancestors'
+        writes back to the last one that has a value.
+        """
+        by_id = {line[:2]: line for line in lines}
+        spared: set[tuple[str, str]] = set()
+        for line in lines:
+            if line[:2] in doomed:
+                continue
+            unfinished = self._unfinished(thread_id, line)
+            above = by_id.get((line.ns, line.parent_id or ""))
+            while unfinished and above is not None and above[:2] not in spared:
+                if above[:2] in doomed:
+                    spared.add(above[:2])
+                unfinished &= self._unfinished(thread_id, above)
+                above = by_id.get((above.ns, above.parent_id or ""))
+        return doomed - spared
+
+    def _unfinished(self, thread_id: str, line: ops.Outline) -> set[str]:
+        where = where_checkpoint(thread_id, line.ns, line.id)
+        return set(self._rows.open_state(line.state, where).unfinished)
+
+    def copy_thread(self, source: str, target: str) -> Plan[None]:
+        """Copy a thread whole. What the target had stays, but for the same checkpoints."""
+        if source == target:
+            raise Error(f"copy_thread: source and target are both {source!r}.")
+        checkpoints, values, writes = yield ops.whole_thread(source)
+        statements = [self._copied_value(row, source, target) for row in values]
+        statements += [self._copied_writes(row, source, target) for row in writes]
+        statements += [self._copied_checkpoint(row, source, target) for row in checkpoints]
+        yield Op(f"copy_thread {source!r}", statements, lambda rows: None, write=True)
+        self._lanes.forget(target)
+
+    def _copied_value(self, row: Row, source: str, target: str) -> Statement:
+        ns, body = row[0], row[-1]
+        ref = Ref(*row[1:5])
+        body = self._moved(body, where_value(source, ns, ref), where_value(target, ns, ref))
+        params = {"thread_id": target, "ns": ns, **ref._asdict(), "body": body}
+        return Statement("insert_value", params)
+
+    def _copied_writes(self, row: Row, source: str, target: str) -> Statement:
+        ns, checkpoint_id, task_id, stamp, refs, body = row
+        key = (ns, checkpoint_id, task_id, stamp)
+        params = {
+            "thread_id": target,
+            "ns": ns,
+            "checkpoint_id": checkpoint_id,
+            "task_id": task_id,
+            "stamp": stamp,
+            "refs": refs,
+            "body": self._moved(body, where_writes(source, *key), where_writes(target, *key)),
+        }
+        return Statement("insert_writes", params)
+
+    def _copied_checkpoint(self, row: Row, source: str, target: str) -> Statement:
+        ns, id, parent_id, run_id, step, created_at, refs, state = row
+        params = {
+            "thread_id": target,
+            "ns": ns,
+            "id": id,
+            "parent_id": parent_id,
+            "run_id": run_id,
+            "step": step,
+            "base": None,
+            "base_step": None,
+            "created_at": created_at,
+            "refs": refs,
+            "state": self._moved(
+                state, where_checkpoint(source, ns, id), where_checkpoint(target, ns, id)
+            ),
+        }
+        return Statement("insert_checkpoint", params)
+
+    def _moved(self, sealed: bytes, source: str, target: str) -> bytes:
+        """A blob sealed anew: a seal is bound to its row's own key."""
+        return self._rows.seal.close(self._rows.seal.open(bytes(sealed), source), target)

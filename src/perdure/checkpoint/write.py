@@ -1,0 +1,276 @@
+"""From LangGraph's put and put_writes to operations.
+
+`put` is ordered after the `put_writes` of its step. LangGraph submits both to a thread pool and
+waits for neither, so a checkpoint can arrive first. It tells which tasks it is made of: its
+`versions_seen` moved for them, or its parent sent them. `put` waits until their writes are queued.
+
+The bytes of a value that a task returned and a checkpoint then holds are stored once: when both
+go into the same transaction, the write refers to the checkpoint's row.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.types import ERROR, TASKS
+
+from perdure.checkpoint import cells
+from perdure.checkpoint.cells import Cell, Ref
+from perdure.checkpoint.lanes import Lanes, Part, Tip, Writes
+from perdure.checkpoint.ops import Place
+from perdure.checkpoint.rows import Rows, where_checkpoint, where_value, where_writes
+from perdure.errors import TooLarge
+from perdure.journal import Journal, Op, Statement
+from perdure.journal.log import Ticket
+
+ARRIVAL = 2.0
+"""Seconds `put` waits at most for the writes of its step to arrive from LangGraph's threads."""
+
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+class Writer:
+    """Queues checkpoints and writes, in order, with the least that must be stored."""
+
+    def __init__(self, rows: Rows, lanes: Lanes, max_bytes: int) -> None:
+        self._rows, self._lanes, self._max_bytes = rows, lanes, max_bytes
+        self._stamping = threading.Lock()
+        self._stamp = 0
+
+    def put(
+        self,
+        journal: Journal,
+        place: Place,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+        *,
+        blocking: bool,
+        hold: bool,
+    ) -> Ticket[None]:
+        """Queue a checkpoint behind the writes of its step.
+
+        `blocking` says that this thread may wait for them; a coroutine need not, since its
+        calls come in order.
+        """
+        lane = self._lanes.get(place.thread_id, place.ns)
+        with lane.changed:
+            tip = lane.tip if lane.tip is not None and lane.tip.id == place.id else None
+            written: Sequence[Writes] = ()
+            if tip is not None:
+                if blocking and metadata.get("source") == "loop":
+                    tasks = lane.tasks.setdefault(tip.id, set())
+                    expected = _tasks_between(tip, checkpoint)
+                    if len(tasks) < expected:
+                        lane.changed.wait_for(lambda: len(tasks) >= expected, ARRIVAL)
+                written = lane.writes.get(tip.id, ())
+            lane.tip = None  # until this one is queued: its cells move into the next tip
+            new_tip, op = self._put_op(
+                place, config, checkpoint, metadata, new_versions, tip, written
+            )
+            lane.move(new_tip)
+            ticket = journal.defer(op, hold=hold)
+        self._lanes.weigh(lane, new_tip.size)
+        return ticket
+
+    def _put_op(
+        self,
+        place: Place,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+        tip: Tip | None,
+        written: Sequence[Writes],
+    ) -> tuple[Tip, Op[None]]:
+        thread_id, ns, parent_id = place
+        id = checkpoint["id"]
+        step = random.getrandbits(48)
+        where = where_checkpoint(thread_id, ns, id)
+        known = tip.cells if tip is not None else {}
+        values = checkpoint["channel_values"]
+        parts = [entry for one in written for entry in one.parts]
+        returned = {part.key for _, part in parts}
+        found: dict[str, Cell] = {}
+        statements: list[Statement] = []
+        shared: list[tuple[Part, Ref, int]] = []
+        for channel, value in values.items():
+            before = known.get(channel)
+            if before is not None and channel not in new_versions:
+                found[channel] = before
+                continue
+            cell, body, inserted = cells.store(
+                self._rows.codec, channel, value, before, returned, step
+            )
+            found[channel] = cell
+            if body is not None and cell.ref is not None:
+                statements.append(self._value(thread_id, ns, cell.ref, body))
+                if parts:
+                    shared += _homes(parts, channel, cell.ref, inserted)
+        merged = get_checkpoint_metadata(config, metadata)
+        state = self._rows.close_state(checkpoint, merged, found, where)
+        size = sum([cell.size for cell in found.values()])
+        if size + len(state) > self._max_bytes:
+            raise TooLarge(where, size + len(state), self._max_bytes)
+        run_id = merged.get("run_id")
+        row = {
+            "thread_id": thread_id,
+            "ns": ns,
+            "id": id,
+            "step": step,
+            "parent_id": parent_id,
+            "run_id": None if run_id is None else str(run_id),
+            "base": None if tip is None else tip.id,
+            "base_step": None if tip is None else tip.step,
+            "created_at": time.time_ns() // 1_000_000,
+            "refs": _to_json([cell.ref for cell in found.values() if cell.ref is not None]),
+            "state": state,
+        }
+        statements.append(Statement("insert_checkpoint", row))
+
+        def share() -> None:
+            for part, ref, n in shared:
+                part.home = (ref, n)
+
+        def whole() -> Op[None]:
+            # What this one builds on was deleted meanwhile: it stands on its own feet.
+            lane = self._lanes.get(thread_id, ns)
+            with lane.changed:
+                lane.tip = None
+            return self._put_op(place, config, checkpoint, metadata, new_versions, None, ())[1]
+
+        seen, sends = checkpoint["versions_seen"], len(values.get(TASKS) or ())
+        return Tip(id, step, found, seen, sends, size), Op(
+            f"put {where}",
+            statements,
+            _nothing,
+            write=True,
+            key=Statement("find_checkpoint", row),
+            otherwise=None if tip is None else whole,
+            prepare=share if shared else None,
+        )
+
+    def _value(self, thread_id: str, ns: str, ref: Ref, body: bytes) -> Statement:
+        channel, chain, seq, step = ref
+        params = {
+            "thread_id": thread_id,
+            "ns": ns,
+            "channel": channel,
+            "chain": chain,
+            "seq": seq,
+            "step": step,
+            "body": self._rows.seal.close(body, where_value(thread_id, ns, ref)),
+        }
+        return Statement("insert_value", params)
+
+    def put_writes(
+        self,
+        journal: Journal,
+        place: Place,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+        *,
+        hold: bool,
+    ) -> Ticket[None]:
+        """Queue the writes of a task."""
+        thread_id, ns, checkpoint_id = place
+        entries = [
+            (WRITES_IDX_MAP.get(channel, n), channel, self._parts(channel, value))
+            for n, (channel, value) in enumerate(writes)
+        ]
+        held = Writes(task_id, entries)
+        size = sum([len(part.data) for _, part in held.parts])
+        if size > self._max_bytes:
+            where = where_checkpoint(thread_id, ns, str(checkpoint_id))
+            raise TooLarge(f"The writes of task {task_id} at {where}", size, self._max_bytes)
+        with self._stamping:
+            # Unique and increasing in this process, and almost surely among all of them.
+            self._stamp = stamp = max(self._stamp + 1, time.time_ns())
+        op = self._writes_op(thread_id, ns, str(checkpoint_id), held, task_path, stamp)
+        lane = self._lanes.get(thread_id, ns)
+        with lane.changed:
+            ticket = journal.defer(op, hold=hold)
+            lane.arrive(str(checkpoint_id), held)
+        return ticket
+
+    def _parts(self, channel: str, value: Any) -> Part | list[Part]:
+        if channel == ERROR and isinstance(value, BaseException):
+            value = repr(value)  # as LangGraph's own savers do: an error is told, not kept
+        encode = self._rows.codec.encode
+        if type(value) is list and value:
+            return [
+                Part(item, encode(item, f"write to {channel}[{n}]")) for n, item in enumerate(value)
+            ]
+        return Part(value, encode(value, f"write to {channel}"))
+
+    def _writes_op(
+        self, thread_id: str, ns: str, checkpoint_id: str, held: Writes, path: str, stamp: int
+    ) -> Op[None]:
+        row: dict[str, Any] = {
+            "thread_id": thread_id,
+            "ns": ns,
+            "checkpoint_id": checkpoint_id,
+            "task_id": held.task_id,
+            "stamp": stamp,
+        }
+        where = where_writes(thread_id, ns, checkpoint_id, held.task_id, stamp)
+
+        def forget() -> None:
+            # Only a checkpoint in the same transaction may keep the bytes in our place.
+            for _, part in held.parts:
+                part.home = None
+
+        def statements() -> Sequence[Statement]:
+            homes = {part.home[0][:3] for _, part in held.parts if part.home is not None}
+            row["refs"] = _to_json(sorted(homes)) if homes else None
+            row["body"] = self._rows.close_writes(path, held, where)
+            return [Statement("insert_writes", row)]
+
+        return Op(
+            f"put_writes {where}",
+            statements,
+            _nothing,
+            write=True,
+            key=Statement("find_writes", row),
+            prepare=forget,
+        )
+
+
+def _nothing(rows: object) -> None:
+    return None
+
+
+def _tasks_between(tip: Tip, checkpoint: Checkpoint) -> int:
+    """How many tasks ran between a checkpoint and its child."""
+    count = tip.sends
+    for node, seen in checkpoint["versions_seen"].items():
+        if seen and seen != tip.seen.get(node):
+            count += 1
+    return count
+
+
+def _homes(
+    parts: Sequence[tuple[str, Part]], channel: str, ref: Ref, inserted: Sequence[Any]
+) -> list[tuple[Part, Ref, int]]:
+    """The parts of task writes whose very objects are in the row at `ref`."""
+    place = {id(obj): n for n, obj in enumerate(inserted)}
+    return [
+        (part, ref, place[part.key])
+        for name, part in parts
+        if name == channel and part.key in place and len(part.data) > cells.INLINE
+    ]

@@ -1,0 +1,70 @@
+"""The journal: one ordered log of small atomic batches, on SQLite or PostgreSQL.
+
+An operation (`Op`) is a batch of named statements and a pure function from their rows to a
+result; it has no colour. The journal takes operations in order and commits them in groups.
+
+    do(op)      run it; if it writes, wait until it is durable; `ado` is the same for coroutines
+    defer(op)   take it into the queue; somebody who waits later, or the clock, commits it
+    flush()     wait until everything taken so far is durable
+
+The order of the queue is the order on disk: when an operation is durable, so is every one
+taken before it. Whoever waits first commits everything queued, for all; the others find
+their work done.
+"""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from perdure.errors import BadURL
+from perdure.journal.log import Journal
+from perdure.journal.op import Op, Refused, Row, Statement
+
+__all__ = ["Journal", "Op", "Refused", "Row", "Statement", "connect"]
+
+
+def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
+    """Open the journal at `url`, or at `PERDURE_URL`, and bring its schema up to date.
+
+    Everything that would make the database unusable later is refused here, by name: a missing
+    folder, an unwritable file, a network file system, a read replica, a newer schema.
+    `deadline` bounds every call to the database, in seconds.
+    """
+    url = url or os.environ.get("PERDURE_URL")
+    if not url:
+        raise BadURL(
+            "No database given: pass a URL such as sqlite:///agents.db, or set PERDURE_URL."
+        )
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlite":
+        from perdure.journal.sqlite import SQLite
+
+        path, options = _sqlite_path(url)
+        return Journal(SQLite(path, deadline=deadline, **options))
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from perdure.journal.postgres import Postgres
+        except ImportError as error:
+            raise BadURL("PostgreSQL needs the extra: pip install 'perdure[postgres]'") from error
+        return Journal(Postgres(url, deadline=deadline))
+    raise BadURL(
+        f"{url!r} is not a journal. Use sqlite:///path, sqlite:////absolute/path, "
+        "sqlite:///:memory: or postgresql://user@host/database."
+    )
+
+
+def _sqlite_path(url: str) -> tuple[str, dict[str, str]]:
+    rest = url.removeprefix("sqlite:")
+    if not rest.startswith("///") or rest == "///":
+        raise BadURL(
+            f"{url!r} names no file. A relative path has three slashes (sqlite:///agents.db), "
+            "an absolute one four (sqlite:////var/lib/agents.db)."
+        )
+    path, _, query = rest.removeprefix("///").partition("?")
+    options = {key: values[-1] for key, values in parse_qs(query).items()}
+    if unknown := options.keys() - {"synchronous"}:
+        raise BadURL(f"{url!r}: unknown option {sorted(unknown)[0]!r}; there is 'synchronous'.")
+    if options.get("synchronous", "full").lower() not in ("full", "normal", "extra"):
+        raise BadURL(f"{url!r}: synchronous is full (the default), extra or normal.")
+    return unquote(path), options

@@ -1,0 +1,45 @@
+"""Forward-only, numbered migrations.
+
+Each runs in one transaction together with the row that records it, under a lock, so a crash at
+any statement leaves the schema as it was before that migration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
+
+from perdure.errors import SchemaTooNew
+from perdure.journal.sql import fill, split
+
+VERSION_TABLE = "CREATE TABLE IF NOT EXISTS perdure_schema (version INTEGER PRIMARY KEY)"
+
+
+@cache
+def migrations() -> Mapping[int, str]:
+    """Every migration by its number, as written."""
+    found = {}
+    for entry in (files("perdure.journal") / "migrations").iterdir():
+        if match := re.fullmatch(r"(\d{4})_\w+\.sql", entry.name):
+            found[int(match[1])] = entry.read_text()
+    return dict(sorted(found.items()))
+
+
+def migrate(
+    execute: Callable[[str], list[tuple[int]]],
+    fragments: Mapping[str, str],
+    target: int | None = None,
+) -> None:
+    """Bring the schema up to date. Must be called inside a transaction that holds the lock."""
+    known = max(migrations())
+    execute(VERSION_TABLE)
+    found = max((row[0] for row in execute("SELECT version FROM perdure_schema")), default=0)
+    if found > known:
+        raise SchemaTooNew(found, known)
+    for number, script in migrations().items():
+        if found < number <= (target or known):
+            for statement in split(fill(script, fragments)):
+                execute(statement)
+            execute(f"INSERT INTO perdure_schema VALUES ({number:d})")  # noqa: S608 (an int)

@@ -1,0 +1,67 @@
+"""What an operation is: the values that pass between the journal and a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+
+class Statement(NamedTuple):
+    """A statement of `queries.sql` by name, and its parameters."""
+
+    name: str
+    params: Mapping[str, Any]
+
+
+class Op(NamedTuple, Generic[T]):
+    """One atomic batch of statements and a pure function from their rows to a result.
+
+    An operation that does not `write` is run on one snapshot, after everything queued before it.
+    `statements` may be a function: it is called when the transaction is formed, after every
+    `prepare` of the operations that go into the same transaction, in order. `key` finds a
+    row if and only if the operation is committed: with it a lost reply to COMMIT is settled by
+    reading. An operation without a key must do no harm when it is run twice. If a statement
+    refuses (a guard finds its base gone), `otherwise` gives the operation to run in its place.
+    """
+
+    name: str
+    statements: Sequence[Statement] | Callable[[], Sequence[Statement]]
+    result: Callable[[Sequence[Sequence[Row]]], T]
+    write: bool = False
+    key: Statement | None = None
+    otherwise: Callable[[], Any] | None = None
+    prepare: Callable[[], None] | None = None
+
+    def render(self) -> Sequence[Statement]:
+        return self.statements() if callable(self.statements) else self.statements
+
+
+class Backend(Protocol):
+    """A database that runs batches. It may be called from any thread, one commit at a time."""
+
+    def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        """Run all statements in one transaction and commit it.
+
+        Raises `Refused` when a guard refused, `Ambiguous` when nobody knows whether the commit
+        took place, `Unavailable` when it did not and may be tried again; anything else is the
+        statement's own fault. After all but `Ambiguous` the database is as before.
+        """
+
+    def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        """Run all statements on one snapshot."""
+
+    def reopen(self) -> None:
+        """Forget connections that belong to the process this one was forked from."""
+
+    def close(self) -> None: ...
+
+
+class Refused(Exception):
+    """A guard refused: the batch was not applied."""
+
+
+class Ambiguous(Exception):
+    """The database may or may not have committed the batch."""

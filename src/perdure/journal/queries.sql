@@ -1,0 +1,177 @@
+-- Every statement of perdure, in the common subset of SQLite and PostgreSQL.
+--
+-- Words: a checkpoint belongs to (thread_id, ns); its state is made of values; writes are what
+-- the tasks of its step returned. Time is always a parameter. A list is one JSON parameter.
+--
+-- Fragments: {each_ref} unfolds the JSON parameter :refs into rows r(value);
+-- {each_own_ref} unfolds the column refs; {keep} keeps a row from being deleted until commit.
+
+-- name: insert_checkpoint
+-- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
+-- be there: otherwise the key is NULL and the whole batch is refused.
+INSERT INTO perdure_checkpoints
+  (thread_id, ns, id, parent_id, run_id, step, created_at, refs, state)
+SELECT CASE WHEN CAST(:base AS TEXT) IS NULL OR EXISTS (
+         SELECT 1 FROM perdure_checkpoints
+         WHERE thread_id = :thread_id AND ns = :ns AND id = :base AND step = :base_step {keep})
+       THEN CAST(:thread_id AS TEXT) END,
+       CAST(:ns AS TEXT), CAST(:id AS TEXT), CAST(:parent_id AS TEXT), CAST(:run_id AS TEXT),
+       CAST(:step AS BIGINT), CAST(:created_at AS BIGINT), CAST(:refs AS TEXT), CAST(:state AS {blob})
+WHERE TRUE
+ON CONFLICT (thread_id, ns, id) DO UPDATE
+SET parent_id = excluded.parent_id, run_id = excluded.run_id, step = excluded.step,
+    refs = excluded.refs, state = excluded.state;
+
+-- name: insert_value
+-- Stores one change of a channel. Its key is drawn at random, so a conflict is our own retry.
+INSERT INTO perdure_values (thread_id, ns, channel, chain, seq, step, body)
+VALUES (:thread_id, :ns, :channel, :chain, :seq, :step, :body)
+ON CONFLICT DO NOTHING;
+
+-- name: insert_writes
+-- Stores what one call of put_writes brought. Which of several calls counts is decided by
+-- their stamps when they are read. A conflict is our own retry.
+INSERT INTO perdure_writes (thread_id, ns, checkpoint_id, task_id, stamp, refs, body)
+VALUES (:thread_id, :ns, :checkpoint_id, :task_id, :stamp, :refs, :body)
+ON CONFLICT DO NOTHING;
+
+-- name: find_checkpoint
+-- Our own key: is this checkpoint stored?
+SELECT 1 FROM perdure_checkpoints
+WHERE thread_id = :thread_id AND ns = :ns AND id = :id AND step = :step;
+
+-- name: find_writes
+-- Our own key: are these writes stored?
+SELECT 1 FROM perdure_writes
+WHERE thread_id = :thread_id AND ns = :ns AND checkpoint_id = :checkpoint_id
+  AND task_id = :task_id AND stamp = :stamp;
+
+-- name: checkpoint_at
+-- The newest checkpoint that is not newer than :at.
+SELECT thread_id, ns, id, parent_id, step, refs, state FROM perdure_checkpoints
+WHERE thread_id = :thread_id AND ns = :ns AND id <= :at
+ORDER BY id DESC LIMIT 1;
+
+-- name: writes_at
+-- The writes of the newest checkpoint that is not newer than :at.
+SELECT thread_id, ns, checkpoint_id, task_id, stamp, body FROM perdure_writes
+WHERE thread_id = :thread_id AND ns = :ns AND checkpoint_id = (
+  SELECT id FROM perdure_checkpoints
+  WHERE thread_id = :thread_id AND ns = :ns AND id <= :at
+  ORDER BY id DESC LIMIT 1);
+
+-- name: writes_of
+-- The writes of the checkpoints listed in :refs as [thread_id, ns, id].
+SELECT w.thread_id, w.ns, w.checkpoint_id, w.task_id, w.stamp, w.body
+FROM {each_ref} JOIN perdure_writes AS w
+  ON w.thread_id = r.value ->> 0 AND w.ns = r.value ->> 1 AND w.checkpoint_id = r.value ->> 2;
+
+-- name: values_of
+-- The chains listed in :refs as [channel, chain, seq], each up to its seq.
+SELECT v.channel, v.chain, v.seq, v.step, v.body
+FROM {each_ref} JOIN perdure_values AS v
+  ON v.thread_id = :thread_id AND v.ns = :ns AND v.channel = r.value ->> 0
+ AND v.chain = CAST(r.value ->> 1 AS BIGINT) AND v.seq <= CAST(r.value ->> 2 AS BIGINT);
+
+-- name: values_at
+-- Single rows of chains, listed in :refs as [channel, chain, seq, step].
+SELECT v.channel, v.chain, v.seq, v.step, v.body
+FROM {each_ref} JOIN perdure_values AS v
+  ON v.thread_id = :thread_id AND v.ns = :ns AND v.channel = r.value ->> 0
+ AND v.chain = CAST(r.value ->> 1 AS BIGINT) AND v.seq = CAST(r.value ->> 2 AS BIGINT)
+ AND v.step = CAST(r.value ->> 3 AS BIGINT);
+
+-- name: list_namespace
+-- Checkpoints of one namespace older than a position, newest first.
+SELECT thread_id, ns, id, parent_id, step, refs, state FROM perdure_checkpoints
+WHERE thread_id = :thread_id AND ns = :ns AND id < :before
+ORDER BY id DESC LIMIT :count;
+
+-- name: list_thread
+-- Checkpoints of a thread older than a position, newest first.
+SELECT thread_id, ns, id, parent_id, step, refs, state FROM perdure_checkpoints
+WHERE thread_id = :thread_id AND (id, ns) < (:before, :before_ns)
+ORDER BY id DESC, ns DESC LIMIT :count;
+
+-- name: list_all
+-- Checkpoints of all threads older than a position, newest first.
+SELECT thread_id, ns, id, parent_id, step, refs, state FROM perdure_checkpoints
+WHERE (id, thread_id, ns) < (:before, :before_thread, :before_ns)
+ORDER BY id DESC, thread_id DESC, ns DESC LIMIT :count;
+
+-- name: ancestors
+-- A checkpoint's ancestors, nearest first, :count of them.
+WITH RECURSIVE line (id, depth) AS (
+  SELECT parent_id, 1 FROM perdure_checkpoints
+  WHERE thread_id = :thread_id AND ns = :ns AND id = :id
+  UNION ALL
+  SELECT c.parent_id, line.depth + 1 FROM line JOIN perdure_checkpoints AS c
+    ON c.thread_id = :thread_id AND c.ns = :ns AND c.id = line.id
+  WHERE line.depth < :count
+)
+SELECT c.thread_id, c.ns, c.id, c.parent_id, c.step, c.refs, c.state
+FROM line JOIN perdure_checkpoints AS c
+  ON c.thread_id = :thread_id AND c.ns = :ns AND c.id = line.id
+ORDER BY line.depth;
+
+-- name: outline_of_thread
+-- Every checkpoint of a thread without the values, for pruning.
+SELECT ns, id, parent_id, created_at, run_id, state FROM perdure_checkpoints
+WHERE thread_id = :thread_id ORDER BY ns, id;
+
+-- name: threads
+-- All threads.
+SELECT DISTINCT thread_id FROM perdure_checkpoints ORDER BY thread_id;
+
+-- name: threads_of_runs
+-- The threads in which the runs listed in :refs made checkpoints.
+SELECT DISTINCT thread_id FROM perdure_checkpoints
+WHERE run_id IN (SELECT r.value ->> 0 FROM {each_ref});
+
+-- name: delete_listed_writes
+-- Deletes the writes of the checkpoints listed in :refs as [ns, id].
+DELETE FROM perdure_writes WHERE thread_id = :thread_id AND EXISTS (
+  SELECT 1 FROM {each_ref}
+  WHERE perdure_writes.ns = r.value ->> 0 AND perdure_writes.checkpoint_id = r.value ->> 1);
+
+-- name: delete_listed_checkpoints
+-- Deletes the checkpoints listed in :refs as [ns, id].
+DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND EXISTS (
+  SELECT 1 FROM {each_ref}
+  WHERE perdure_checkpoints.ns = r.value ->> 0 AND perdure_checkpoints.id = r.value ->> 1);
+
+-- name: delete_unused_values
+-- Deletes the values of a thread that no checkpoint and no write refers to.
+WITH used (ns, channel, chain, seq) AS (
+  SELECT ns, r.value ->> 0, CAST(r.value ->> 1 AS BIGINT), MAX(CAST(r.value ->> 2 AS BIGINT))
+  FROM (SELECT ns, refs FROM perdure_checkpoints WHERE thread_id = :thread_id
+        UNION ALL
+        SELECT ns, refs FROM perdure_writes
+        WHERE thread_id = :thread_id AND refs IS NOT NULL) AS held, {each_own_ref}
+  GROUP BY 1, 2, 3
+)
+DELETE FROM perdure_values WHERE thread_id = :thread_id AND NOT EXISTS (
+  SELECT 1 FROM used
+  WHERE used.ns = perdure_values.ns AND used.channel = perdure_values.channel
+    AND used.chain = perdure_values.chain AND used.seq >= perdure_values.seq);
+
+-- name: delete_thread_checkpoints
+DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id;
+
+-- name: delete_thread_values
+DELETE FROM perdure_values WHERE thread_id = :thread_id;
+
+-- name: delete_thread_writes
+DELETE FROM perdure_writes WHERE thread_id = :thread_id;
+
+-- name: all_checkpoints
+-- A thread whole, for copying it.
+SELECT ns, id, parent_id, run_id, step, created_at, refs, state FROM perdure_checkpoints
+WHERE thread_id = :thread_id;
+
+-- name: all_values
+SELECT ns, channel, chain, seq, step, body FROM perdure_values WHERE thread_id = :thread_id;
+
+-- name: all_writes
+SELECT ns, checkpoint_id, task_id, stamp, refs, body FROM perdure_writes
+WHERE thread_id = :thread_id;

@@ -1,0 +1,48 @@
+"""Named statements from one `queries.sql`, rendered for a dialect.
+
+A statement starts at a line `-- name: some_name`; parameters are `:name`; `{fragment}` is one
+of the dialect's few fragments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+
+@cache
+def templates() -> Mapping[str, str]:
+    """Every statement by its name, as written."""
+    text = (files("perdure.journal") / "queries.sql").read_text()
+    parts = _NAME.split(text)[1:]
+    return {name: _body(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def render(fragments: Mapping[str, str]) -> dict[str, str]:
+    """Every statement by its name, with the dialect's fragments filled in."""
+    return {name: fill(text, fragments) for name, text in templates().items()}
+
+
+def fill(text: str, fragments: Mapping[str, str]) -> str:
+    return re.sub(r"\{(\w+)\}", lambda match: fragments[match[1]], text)
+
+
+def positional(sql: str) -> tuple[str, tuple[str, ...]]:
+    """A statement with `?` for its parameters, and their names in order."""
+    return re.sub(r":(\w+)", "?", sql), tuple(re.findall(r":(\w+)", sql))
+
+
+def split(script: str) -> list[str]:
+    """The statements of a migration, which end at a semicolon at the end of a line."""
+    return [
+        part for part in (_body(part) for part in re.split(r";\s*$", script, flags=re.M)) if part
+    ]
+
+
+def _body(text: str) -> str:
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    return "\n".join(lines).strip().removesuffix(";")

@@ -1,0 +1,429 @@
+"""LangGraph's `BaseCheckpointSaver` on the journal.
+
+Each method is written once, as a plan that yields operations and gets their results back; the
+blocking methods and the coroutines only differ in who drives it. What is waited for until it is
+on disk is decided by `durability`:
+
+    sync    every checkpoint
+    auto    the checkpoint after which the run hands control back (nothing more is triggered),
+            an interrupt and an error; the others ride along, and at most 20 ms later they are
+            committed anyway. Anything that leaves the process waits for all before it.
+    async   nothing; committed within 20 ms
+    exit    like auto, and between two such points nothing is committed at all
+
+A caller that passes LangGraph's own `durability="sync"` gets `sync` for that call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Literal, TypeVar, cast
+
+import langgraph._internal._serde as langgraph_serde
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
+
+from perdure.checkpoint.lanes import Lanes
+from perdure.checkpoint.ops import Place
+from perdure.checkpoint.prune import Pruner
+from perdure.checkpoint.read import Plan, Reader, Search, configurable
+from perdure.checkpoint.rows import Rows
+from perdure.checkpoint.write import Writer
+from perdure.codec import Codec
+from perdure.errors import BadURL, Error, Unserializable
+from perdure.journal import Journal, connect
+from perdure.journal.log import Ticket
+from perdure.seal import AesGcm, Checksum
+
+T = TypeVar("T")
+Durability = Literal["auto", "sync", "async", "exit"]
+
+
+class Saver(BaseCheckpointSaver[int]):
+    """Checkpoints in a journal: smaller, faster, ordered, safe to load.
+
+    `url` is `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`; `PERDURE_URL` by
+    default. It opens on first use, and closes as a context manager, by `close()` or at exit.
+    Use one saver from any number of threads and event loops, and one per process.
+
+    `allow` adds types to what the graph's schemas allow to be stored and loaded. `keys` turns
+    on encryption: {id: 16, 24 or 32 bytes}; the first is used for writing, all for reading.
+    `max_bytes` bounds the state of one checkpoint, `cache_bytes` what is kept in memory to
+    spare the next load.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        durability: Durability = "auto",
+        *,
+        allow: Iterable[type | tuple[str, ...]] = (),
+        keys: Mapping[str, bytes] | None = None,
+        max_bytes: int = 256 * 1024 * 1024,
+        cache_bytes: int = 64 * 1024 * 1024,
+        journal: Journal | None = None,
+    ) -> None:
+        if durability not in ("auto", "sync", "async", "exit"):
+            raise Error(f"durability={durability!r}: use 'auto', 'sync', 'async' or 'exit'.")
+        if url is not None and journal is not None:
+            raise BadURL("Give the saver a url or a journal, not both.")
+        self.durability = durability
+        self._url = url
+        self._journal = journal
+        self._own_journal = journal is None
+        self._opening = threading.Lock()
+        self._codec = Codec(allow)
+        rows = Rows(self._codec, AesGcm(keys) if keys is not None else Checksum())
+        lanes = Lanes(1024, cache_bytes)
+        self._writer = Writer(rows, lanes, max_bytes)
+        self._reader = Reader(rows, lanes)
+        self._pruner = Pruner(rows, lanes)
+        super().__init__(serde=_Serde(self._codec))
+        _ask_graphs_for_their_types()
+
+    # -- opening and closing
+
+    @property
+    def journal(self) -> Journal:
+        """The journal under this saver, opened now if it was not yet."""
+        if self._journal is None:
+            with self._opening:
+                if self._journal is None:
+                    self._journal = connect(self._url)
+        return self._journal
+
+    def flush(self) -> None:
+        """Wait until everything put so far is durable."""
+        self.journal.flush()
+
+    async def aflush(self) -> None:
+        await self.journal.aflush()
+
+    def close(self) -> None:
+        """Commit what is queued and close the journal, unless it was given from outside."""
+        if self._journal is not None:
+            if self._own_journal:
+                self._journal.close()
+            else:
+                self._journal.flush()
+
+    def __enter__(self) -> Saver:
+        _ = self.journal
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Saver:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- LangGraph's interface: who drives
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return self._run(self._reader.get_tuple(_place(config)))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await self._arun(self._reader.get_tuple(_place(config)))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        search: Search | None = Search.of(config, filter, before, limit)
+        while search is not None:
+            found, search = self._run(self._reader.page(search))
+            yield from found
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        search: Search | None = Search.of(config, filter, before, limit)
+        while search is not None:
+            found, search = await self._arun(self._reader.page(search))
+            for one in found:
+                yield one
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        if ticket := self._put(config, checkpoint, metadata, new_versions, blocking=True):
+            self.journal.wait(ticket)
+        return _config_of(config, checkpoint["id"])
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        if ticket := self._put(config, checkpoint, metadata, new_versions, blocking=False):
+            await self.journal.await_(ticket)
+        return _config_of(config, checkpoint["id"])
+
+    def _put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+        *,
+        blocking: bool,
+    ) -> Ticket[None] | None:
+        """Queue a checkpoint. Gives the ticket if its durability is to be waited for."""
+        place = _place(config)
+        journal = self.journal
+        mode = self.durability
+        if config["configurable"].get("__pregel_durability") == "sync":
+            mode = "sync"
+        ticket = self._writer.put(
+            journal,
+            place,
+            config,
+            checkpoint,
+            metadata,
+            new_versions,
+            blocking=blocking,
+            hold=mode == "exit",
+        )
+        if mode == "sync" or journal.full:
+            return ticket
+        ends = mode != "async" and place.ns == "" and _hands_back(checkpoint)
+        return ticket if ends else None
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        if ticket := self._put_writes(config, writes, task_id, task_path):
+            self.journal.wait(ticket)
+
+    def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> Coroutine[Any, Any, None]:
+        # Not a coroutine function: LangGraph calls it when the task ends and runs what it
+        # returns later, when the checkpoint may already be there. So it is queued now.
+        try:
+            ticket = self._put_writes(config, writes, task_id, task_path)
+        except Exception as error:
+            return _raise(error)
+        return self._await(ticket)
+
+    async def _await(self, ticket: Ticket[None] | None) -> None:
+        if ticket is not None:
+            await self.journal.await_(ticket)
+
+    def _put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+    ) -> Ticket[None] | None:
+        """Queue the writes of a task. Gives the ticket if they are to be waited for."""
+        place = _place(config)
+        if place.id is None:
+            raise Error(f"put_writes for thread {place.thread_id!r} names no checkpoint_id.")
+        _check_text("task_id", task_id)
+        journal = self.journal
+        ticket = self._writer.put_writes(
+            journal, place, writes, task_id, task_path, hold=self.durability == "exit"
+        )
+        leaves = any(channel in (INTERRUPT, ERROR) for channel, _ in writes)
+        wait = (leaves and self.durability != "async") or journal.full
+        return ticket if wait else None
+
+    def delete_thread(self, thread_id: str) -> None:
+        self._run(self._pruner.delete_thread(_text("thread_id", thread_id)))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self._arun(self._pruner.delete_thread(_text("thread_id", thread_id)))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        self._run(self._pruner.delete_for_runs(run_ids))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        await self._arun(self._pruner.delete_for_runs(run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        self._run(self._copy(source_thread_id, target_thread_id))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        await self._arun(self._copy(source_thread_id, target_thread_id))
+
+    def _copy(self, source: str, target: str) -> Plan[None]:
+        return self._pruner.copy_thread(_text("source", source), _text("target", target))
+
+    def prune(
+        self,
+        thread_ids: Sequence[str] | None = None,
+        *,
+        strategy: str = "keep_latest",
+        older_than: timedelta | None = None,
+    ) -> None:
+        """Delete checkpoints of these threads, or of all when None.
+
+        `keep_latest` keeps the newest checkpoint of each namespace and whatever it is rebuilt
+        from; with `older_than` also everything younger than that. `delete` keeps nothing.
+        """
+        self._run(self._pruner.prune(thread_ids, strategy, older_than))
+
+    async def aprune(
+        self,
+        thread_ids: Sequence[str] | None = None,
+        *,
+        strategy: str = "keep_latest",
+        older_than: timedelta | None = None,
+    ) -> None:
+        await self._arun(self._pruner.prune(thread_ids, strategy, older_than))
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        return self._run(self._reader.delta_history(_place(config), channels))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        return await self._arun(self._reader.delta_history(_place(config), channels))
+
+    def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> Saver:
+        """Called by LangGraph with the types of a graph's schemas."""
+        self._codec.allow(extra_allowlist)
+        return self
+
+    def get_next_version(self, current: int | None, channel: None) -> int:
+        return (current or 0) + 1
+
+    def _run(self, plan: Plan[T]) -> T:
+        journal = self.journal
+        answer: Any = None
+        try:
+            while True:
+                answer = journal.do(plan.send(answer))
+        except StopIteration as done:
+            return cast(T, done.value)
+
+    async def _arun(self, plan: Plan[T]) -> T:
+        journal = self.journal
+        answer: Any = None
+        try:
+            while True:
+                answer = await journal.ado(plan.send(answer))
+        except StopIteration as done:
+            return cast(T, done.value)
+
+
+class _Serde:
+    """LangGraph's serializer interface, for code that asks a saver for its `serde`."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        return "perdure", self._codec.encode(obj, "value")
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        if data[0] != "perdure":
+            raise Error(f"A value serialized as {data[0]!r} is not perdure's and is not loaded.")
+        return self._codec.decode(data[1], "value")
+
+
+def _ask_graphs_for_their_types() -> None:
+    """Make LangGraph tell savers the types of a graph's schemas when it is compiled.
+
+    LangGraph has this for its own strict mode and reads the switch at every compile. It only
+    calls `with_allowlist`, which leaves a saver with LangGraph's own serializer as it was.
+    """
+    langgraph_serde.STRICT_MSGPACK_ENABLED = True  # type: ignore[attr-defined]
+
+
+def _place(config: RunnableConfig) -> Place:
+    wanted = config["configurable"]
+    if "thread_id" not in wanted:
+        raise Error("The config names no thread: pass {'configurable': {'thread_id': ...}}.")
+    thread_id = _text("thread_id", wanted["thread_id"])
+    ns = wanted.get("checkpoint_ns") or ""
+    id = wanted.get("checkpoint_id") or None
+    if ns:
+        _check_text("checkpoint_ns", ns)
+    if id is not None:
+        _check_text("checkpoint_id", id)
+    return Place(thread_id, ns, id)
+
+
+def _text(name: str, value: Any) -> str:
+    text = str(value)
+    _check_text(name, text)
+    return text
+
+
+def _check_text(name: str, text: str) -> None:
+    if "\x00" in text:
+        raise Unserializable(f"{name} {text!r}", "it has a NUL character")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Unserializable(f"{name} {text!r}", "it has a lone surrogate") from None
+
+
+def _config_of(config: RunnableConfig, id: str) -> RunnableConfig:
+    wanted = config["configurable"]
+    return configurable(str(wanted["thread_id"]), wanted.get("checkpoint_ns") or "", id)
+
+
+def _hands_back(checkpoint: Checkpoint) -> bool:
+    """Whether, as far as one can see, nothing more is triggered by this checkpoint."""
+    for channel in checkpoint.get("updated_channels") or ():
+        if channel.startswith(("branch:to:", "join:")) or channel in ("__start__", TASKS):
+            return False
+    return True
+
+
+async def _raise(error: Exception) -> None:
+    raise error

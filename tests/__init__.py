@@ -1,0 +1,1 @@
+"""The tests. Helpers in here are imported as `tests.<name>`, by the tests and their children."""

@@ -1,0 +1,256 @@
+"""The docs are true: their Python runs, their output is what it prints, and they name no machine.
+
+Blocks of one page share a namespace and run in order, in an empty working directory. A block may
+use `await` at its top level. In the page's source,
+
+- `<!-- no-run: reason -->` on the line before a Python block: it is compiled, not run;
+- `<!-- output -->` on the line before a text or console block: it equals what the Python block
+  above it printed.
+"""
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))] if page.exists()
+]
+
+_OPEN = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[\w+-]*)")
+_COMMENT = re.compile(r"<!--\s*(?P<word>no-run|output)(?::\s*(?P<reason>.*?))?\s*-->")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page, with the comment on the line before it."""
+
+    page: Path
+    line: int  # where its first line of content stands, counted from 1
+    language: str
+    text: str
+    comment: str | None
+    reason: str | None
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+    def compile(self) -> CodeType:
+        """Compile it so that a traceback names the page and its line."""
+        source = "\n" * (self.line - 1) + self.text
+        code: CodeType = compile(
+            source, str(self.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        )
+        return code
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The fenced blocks of a page, in order."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    before, number = "", 0
+    while number < len(lines):
+        line = lines[number]
+        number += 1
+        opening = _OPEN.match(line)
+        if opening is None:
+            before = line or before  # a blank line may stand between a comment and its block
+            continue
+        closing = re.compile(rf" *{opening['fence']}\s*$")
+        start = number
+        while number < len(lines) and not closing.match(lines[number]):
+            number += 1
+        assert number < len(lines), f"{page.name}:{start}: this block is never closed"
+        comment = _COMMENT.search(before)
+        yield Block(
+            page,
+            start + 1,
+            opening["language"],
+            textwrap.dedent("\n".join(lines[start:number]) + "\n"),
+            comment["word"] if comment else None,
+            comment["reason"] if comment else None,
+        )
+        before, number = "", number + 1
+
+
+def run_page(page: Path) -> None:
+    """Run a page as a reader would, top to bottom, and compare what it claims to print."""
+    module = ModuleType(f"page_{page.stem.replace('-', '_')}")
+    sys.modules[module.__name__] = module  # annotations are looked up in here
+    printed: str | None = None
+    try:
+        with asyncio.Runner() as runner:
+            for block in blocks(page):
+                if block.language == "python":
+                    printed = _run(block, module, runner)
+                elif block.comment == "output":
+                    assert block.language in ("text", "console"), f"{block.place}: not a text block"
+                    assert printed is not None, f"{block.place}: no Python block ran before this"
+                    assert block.text.rstrip() == printed.rstrip(), (
+                        f"{block.place}: prints otherwise"
+                    )
+    finally:
+        del sys.modules[module.__name__]
+
+
+def _run(block: Block, module: ModuleType, runner: asyncio.Runner) -> str | None:
+    code = block.compile()
+    if block.comment == "no-run":
+        assert block.reason, f"{block.place}: no-run needs a reason"
+        return None
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        result = eval(code, module.__dict__)
+        if inspect.iscoroutine(result):
+            runner.run(result)
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_python_block_of_a_page_runs_and_prints_what_the_page_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(page)
+
+
+def page_of(directory: Path, text: str) -> Path:
+    page = directory / "page.md"
+    page.write_text(textwrap.dedent(text), encoding="utf-8")
+    return page
+
+
+def test_blocks_share_a_namespace_and_may_await(tmp_path: Path) -> None:
+    page = page_of(
+        tmp_path,
+        """
+        ```python
+        import asyncio
+        async def double(n: int) -> int:
+            await asyncio.sleep(0)
+            return 2 * n
+        ```
+
+        1. In a list:
+
+           ```python
+           print(await double(21))
+           ```
+
+           <!-- output -->
+           ```text
+           42
+           ```
+        """,
+    )
+    run_page(page)
+
+
+def test_output_that_differs_fails_with_the_line_of_the_page(tmp_path: Path) -> None:
+    page = page_of(
+        tmp_path,
+        """\
+        ```python
+        print("one")
+        ```
+        <!-- output -->
+        ```text
+        two
+        ```
+        """,
+    )
+    with pytest.raises(AssertionError, match=r"page\.md:6: prints otherwise"):
+        run_page(page)
+
+
+def test_a_failing_block_is_reported_at_its_line_of_the_page(tmp_path: Path) -> None:
+    page = page_of(tmp_path, "# Title\n\n```python\nvalue = 1\nvalue / 0\n```\n")
+    with pytest.raises(ZeroDivisionError) as caught:
+        run_page(page)
+    assert (str(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (str(page), 5)
+
+
+def test_a_block_marked_no_run_is_compiled_only(tmp_path: Path) -> None:
+    run_page(page_of(tmp_path, "<!-- no-run: needs a key -->\n```python\n1 / 0\n```\n"))
+    with pytest.raises(SyntaxError):
+        run_page(page_of(tmp_path, "<!-- no-run: needs a key -->\n```python\n1 /\n```\n"))
+    with pytest.raises(AssertionError, match="needs a reason"):
+        run_page(page_of(tmp_path, "<!-- no-run -->\n```python\n1 / 0\n```\n"))
+
+
+def test_a_block_that_is_never_closed_fails(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="never closed"):
+        run_page(page_of(tmp_path, "```python\n1\n"))
+
+
+# Written in pieces, so that this file does not match itself.
+_REGISTRIES = ["pypi" + ".org", "python" + "hosted.org", "npm" + "js.org", "crates" + ".io"]
+_OPTIONS = ["index" + "-url", "find" + "-links"]
+_MACHINE = re.compile(
+    "|".join(
+        [
+            *(re.escape(host) for host in _REGISTRIES),
+            r"https?://\S+/simple\b",  # the address every Python package index ends with
+            *(rf"(?<!emit-)\b(?:extra-)?{option}\b[ =]" for option in _OPTIONS),
+            r"(?<![\w.}\]])/(?:tmp|work|root|home|Users)/\w",
+        ]
+    )
+)
+
+
+def committed_files() -> list[Path]:
+    """What is tracked, or would be with the next `git add`."""
+    listing = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [path for name in listing.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_no_committed_file_names_a_package_registry_or_a_path_of_someones_machine() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
+        for path in committed_files()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if _MACHINE.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "see https://" + "pypi" + ".org/project/perdure",
+        "https://registry.example.com/" + "simple",
+        "--index" + "-url https://example.com",
+        "sqlite:////" + "tmp/journal.db",
+        "open('/" + "work/notes.txt')",
+        "cd /" + "root/perdure",
+    ],
+)
+def test_the_check_for_machines_sees(line: str) -> None:
+    assert _MACHINE.search(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["uv pip compile --no-emit-index-url", "{tmp_path}/work/x", "https://example.com/work/it"],
+)
+def test_the_check_for_machines_lets_pass(line: str) -> None:
+    assert not _MACHINE.search(line)
