@@ -118,18 +118,25 @@ def _store_elements(
     codec: Codec, channel: str, value: Any, before: Cell | None, returned: set[int], step: int
 ) -> Stored:
     items = value if type(value) is list else [list(pair) for pair in value.items()]
-    if type(value) is list:
 
-        def path(n: int) -> str:
-            return f"{channel}[{n}]"
-    else:
+    def path(n: int) -> str:
+        return f"{channel}[{n if items is value else items[n][0]!r}]"
 
-        def path(n: int) -> str:
-            return f"{channel}[{items[n][0]!r}]"
-
-    last = before.elements if before is not None and before.ref is not None else None
-    if before is not None and before.ref is not None and last is not None:
-        change = _change(codec, items, last, returned, path)
+    if before is not None and before.ref is not None and before.elements is not None:
+        last = before.elements
+        grown = len(items) - len(last.objects)
+        if (
+            grown >= 0
+            and last.trusted
+            and returned.isdisjoint(last.ids)
+            and all(map(is_, last.objects, items))
+        ):
+            start = len(last.objects)
+            tail = items[start:]
+            encoded = [codec.encode(obj, path(start + n)) for n, obj in enumerate(tail)]
+            change: _Change | None = _Change(0, [], start, 0, tail, encoded)
+        else:
+            change = _change(codec, items, last, returned, path)
         if change is not None:
             stored = _store_change(channel, type(value), before, before.ref, last, change, step)
             if not outgrown(stored.cell):
@@ -163,7 +170,8 @@ class _Change(NamedTuple):
     sets: list[tuple[int, Any, bytes]]
     start: int
     delete: int
-    inserted: list[tuple[Any, bytes]]
+    inserted: list[Any]
+    encoded: list[bytes]
 
 
 def _change(
@@ -182,14 +190,11 @@ def _change(
     overlap = min(len(kept), len(items))
 
     suspects = returned & last.ids
-    if last.trusted and not suspects and all(map(is_, kept, items)):
-        differing: list[int] = []
-    else:
-        differing = [
-            n
-            for n in range(overlap)
-            if kept[n] is not items[n] or not last.trusted or id(items[n]) in suspects
-        ]
+    differing = [
+        n
+        for n in range(overlap)
+        if kept[n] is not items[n] or not last.trusted or id(items[n]) in suspects
+    ]
     sets: list[tuple[int, Any, bytes]] = []
     for n in differing:
         data = codec.encode(items[n], path(n))
@@ -200,8 +205,8 @@ def _change(
         if sets and sum(len(data) for _, _, data in sets) > sum(last.sizes) // 2:
             return None
         tail = items[len(kept) :]
-        inserted = [(obj, codec.encode(obj, path(len(kept) + n))) for n, obj in enumerate(tail)]
-        return _Change(drop, sets, len(kept), 0, inserted)
+        encoded = [codec.encode(obj, path(len(kept) + n)) for n, obj in enumerate(tail)]
+        return _Change(drop, sets, len(kept), 0, tail, encoded)
 
     # It became shorter: everything between the first and the last difference is replaced.
     start = sets[0][0] if sets else overlap
@@ -211,8 +216,8 @@ def _change(
     middle = items[start : len(items) - behind]
     if len(middle) > len(items) // 2:
         return None
-    inserted = [(obj, codec.encode(obj, path(start + n))) for n, obj in enumerate(middle)]
-    return _Change(drop, [], start, len(kept) - behind - start, inserted)
+    encoded = [codec.encode(obj, path(start + n)) for n, obj in enumerate(middle)]
+    return _Change(drop, [], start, len(kept) - behind - start, middle, encoded)
 
 
 def _store_change(
@@ -224,14 +229,12 @@ def _store_change(
     change: _Change,
     step: int,
 ) -> Stored:
-    drop, sets, start, delete, inserted = change
-    if not (drop or sets or delete or inserted):
+    drop, sets, start, delete, objects, encoded = change
+    if not (drop or sets or delete or objects):
         return Stored(before, None, ())
-    encoded = [data for _, data in inserted]
     body = bytes([LIST_CHANGE if kind is list else DICT_CHANGE]) + ormsgpack.packb(
         [ref.step, drop, [[n, data] for n, _, data in sets], start, delete, encoded]
     )
-    objects = [obj for obj, _ in inserted]
     size = before.size + sum(map(len, encoded))
     # `last` is changed and handed on, not copied: `before` is not used again.
     if drop or delete or sets:

@@ -65,8 +65,12 @@ class Writes:
 
 @dataclass(slots=True)
 class Lane:
-    """Guarded by its own condition; `tip` is None when nothing is known."""
+    """Guarded by its own condition; `tip` is None when nothing is known.
 
+    `putting` is held while a checkpoint is taken apart, so that arriving writes need not wait.
+    """
+
+    putting: threading.Lock = field(default_factory=threading.Lock)
     changed: threading.Condition = field(default_factory=threading.Condition)
     tip: Tip | None = None
     writes: dict[str, list[Writes]] = field(default_factory=dict)
@@ -103,14 +107,20 @@ class Lanes:
 
     def get(self, thread_id: str, ns: str) -> Lane:
         key = (thread_id, ns)
-        with self._lock:
-            lane = self._lanes.get(key)
-            if lane is None:
-                lane = self._lanes[key] = Lane()
+        lane = self._lanes.get(key)
+        if lane is None:
+            with self._lock:
+                lane = self._lanes.setdefault(key, Lane())
                 self._shrink()
-            else:
-                self._lanes.move_to_end(key)
-            return lane
+        return lane
+
+    def touch(self, thread_id: str, ns: str) -> Lane:
+        """The lane, as the one most recently used."""
+        lane = self.get(thread_id, ns)
+        with self._lock:
+            if (thread_id, ns) in self._lanes:
+                self._lanes.move_to_end((thread_id, ns))
+        return lane
 
     def weigh(self, lane: Lane, size: int) -> None:
         """Note how much a lane holds, and let the oldest go when it is too much."""

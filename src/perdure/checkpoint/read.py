@@ -105,7 +105,7 @@ class Reader:
         state = self._rows.open_state(row.state, where)
         values = {channel: codec.decode(data, where) for channel, data in state.inline.items()}
         found = {c: Cell(len(data), hash(data), inline=data) for c, data in state.inline.items()}
-        lane = self._lanes.get(row.thread_id, row.ns)
+        lane = self._lanes.touch(row.thread_id, row.ns)
         with lane.changed:
             before = lane.tip
             if remember and before is not None and (before.id, before.step) == (row.id, row.step):

@@ -165,7 +165,8 @@ class Journal:
             raise lost
 
     def _take(self, op: Op[T], waited: bool) -> Ticket[T]:
-        self._check()
+        if self._closed or self._lost is not None or self._pid != os.getpid():
+            self._check()
         ticket = Ticket(op, waited)
         self._queue.append(ticket)
         self._newest = ticket

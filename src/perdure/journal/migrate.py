@@ -16,6 +16,8 @@ from perdure.journal.sql import fill, split
 
 VERSION_TABLE = "CREATE TABLE IF NOT EXISTS perdure_schema (version INTEGER PRIMARY KEY)"
 
+Execute = Callable[[str], list[tuple[int]]]
+
 
 @cache
 def migrations() -> Mapping[int, str]:
@@ -27,19 +29,25 @@ def migrations() -> Mapping[int, str]:
     return dict(sorted(found.items()))
 
 
-def migrate(
-    execute: Callable[[str], list[tuple[int]]],
-    fragments: Mapping[str, str],
-    target: int | None = None,
-) -> None:
+def is_current(execute: Execute) -> bool:
+    """Whether a schema is there and needs nothing. Only reads; raises `SchemaTooNew`."""
+    return _version(execute) == max(migrations())
+
+
+def migrate(execute: Execute, fragments: Mapping[str, str]) -> None:
     """Bring the schema up to date. Must be called inside a transaction that holds the lock."""
-    known = max(migrations())
     execute(VERSION_TABLE)
-    found = max((row[0] for row in execute("SELECT version FROM perdure_schema")), default=0)
-    if found > known:
-        raise SchemaTooNew(found, known)
+    found = _version(execute)
     for number, script in migrations().items():
-        if found < number <= (target or known):
+        if number > found:
             for statement in split(fill(script, fragments)):
                 execute(statement)
             execute(f"INSERT INTO perdure_schema VALUES ({number:d})")  # noqa: S608 (an int)
+
+
+def _version(execute: Execute) -> int:
+    known = max(migrations())
+    found = max((row[0] for row in execute("SELECT version FROM perdure_schema")), default=0)
+    if found > known:
+        raise SchemaTooNew(found, known)
+    return found

@@ -42,4 +42,4 @@ CREATE TABLE perdure_writes (
   refs          {text},
   body          {blob} NOT NULL,
   PRIMARY KEY (thread_id, ns, checkpoint_id, task_id, stamp)
-);
+) {one_tree};

@@ -1,0 +1,152 @@
+"""Connections to PostgreSQL: at most a few, each made by whoever needs it, none waited for forever.
+
+There is no thread in the background and nothing to reconnect: a connection that failed, or that
+the server hung up on while it was idle, is closed, and the next caller makes a new one, trying
+again until its own deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Generator, Iterator
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from perdure.errors import Closed, Unavailable
+
+T = TypeVar("T")
+
+POLL = 0.25
+"""Seconds between two looks at the clock while waiting for the server."""
+PAUSE = 0.1
+"""Seconds between two attempts to connect."""
+# What a new connection is told, and what it tells. A batch whose client is gone must not keep its
+# locks, and a server set to acknowledge before it has written is overruled.
+_GREETING = """
+SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on',
+       set_config('statement_timeout', %(patience)s, false),
+       set_config('idle_in_transaction_session_timeout', %(patience)s, false),
+       set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+         WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)
+"""
+
+
+class ReadOnly(psycopg.OperationalError):
+    """The server accepts no writes: a standby, or set so."""
+
+
+class Connection(psycopg.Connection[Any]):
+    """A connection that waits for the server until `give_up`, and not longer."""
+
+    give_up: float = float("inf")
+
+    def wait(
+        self, gen: Generator[Any, Any, T], interval: float = POLL, timeout: float | None = None
+    ) -> T:
+        left = max(0.0, self.give_up - time.monotonic())
+        return super().wait(gen, interval, left if timeout is None else min(left, timeout))
+
+    def hung_up(self) -> bool:
+        """Whether an idle connection has something to say: nothing was asked, so it is the end."""
+        poll = select.poll()
+        poll.register(self.pgconn.socket, select.POLLIN)
+        return bool(poll.poll(0))
+
+
+class Pool:
+    """The connections of one process to one database."""
+
+    def __init__(self, url: str, *, size: int, deadline: float) -> None:
+        self._url, self._size, self._deadline = url, size, deadline
+        self._pid = os.getpid()
+        self._closed = False
+        self._free = threading.BoundedSemaphore(size)
+        self._idle: list[Connection] = []
+
+    def connect(self) -> Connection:
+        """A new connection. Raises what psycopg raises, and `ReadOnly`."""
+        give_up = time.monotonic() + self._deadline
+        connection = Connection.connect(
+            self._url,
+            autocommit=True,
+            prepare_threshold=2,
+            connect_timeout=max(2, int(min(self._deadline, 10))),
+            application_name="perdure",
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+        )
+        try:
+            connection.give_up = give_up
+            patience = {"patience": str(int(self._deadline * 1000))}
+            row = connection.execute(_GREETING, patience).fetchone()
+            if row is None or row[0]:
+                raise ReadOnly("the server is a read replica or set to read-only")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextlib.contextmanager
+    def connection(self, give_up: float) -> Iterator[Connection]:
+        """A connection for one transaction, alone. Raises `Unavailable` when there is none."""
+        if not self._free.acquire(timeout=max(0.0, give_up - time.monotonic())):
+            raise Unavailable(f"All {self._size} connections were in use until the deadline.")
+        try:
+            connection = self._idle_one() or self._new_one(give_up)
+            connection.give_up = give_up
+            try:
+                yield connection
+            finally:
+                self._give_back(connection)
+        finally:
+            self._free.release()
+
+    def _idle_one(self) -> Connection | None:
+        while self._idle:
+            with contextlib.suppress(IndexError):  # another thread took the last one
+                connection = self._idle.pop()
+                if not connection.hung_up():
+                    return connection
+                connection.close()
+        return None
+
+    def _new_one(self, give_up: float) -> Connection:
+        while not self._closed:
+            try:
+                return self.connect()
+            except psycopg.OperationalError as error:
+                if time.monotonic() + PAUSE > give_up:
+                    raise Unavailable(f"No connection: {str(error).strip()}") from error
+            time.sleep(PAUSE)  # a server that restarts is back in a moment
+        raise Closed("This journal is closed; open it again with perdure.connect(url).")
+
+    def _give_back(self, connection: Connection) -> None:
+        status = connection.pgconn.transaction_status
+        if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            with contextlib.suppress(psycopg.Error):
+                connection.execute("ROLLBACK")
+                status = connection.pgconn.transaction_status
+        if status == TransactionStatus.IDLE and not self._closed:
+            self._idle.append(connection)
+        else:
+            connection.close()
+            if status != TransactionStatus.IDLE:
+                self._close_idle()  # what broke this one broke the others most likely
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                self._idle.pop().close()
+
+    def close(self) -> None:
+        """Close every connection, those in use when they come back."""
+        self._closed = True
+        if self._pid == os.getpid():  # else they are another process's
+            self._close_idle()
