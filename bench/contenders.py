@@ -14,6 +14,8 @@ from contextlib import (
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -51,6 +53,35 @@ def no_checkpointer() -> Contender:
     return Contender(
         "no checkpointer", "none", lambda url: nullcontext(None), lambda url: nullcontext(None)
     )
+
+
+class _StoresNothing(BaseCheckpointSaver[int]):
+    """What LangGraph's own work for any checkpointer costs: the floor for every other saver."""
+
+    def get_tuple(self, config: RunnableConfig) -> None:
+        return None
+
+    def put(self, config: RunnableConfig, *_: Any) -> RunnableConfig:
+        return config
+
+    def put_writes(self, *_: Any, **__: Any) -> None:
+        pass
+
+    async def aget_tuple(self, config: RunnableConfig) -> None:
+        return None
+
+    async def aput(self, config: RunnableConfig, *_: Any) -> RunnableConfig:
+        return config
+
+    async def aput_writes(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+def stores_nothing(durability: Durability) -> Contender:
+    def fresh(url: str) -> nullcontext[Saver | None]:
+        return nullcontext(_StoresNothing())
+
+    return Contender(f"stores nothing {durability}", "none", fresh, fresh, durability=durability)
 
 
 def memory(durability: Durability) -> Contender:

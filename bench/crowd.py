@@ -11,6 +11,7 @@ from bench.contenders import (
     perdure,
     stock_postgres,
     stock_sqlite,
+    stores_nothing,
 )
 from bench.report import Bar, Section, Series, Table, times
 from bench.rounds import Bench
@@ -28,6 +29,7 @@ def crowd(bench: Bench) -> Section:
     threads, steps = 50, bench.pick(20, 5)
     field = bench.field(
         no_checkpointer(),
+        stores_nothing("sync"),
         memory("sync"),
         stock_sqlite("sync"),
         perdure("sqlite", "sync"),

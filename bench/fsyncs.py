@@ -58,10 +58,15 @@ def _postgres(who: Contender, url: str, steps: int) -> int:
     return _wal_syncs(url) - before
 
 
+_CLIENTS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend'
+"""
+
+
 def _wal_syncs(url: str) -> int:
     """A backend hands in its counts when it ends, so wait until nobody else is there."""
-    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-    while ask(url, others) > 1:
+    while ask(url, _CLIENTS) > 1:
         time.sleep(0.05)
     time.sleep(1)  # the WAL writer hands its own in about once a second
     return int(ask(url, "SELECT wal_sync FROM pg_stat_wal"))

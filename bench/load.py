@@ -20,7 +20,7 @@ growing list whole at every step, so they stop at {stop:,} checkpoints there."""
 
 
 def load(bench: Bench) -> Section:
-    lengths = [10, bench.pick(1000, 300), bench.pick(10_000, 1000)]
+    lengths = [10, bench.pick(1000, 200), bench.pick(10_000, 500)]
     stop = lengths[1]
     kilobytes, hundreds = texts(64), texts(64, 100)
     fixed = _histories(

@@ -3,8 +3,8 @@
 import functools
 from collections.abc import Callable
 from threading import Lock
-from time import perf_counter
-from typing import Any
+from time import perf_counter, thread_time
+from typing import Any, NamedTuple
 
 import perdure
 from bench.agents import Saver, on
@@ -41,6 +41,11 @@ def stored_values(who: Contender, url: str, thread: str) -> dict[str, Any]:
     return found.checkpoint["channel_values"]
 
 
+class Spent(NamedTuple):
+    wall: float = 0.0
+    cpu: float = 0.0
+
+
 class Stopwatch:
     """Seconds spent inside a saver's methods, summed over threads: overlaps count twice."""
 
@@ -48,7 +53,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._seconds = 0.0
+        self._spent = Spent()
 
     def watch(self, saver: Saver) -> None:
         """From now on every call of the saver is timed. By subclass, so that copies are, too."""
@@ -56,21 +61,21 @@ class Stopwatch:
         timed = {name: self._timed(getattr(kind, name)) for name in self.METHODS}
         saver.__class__ = type(f"Timed{kind.__name__}", (kind,), timed)
 
-    def read(self) -> float:
+    def read(self) -> Spent:
         """What was spent since the last read."""
         with self._lock:
-            spent, self._seconds = self._seconds, 0.0
+            spent, self._spent = self._spent, Spent()
         return spent
 
     def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)  # LangGraph looks at the signature of put_writes
         def call(*args: Any, **kwargs: Any) -> Any:
-            start = perf_counter()
+            wall, cpu = perf_counter(), thread_time()
             try:
                 return method(*args, **kwargs)
             finally:
-                took = perf_counter() - start
+                wall, cpu = perf_counter() - wall, thread_time() - cpu
                 with self._lock:
-                    self._seconds += took
+                    self._spent = Spent(self._spent.wall + wall, self._spent.cpu + cpu)
 
         return call

@@ -13,6 +13,7 @@ from bench.contenders import (
     perdure,
     stock_postgres,
     stock_sqlite,
+    stores_nothing,
 )
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench
@@ -20,6 +21,8 @@ from bench.savers import aready, asettle, ready, settle, stored_values
 
 CONTENDERS = (
     no_checkpointer(),
+    stores_nothing("async"),
+    stores_nothing("sync"),
     memory("async"),
     memory("sync"),
     stock_sqlite("async"),
@@ -38,7 +41,7 @@ TEXT = """\
 A graph of one node runs {steps} super-steps; each appends 1 KB of incompressible text to an
 `operator.add` list. The clock runs from `invoke` (`ainvoke`) until its checkpoints are in the
 database, in `async` modes too. "× stock" compares with the stock saver's `sync` on the same
-database."""
+database. "Stores nothing" is a saver without a body: what LangGraph itself does for any saver."""
 
 
 def steps(bench: Bench) -> Section:

@@ -9,15 +9,17 @@ from bench.agents import Graph, Saver, chat, old_messages, on, user_turns
 from bench.contenders import Contender, memory, perdure, stock_postgres, stock_sqlite
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench, say
-from bench.savers import Stopwatch, ready, settle
+from bench.savers import Spent, Stopwatch, ready, settle
 
 TEXT = """\
 The same chat, medians of {around} turns around turn 10 and around turn {late:,} ({messages:,}
 messages in the state), contenders turn by turn. "Saver" is the wall time inside the saver's
-methods, summed over threads, so it includes waiting for the interpreter and for other calls.
-perdure really ran the {late:,} turns, in one process. The other savers' state was brought to that
-length by one `update_state`, because {late:,} real turns would fill gigabytes; their histories
-are therefore shorter than perdure's."""
+methods, summed over threads. It includes waiting for the interpreter, which LangGraph's own
+thread holds for longer the more messages there are; "saver's CPU" is the same without any
+waiting. What `auto` and `async` leave to the background is in neither. perdure really ran the
+{late:,} turns, in one process. The other savers' state was brought to that length by one
+`update_state`, because {late:,} real turns would fill gigabytes; their histories are therefore
+shorter than perdure's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Chat:
     saver: Saver
     watch: Stopwatch = field(default_factory=Stopwatch)
 
-    def talk(self, first: int, last: int) -> Iterator[tuple[float, float]]:
+    def talk(self, first: int, last: int) -> Iterator[tuple[float, Spent]]:
         """Seconds of each turn, and the saver's share."""
         for turn in user_turns(first, last):
             self.watch.read()
@@ -51,23 +53,33 @@ class Chat:
             self.graph.update_state(on("chat"), values, as_node="bot")
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Seconds per turn around one point of the chats."""
+
+    saver: Series = field(default_factory=Series)
+    cpu: Series = field(default_factory=Series)
+    whole: Series = field(default_factory=Series)
+
+    @property
+    def all(self) -> tuple[Series, Series, Series]:
+        return self.saver, self.cpu, self.whole
+
+
 def turns(bench: Bench) -> Section:
     around, late = bench.pick(15, 3), bench.pick(1000, 60)
-    whole: dict[int, Series] = {10: Series(), late: Series()}
-    own: dict[int, Series] = {10: Series(), late: Series()}
     with _chats(bench) as chats:
-        done = 0
-        for middle in (10, late):
-            first = middle - around // 2
-            _bring_to(chats, done, first - 1)
-            done = first - 1 + around
-            _measure(chats, first, done, whole[middle], own[middle])
-    rows = [_row(chat.who.name, whole, own, late) for chat in chats]
+        early_figures = _figures(chats, 0, 10, around)
+        late_figures = _figures(chats, 10 + around // 2, late, around)
+    names = [one.who.name for one in chats]
     return Section(
         f"Turn 10 against turn {late:,}",
         TEXT.format(around=around, late=late, messages=late * 2),
-        [Table(_head(late), rows)],
-        [*_bars(whole, own, late)],
+        [
+            _ratios(names, early_figures, late_figures, late),
+            _times(names, early_figures, late_figures, late),
+        ],
+        [*_bars(names, early_figures, late_figures, late)],
     )
 
 
@@ -102,53 +114,63 @@ def _bring_to(chats: list[Chat], done: int, turns: int) -> None:
         say(f"turns  {one.who.name:<28} at turn {turns} after {perf_counter() - start:.1f} s")
 
 
-def _measure(chats: list[Chat], first: int, last: int, whole: Series, own: Series) -> None:
-    for turn in range(first, last + 1):
+def _figures(chats: list[Chat], done: int, middle: int, around: int) -> Figures:
+    """Bring every chat from `done` turns to just before `middle`, then measure turn by turn."""
+    first = middle - around // 2
+    _bring_to(chats, done, first - 1)
+    found = Figures()
+    for turn in range(first, first + around):
         for one in chats:
             for took, spent in one.talk(turn, turn):
-                whole.add(one.who.name, took)
-                own.add(one.who.name, spent)
-    for name in whole.names:
-        say(
-            f"turns {first}-{last}  {name:<28} {whole.median(name) * 1000:9.2f} ms, "
-            f"saver {own.median(name) * 1000:9.2f} ms"
-        )
-
-
-def _head(late: int) -> list[str]:
-    return [
-        "",
-        f"saver, turn {late:,} ÷ turn 10",
-        f"turn {late:,} ÷ turn 10",
-        f"turn {late:,} × stock",
-        "saver, turn 10",
-        f"saver, turn {late:,}",
-        "turn 10",
-        f"turn {late:,}",
-    ]
+                found.whole.add(one.who.name, took)
+                found.saver.add(one.who.name, spent.wall)
+                found.cpu.add(one.who.name, spent.cpu)
+    for name in found.whole.names:
+        shown = f"{millis(found.whole.median(name))}, saver {millis(found.saver.median(name))}"
+        say(f"turns {middle}  {name:<28} {shown}")
+    return found
 
 
 def _stock_of(name: str) -> str:
     return "stock PostgreSQL sync" if "PostgreSQL" in name else "stock SQLite sync"
 
 
-def _row(name: str, whole: dict[int, Series], own: dict[int, Series], late: int) -> list[str]:
-    return [
-        name,
-        times(own[late].median(name) / own[10].median(name)),
-        times(whole[late].median(name) / whole[10].median(name)),
-        times(whole[late].ratio(name, _stock_of(name))),
-        millis(own[10].median(name)),
-        millis(own[late].median(name)),
-        millis(whole[10].median(name)),
-        millis(whole[late].median(name)),
+def _ratios(names: list[str], early: Figures, late: Figures, turn: int) -> Table:
+    head = ["", "saver", "saver's CPU", "whole turn", f"turn {turn:,} × stock"]
+    rows = [
+        [
+            name,
+            times(late.saver.median(name) / early.saver.median(name)),
+            times(late.cpu.median(name) / early.cpu.median(name)),
+            times(late.whole.median(name) / early.whole.median(name)),
+            times(late.whole.ratio(name, _stock_of(name))),
+        ]
+        for name in names
     ]
+    return Table(head, rows, f"Turn {turn:,} ÷ turn 10")
 
 
-def _bars(whole: dict[int, Series], own: dict[int, Series], late: int) -> Iterator[Bar]:
-    ours = [name for name in whole[late].names if name.startswith("perdure")]
-    for name in ours:
-        grown = own[late].median(name) / own[10].median(name)
-        yield Bar(f"saver's own time, turn {late:,} against turn 10, {name}", 1.3, grown)
-        beside = whole[late].ratio(name, _stock_of(name))
-        yield Bar(f"whole turn {late:,} against stock `sync`, {name}", 0.5, beside)
+def _times(names: list[str], early: Figures, late: Figures, turn: int) -> Table:
+    kinds = ("saver", "saver's CPU", "whole")
+    head = ["", *(f"{kind}, turn {n:,}" for kind in kinds for n in (10, turn))]
+    rows = [
+        [
+            name,
+            *(
+                millis(series.median(name))
+                for pair in zip(early.all, late.all, strict=True)
+                for series in pair
+            ),
+        ]
+        for name in names
+    ]
+    return Table(head, rows, "For orientation")
+
+
+def _bars(names: list[str], early: Figures, late: Figures, turn: int) -> Iterator[Bar]:
+    for name in names:
+        if name.startswith("perdure"):
+            grown = late.saver.median(name) / early.saver.median(name)
+            yield Bar(f"saver's own time, turn {turn:,} against turn 10, {name}", 1.3, grown)
+            beside = late.whole.ratio(name, _stock_of(name))
+            yield Bar(f"whole turn {turn:,} against stock `sync`, {name}", 0.5, beside)

@@ -9,7 +9,7 @@ on disk is decided by `durability`:
             an interrupt and an error; the others ride along, and at most 20 ms later they are
             committed anyway. Anything that leaves the process waits for all before it.
     async   nothing; committed within 20 ms
-    exit    like auto, and between two such points nothing is committed at all
+    exit    like auto, and between two such points it is committed about once a second
 
 A caller that passes LangGraph's own `durability="sync"` gets `sync` for that call.
 """
@@ -43,7 +43,7 @@ from perdure.checkpoint.write import Writer
 from perdure.codec import Codec
 from perdure.errors import BadURL, Error, Unserializable
 from perdure.journal import Journal, connect
-from perdure.journal.log import Ticket
+from perdure.journal.commit import Ticket
 from perdure.seal import AesGcm, Checksum
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from perdure.errors import Damaged, Error, WrongKey
 
@@ -50,9 +50,12 @@ class AesGcm:
             raise Error("Encryption needs the extra: pip install 'perdure[encryption]'") from error
         if not keys:
             raise Error("keys={} has no key; pass {id: 16, 24 or 32 random bytes}")
-        for key_id, key in keys.items():
-            if len(key) not in (16, 24, 32) or not 0 < len(key_id.encode()) < 256:
-                raise Error(f"Key {key_id!r} must be 16, 24 or 32 bytes, its id 1 to 255 bytes.")
+        given: Mapping[Any, Any] = keys
+        for key_id, key in given.items():
+            if not isinstance(key, bytes) or len(key) not in (16, 24, 32):
+                raise Error(f"Key {key_id!r} must be 16, 24 or 32 bytes, such as os.urandom(32).")
+            if not isinstance(key_id, str) or not 0 < len(key_id.encode(errors="replace")) < 256:
+                raise Error(f"A key's id is a text of 1 to 255 bytes, not {key_id!r}.")
         self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
         self._current = next(iter(keys))
 
@@ -65,10 +68,10 @@ class AesGcm:
     def open(self, data: bytes, where: str) -> bytes:
         from cryptography.exceptions import InvalidTag
 
-        if data[:1] != b"\x02":
+        if data[:1] == b"\x01":
             raise WrongKey(where, "it is not encrypted, and plaintext is refused when keys are set")
-        if len(data) < 2 or len(data) < 14 + data[1]:
-            raise Damaged(where, "it is too short")
+        if data[:1] != b"\x02" or len(data) < 2 or len(data) < 14 + data[1]:
+            raise Damaged(where, "it is not a whole encrypted row")
         end = 2 + data[1]
         key_id = data[2:end].decode(errors="replace")
         cipher = self._ciphers.get(key_id)

@@ -1,62 +1,37 @@
-"""How a value of each kind gives up its state, and is made again from it.
+"""How an object of each class gives up its state, and is made again from it.
 
-Two tables: `BUILTINS` for fixed kinds of the standard library and numpy, and `plan(cls)` for
-classes that are pydantic models, dataclasses, enums or namedtuples. Making a value runs no
-constructor or validator as long as the class has the fields it had.
+`plan(cls)` is for classes that are pydantic models, dataclasses, enums, namedtuples, or derive
+from str, int, float, list or dict; fixed kinds of values are in `kinds`. Making an object runs
+no constructor or validator as long as the class has the fields it had. If it has not, a new
+field gets its default, a removed one is dropped, and the class's own constructor or validation
+decides; what it refuses is `TypeChanged`.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
+import copy
 import enum
-import ipaddress
-import pathlib
-import re
-import sys
-import uuid
-import zoneinfo
-from collections import deque
+import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from perdure.errors import Unserializable
 
-# kind on disk -> (type, to payload, from payload). A kind's letter never changes its meaning.
-BUILTINS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "t": (tuple, list, tuple),
-    "s": (set, list, set),
-    "f": (frozenset, list, frozenset),
-    "q": (deque, lambda v: [list(v), v.maxlen], lambda p: deque(p[0], p[1])),
-    "d": (dt.datetime, lambda v: [v.isoformat(), v.tzinfo, v.fold], lambda p: _datetime(*p)),
-    "D": (dt.date, dt.date.isoformat, dt.date.fromisoformat),
-    "T": (dt.time, lambda v: [v.isoformat(), v.tzinfo, v.fold], lambda p: _time(*p)),
-    "l": (dt.timedelta, lambda v: [v.days, v.seconds, v.microseconds], lambda p: dt.timedelta(*p)),
-    "z": (dt.timezone, lambda v: [v.utcoffset(None), v.tzname(None)], lambda p: _timezone(*p)),
-    "Z": (zoneinfo.ZoneInfo, lambda v: v.key, zoneinfo.ZoneInfo),
-    "u": (uuid.UUID, lambda v: v.bytes, lambda p: uuid.UUID(bytes=p)),
-    "n": (decimal.Decimal, str, decimal.Decimal),
-    "c": (complex, lambda v: [v.real, v.imag], lambda p: complex(*p)),
-    "r": (re.Pattern, lambda v: [v.pattern, v.flags], lambda p: re.compile(*p)),
-    "4": (ipaddress.IPv4Address, str, ipaddress.IPv4Address),
-    "5": (ipaddress.IPv4Interface, str, ipaddress.IPv4Interface),
-    "N": (ipaddress.IPv4Network, str, ipaddress.IPv4Network),
-    "6": (ipaddress.IPv6Address, str, ipaddress.IPv6Address),
-    "7": (ipaddress.IPv6Interface, str, ipaddress.IPv6Interface),
-    "M": (ipaddress.IPv6Network, str, ipaddress.IPv6Network),
-    "p": (pathlib.PurePosixPath, str, pathlib.PurePosixPath),
-    "w": (pathlib.PureWindowsPath, str, pathlib.PureWindowsPath),
-    "P": (pathlib.Path, str, pathlib.Path),
-    "a": (object, lambda v: _array(v), lambda p: _from_array(*p)),  # numpy, see kind_of
-}
-KIND_OF = {cls: kind for kind, (cls, _, _) in BUILTINS.items() if cls is not object}
+_IMMUTABLE = (str, int, float, bool, bytes, type(None), enum.Enum)
+
+
+class TypeChanged(ValueError):
+    """A class is no longer what it was when the value was stored."""
 
 
 class Plan:
     """How one class gives up its state and is made again from it."""
+
+    named = False
+    """Whether the state is a list of dicts by name, so that a part has the path `.name`."""
 
     def take(self, value: Any) -> Any:
         raise NotImplementedError
@@ -73,64 +48,124 @@ class EnumPlan(Plan):
         return value.value
 
     def make(self, state: Any) -> Any:
-        return self.cls(hashable(state))
+        return self.cls(state)
 
 
 class NamedTuplePlan(Plan):
+    named = True
+
     def __init__(self, cls: Any) -> None:
-        self.cls = cls
+        self.cls, self.names = cls, cls._fields
 
     def take(self, value: Any) -> Any:
-        return value._asdict()
+        return [dict(zip(self.names, value, strict=True))]
 
     def make(self, state: Any) -> Any:
-        return self.cls(**state)
+        (held,) = state
+        if tuple(held) == self.names:
+            return tuple.__new__(self.cls, held.values())
+        return _changed(self.cls, {n: v for n, v in held.items() if n in self.names})
+
+
+class BasePlan(Plan):
+    """Classes derived from str, int, float, list or dict."""
+
+    def __init__(self, cls: Any, base: Any) -> None:
+        self.cls, self.base = cls, base
+        self.slots = _slots(cls)
+
+    def take(self, value: Any) -> Any:
+        base = self.base
+        plain = base(value) if base in (list, dict) else _PLAIN[base](value)
+        return [plain, _beside(value, self.slots)]
+
+    def make(self, state: Any) -> Any:
+        plain, beside = state
+        if self.base in (list, dict):
+            value = self.base.__new__(self.cls)
+            self.base.__init__(value, plain)
+        else:
+            value = self.base.__new__(self.cls, plain)
+        return _set(value, beside or {})
+
+
+_PLAIN: dict[Any, Callable[[Any], Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+}
 
 
 class SlotsPlan(Plan):
     """Dataclasses, and the few plain classes with slots that LangGraph stores."""
 
+    named = True
+
     def __init__(self, cls: Any, names: tuple[str, ...], dataclass: bool) -> None:
         self.cls, self.names, self.dataclass = cls, names, dataclass
+        self.known = frozenset(names)
 
     def take(self, value: Any) -> Any:
-        return {name: getattr(value, name) for name in self.names if hasattr(value, name)}
+        held = {name: getattr(value, name) for name in self.names if hasattr(value, name)}
+        beside = _beside(value) if hasattr(value, "__dict__") else None
+        more = beside and {name: item for name, item in beside.items() if name not in held}
+        if len(held) < len(self.names):
+            return [held, more, [name for name in self.names if name not in held]]
+        return [held, more] if more else [held]
 
     def make(self, state: Any) -> Any:
-        if self.dataclass and state.keys() != set(self.names):
-            # The class changed since: its own constructor decides whether that is possible.
-            return self.cls(**state)
-        value = object.__new__(self.cls)
-        for name, item in state.items():
-            object.__setattr__(value, name, item)
-        return value
+        held, beside, unset = (*state, None, None)[:3]
+        if self.known.symmetric_difference(held) - set(unset or ()):
+            if not self.dataclass:
+                raise TypeChanged(f"{self.cls.__module__}.{self.cls.__qualname__} has other fields")
+            init = [field.name for field in dataclass_fields(self.cls) if field.init]
+            value = _changed(self.cls, {n: held[n] for n in init if n in held})
+            held = {n: held[n] for n in self.names if n in held and n not in init}
+        else:
+            value = object.__new__(self.cls)
+        _set(value, held)
+        return _set(value, beside) if beside else value
 
 
 class ModelPlan(Plan):
     """Pydantic models, restored field by field as pydantic's own `__setstate__` does.
 
-    Messages leave out the fields that nobody set and that still have their default.
+    The state is [fields that were set, other fields, extra, private, what else was set, beside],
+    cut off behind the last that is not empty. Messages leave out the fields that nobody set
+    and that still have their default.
     """
 
-    def __init__(self, cls: Any, message: bool) -> None:
-        self.cls, self.message = cls, message
-        self.names = frozenset(cls.model_fields)
-        self.fixed: dict[str, Any] = {}
-        self.fresh: dict[str, Callable[[], Any]] = {}
-        for name, field in cls.model_fields.items():
-            if field.default_factory is not None:
-                self.fresh[name] = field.default_factory
-            elif not field.is_required():
-                self.fixed[name] = field.default
-        self.defaults = {**self.fixed, **{n: make() for n, make in self._simple_fresh()}}
-        self.message = message and self.defaults.keys() >= set(self.fresh)
+    named = True
 
-    def _simple_fresh(self) -> Iterable[tuple[str, Callable[[], Any]]]:
-        return [(n, make) for n, make in self.fresh.items() if make in (dict, list)]
+    def __init__(self, cls: Any, message: bool) -> None:
+        self.cls = cls
+        self.fresh: dict[str, Callable[[], Any]] = {}
+        self.defaults: dict[str, Any] = {}
+        for name, field in cls.model_fields.items():
+            if field.default_factory in (dict, list):
+                self.fresh[name] = field.default_factory
+                self.defaults[name] = field.default_factory()
+            elif field.default_factory is None and not field.is_required():
+                self.defaults[name] = field.default
+                if not isinstance(field.default, _IMMUTABLE):
+                    self.fresh[name] = partial(copy.deepcopy, field.default)
+        self.names = frozenset(cls.model_fields)
+        self.message = message
+        # In the class's order. What is not to be left out must be in the state.
+        left_out = self.defaults.keys() - self.fresh.keys() if message else ()
+        self.blank = {n: self.defaults[n] if n in left_out else _GONE for n in cls.model_fields}
+        self.required = [
+            n for n in self.blank if self.blank[n] is _GONE and not (message and n in self.fresh)
+        ]
+        self.privates = cls.__private_attributes__
+        self.extras = cls.model_config.get("extra") == "allow"
 
     def take(self, value: Any) -> Any:
         given = value.__pydantic_fields_set__
         held = value.__dict__
+        beside = None
+        if len(held) != len(self.blank):
+            held, beside = self._sort_out(value, held)
         chosen = {name: held[name] for name in held if name in given}
         if self.message:
             defaults = self.defaults
@@ -142,92 +177,196 @@ class ModelPlan(Plan):
         else:
             rest = {name: item for name, item in held.items() if name not in given}
         extra, private = value.__pydantic_extra__, value.__pydantic_private__
-        state: list[Any] = [chosen]
-        if rest or extra or private:
-            state.append(rest)
-        if extra or private:
-            state += [extra, _defined(private)]
-        return state
+        more = None if len(given) == len(chosen) else sorted(given - chosen.keys())
+        if extra or private or more or beside:
+            state = [chosen, rest, extra, _defined(private), more, beside]
+            while len(state) > 1 and not state[-1]:
+                state.pop()
+            return state
+        return [chosen, rest] if rest else [chosen]
+
+    def _sort_out(self, value: Any, held: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        if missing := self.names - held.keys():
+            raise Unserializable("", f"it lacks its own field {sorted(missing)[0]!r}")
+        beside = {name: item for name, item in _beside(value).items() if name not in self.names}
+        return {name: held[name] for name in held if name in self.names}, beside
 
     def make(self, state: Any) -> Any:
-        parts: list[Any] = [*state, {}, None, None][: max(4, len(state))]
-        chosen, rest, extra, private = (*state, *parts[len(state) :])[:4]
-        held: dict[str, Any] = {**chosen, **rest}
+        chosen, rest = state[0], state[1] if len(state) > 1 else {}
+        extra, private, more, beside = (*state[2:], None, None, None, None)[:4]
+        held = {**self.blank, **chosen, **rest}
         if self.message:
-            for name, item in self.fixed.items():
-                held.setdefault(name, item)
             for name, make in self.fresh.items():
-                if name not in held:
+                if held[name] is _GONE:
                     held[name] = make()
-        if held.keys() != self.names:
-            # The class changed since: validation decides whether that is possible.
-            return self.cls.model_validate({**held, **(extra or {})}, by_alias=False, by_name=True)
-        value = self.cls.__new__(self.cls)
-        if extra is None and self.cls.model_config.get("extra") == "allow":
-            extra = {}
-        if self.cls.__private_attributes__:
-            private = {
-                **{
-                    name: attribute.get_default()
-                    for name, attribute in self.cls.__private_attributes__.items()
-                    if not _undefined(attribute.get_default())
-                },
-                **(private or {}),
-            }
-        object.__setattr__(value, "__dict__", held)
-        object.__setattr__(value, "__pydantic_fields_set__", set(chosen))
-        object.__setattr__(value, "__pydantic_extra__", extra)
-        object.__setattr__(value, "__pydantic_private__", private)
+        gone = [name for name in self.required if held[name] is _GONE]
+        if gone or len(held) != len(self.blank):
+            value = self._validated({**chosen, **rest, **(extra or {})}, rest)
+        else:
+            value = self.cls.__new__(self.cls)
+            if extra is None and self.extras:
+                extra = {}
+            _setattr(value, "__dict__", held)
+            _setattr(value, "__pydantic_fields_set__", {*chosen, *more} if more else {*chosen})
+            _setattr(value, "__pydantic_extra__", extra)
+            _setattr(value, "__pydantic_private__", None)
+        if self.privates:
+            _setattr(value, "__pydantic_private__", self._private(private or {}))
+        if beside:
+            value.__dict__.update(beside)
         return value
+
+    def _validated(self, held: dict[str, Any], rest: dict[str, Any]) -> Any:
+        try:
+            value = self.cls.model_validate(held, by_alias=True, by_name=True)
+        except Exception as error:
+            raise _type_changed(self.cls, error) from error
+        _setattr(value, "__pydantic_fields_set__", value.__pydantic_fields_set__ - rest.keys())
+        return value
+
+    def _private(self, stored: dict[str, Any]) -> dict[str, Any]:
+        held = {name: item for name, item in stored.items() if name in self.privates}
+        for name in self.privates.keys() - stored.keys():
+            default = self.privates[name].get_default()
+            if not _undefined(default):
+                held[name] = default
+        return held
 
 
 class ModelV1Plan(Plan):
+    """Models of `pydantic.v1`, restored as its `__setstate__` does."""
+
+    named = True
+
     def __init__(self, cls: Any) -> None:
-        self.cls = cls
+        self.cls, self.fields = cls, cls.__fields__
 
     def take(self, value: Any) -> Any:
-        return dict(value.__dict__)
+        state = value.__getstate__()
+        held = {name: item for name, item in state["__dict__"].items() if name in self.fields}
+        extra = {name: item for name, item in state["__dict__"].items() if name not in held}
+        return [held, extra, state["__private_attribute_values__"], sorted(value.__fields_set__)]
 
     def make(self, state: Any) -> Any:
-        return self.cls(**state)
+        held, extra, private, given = state
+        if held.keys() != self.fields.keys():
+            known = {n: v for n, v in held.items() if n in self.fields}
+            return _changed(self.cls, {self.fields[n].alias: v for n, v in known.items()} | extra)
+        value = self.cls.__new__(self.cls)
+        _setattr(value, "__dict__", {**held, **extra})
+        _setattr(value, "__fields_set__", set(given))
+        return _set(value, private)
 
 
 @lru_cache(maxsize=4096)
 def plan(cls: Any) -> Plan:
-    if not isinstance(cls, type) or "<locals>" in cls.__qualname__:
+    """How objects of `cls` are taken apart and made. Raises `Unserializable` if they cannot be."""
+    if not isinstance(cls, type):
+        raise Unserializable("", f"{cls!r} is not a class")
+    shape = _shape(cls)
+    if "<locals>" in cls.__qualname__:
         raise Unserializable("", f"{cls!r} is defined inside a function and cannot be found again")
+    try:
+        found = find(cls.__module__, cls.__qualname__)
+    except (ImportError, AttributeError):
+        found = None
+    if found is not cls:
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        raise Unserializable("", f"{cls!r} is not what {name} names, and cannot be found again")
+    return shape
+
+
+def _shape(cls: Any) -> Plan:
     if issubclass(cls, enum.Enum):
         return EnumPlan(cls)
-    if issubclass(cls, tuple) and hasattr(cls, "_asdict"):
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return NamedTuplePlan(cls)
     if hasattr(cls, "__pydantic_fields_set__"):
         return ModelPlan(cls, message=any(b.__name__ == "BaseMessage" for b in cls.__mro__))
     if hasattr(cls, "__fields__") and hasattr(cls, "__fields_set__"):
         return ModelV1Plan(cls)
-    if is_dataclass(cls):
+    base = next(b for b in cls.__mro__ if not b.__flags__ & _HEAP_TYPE)
+    if base in (str, int, float, list, dict) and not is_dataclass(cls):
+        return BasePlan(cls, base)
+    if is_dataclass(cls) and base is object:
         return SlotsPlan(cls, tuple(f.name for f in dataclass_fields(cls)), dataclass=True)
-    slots = tuple(name for name in getattr(cls, "__slots__", ()) if not name.startswith("__"))
-    if slots and cls.__module__.startswith("langgraph."):
+    if cls.__module__.startswith("langgraph.") and (slots := _slots(cls)):
         return SlotsPlan(cls, slots, dataclass=False)
     raise Unserializable(
         "", f"{cls.__name__} is neither a pydantic model, dataclass, enum nor namedtuple"
     )
 
 
-def kind_of(value: Any) -> str | None:
-    """The built-in kind of a value whose exact type has none of its own."""
-    if isinstance(value, pathlib.PurePath):
-        return "P" if isinstance(value, pathlib.Path) else None
-    if isinstance(value, type):
-        raise Unserializable("", f"{value!r} is a class, not a value")
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
-        return "a"
-    return None
+def find(module: str, name: str) -> Any:
+    """The class that is called so, and calls itself so. Imports its module.
+
+    A parametrized pydantic model, `Box[int]`, is found below `Box` if the program made it.
+    """
+    found: Any = importlib.import_module(module)
+    plain = name.partition("[")[0]
+    for part in plain.split("."):
+        found = getattr(found, part)
+    if plain != name:
+        made = [cls for cls in found.__subclasses__() if cls.__qualname__ == name]
+        if len(made) != 1:
+            raise AttributeError(f"{plain} has {len(made)} parametrizations called {name}")
+        return made[0]
+    if (found.__module__, found.__qualname__) != (module, name):
+        raise AttributeError(f"{module} only borrows {found.__module__}.{found.__qualname__}")
+    return found
 
 
-def hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+_HEAP_TYPE = 1 << 9
+_GONE = object()
+_setattr = object.__setattr__
+
+
+def _slots(cls: Any) -> tuple[str, ...]:
+    """The names of all slots of a class and its bases, outermost base first."""
+    names: list[str] = []
+    for base in reversed(cls.__mro__):
+        slots = base.__dict__.get("__slots__", ())
+        names += [slots] if isinstance(slots, str) else slots
+    return tuple(name for name in names if not name.startswith("__"))
+
+
+def _beside(value: Any, slots: Iterable[str] = ()) -> dict[str, Any]:
+    """What was set on an object, without what it only computed and can compute again."""
+    held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return held | {
+        name: item
+        for name, item in getattr(value, "__dict__", {}).items()
+        if not name.startswith("__") and not _is_cached(type(value), name)
+    }
+
+
+def _is_cached(cls: Any, name: str) -> bool:
+    return any(isinstance(base.__dict__.get(name), cached_property) for base in cls.__mro__)
+
+
+def _set(value: Any, held: dict[str, Any]) -> Any:
+    for name, item in held.items():
+        _setattr(value, name, item)
+    return value
+
+
+def _changed(cls: Any, arguments: dict[str, Any]) -> Any:
+    try:
+        return cls(**arguments)
+    except Exception as error:
+        raise _type_changed(cls, error) from error
+
+
+def _type_changed(cls: Any, error: Any) -> TypeChanged:
+    told = str(error)
+    if hasattr(error, "errors"):  # pydantic's, which would also quote the values
+        told = ", ".join(
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()
+        )
+    return TypeChanged(
+        f"{cls.__module__}.{cls.__qualname__} has other fields than when this was stored, and "
+        f"cannot be made from the old ones ({told}); give new fields a default"
+    )
 
 
 def _defined(private: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -236,32 +375,3 @@ def _defined(private: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def _undefined(value: Any) -> bool:
     return type(value).__name__ == "PydanticUndefinedType"
-
-
-def _datetime(text: str, zone: dt.tzinfo | None, fold: int) -> dt.datetime:
-    return dt.datetime.fromisoformat(text).replace(tzinfo=zone, fold=fold)
-
-
-def _time(text: str, zone: dt.tzinfo | None, fold: int) -> dt.time:
-    return dt.time.fromisoformat(text).replace(tzinfo=zone, fold=fold)
-
-
-def _timezone(offset: dt.timedelta, name: str) -> dt.timezone:
-    plain = dt.timezone(offset)
-    return plain if plain.tzname(None) == name else dt.timezone(offset, name)
-
-
-def _array(value: Any) -> list[Any]:
-    if value.dtype.hasobject:
-        raise Unserializable("", "a numpy array of Python objects")
-    order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
-    scalar = not hasattr(value, "__array_finalize__") or value.ndim == 0
-    return [value.dtype.str, list(value.shape), order, value.tobytes(order=order), scalar]
-
-
-def _from_array(dtype: str, shape: list[int], order: str, data: bytes, scalar: bool) -> Any:
-    import numpy
-
-    array = numpy.frombuffer(bytearray(data), dtype=numpy.dtype(dtype))
-    array = array.reshape(shape, order="F" if order == "F" else "C")
-    return array[()] if scalar else array

@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, eq, is_
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 import ormsgpack
@@ -57,15 +57,20 @@ class Elements:
     """Bytes of the whole chain, to know when to start a new one."""
     trusted: bool = True
     """Every element is a message or immutable: identity decides."""
+    messages: int = 0
+    """How many elements are messages."""
     ids: set[int] = field(default_factory=set)
     pristine: list[dict[str, Any] | None] = field(default_factory=list)
     """For each message what its fields were, to notice a change in place."""
 
     def untouched(self) -> bool:
         """No message was changed in place since it was stored or loaded."""
-        messages = [obj for obj in self.objects if isinstance(obj, BaseMessage)]
-        pristine = [was for was in self.pristine if was is not None]
-        return all(map(eq, map(_DICT_OF, messages), pristine))
+        if self.messages == len(self.objects):
+            return list(map(_DICT_OF, self.objects)) == self.pristine
+        return not self.messages or all(
+            was is None or obj.__dict__ == was
+            for obj, was in zip(self.objects, self.pristine, strict=True)
+        )
 
 
 @dataclass(slots=True)
@@ -186,38 +191,38 @@ def _change(
     drop = 0
     if old and items and old[0] is not items[0]:
         drop = next((n for n, obj in enumerate(old) if obj is items[0]), 0)
-    kept = old[drop:] if drop else old
+    kept, hashes = old[drop:], last.hashes[drop:]
     overlap = min(len(kept), len(items))
-
     suspects = returned & last.ids
-    differing = [
-        n
-        for n in range(overlap)
-        if kept[n] is not items[n] or not last.trusted or id(items[n]) in suspects
-    ]
-    sets: list[tuple[int, Any, bytes]] = []
-    for n in differing:
-        data = codec.encode(items[n], path(n))
-        if hash(data) != last.hashes[drop + n]:
-            sets.append((n, items[n], data))
+    encoded: dict[int, bytes] = {}
 
+    def bytes_of(n: int) -> bytes:
+        if n not in encoded:
+            encoded[n] = codec.encode(items[n], path(n))
+        return encoded[n]
+
+    def same(was: int, n: int) -> bool:
+        if kept[was] is items[n] and last.trusted and id(items[n]) not in suspects:
+            return True
+        return hashes[was] == hash(bytes_of(n))
+
+    sets = [(n, items[n], bytes_of(n)) for n in range(overlap) if not same(n, n)]
     if len(items) >= len(kept):
         if sets and sum(len(data) for _, _, data in sets) > sum(last.sizes) // 2:
             return None
-        tail = items[len(kept) :]
-        encoded = [codec.encode(obj, path(len(kept) + n)) for n, obj in enumerate(tail)]
-        return _Change(drop, sets, len(kept), 0, tail, encoded)
-
-    # It became shorter: everything between the first and the last difference is replaced.
-    start = sets[0][0] if sets else overlap
-    behind = 0
-    while behind < overlap - start and kept[-1 - behind] is items[-1 - behind]:
-        behind += 1
-    middle = items[start : len(items) - behind]
-    if len(middle) > len(items) // 2:
-        return None
-    encoded = [codec.encode(obj, path(start + n)) for n, obj in enumerate(middle)]
-    return _Change(drop, [], start, len(kept) - behind - start, middle, encoded)
+        start, end, delete = len(kept), len(items), 0
+    else:
+        # It became shorter: everything between the first and the last difference is replaced.
+        start = sets[0][0] if sets else overlap
+        behind = 0
+        while behind < overlap - start and same(len(kept) - 1 - behind, len(items) - 1 - behind):
+            behind += 1
+        end, delete = len(items) - behind, len(kept) - behind - start
+        if end - start > len(items) // 2:
+            return None
+        sets = []
+    fresh = [bytes_of(n) for n in range(start, end)]
+    return _Change(drop, sets, start, delete, items[start:end], fresh)
 
 
 def _store_change(
@@ -248,12 +253,14 @@ def _store_change(
             last.pristine[n] = _snapshot(obj)
             last.trusted = last.trusted and _is_trusted(obj)
         last.ids = set(map(id, last.objects))
+        last.messages = sum(isinstance(obj, BaseMessage) for obj in last.objects)
     last.objects[start:start] = objects
     last.hashes[start:start] = map(hash, encoded)
     last.sizes[start:start] = map(len, encoded)
     last.pristine[start:start] = map(_snapshot, objects)
     last.ids.update(map(id, objects))
     last.trusted = last.trusted and all(map(_is_trusted, objects))
+    last.messages += sum(isinstance(obj, BaseMessage) for obj in objects)
     last.stored += len(body)
     cell = Cell(size, 0, ref=Ref(channel, ref.chain, ref.seq + 1, step), elements=last)
     return Stored(cell, body, objects)
@@ -271,6 +278,7 @@ def outgrown(cell: Cell) -> bool:
 
 
 def _elements(objects: list[Any], encoded: Sequence[bytes], stored: int) -> Elements:
+    pristine = list(map(_snapshot, objects))
     return Elements(
         objects=list(objects),
         hashes=list(map(hash, encoded)),
@@ -278,7 +286,8 @@ def _elements(objects: list[Any], encoded: Sequence[bytes], stored: int) -> Elem
         stored=stored,
         trusted=all(map(_is_trusted, objects)),
         ids=set(map(id, objects)),
-        pristine=list(map(_snapshot, objects)),
+        pristine=pristine,
+        messages=len(pristine) - pristine.count(None),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -67,27 +66,35 @@ def checkpoint_at(
     )
 
 
-def values_of(thread_id: str, ns: str, refs: Iterable[Ref]) -> Op[list[ValueRow]]:
+def chains(thread_id: str, ns: str, refs: Iterable[Ref]) -> Op[list[ValueRow]]:
     """The rows of whole chains, each up to its ref."""
-    return _values("values_of", thread_id, ns, [ref[:3] for ref in refs])
+    return _values("chain_of", thread_id, ns, refs)
 
 
 def values_at(thread_id: str, ns: str, refs: Iterable[Ref]) -> Op[list[ValueRow]]:
     """Single rows."""
-    return _values("values_at", thread_id, ns, list(refs))
+    return _values("value_at", thread_id, ns, refs)
 
 
-def _values(name: str, thread_id: str, ns: str, refs: Any) -> Op[list[ValueRow]]:
-    params = {"thread_id": thread_id, "ns": ns, "refs": json.dumps(refs)}
-    return Op(name, [Statement(name, params)], lambda rows: [ValueRow(*row) for row in rows[0]])
+def _values(name: str, thread_id: str, ns: str, refs: Iterable[Ref]) -> Op[list[ValueRow]]:
+    place = {"thread_id": thread_id, "ns": ns}
+    return Op(
+        name,
+        [Statement(name, {**place, **ref._asdict()}) for ref in refs],
+        lambda rows: [ValueRow(*row) for some in rows for row in some],
+    )
 
 
 def writes_of(checkpoints: Iterable[CheckpointRow]) -> Op[list[WritesRow]]:
-    refs = json.dumps([(row.thread_id, row.ns, row.id) for row in checkpoints])
     return Op(
         "writes_of",
-        [Statement("writes_of", {"refs": refs})],
-        lambda rows: [WritesRow(*row) for row in rows[0]],
+        [
+            Statement(
+                "writes_of", {"thread_id": row.thread_id, "ns": row.ns, "checkpoint_id": row.id}
+            )
+            for row in checkpoints
+        ],
+        lambda rows: [WritesRow(*row) for some in rows for row in some],
     )
 
 
@@ -140,11 +147,10 @@ def threads() -> Op[list[str]]:
 
 
 def threads_of_runs(run_ids: Iterable[str]) -> Op[list[str]]:
-    params = {"refs": json.dumps([[run_id] for run_id in run_ids])}
     return Op(
         "threads_of_runs",
-        [Statement("threads_of_runs", params)],
-        lambda rows: [row[0] for row in rows[0]],
+        [Statement("threads_of_run", {"run_id": run_id}) for run_id in run_ids],
+        lambda rows: sorted({row[0] for some in rows for row in some}),
     )
 
 
@@ -162,19 +168,14 @@ def delete_thread(thread_id: str) -> Op[None]:
     )
 
 
-def delete_listed(thread_id: str, checkpoints: Iterable[tuple[str, str]]) -> Op[None]:
+def delete_checkpoints(thread_id: str, checkpoints: Iterable[tuple[str, str]]) -> Op[None]:
     """Delete checkpoints given as (namespace, id), and the values nothing else needs."""
-    params = {"thread_id": thread_id, "refs": json.dumps(list(checkpoints))}
-    return Op(
-        "delete_checkpoints",
-        [
-            Statement("delete_listed_checkpoints", params),
-            Statement("delete_listed_writes", params),
-            Statement("delete_unused_values", {"thread_id": thread_id}),
-        ],
-        lambda rows: None,
-        write=True,
-    )
+    statements = []
+    for ns, id in checkpoints:
+        params = {"thread_id": thread_id, "ns": ns, "id": id}
+        statements += [Statement("delete_checkpoint", params), Statement("delete_writes", params)]
+    statements.append(Statement("delete_unused_values", {"thread_id": thread_id}))
+    return Op("delete_checkpoints", statements, lambda rows: None, write=True)
 
 
 def whole_thread(thread_id: str) -> Op[Sequence[Sequence[Row]]]:

@@ -34,7 +34,7 @@ class Pruner:
         for thread_id in (yield ops.threads_of_runs(sorted(runs))):
             lines = yield ops.outline(thread_id)
             doomed = {(line.ns, line.id) for line in lines if line.run_id in runs}
-            yield ops.delete_listed(thread_id, self._spare(thread_id, lines, doomed))
+            yield ops.delete_checkpoints(thread_id, self._spare(thread_id, lines, doomed))
             self._lanes.forget(thread_id)
 
     def prune(
@@ -45,13 +45,16 @@ class Pruner:
         now = time.time_ns() // 1_000_000
         limit = now + 1 if older_than is None else now - older_than // timedelta(milliseconds=1)
         for thread_id in (yield ops.threads()) if thread_ids is None else thread_ids:
+            if strategy == "delete" and older_than is None:
+                yield from self.delete_thread(thread_id)
+                continue
             lines = yield ops.outline(thread_id)
             doomed = {(line.ns, line.id) for line in lines if line.created_at < limit}
             if strategy == "keep_latest":
                 doomed -= {line[:2] for line in {line.ns: line for line in lines}.values()}
                 doomed = self._spare(thread_id, lines, doomed)
             if doomed:
-                yield ops.delete_listed(thread_id, doomed)
+                yield ops.delete_checkpoints(thread_id, doomed)
                 self._lanes.forget(thread_id)
 
     def _spare(

@@ -56,12 +56,13 @@ class Search(NamedTuple):
         wanted = config["configurable"] if config else {}
         thread_id = wanted.get("thread_id")
         edge = before["configurable"].get("checkpoint_id") if before else None
+        exact = wanted.get("checkpoint_id")
         return cls(
             None if thread_id is None else str(thread_id),
             wanted.get("checkpoint_ns"),
-            wanted.get("checkpoint_id"),
+            exact,
             filter,
-            (edge, "", "") if edge else (LAST, LAST, LAST),
+            (edge, "", "") if edge else (f"{exact} " if exact else LAST, LAST, LAST),
             limit,
         )
 
@@ -70,6 +71,8 @@ class Search(NamedTuple):
         if len(rows) < PAGE or (self.limit is not None and found >= self.limit):
             return None
         last = rows[-1]
+        if self.id is not None and last.id < self.id:
+            return None
         limit = None if self.limit is None else self.limit - found
         return self._replace(before=(last.id, last.thread_id, last.ns), limit=limit)
 
@@ -138,7 +141,7 @@ class Reader:
         self, row: CheckpointRow, refs: Sequence[Ref], where: str
     ) -> Plan[dict[str, tuple[Any, Cell]]]:
         """The values at some refs of a checkpoint, with their cells, by channel."""
-        rows = yield ops.values_of(row.thread_id, row.ns, refs)
+        rows = yield ops.chains(row.thread_id, row.ns, refs)
         bodies = {value[:4]: self._open_value(row, Ref(*value[:4]), value.body) for value in rows}
         return {ref.channel: cells.load(self._rows.codec, ref, bodies, where) for ref in refs}
 
@@ -206,7 +209,12 @@ class Reader:
                 writes.setdefault(one[:3], []).append(one)
         for row in wanted:
             own = writes.get((row.thread_id, row.ns, row.id), [])
-            found.append((yield from self._load(row, own)))
+            try:
+                found.append((yield from self._load(row, own)))
+            except Damaged:
+                still, _ = yield ops.checkpoint_at(row.thread_id, row.ns, row.id)
+                if still is not None:  # else it was deleted meanwhile
+                    raise
         return found, search.after(rows, len(found))
 
     def _matches(self, row: CheckpointRow, filter: Mapping[str, Any] | None) -> bool:

@@ -35,7 +35,7 @@ from perdure.checkpoint.ops import Place
 from perdure.checkpoint.rows import Rows, where_checkpoint, where_value, where_writes
 from perdure.errors import TooLarge
 from perdure.journal import Journal, Op, Statement
-from perdure.journal.log import Ticket
+from perdure.journal.commit import Ticket
 
 ARRIVAL = 2.0
 """Seconds `put` waits at most for the writes of its step to arrive from LangGraph's threads."""

@@ -12,49 +12,29 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
-from perdure.errors import Closed, Error, Unavailable, WriteLost
-from perdure.journal.op import Ambiguous, Backend, Op, Refused, Row, Statement
+from perdure.errors import Closed
+from perdure.journal.commit import Committer, Ticket
+from perdure.journal.op import Backend, Op
 
 T = TypeVar("T")
 
+_CLOSED = "This journal is closed; open it again with perdure.connect(url)."
+
 INTERVAL = 0.02
 """Seconds after which an operation nobody waits for is committed."""
+HOLD = 1.0
+"""The same for an operation that is to lie as long as possible."""
 QUEUE = 512
 """Operations taken but not committed before `defer` waits."""
-
-
-class Ticket(Generic[T]):
-    """An operation in the queue, and who waits for it."""
-
-    __slots__ = ("_settled", "error", "futures", "op", "value", "waited")
-
-    def __init__(self, op: Op[T], waited: bool) -> None:
-        self.op = op
-        self.waited = waited
-        self._settled = False
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.futures: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-
-    def settled(self) -> bool:
-        return self._settled
-
-    def settle(self) -> None:
-        self._settled = True
-
-    def get(self) -> T:
-        if self.error is not None:
-            raise self.error
-        value: T = self.value
-        return value
 
 
 class Journal:
@@ -73,8 +53,8 @@ class Journal:
         self._pid = os.getpid()
         self._queue: deque[Ticket[Any]] = deque()
         self._newest: Ticket[Any] | None = None
-        self._away: Unavailable | None = None
-        self._lost: WriteLost | None = None
+        self._committer = Committer(self._backend)
+        self._taking = threading.Lock()
         self._committing = threading.Lock()
         self._changed = threading.Condition()
         self._due: float | None = None
@@ -86,25 +66,21 @@ class Journal:
         """Run `op` and return its result; if it writes, once it is durable."""
         if op.write:
             return self.wait(self._take(op, waited=True))
-        self._check()
-        if self._queue:
-            self.flush()
+        self.flush()
         return op.result(self._backend.read(op.render()))
 
     async def ado(self, op: Op[T]) -> T:
         """Like `do`, without blocking the event loop."""
         if op.write:
             return await self.await_(self._take(op, waited=True))
-        self._check()
-        if self._queue:
-            await self.aflush()
+        await self.aflush()
         return await asyncio.to_thread(self.do, op)
 
     def defer(self, op: Op[T], *, hold: bool = False) -> Ticket[T]:
-        """Take `op` into the queue. With `hold`, the clock alone does not commit it."""
+        """Take `op` into the queue. With `hold`, the clock lets it lie a while longer."""
         ticket = self._take(op, waited=False)
-        if not hold and self._due is None:
-            self._wake(self._interval)
+        if self._due is None:
+            self._wake(HOLD if hold else self._interval)
         return ticket
 
     def wait(self, ticket: Ticket[T]) -> T:
@@ -125,24 +101,31 @@ class Journal:
 
     def flush(self) -> None:
         """Wait until everything taken so far is durable."""
+        self._check()
         if (newest := self._newest) is not None:
             self._commit_through(newest)
         self._raise_lost()
 
     async def aflush(self) -> None:
+        self._check()
         if (newest := self._newest) is not None:
             await self._acommit_through(newest)
         self._raise_lost()
 
     def close(self) -> None:
         """Commit what is queued and let the database go."""
-        if self._closed:
+        if self._pid != os.getpid():
+            self._closed = True  # the queue and the connections are the parent's
             return
+        with self._taking:
+            if self._closed:
+                return
+            self._closed = True  # from here on nothing more is taken
         try:
-            if self._pid == os.getpid():
-                self.flush()
+            if (newest := self._newest) is not None:
+                self._commit_through(newest)
+            self._raise_lost()
         finally:
-            self._closed = True
             _OPEN.discard(self)
             with self._changed:
                 self._changed.notify_all()
@@ -156,20 +139,23 @@ class Journal:
             self._start_afresh()
             self._backend.reopen()
         if self._closed:
-            raise Closed("This journal is closed; open it again with perdure.connect(url).")
+            raise Closed(_CLOSED)
         self._raise_lost()
 
     def _raise_lost(self) -> None:
-        if self._lost is not None:
-            lost, self._lost = self._lost, None
+        if self._committer.lost is not None:
+            lost, self._committer.lost = self._committer.lost, None
             raise lost
 
     def _take(self, op: Op[T], waited: bool) -> Ticket[T]:
-        if self._closed or self._lost is not None or self._pid != os.getpid():
+        if self._committer.lost is not None or self._pid != os.getpid():
             self._check()
         ticket = Ticket(op, waited)
-        self._queue.append(ticket)
-        self._newest = ticket
+        with self._taking:
+            if self._closed:
+                raise Closed(_CLOSED)
+            self._queue.append(ticket)
+            self._newest = ticket
         return ticket
 
     def _commit_through(self, ticket: Ticket[Any]) -> None:
@@ -177,8 +163,8 @@ class Journal:
             with self._committing:
                 if not ticket.settled():
                     self._commit_queue()
-                    if not ticket.settled() and self._away is not None:
-                        raise self._away
+                    if not ticket.settled() and self._committer.away is not None:
+                        raise self._committer.away
 
     async def _acommit_through(self, ticket: Ticket[Any]) -> None:
         while not ticket.settled():
@@ -190,8 +176,8 @@ class Journal:
                 ticket.futures.append((loop, future))
             self._wake(0.0)
             await future
-            if not ticket.settled() and self._away is not None:
-                raise self._away
+            if not ticket.settled() and self._committer.away is not None:
+                raise self._committer.away
 
     # -- the commit: only ever inside self._committing
 
@@ -199,80 +185,26 @@ class Journal:
         batch: list[Ticket[Any]] = []
         while self._queue and len(batch) < self._bound:
             batch.append(self._queue.popleft())
-        if batch:
-            self._commit_batch(batch)
+        if not batch:
+            return
+        try:
+            self._committer.commit(batch)
+        finally:
+            self._put_back([ticket for ticket in batch if not ticket.settled()])
             self._tell(batch)
 
-    def _commit_batch(self, batch: list[Ticket[Any]]) -> None:
-        try:
-            rows = self._commit_ops([ticket.op for ticket in batch])
-        except Unavailable as error:
-            self._put_back(batch, error)
-        except BaseException as error:
-            if len(batch) > 1 and isinstance(error, Exception):
-                # One of them is at fault. Each alone, in order: the others are not harmed.
-                for ticket in batch:
-                    self._commit_batch([ticket])
-            elif isinstance(error, Refused) and batch[0].op.otherwise is not None:
-                batch[0].op = batch[0].op.otherwise()
-                self._commit_batch(batch)
-            else:
-                self._fail(batch[0], error)
-        else:
-            for ticket, own in zip(batch, rows, strict=True):
-                try:
-                    ticket.value = ticket.op.result(own)
-                except Exception as error:
-                    ticket.error = error
-                ticket.settle()
-            self._away = None
+    def _put_back(self, batch: list[Ticket[Any]]) -> None:
+        """Not committed: who waits is told why, what nobody waits for stays first in the queue.
 
-    def _commit_ops(self, ops: list[Op[Any]]) -> list[Sequence[Sequence[Row]]]:
-        for op in ops:
-            if op.prepare is not None:
-                op.prepare()
-        scripts = [op.render() for op in ops]
-        try:
-            rows = self._backend.commit([one for script in scripts for one in script])
-        except Ambiguous as error:
-            return self._settle(ops, error)
-        result: list[Sequence[Sequence[Row]]] = []
-        start = 0
-        for script in scripts:
-            result.append(rows[start : start + len(script)])
-            start += len(script)
-        return result
-
-    def _settle(self, ops: list[Op[Any]], error: Ambiguous) -> list[Sequence[Sequence[Row]]]:
-        """Find out by our own key whether a batch was committed; if not, run it again.
-
-        A batch is committed whole or not at all, so one key decides for all of them.
+        After an interrupt (Ctrl-C) in the middle everything stays: running it again does no harm.
         """
-        keys: list[Statement] = [op.key for op in ops if op.key is not None]
-        if keys and self._backend.read(keys[:1])[0]:
-            return [self._backend.read([op.key]) if op.key is not None else [] for op in ops]
-        try:
-            return self._commit_ops(ops)
-        except Ambiguous:
-            raise Unavailable(f"The outcome of a commit is unknown: {error}") from error
-
-    def _put_back(self, batch: list[Ticket[Any]], error: Unavailable) -> None:
-        """The database is away: who waits is told, what nobody waits for stays queued."""
-        self._away = error
         for ticket in reversed(batch):
-            if ticket.waited:
-                self._fail(ticket, error)
+            if ticket.waited and self._committer.away is not None:
+                ticket.fail(self._committer.away)
             else:
                 self._queue.appendleft(ticket)
-        if self._queue:
+        if self._queue and batch:
             self._wake(1.0)
-
-    def _fail(self, ticket: Ticket[Any], error: BaseException) -> None:
-        ticket.error = error if isinstance(error, (Error, Refused)) else _wrapped(ticket, error)
-        ticket.settle()
-        if not ticket.waited:
-            self._lost = WriteLost(f"{ticket.op.name} could not be stored: {error}")
-            self._lost.__cause__ = error
 
     def _tell(self, batch: list[Ticket[Any]]) -> None:
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
@@ -282,7 +214,7 @@ class Journal:
                     loops.setdefault(loop, []).append(future)
                 ticket.futures.clear()
         for loop, futures in loops.items():
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # that loop is closed: nobody waits there any more
                 loop.call_soon_threadsafe(_resolve, futures)
 
     # -- the clock: a thread that commits for coroutines, and what nobody waits for
@@ -328,18 +260,13 @@ def _resolve(futures: list[asyncio.Future[None]]) -> None:
             future.set_result(None)
 
 
-def _wrapped(ticket: Ticket[Any], error: BaseException) -> BaseException:
-    if not isinstance(error, Exception):
-        return error
-    wrapped = Error(f"{ticket.op.name} failed: {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped
-
-
 _OPEN: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     for journal in list(_OPEN):
-        journal.close()
+        try:
+            journal.close()
+        except Exception:
+            logging.getLogger("perdure").exception("Operations queued at exit are not stored.")

@@ -129,16 +129,14 @@ class Pool:
 
     def _give_back(self, connection: Connection) -> None:
         status = connection.pgconn.transaction_status
-        if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-            with contextlib.suppress(psycopg.Error):
-                connection.execute("ROLLBACK")
-                status = connection.pgconn.transaction_status
         if status == TransactionStatus.IDLE and not self._closed:
             self._idle.append(connection)
-        else:
-            connection.close()
-            if status != TransactionStatus.IDLE:
-                self._close_idle()  # what broke this one broke the others most likely
+            return
+        # After an error inside a pipeline psycopg no longer knows which statements the server
+        # has prepared, so a connection whose batch failed is not used again.
+        connection.close()
+        if status in (TransactionStatus.ACTIVE, TransactionStatus.UNKNOWN):
+            self._close_idle()  # what broke this one broke the others most likely
 
     def _close_idle(self) -> None:
         while self._idle:

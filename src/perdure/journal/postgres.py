@@ -27,8 +27,7 @@ FRAGMENTS = {
     "text": 'TEXT COLLATE "C"',
     "blob": "BYTEA",
     "one_tree": "",
-    "each_ref": "jsonb_array_elements(CAST(:refs AS jsonb)) AS r(value)",
-    "each_own_ref": "jsonb_array_elements(CAST(held.refs AS jsonb)) AS r(value)",
+    "each_ref": "jsonb_array_elements(CAST(held.refs AS jsonb)) AS r(value)",
     "keep": "FOR KEY SHARE",
 }
 CONNECTIONS = 8

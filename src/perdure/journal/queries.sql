@@ -1,10 +1,11 @@
 -- Every statement of perdure, in the common subset of SQLite and PostgreSQL.
 --
 -- Words: a checkpoint belongs to (thread_id, ns); its state is made of values; writes are what
--- the tasks of its step returned. Time is always a parameter. A list is one JSON parameter.
+-- the tasks of its step returned. Time is always a parameter. Several rows are several
+-- statements of one batch, so that each finds its row by the key whatever the planner knows.
 --
--- Fragments: {each_ref} unfolds the JSON parameter :refs into rows r(value);
--- {each_own_ref} unfolds the column refs; {keep} keeps a row from being deleted until commit.
+-- Fragments: {each_ref} unfolds the JSON in the column refs into rows r(value); {keep} keeps a
+-- row from being deleted until commit.
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
@@ -61,25 +62,21 @@ WHERE thread_id = :thread_id AND ns = :ns AND checkpoint_id = (
   ORDER BY id DESC LIMIT 1);
 
 -- name: writes_of
--- The writes of the checkpoints listed in :refs as [thread_id, ns, id].
-SELECT w.thread_id, w.ns, w.checkpoint_id, w.task_id, w.stamp, w.body
-FROM {each_ref} JOIN perdure_writes AS w
-  ON w.thread_id = r.value ->> 0 AND w.ns = r.value ->> 1 AND w.checkpoint_id = r.value ->> 2;
+-- The writes of one checkpoint.
+SELECT thread_id, ns, checkpoint_id, task_id, stamp, body FROM perdure_writes
+WHERE thread_id = :thread_id AND ns = :ns AND checkpoint_id = :checkpoint_id;
 
--- name: values_of
--- The chains listed in :refs as [channel, chain, seq], each up to its seq.
-SELECT v.channel, v.chain, v.seq, v.step, v.body
-FROM {each_ref} JOIN perdure_values AS v
-  ON v.thread_id = :thread_id AND v.ns = :ns AND v.channel = r.value ->> 0
- AND v.chain = CAST(r.value ->> 1 AS BIGINT) AND v.seq <= CAST(r.value ->> 2 AS BIGINT);
+-- name: chain_of
+-- The rows of a chain up to one of them.
+SELECT channel, chain, seq, step, body FROM perdure_values
+WHERE thread_id = :thread_id AND ns = :ns AND channel = :channel AND chain = :chain
+  AND seq <= :seq;
 
--- name: values_at
--- Single rows of chains, listed in :refs as [channel, chain, seq, step].
-SELECT v.channel, v.chain, v.seq, v.step, v.body
-FROM {each_ref} JOIN perdure_values AS v
-  ON v.thread_id = :thread_id AND v.ns = :ns AND v.channel = r.value ->> 0
- AND v.chain = CAST(r.value ->> 1 AS BIGINT) AND v.seq = CAST(r.value ->> 2 AS BIGINT)
- AND v.step = CAST(r.value ->> 3 AS BIGINT);
+-- name: value_at
+-- One row of a chain.
+SELECT channel, chain, seq, step, body FROM perdure_values
+WHERE thread_id = :thread_id AND ns = :ns AND channel = :channel AND chain = :chain
+  AND seq = :seq AND step = :step;
 
 -- name: list_namespace
 -- Checkpoints of one namespace older than a position, newest first.
@@ -123,22 +120,18 @@ WHERE thread_id = :thread_id ORDER BY ns, id;
 -- All threads.
 SELECT DISTINCT thread_id FROM perdure_checkpoints ORDER BY thread_id;
 
--- name: threads_of_runs
--- The threads in which the runs listed in :refs made checkpoints.
-SELECT DISTINCT thread_id FROM perdure_checkpoints
-WHERE run_id IN (SELECT r.value ->> 0 FROM {each_ref});
+-- name: threads_of_run
+-- The threads in which a run made checkpoints.
+SELECT DISTINCT thread_id FROM perdure_checkpoints WHERE run_id = :run_id;
 
--- name: delete_listed_writes
--- Deletes the writes of the checkpoints listed in :refs as [ns, id].
-DELETE FROM perdure_writes WHERE thread_id = :thread_id AND EXISTS (
-  SELECT 1 FROM {each_ref}
-  WHERE perdure_writes.ns = r.value ->> 0 AND perdure_writes.checkpoint_id = r.value ->> 1);
+-- name: delete_writes
+-- Deletes the writes of one checkpoint.
+DELETE FROM perdure_writes
+WHERE thread_id = :thread_id AND ns = :ns AND checkpoint_id = :id;
 
--- name: delete_listed_checkpoints
--- Deletes the checkpoints listed in :refs as [ns, id].
-DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND EXISTS (
-  SELECT 1 FROM {each_ref}
-  WHERE perdure_checkpoints.ns = r.value ->> 0 AND perdure_checkpoints.id = r.value ->> 1);
+-- name: delete_checkpoint
+-- Deletes one checkpoint.
+DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND ns = :ns AND id = :id;
 
 -- name: delete_unused_values
 -- Deletes the values of a thread that no checkpoint and no write refers to.
@@ -147,7 +140,7 @@ WITH used (ns, channel, chain, seq) AS (
   FROM (SELECT ns, refs FROM perdure_checkpoints WHERE thread_id = :thread_id
         UNION ALL
         SELECT ns, refs FROM perdure_writes
-        WHERE thread_id = :thread_id AND refs IS NOT NULL) AS held, {each_own_ref}
+        WHERE thread_id = :thread_id AND refs IS NOT NULL) AS held, {each_ref}
   GROUP BY 1, 2, 3
 )
 DELETE FROM perdure_values WHERE thread_id = :thread_id AND NOT EXISTS (

@@ -27,8 +27,7 @@ FRAGMENTS = {
     "text": "TEXT",
     "blob": "BLOB",
     "one_tree": "WITHOUT ROWID",
-    "each_ref": "json_each(:refs) AS r",
-    "each_own_ref": "json_each(held.refs) AS r",
+    "each_ref": "json_each(held.refs) AS r",
     "keep": "",
 }
 # WAL needs shared memory between all users of the file, which these do not give.
@@ -130,6 +129,7 @@ class SQLite:
             ) from error
         try:
             rows = self._run(self._writer, statements)
+            probe.at("commit.before")
         except BaseException as error:
             self._roll_back()
             if isinstance(error, sqlite3.IntegrityError) and "NOT NULL" in str(error):
@@ -137,7 +137,6 @@ class SQLite:
             if isinstance(error, sqlite3.OperationalError):
                 raise Unavailable(f"{self._path}: {error}. Nothing was written.") from error
             raise
-        probe.at("commit.before")
         try:
             execute("COMMIT")
         except sqlite3.Error as error:
