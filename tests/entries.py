@@ -1,4 +1,4 @@
-"""The smallest operations there are, on the journal's own tables: an entry is one row with a number.
+"""The smallest operations there are, on the journal's own tables: an entry is a row with a number.
 
 They let tests speak to a journal without a saver above it.
 """

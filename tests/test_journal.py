@@ -4,12 +4,9 @@ waits, and loses nothing: on both databases, from threads, event loops and forke
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -87,7 +84,8 @@ def test_a_queue_that_is_full_says_so_until_it_is_flushed(url: str) -> None:
     for n in range(4):
         assert not journal.full
         journal.defer(add(n), hold=True)
-    assert journal.full
+    queued: bool = journal.full
+    assert queued
     for n in range(4, 10):
         journal.defer(add(n), hold=True)
     journal.flush()
@@ -337,67 +335,3 @@ def test_a_loop_that_ended_while_its_write_was_under_way_stops_nobody(
     commits.go.set()
     assert asyncio.run(journal.ado(add(2))) == [1, 2]
     assert commits.count == 2
-
-
-# -- forks
-
-
-def in_child(work: object) -> None:
-    """Run `work` in a forked process that ends as programs do, handlers of atexit included."""
-    if (pid := os.fork()) == 0:
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(5)
-            assert callable(work)
-            work()
-            import atexit
-
-            atexit._run_exitfuncs()
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_has_its_own_queue_and_connections(url: str, journal: Journal) -> None:
-    journal.do(add(1))
-    mine = journal.defer(add(2), hold=True)
-    in_child(lambda: journal.do(add(3)))
-    assert stored(url) == [1, 3], "the child left the parent's queue alone"
-    assert journal.wait(mine) == [1, 2, 3]
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("use", ["flush", "close", "nothing"])
-def test_a_forked_process_neither_commits_nor_closes_what_its_parent_has(
-    url: str, journal: Journal, use: str
-) -> None:
-    journal.do(add(1))
-    mine = journal.defer(add(2), hold=True)
-    in_child(lambda: None if use == "nothing" else getattr(journal, use)())
-    assert stored(url) == [1]
-    assert journal.wait(mine) == [1, 2], "the parent's connections still work"
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_process_may_fork_while_another_thread_commits(
-    journal: Journal, commits: Commits
-) -> None:
-    commits.hold()
-    busy = in_threads(1, lambda n: journal.do(add(1)))[0]
-    assert commits.reached.wait(PATIENCE)
-
-    def child() -> None:
-        commits.go.set()
-        if journal._backend.__class__.__name__ == "Postgres":  # SQLite's lock is the parent's
-            assert journal.do(add(2)) == [2]
-
-    in_child(child)
-    commits.go.set()
-    busy.join(PATIENCE)
-    assert journal.do(add(3))[0] == 1
-    assert threading.active_count() < 20

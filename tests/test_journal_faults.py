@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from perdure.checkpoint.ops import delete_thread
 from perdure.errors import Closed, Unavailable
 from perdure.journal import Journal, Op, connect, probe
 from perdure.journal.op import Ambiguous
@@ -133,6 +134,18 @@ def test_an_operation_without_a_key_is_not_thought_done_because_an_older_one_is(
     assert stored(bench.url) == [1, 2]
 
 
+def test_when_a_reply_is_lost_an_operation_without_a_key_does_not_run_again_behind_later_ones(
+    bench: Bench,
+) -> None:
+    bench.journal.do(add(1))
+    deleted = bench.journal.defer(delete_thread("t"), hold=True)
+    deleted.waited = True
+    bench.journal.defer(add(2), hold=True)
+    bench.faults.after = [unsure()]
+    bench.journal.flush()
+    assert stored(bench.url) == [2], "deleting came first, so what came after it stays"
+
+
 def test_replies_that_are_lost_again_and_again_end_in_an_error(bench: Bench) -> None:
     bench.faults.before = [unsure() for _ in range(50)]
     with pytest.raises(Unavailable, match="unknown"):
@@ -151,7 +164,7 @@ def test_ctrl_c_in_the_middle_of_a_commit_reaches_its_caller_and_harms_nobody(
 ) -> None:
     journal = connect(url, deadline=2.0)
     others = [journal.defer(add(n), hold=True) for n in range(3)]
-    pressed = []
+    pressed: list[str] = []
 
     def press(at: str) -> None:
         if at == point and not pressed:

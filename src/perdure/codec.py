@@ -16,7 +16,7 @@ The format is MessagePack. Extension types:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -109,7 +109,16 @@ class Codec:
             return ormsgpack.packb(value, default=self._hooks[0], option=_OPTION)
         except (TypeError, ValueError, RecursionError):
             # Either a dict with keys that are not strings, or something to be refused by name.
-            return self._encode_slowly(value, path)
+            return self._encode_slowly(value, path, self._lift)
+
+    def encode_pair(self, pair: list[Any], path: str) -> bytes:
+        """The bytes of one [key, value] of the dict at `path`, refused as the dict would be."""
+        try:
+            if type(pair[0]) is str or not _has_nan(pair[0]):
+                return ormsgpack.packb(pair, default=self._hooks[0], option=_OPTION)
+        except (TypeError, ValueError, RecursionError):
+            pass
+        return self._encode_slowly(pair, path, self._lift_pair)
 
     def decode(self, data: bytes, where: str) -> Any:
         """The value that was encoded. Raises `TypeNotAllowed` or `Damaged` naming `where`."""
@@ -202,9 +211,9 @@ class Codec:
 
     # -- the slow way: once over everything, knows where it is
 
-    def _encode_slowly(self, value: Any, path: str) -> bytes:
+    def _encode_slowly(self, value: Any, path: str, lift: Callable[..., Any]) -> bytes:
         try:
-            return ormsgpack.packb(self._lift(value, path, {}), option=_OPTION)
+            return _pack(lift(value, path, {}))
         except RecursionError:
             raise Unserializable(path, "it is nested too deeply") from None
 
@@ -228,18 +237,17 @@ class Codec:
             del above[id(value)]
 
     def _lift_dict(self, value: dict[Any, Any], path: str, above: dict[int, None]) -> Any:
-        pairs = []
-        for key, item in value.items():
-            if _has_nan(key):
-                reason = "a key is NaN, which equals nothing when it is read back"
-                raise Unserializable(path, reason)
-            inside = f"{path}[{key!r}]"
-            pairs.append(
-                (self._lift(key, f"{path} (key {key!r})", above), self._lift(item, inside, above))
-            )
+        pairs = [self._lift_pair(pair, path, above) for pair in value.items()]
         if all(type(key) is str for key, _ in pairs):
             return dict(pairs)
-        return ormsgpack.Ext(PAIRS, _pack([list(pair) for pair in pairs]))
+        return ormsgpack.Ext(PAIRS, _pack(pairs))
+
+    def _lift_pair(self, pair: Sequence[Any], path: str, above: dict[int, None]) -> list[Any]:
+        key, item = pair
+        if _has_nan(key):
+            raise Unserializable(path, "a key is NaN, which equals nothing when it is read back")
+        lifted = self._lift(key, f"{path} (key {key!r})", above)
+        return [lifted, self._lift(item, f"{path}[{key!r}]", above)]
 
     def _lift_object(self, value: Any, path: str, above: dict[int, None]) -> ormsgpack.Ext:
         try:
@@ -257,6 +265,8 @@ class Codec:
             raise Unserializable(path, error.reason) from None
         except TypeNotAllowed as error:
             raise TypeNotAllowed(error.module, error.name, path) from None
+        except RecursionError:
+            raise
         except Exception as error:
             raise Unserializable(path, f"{type(error).__name__}: {error}") from error
         if shape is not None and shape.named:

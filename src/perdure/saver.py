@@ -35,13 +35,13 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 
 from perdure.checkpoint.lanes import Lanes
-from perdure.checkpoint.ops import Place
+from perdure.checkpoint.ops import Place, check_text
 from perdure.checkpoint.prune import Pruner
 from perdure.checkpoint.read import Plan, Reader, Search, configurable
 from perdure.checkpoint.rows import Rows
 from perdure.checkpoint.write import Writer
 from perdure.codec import Codec
-from perdure.errors import BadURL, Error, Unserializable
+from perdure.errors import BadURL, Error
 from perdure.journal import Journal, connect
 from perdure.journal.commit import Ticket
 from perdure.seal import AesGcm, Checksum
@@ -90,7 +90,6 @@ class Saver(BaseCheckpointSaver[int]):
         self._reader = Reader(rows, lanes)
         self._pruner = Pruner(rows, lanes)
         super().__init__(serde=_Serde(self._codec))
-        _ask_graphs_for_their_types()
 
     # -- opening and closing
 
@@ -210,9 +209,8 @@ class Saver(BaseCheckpointSaver[int]):
         """Queue a checkpoint. Gives the ticket if its durability is to be waited for."""
         place = _place(config)
         journal = self.journal
-        mode = self.durability
-        if config["configurable"].get("__pregel_durability") == "sync":
-            mode = "sync"
+        asked = config["configurable"].get("__pregel_durability")
+        mode = "sync" if asked == "sync" else self.durability
         ticket = self._writer.put(
             journal,
             place,
@@ -220,7 +218,8 @@ class Saver(BaseCheckpointSaver[int]):
             checkpoint,
             metadata,
             new_versions,
-            blocking=blocking,
+            # Coroutines come in order, and a run that is put at its exit writes nothing before.
+            arriving=blocking and asked != "exit",
             hold=mode == "exit",
         )
         if mode == "sync" or journal.full:
@@ -268,7 +267,8 @@ class Saver(BaseCheckpointSaver[int]):
         place = _place(config)
         if place.id is None:
             raise Error(f"put_writes for thread {place.thread_id!r} names no checkpoint_id.")
-        _check_text("task_id", task_id)
+        check_text("task_id", task_id)
+        check_text("task_path", task_path)
         journal = self.journal
         ticket = self._writer.put_writes(
             journal, place, writes, task_id, task_path, hold=self.durability == "exit"
@@ -278,16 +278,16 @@ class Saver(BaseCheckpointSaver[int]):
         return ticket if wait else None
 
     def delete_thread(self, thread_id: str) -> None:
-        self._run(self._pruner.delete_thread(_text("thread_id", thread_id)))
+        self._run(self._pruner.delete_thread(check_text("thread_id", str(thread_id))))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._arun(self._pruner.delete_thread(_text("thread_id", thread_id)))
+        await self._arun(self._pruner.delete_thread(check_text("thread_id", str(thread_id))))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        self._run(self._pruner.delete_for_runs(run_ids))
+        self._run(self._pruner.delete_for_runs(_texts("run_id", run_ids)))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._arun(self._pruner.delete_for_runs(run_ids))
+        await self._arun(self._pruner.delete_for_runs(_texts("run_id", run_ids)))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         self._run(self._copy(source_thread_id, target_thread_id))
@@ -296,7 +296,9 @@ class Saver(BaseCheckpointSaver[int]):
         await self._arun(self._copy(source_thread_id, target_thread_id))
 
     def _copy(self, source: str, target: str) -> Plan[None]:
-        return self._pruner.copy_thread(_text("source", source), _text("target", target))
+        return self._pruner.copy_thread(
+            check_text("thread_id", source), check_text("thread_id", target)
+        )
 
     def prune(
         self,
@@ -310,7 +312,13 @@ class Saver(BaseCheckpointSaver[int]):
         `keep_latest` keeps the newest checkpoint of each namespace and whatever it is rebuilt
         from; with `older_than` also everything younger than that. `delete` keeps nothing.
         """
-        self._run(self._pruner.prune(thread_ids, strategy, older_than))
+        self._run(
+            self._pruner.prune(
+                None if thread_ids is None else _texts("thread_id", thread_ids),
+                strategy,
+                older_than,
+            )
+        )
 
     async def aprune(
         self,
@@ -319,7 +327,13 @@ class Saver(BaseCheckpointSaver[int]):
         strategy: str = "keep_latest",
         older_than: timedelta | None = None,
     ) -> None:
-        await self._arun(self._pruner.prune(thread_ids, strategy, older_than))
+        await self._arun(
+            self._pruner.prune(
+                None if thread_ids is None else _texts("thread_id", thread_ids),
+                strategy,
+                older_than,
+            )
+        )
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -382,34 +396,26 @@ def _ask_graphs_for_their_types() -> None:
     langgraph_serde.STRICT_MSGPACK_ENABLED = True  # type: ignore[attr-defined]
 
 
+# Now, and not when a saver is made: a subgraph may be compiled before that.
+_ask_graphs_for_their_types()
+
+
 def _place(config: RunnableConfig) -> Place:
     wanted = config["configurable"]
     if "thread_id" not in wanted:
         raise Error("The config names no thread: pass {'configurable': {'thread_id': ...}}.")
-    thread_id = _text("thread_id", wanted["thread_id"])
+    thread_id = check_text("thread_id", str(wanted["thread_id"]))
     ns = wanted.get("checkpoint_ns") or ""
     id = wanted.get("checkpoint_id") or None
     if ns:
-        _check_text("checkpoint_ns", ns)
+        check_text("checkpoint_ns", ns)
     if id is not None:
-        _check_text("checkpoint_id", id)
+        check_text("checkpoint_id", id)
     return Place(thread_id, ns, id)
 
 
-def _text(name: str, value: Any) -> str:
-    text = str(value)
-    _check_text(name, text)
-    return text
-
-
-def _check_text(name: str, text: str) -> None:
-    if "\x00" in text:
-        raise Unserializable(f"{name} {text!r}", "it has a NUL character")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise Unserializable(f"{name} {text!r}", "it has a lone surrogate") from None
+def _texts(name: str, values: Iterable[Any]) -> list[str]:
+    return [check_text(name, str(value)) for value in values]
 
 
 def _config_of(config: RunnableConfig, id: str) -> RunnableConfig:

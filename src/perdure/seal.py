@@ -19,23 +19,26 @@ PLAIN, ENCRYPTED = 1, 2
 
 
 class Seal(Protocol):
-    """Wraps and unwraps one blob; `where` names its row and is authenticated with it."""
+    """Wraps and unwraps one blob.
 
-    def close(self, data: bytes, where: str) -> bytes: ...
+    `where` names its row, and is authenticated with it; so is `beside`, its other columns.
+    """
 
-    def open(self, data: bytes, where: str) -> bytes: ...
+    def close(self, data: bytes, where: str, beside: str = "") -> bytes: ...
+
+    def open(self, data: bytes, where: str, beside: str = "") -> bytes: ...
 
 
 class Checksum:
     """No secrecy; a flipped bit or a moved row is noticed."""
 
-    def close(self, data: bytes, where: str) -> bytes:
-        return b"\x01" + _crc(data, where) + data
+    def close(self, data: bytes, where: str, beside: str = "") -> bytes:
+        return b"\x01" + _crc(data, where + beside) + data
 
-    def open(self, data: bytes, where: str) -> bytes:
+    def open(self, data: bytes, where: str, beside: str = "") -> bytes:
         if data[:1] == b"\x02":
             raise WrongKey(where, "it is encrypted; pass Saver(..., keys={id: key})")
-        if data[:1] != b"\x01" or data[1:5] != _crc(data[5:], where):
+        if data[:1] != b"\x01" or data[1:5] != _crc(data[5:], where + beside):
             raise Damaged(where, "its checksum does not match")
         return data[5:]
 
@@ -59,13 +62,13 @@ class AesGcm:
         self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
         self._current = next(iter(keys))
 
-    def close(self, data: bytes, where: str) -> bytes:
+    def close(self, data: bytes, where: str, beside: str = "") -> bytes:
         key_id = self._current.encode()
         nonce = os.urandom(12)
-        box = self._ciphers[self._current].encrypt(nonce, data, where.encode())
+        box = self._ciphers[self._current].encrypt(nonce, data, (where + beside).encode())
         return b"\x02" + bytes([len(key_id)]) + key_id + nonce + box
 
-    def open(self, data: bytes, where: str) -> bytes:
+    def open(self, data: bytes, where: str, beside: str = "") -> bytes:
         from cryptography.exceptions import InvalidTag
 
         if data[:1] == b"\x01":
@@ -78,7 +81,7 @@ class AesGcm:
         if cipher is None:
             raise WrongKey(where, f"it was encrypted with key {key_id!r}, which is not in keys=")
         try:
-            return cipher.decrypt(data[end : end + 12], data[end + 12 :], where.encode())
+            return cipher.decrypt(data[end : end + 12], data[end + 12 :], (where + beside).encode())
         except InvalidTag:
             raise Damaged(where, "it fails authentication under its key") from None
 

@@ -122,10 +122,16 @@ _NONE = Stored(Cell(1, hash(b"\xc0"), inline=b"\xc0"), None, ())
 def _store_elements(
     codec: Codec, channel: str, value: Any, before: Cell | None, returned: set[int], step: int
 ) -> Stored:
-    items = value if type(value) is list else [list(pair) for pair in value.items()]
+    if type(value) is list:
+        items = value
 
-    def path(n: int) -> str:
-        return f"{channel}[{n if items is value else items[n][0]!r}]"
+        def encode(n: int) -> bytes:
+            return codec.encode(items[n], f"{channel}[{n}]")
+    else:
+        items = [list(pair) for pair in value.items()]
+
+        def encode(n: int) -> bytes:
+            return codec.encode_pair(items[n], channel)
 
     if before is not None and before.ref is not None and before.elements is not None:
         last = before.elements
@@ -137,16 +143,15 @@ def _store_elements(
             and all(map(is_, last.objects, items))
         ):
             start = len(last.objects)
-            tail = items[start:]
-            encoded = [codec.encode(obj, path(start + n)) for n, obj in enumerate(tail)]
-            change: _Change | None = _Change(0, [], start, 0, tail, encoded)
+            encoded = [encode(n) for n in range(start, len(items))]
+            change: _Change | None = _Change(0, [], start, 0, items[start:], encoded)
         else:
-            change = _change(codec, items, last, returned, path)
+            change = _change(items, last, returned, encode)
         if change is not None:
             stored = _store_change(channel, type(value), before, before.ref, last, change, step)
             if not outgrown(stored.cell):
                 return stored
-    return _store_all(codec, channel, value, items, path, step)
+    return _store_all(codec, channel, value, items, encode, step)
 
 
 def _store_all(
@@ -154,10 +159,10 @@ def _store_all(
     channel: str,
     value: Any,
     items: list[Any],
-    path: Callable[[int], str],
+    encode: Callable[[int], bytes],
     step: int,
 ) -> Stored:
-    encoded = [codec.encode(item, path(n)) for n, item in enumerate(items)]
+    encoded = [encode(n) for n in range(len(items))]
     size = sum(map(len, encoded))
     if size <= INLINE:
         data = codec.encode(value, channel)
@@ -180,11 +185,7 @@ class _Change(NamedTuple):
 
 
 def _change(
-    codec: Codec,
-    items: list[Any],
-    last: Elements,
-    returned: set[int],
-    path: Callable[[int], str],
+    items: list[Any], last: Elements, returned: set[int], encode: Callable[[int], bytes]
 ) -> _Change | None:
     """How `items` came about from `last`, or None when storing all of it is better."""
     old = last.objects
@@ -198,7 +199,7 @@ def _change(
 
     def bytes_of(n: int) -> bytes:
         if n not in encoded:
-            encoded[n] = codec.encode(items[n], path(n))
+            encoded[n] = encode(n)
         return encoded[n]
 
     def same(was: int, n: int) -> bool:

@@ -50,11 +50,18 @@ class Writes:
 
     __slots__ = ("entries", "finished", "parts", "task_id")
 
-    def __init__(self, task_id: str, entries: list[tuple[int, str, Part | list[Part]]]) -> None:
+    def __init__(
+        self,
+        task_id: str,
+        entries: list[tuple[int, str, Part | list[Part]]],
+        *,
+        refused: bool = False,
+    ) -> None:
         self.task_id = task_id
         self.entries = entries
         # Not an interrupt or an error alone: the task will not run again.
-        self.finished = task_id != NULL_TASK and any(n >= 0 for n, _, _ in entries)
+        ordinary = refused or any(n >= 0 for n, _, _ in entries)
+        self.finished = task_id != NULL_TASK and ordinary
         self.parts: list[tuple[str, Part]] = []
         for _, channel, parts in entries:
             if isinstance(parts, list):

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from perdure.checkpoint.cells import Ref
+from perdure.errors import Error, Unserializable
 from perdure.journal import Op, Row, Statement
 
 LAST = "\U0010ffff"
 """Sorts after every checkpoint id."""
+
+
+LONGEST = {"thread_id": 1024, "checkpoint_ns": 1024}
+"""Bytes of names. They are keys, and PostgreSQL's index takes 2,700 bytes of them together."""
+
+
+def check_text(name: str, text: str) -> str:
+    """Refuse a name that one of the databases cannot hold."""
+    if not isinstance(text, str):
+        raise Error(f"{name} must be a str, not {type(text).__name__}.")
+    longest = LONGEST.get(name, 256)
+    if "\x00" in text:
+        raise Unserializable(f"{name} {text!r}", "it has a NUL character")
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        raise Unserializable(f"{name} {text!r}", "it has a lone surrogate") from None
+    if size > longest:
+        raise Unserializable(f"{name} {text[:60]!r}…", f"it is over {longest} bytes long")
+    return text
 
 
 class Place(NamedTuple):
@@ -25,6 +47,7 @@ class CheckpointRow(NamedTuple):
     ns: str
     id: str
     parent_id: str | None
+    run_id: str | None
     step: int
     refs: str
     state: bytes
@@ -128,8 +151,10 @@ class Outline(NamedTuple):
     ns: str
     id: str
     parent_id: str | None
-    created_at: int
     run_id: str | None
+    step: int
+    created_at: int
+    refs: str
     state: bytes
 
 
@@ -169,16 +194,42 @@ def delete_thread(thread_id: str) -> Op[None]:
 
 
 def delete_checkpoints(thread_id: str, checkpoints: Iterable[tuple[str, str]]) -> Op[None]:
-    """Delete checkpoints given as (namespace, id), and the values nothing else needs."""
+    """Delete checkpoints given as (namespace, id), and their writes."""
     statements = []
     for ns, id in checkpoints:
         params = {"thread_id": thread_id, "ns": ns, "id": id}
         statements += [Statement("delete_checkpoint", params), Statement("delete_writes", params)]
-    statements.append(Statement("delete_unused_values", {"thread_id": thread_id}))
     return Op("delete_checkpoints", statements, lambda rows: None, write=True)
+
+
+class ValueKey(NamedTuple):
+    ns: str
+    ref: Ref
+    base: int | None
+
+
+def value_keys(thread_id: str) -> Op[tuple[list[ValueKey], list[tuple[str, Ref]]]]:
+    """The keys of all values of a thread, and the (namespace, ref) of those in use."""
+    params = {"thread_id": thread_id}
+    names = ("value_keys", "checkpoint_refs", "writes_refs")
+
+    def result(rows: Sequence[Sequence[Row]]) -> tuple[list[ValueKey], list[tuple[str, Ref]]]:
+        keys = [ValueKey(row[0], Ref(*row[1:5]), row[5]) for row in rows[0]]
+        used = [(ns, Ref(*ref)) for ns, refs in (*rows[1], *rows[2]) for ref in json.loads(refs)]
+        return keys, used
+
+    return Op("value_keys", [Statement(name, params) for name in names], result)
+
+
+def delete_values(thread_id: str, values: Iterable[tuple[str, Ref]]) -> Op[None]:
+    statements = [
+        Statement("delete_value", {"thread_id": thread_id, "ns": ns, **ref._asdict()})
+        for ns, ref in values
+    ]
+    return Op("delete_values", statements, lambda rows: None, write=True)
 
 
 def whole_thread(thread_id: str) -> Op[Sequence[Sequence[Row]]]:
     params = {"thread_id": thread_id}
-    names = ("all_checkpoints", "all_values", "all_writes")
+    names = ("outline_of_thread", "all_values", "all_writes")
     return Op("copy_thread", [Statement(name, params) for name in names], lambda rows: rows)

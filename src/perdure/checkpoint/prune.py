@@ -14,7 +14,13 @@ from perdure.checkpoint import ops
 from perdure.checkpoint.cells import Ref
 from perdure.checkpoint.lanes import Lanes
 from perdure.checkpoint.read import Plan
-from perdure.checkpoint.rows import Rows, where_checkpoint, where_value, where_writes
+from perdure.checkpoint.rows import (
+    Rows,
+    beside_state,
+    where_checkpoint,
+    where_value,
+    where_writes,
+)
 from perdure.errors import Error
 from perdure.journal import Op, Row, Statement
 
@@ -34,8 +40,7 @@ class Pruner:
         for thread_id in (yield ops.threads_of_runs(sorted(runs))):
             lines = yield ops.outline(thread_id)
             doomed = {(line.ns, line.id) for line in lines if line.run_id in runs}
-            yield ops.delete_checkpoints(thread_id, self._spare(thread_id, lines, doomed))
-            self._lanes.forget(thread_id)
+            yield from self._delete(thread_id, self._spare(thread_id, lines, doomed))
 
     def prune(
         self, thread_ids: Sequence[str] | None, strategy: str, older_than: timedelta | None
@@ -53,9 +58,30 @@ class Pruner:
             if strategy == "keep_latest":
                 doomed -= {line[:2] for line in {line.ns: line for line in lines}.values()}
                 doomed = self._spare(thread_id, lines, doomed)
-            if doomed:
-                yield ops.delete_checkpoints(thread_id, doomed)
-                self._lanes.forget(thread_id)
+            yield from self._delete(thread_id, doomed)
+
+    def _delete(self, thread_id: str, doomed: set[tuple[str, str]]) -> Plan[None]:
+        """Delete checkpoints, then the values that nothing leads to any more.
+
+        In this order nothing in use can be lost: once they are gone, no checkpoint can build on
+        them, and whatever was built before is seen by the look at what is in use. A crash in
+        between leaves values that the next deletion finds.
+        """
+        if not doomed:
+            return
+        yield ops.delete_checkpoints(thread_id, doomed)
+        self._lanes.forget(thread_id)
+        keys, used = yield ops.value_keys(thread_id)
+        bases = {(key.ns, key.ref): key.base for key in keys}
+        reached: set[tuple[str, Ref]] = set()
+        for ns, ref in used:
+            at: Ref | None = ref
+            while at is not None and (ns, at) not in reached:
+                reached.add((ns, at))
+                base = bases.get((ns, at))
+                at = None if base is None else at._replace(seq=at.seq - 1, step=base)
+        if garbage := bases.keys() - reached:
+            yield ops.delete_values(thread_id, garbage)
 
     def _spare(
         self, thread_id: str, lines: Sequence[ops.Outline], doomed: set[tuple[str, str]]
@@ -66,22 +92,25 @@ class Pruner:
         writes back to the last one that has a value.
         """
         by_id = {line[:2]: line for line in lines}
-        spared: set[tuple[str, str]] = set()
+        spared: dict[tuple[str, str], set[str]] = {}
         for line in lines:
             if line[:2] in doomed:
                 continue
             unfinished = self._unfinished(thread_id, line)
             above = by_id.get((line.ns, line.parent_id or ""))
-            while unfinished and above is not None and above[:2] not in spared:
-                if above[:2] in doomed:
-                    spared.add(above[:2])
+            while unfinished and above is not None:
+                known = spared.setdefault(above[:2], set())
+                if unfinished <= known:
+                    break  # from here on up it is spared for these channels already
+                known |= unfinished
                 unfinished &= self._unfinished(thread_id, above)
                 above = by_id.get((above.ns, above.parent_id or ""))
-        return doomed - spared
+        return doomed - spared.keys()
 
     def _unfinished(self, thread_id: str, line: ops.Outline) -> set[str]:
         where = where_checkpoint(thread_id, line.ns, line.id)
-        return set(self._rows.open_state(line.state, where).unfinished)
+        beside = beside_state(line.parent_id, line.run_id, line.step, line.refs)
+        return set(self._rows.open_state(line.state, where, beside).unfinished)
 
     def copy_thread(self, source: str, target: str) -> Plan[None]:
         """Copy a thread whole. What the target had stays, but for the same checkpoints."""
@@ -95,10 +124,10 @@ class Pruner:
         self._lanes.forget(target)
 
     def _copied_value(self, row: Row, source: str, target: str) -> Statement:
-        ns, body = row[0], row[-1]
+        ns, base, body = row[0], row[5], row[6]
         ref = Ref(*row[1:5])
         body = self._moved(body, where_value(source, ns, ref), where_value(target, ns, ref))
-        params = {"thread_id": target, "ns": ns, **ref._asdict(), "body": body}
+        params = {"thread_id": target, "ns": ns, **ref._asdict(), "base": base, "body": body}
         return Statement("insert_value", params)
 
     def _copied_writes(self, row: Row, source: str, target: str) -> Statement:
@@ -129,11 +158,15 @@ class Pruner:
             "created_at": created_at,
             "refs": refs,
             "state": self._moved(
-                state, where_checkpoint(source, ns, id), where_checkpoint(target, ns, id)
+                state,
+                where_checkpoint(source, ns, id),
+                where_checkpoint(target, ns, id),
+                beside_state(parent_id, run_id, step, refs),
             ),
         }
         return Statement("insert_checkpoint", params)
 
-    def _moved(self, sealed: bytes, source: str, target: str) -> bytes:
+    def _moved(self, sealed: bytes, source: str, target: str, beside: str = "") -> bytes:
         """A blob sealed anew: a seal is bound to its row's own key."""
-        return self._rows.seal.close(self._rows.seal.open(bytes(sealed), source), target)
+        seal = self._rows.seal
+        return seal.close(seal.open(bytes(sealed), source, beside), target, beside)

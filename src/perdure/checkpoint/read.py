@@ -23,8 +23,14 @@ from langgraph.checkpoint.serde.types import TASKS
 from perdure.checkpoint import cells, ops
 from perdure.checkpoint.cells import Cell, Ref
 from perdure.checkpoint.lanes import Lanes, Tip
-from perdure.checkpoint.ops import LAST, CheckpointRow, Place, WritesRow
-from perdure.checkpoint.rows import Rows, where_checkpoint, where_writes
+from perdure.checkpoint.ops import LAST, CheckpointRow, Place, WritesRow, check_text
+from perdure.checkpoint.rows import (
+    Rows,
+    State,
+    beside_state,
+    where_checkpoint,
+    where_writes,
+)
 from perdure.errors import Damaged
 from perdure.journal import Op
 
@@ -57,9 +63,13 @@ class Search(NamedTuple):
         thread_id = wanted.get("thread_id")
         edge = before["configurable"].get("checkpoint_id") if before else None
         exact = wanted.get("checkpoint_id")
+        ns = wanted.get("checkpoint_ns")
+        for name, text in (("checkpoint_ns", ns), ("checkpoint_id", exact), ("before", edge)):
+            if text is not None:
+                check_text(name, text)
         return cls(
-            None if thread_id is None else str(thread_id),
-            wanted.get("checkpoint_ns"),
+            None if thread_id is None else check_text("thread_id", str(thread_id)),
+            ns,
             exact,
             filter,
             (edge, "", "") if edge else (f"{exact} " if exact else LAST, LAST, LAST),
@@ -105,7 +115,7 @@ class Reader:
     ) -> Plan[CheckpointTuple]:
         where = where_checkpoint(row.thread_id, row.ns, row.id)
         codec = self._rows.codec
-        state = self._rows.open_state(row.state, where)
+        state = self._state(row, where)
         values = {channel: codec.decode(data, where) for channel, data in state.inline.items()}
         found = {c: Cell(len(data), hash(data), inline=data) for c, data in state.inline.items()}
         lane = self._lanes.touch(row.thread_id, row.ns)
@@ -122,7 +132,8 @@ class Reader:
         pending = yield from self._pending(row, writes)
         if remember and (newest or before is None):
             size = sum(cell.size for cell in found.values())
-            tip = Tip(row.id, row.step, found, state.seen, len(values.get(TASKS) or ()), size)
+            seen = {node: {**versions} for node, versions in state.seen.items()}  # LangGraph's own
+            tip = Tip(row.id, row.step, found, seen, len(values.get(TASKS) or ()), size)
             with lane.changed:
                 if lane.tip is before:  # else somebody went on meanwhile, with those cells
                     lane.move(tip)
@@ -144,6 +155,10 @@ class Reader:
         rows = yield ops.chains(row.thread_id, row.ns, refs)
         bodies = {value[:4]: self._open_value(row, Ref(*value[:4]), value.body) for value in rows}
         return {ref.channel: cells.load(self._rows.codec, ref, bodies, where) for ref in refs}
+
+    def _state(self, row: CheckpointRow, where: str) -> State:
+        beside = beside_state(row.parent_id, row.run_id, row.step, row.refs)
+        return self._rows.open_state(row.state, where, beside)
 
     def _open_value(self, row: CheckpointRow, ref: Ref, body: bytes) -> bytes:
         return self._rows.open_value(row.thread_id, row.ns, ref, body)
@@ -221,7 +236,7 @@ class Reader:
         if not filter:
             return True
         where = where_checkpoint(row.thread_id, row.ns, row.id)
-        state = self._rows.open_state(row.state, where)
+        state = self._state(row, where)
         metadata = cast(dict[str, Any], state.metadata)
         return all(key in metadata and metadata[key] == value for key, value in filter.items())
 
@@ -259,7 +274,7 @@ class Reader:
     def _seeds(self, row: CheckpointRow, channels: Sequence[str]) -> Plan[dict[str, Any]]:
         """The values this checkpoint itself has for some channels."""
         where = where_checkpoint(row.thread_id, row.ns, row.id)
-        inline = self._rows.open_state(row.state, where).inline
+        inline = self._state(row, where).inline
         seeds = {c: self._rows.codec.decode(inline[c], where) for c in channels if c in inline}
         refs = [ref for ref in _refs(row) if ref.channel in channels]
         if refs:

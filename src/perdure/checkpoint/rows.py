@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 from perdure.checkpoint.cells import Cell, Ref
 from perdure.checkpoint.lanes import Part, Writes
 from perdure.codec import Codec
-from perdure.errors import Damaged
+from perdure.errors import Damaged, TypeNotAllowed, Unserializable
 from perdure.seal import Seal
 
 
@@ -62,6 +62,7 @@ class Rows:
         metadata: CheckpointMetadata,
         cells: Mapping[str, Cell],
         where: str,
+        beside: str,
     ) -> bytes:
         held = cast(dict[str, Any], checkpoint)
         delta = cast(dict[str, Any], metadata).get("counters_since_delta_snapshot")
@@ -76,11 +77,17 @@ class Rows:
             {c: cell.inline for c, cell in cells.items() if cell.inline is not None},
             [channel for channel in delta if channel not in cells] if delta else [],
         ]
-        return self.seal.close(self.codec.encode(state, where), where)
-
-    def open_state(self, sealed: bytes, where: str) -> State:
         try:
-            return State(*self.codec.decode(self.seal.open(bytes(sealed), where), where))
+            data = self.codec.encode(state, where)
+        except (Unserializable, TypeNotAllowed):
+            self.codec.encode(metadata, "metadata")  # most likely, and then it is named so
+            raise
+        return self.seal.close(data, where, beside)
+
+    def open_state(self, sealed: bytes, where: str, beside: str) -> State:
+        data = self.seal.open(bytes(sealed), where, beside)
+        try:
+            return State(*self.codec.decode(data, where))
         except TypeError as error:
             raise Damaged(where, str(error)) from error
 
@@ -109,7 +116,12 @@ def _form(parts: Part | list[Part]) -> tuple[bool, list[Any]]:
 
 def where_checkpoint(thread_id: str, ns: str, id: str) -> str:
     """How a checkpoint is named in messages, and what its seal is bound to."""
-    return f"checkpoint {id} of thread {thread_id!r}" + (f" namespace {ns!r}" if ns else "")
+    return f"checkpoint {id!r} of thread {thread_id!r}" + (f" namespace {ns!r}" if ns else "")
+
+
+def beside_state(parent_id: str | None, run_id: str | None, step: int, refs: str) -> str:
+    """The other columns of a checkpoint's row, which its seal is bound to as well."""
+    return f" {parent_id!r} {run_id!r} {step} {refs}"
 
 
 def where_value(thread_id: str, ns: str, ref: Ref) -> str:
@@ -119,4 +131,4 @@ def where_value(thread_id: str, ns: str, ref: Ref) -> str:
 
 
 def where_writes(thread_id: str, ns: str, checkpoint_id: str, task_id: str, stamp: int) -> str:
-    return f"write {stamp} of task {task_id} at " + where_checkpoint(thread_id, ns, checkpoint_id)
+    return f"write {stamp} of task {task_id!r} at " + where_checkpoint(thread_id, ns, checkpoint_id)

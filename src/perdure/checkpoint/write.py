@@ -31,8 +31,14 @@ from langgraph.checkpoint.serde.types import ERROR, TASKS
 from perdure.checkpoint import cells
 from perdure.checkpoint.cells import Cell, Ref
 from perdure.checkpoint.lanes import Lanes, Part, Tip, Writes
-from perdure.checkpoint.ops import Place
-from perdure.checkpoint.rows import Rows, where_checkpoint, where_value, where_writes
+from perdure.checkpoint.ops import Place, check_text
+from perdure.checkpoint.rows import (
+    Rows,
+    beside_state,
+    where_checkpoint,
+    where_value,
+    where_writes,
+)
 from perdure.errors import TooLarge
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.commit import Ticket
@@ -40,16 +46,16 @@ from perdure.journal.commit import Ticket
 ARRIVAL = 2.0
 """Seconds `put` waits at most for the writes of its step to arrive from LangGraph's threads."""
 
-_quoted = lru_cache(maxsize=4096)(json.dumps)
+
+@lru_cache(maxsize=4096)
+def _quoted(channel: str) -> str:
+    check_text("channel", channel)
+    return json.dumps(channel)
 
 
-def _to_json(refs: Iterable[tuple[str | int, ...]]) -> str:
+def _to_json(refs: Iterable[Ref]) -> str:
     """A list of refs as JSON, several times faster than `json.dumps`."""
-    return (
-        "["
-        + ",".join([f"[{_quoted(c)}{''.join([f',{n}' for n in rest])}]" for c, *rest in refs])
-        + "]"
-    )
+    return f"[{','.join([f'[{_quoted(r[0])},{r[1]},{r[2]},{r[3]}]' for r in refs])}]"
 
 
 class Writer:
@@ -69,13 +75,12 @@ class Writer:
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
         *,
-        blocking: bool,
+        arriving: bool,
         hold: bool,
     ) -> Ticket[None]:
         """Queue a checkpoint behind the writes of its step.
 
-        `blocking` says that this thread may wait for them; a coroutine need not, since its
-        calls come in order.
+        `arriving` says that they may still be on their way, and that this thread may wait.
         """
         lane = self._lanes.get(place.thread_id, place.ns)
         with lane.putting:
@@ -83,7 +88,7 @@ class Writer:
                 tip = lane.tip if lane.tip is not None and lane.tip.id == place.id else None
                 written: Sequence[Writes] = ()
                 if tip is not None:
-                    if blocking and metadata.get("source") == "loop":
+                    if arriving and metadata.get("source") == "loop":
                         tasks = lane.tasks.setdefault(tip.id, set())
                         expected = _tasks_between(tip, checkpoint)
                         if len(tasks) < expected:
@@ -125,31 +130,35 @@ class Writer:
             if before is not None and channel not in new_versions:
                 found[channel] = before
                 continue
+            _quoted(channel)  # refuses a name that a database cannot hold
             cell, body, inserted = cells.store(
                 self._rows.codec, channel, value, before, returned, step
             )
             found[channel] = cell
             if body is not None and cell.ref is not None:
-                statements.append(self._value(thread_id, ns, cell.ref, body))
+                base = None if before is None or before.ref is None else before.ref.step
+                statements.append(self._value(thread_id, ns, cell.ref, base, body))
                 if parts:
                     shared += _homes(parts, channel, cell.ref, inserted)
         merged = get_checkpoint_metadata(config, metadata)
-        state = self._rows.close_state(checkpoint, merged, found, where)
+        run_id = None if merged.get("run_id") is None else str(merged["run_id"])
+        refs = _to_json([cell.ref for cell in found.values() if cell.ref is not None])
+        beside = beside_state(parent_id, run_id, step, refs)
+        state = self._rows.close_state(checkpoint, merged, found, where, beside)
         size = sum([cell.size for cell in found.values()])
         if size + len(state) > self._max_bytes:
             raise TooLarge(where, size + len(state), self._max_bytes)
-        run_id = merged.get("run_id")
         row = {
             "thread_id": thread_id,
             "ns": ns,
             "id": id,
             "step": step,
             "parent_id": parent_id,
-            "run_id": None if run_id is None else str(run_id),
+            "run_id": run_id,
             "base": None if tip is None else tip.id,
             "base_step": None if tip is None else tip.step,
             "created_at": time.time_ns() // 1_000_000,
-            "refs": _to_json([cell.ref for cell in found.values() if cell.ref is not None]),
+            "refs": refs,
             "state": state,
         }
         statements.append(Statement("insert_checkpoint", row))
@@ -176,7 +185,7 @@ class Writer:
             prepare=share if shared else None,
         )
 
-    def _value(self, thread_id: str, ns: str, ref: Ref, body: bytes) -> Statement:
+    def _value(self, thread_id: str, ns: str, ref: Ref, base: int | None, body: bytes) -> Statement:
         channel, chain, seq, step = ref
         params = {
             "thread_id": thread_id,
@@ -185,6 +194,7 @@ class Writer:
             "chain": chain,
             "seq": seq,
             "step": step,
+            "base": base if seq else None,
             "body": self._rows.seal.close(body, where_value(thread_id, ns, ref)),
         }
         return Statement("insert_value", params)
@@ -201,10 +211,16 @@ class Writer:
     ) -> Ticket[None]:
         """Queue the writes of a task."""
         thread_id, ns, checkpoint_id = place
-        entries = [
-            (WRITES_IDX_MAP.get(channel, n), channel, self._parts(channel, value))
-            for n, (channel, value) in enumerate(writes)
-        ]
+        lane = self._lanes.get(thread_id, ns)
+        try:
+            entries = [
+                (WRITES_IDX_MAP.get(channel, n), channel, self._parts(channel, value))
+                for n, (channel, value) in enumerate(writes)
+            ]
+        except Exception:
+            with lane.changed:  # nobody is to wait for what is refused
+                lane.arrive(str(checkpoint_id), Writes(task_id, [], refused=True))
+            raise
         held = Writes(task_id, entries)
         size = sum([len(part.data) for _, part in held.parts])
         if size > self._max_bytes:
@@ -214,13 +230,13 @@ class Writer:
             # Unique and increasing in this process, and almost surely among all of them.
             self._stamp = stamp = max(self._stamp + 1, time.time_ns())
         op = self._writes_op(thread_id, ns, str(checkpoint_id), held, task_path, stamp)
-        lane = self._lanes.get(thread_id, ns)
         with lane.changed:
             ticket = journal.defer(op, hold=hold)
             lane.arrive(str(checkpoint_id), held)
         return ticket
 
     def _parts(self, channel: str, value: Any) -> Part | list[Part]:
+        _quoted(channel)  # refuses a name that a database cannot hold
         if channel == ERROR and isinstance(value, BaseException):
             value = repr(value)  # as LangGraph's own savers do: an error is told, not kept
         encode = self._rows.codec.encode
@@ -248,7 +264,7 @@ class Writer:
                 part.home = None
 
         def statements() -> Sequence[Statement]:
-            homes = {part.home[0][:3] for _, part in held.parts if part.home is not None}
+            homes = {part.home[0] for _, part in held.parts if part.home is not None}
             row["refs"] = _to_json(sorted(homes)) if homes else None
             row["body"] = self._rows.close_writes(path, held, where)
             return [Statement("insert_writes", row)]
@@ -271,8 +287,8 @@ def _tasks_between(tip: Tip, checkpoint: Checkpoint) -> int:
     """How many tasks ran between a checkpoint and its child."""
     count = tip.sends
     for node, seen in checkpoint["versions_seen"].items():
-        if seen and seen != tip.seen.get(node):
-            count += 1
+        if seen and seen != tip.seen.get(node) and (node[:2] != "__" or node == "__start__"):
+            count += 1  # but for LangGraph's own marks, such as __interrupt__
     return count
 
 

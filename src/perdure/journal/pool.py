@@ -104,7 +104,7 @@ class Pool:
             try:
                 yield connection
             finally:
-                self._give_back(connection)
+                self.give_back(connection)
         finally:
             self._free.release()
 
@@ -127,7 +127,8 @@ class Pool:
             time.sleep(PAUSE)  # a server that restarts is back in a moment
         raise Closed("This journal is closed; open it again with perdure.connect(url).")
 
-    def _give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: Connection) -> None:
+        """Keep a connection for the next caller, if it is as good as new."""
         status = connection.pgconn.transaction_status
         if status == TransactionStatus.IDLE and not self._closed:
             self._idle.append(connection)

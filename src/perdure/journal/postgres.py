@@ -27,7 +27,6 @@ FRAGMENTS = {
     "text": 'TEXT COLLATE "C"',
     "blob": "BYTEA",
     "one_tree": "",
-    "each_ref": "jsonb_array_elements(CAST(held.refs AS jsonb)) AS r(value)",
     "keep": "FOR KEY SHARE",
 }
 CONNECTIONS = 8
@@ -44,12 +43,19 @@ class Postgres:
         self._place = _without_password(url)
         self._sql = {name: _placeholders(sql) for name, sql in render(FRAGMENTS).items()}
         self._pool = Pool(url, size=CONNECTIONS, deadline=deadline)
-        self._prepare()
+        try:
+            self._prepare()
+        except BaseException:
+            self._pool.close()
+            raise
 
     def _prepare(self) -> None:
         try:
-            with self._pool.connect() as connection:
+            connection = self._pool.connect()
+            try:
                 self._migrate(connection)
+            finally:
+                self._pool.give_back(connection)
         except ReadOnly as error:
             raise BadURL(
                 f"{self._place} cannot be the journal, which decides by writing: {error}. Use the "
@@ -85,6 +91,8 @@ class Postgres:
                 except psycopg.OperationalError as error:
                     if _is_open(error):
                         raise Ambiguous(f"{self._place}: {str(error).strip()}") from error
+                    if not _is_away(error):
+                        raise
                     if not _passes(error) or time.monotonic() > give_up:
                         raise Unavailable(
                             f"{self._place} refused the batch: {error}. Nothing was written."
@@ -139,6 +147,11 @@ _ABANDONED: list[Any] = []
 def _is_open(error: psycopg.Error) -> bool:
     """Whether nobody knows what became of the batch: no answer, or the server's last words."""
     return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
+
+
+def _is_away(error: psycopg.Error) -> bool:
+    """Whether it is the server that cannot, and not the statement that is wrong."""
+    return error.sqlstate is not None and error.sqlstate[:2] in ("40", "53", "55", "57", "58")
 
 
 def _passes(error: psycopg.Error) -> bool:

@@ -4,8 +4,7 @@
 -- the tasks of its step returned. Time is always a parameter. Several rows are several
 -- statements of one batch, so that each finds its row by the key whatever the planner knows.
 --
--- Fragments: {each_ref} unfolds the JSON in the column refs into rows r(value); {keep} keeps a
--- row from being deleted until commit.
+-- Fragment: {keep} keeps a row from being deleted until commit.
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
@@ -25,8 +24,8 @@ SET parent_id = excluded.parent_id, run_id = excluded.run_id, step = excluded.st
 
 -- name: insert_value
 -- Stores one change of a channel. Its key is drawn at random, so a conflict is our own retry.
-INSERT INTO perdure_values (thread_id, ns, channel, chain, seq, step, body)
-VALUES (:thread_id, :ns, :channel, :chain, :seq, :step, :body)
+INSERT INTO perdure_values (thread_id, ns, channel, chain, seq, step, base, body)
+VALUES (:thread_id, :ns, :channel, :chain, :seq, :step, :base, :body)
 ON CONFLICT DO NOTHING;
 
 -- name: insert_writes
@@ -49,7 +48,7 @@ WHERE thread_id = :thread_id AND ns = :ns AND checkpoint_id = :checkpoint_id
 
 -- name: checkpoint_at
 -- The newest checkpoint that is not newer than :at.
-SELECT thread_id, ns, id, parent_id, step, refs, state FROM perdure_checkpoints
+SELECT thread_id, ns, id, parent_id, run_id, step, refs, state FROM perdure_checkpoints
 WHERE thread_id = :thread_id AND ns = :ns AND id <= :at
 ORDER BY id DESC LIMIT 1;
 
@@ -80,19 +79,19 @@ WHERE thread_id = :thread_id AND ns = :ns AND channel = :channel AND chain = :ch
 
 -- name: list_namespace
 -- Checkpoints of one namespace older than a position, newest first.
-SELECT thread_id, ns, id, parent_id, step, refs, state FROM perdure_checkpoints
+SELECT thread_id, ns, id, parent_id, run_id, step, refs, state FROM perdure_checkpoints
 WHERE thread_id = :thread_id AND ns = :ns AND id < :before
 ORDER BY id DESC LIMIT :count;
 
 -- name: list_thread
 -- Checkpoints of a thread older than a position, newest first.
-SELECT thread_id, ns, id, parent_id, step, refs, state FROM perdure_checkpoints
+SELECT thread_id, ns, id, parent_id, run_id, step, refs, state FROM perdure_checkpoints
 WHERE thread_id = :thread_id AND (id, ns) < (:before, :before_ns)
 ORDER BY id DESC, ns DESC LIMIT :count;
 
 -- name: list_all
 -- Checkpoints of all threads older than a position, newest first.
-SELECT thread_id, ns, id, parent_id, step, refs, state FROM perdure_checkpoints
+SELECT thread_id, ns, id, parent_id, run_id, step, refs, state FROM perdure_checkpoints
 WHERE (id, thread_id, ns) < (:before, :before_thread, :before_ns)
 ORDER BY id DESC, thread_id DESC, ns DESC LIMIT :count;
 
@@ -106,14 +105,14 @@ WITH RECURSIVE line (id, depth) AS (
     ON c.thread_id = :thread_id AND c.ns = :ns AND c.id = line.id
   WHERE line.depth < :count
 )
-SELECT c.thread_id, c.ns, c.id, c.parent_id, c.step, c.refs, c.state
+SELECT c.thread_id, c.ns, c.id, c.parent_id, c.run_id, c.step, c.refs, c.state
 FROM line JOIN perdure_checkpoints AS c
   ON c.thread_id = :thread_id AND c.ns = :ns AND c.id = line.id
 ORDER BY line.depth;
 
 -- name: outline_of_thread
 -- Every checkpoint of a thread without the values, for pruning.
-SELECT ns, id, parent_id, created_at, run_id, state FROM perdure_checkpoints
+SELECT ns, id, parent_id, run_id, step, created_at, refs, state FROM perdure_checkpoints
 WHERE thread_id = :thread_id ORDER BY ns, id;
 
 -- name: threads
@@ -133,20 +132,23 @@ WHERE thread_id = :thread_id AND ns = :ns AND checkpoint_id = :id;
 -- Deletes one checkpoint.
 DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND ns = :ns AND id = :id;
 
--- name: delete_unused_values
--- Deletes the values of a thread that no checkpoint and no write refers to.
-WITH used (ns, channel, chain, seq) AS (
-  SELECT ns, r.value ->> 0, CAST(r.value ->> 1 AS BIGINT), MAX(CAST(r.value ->> 2 AS BIGINT))
-  FROM (SELECT ns, refs FROM perdure_checkpoints WHERE thread_id = :thread_id
-        UNION ALL
-        SELECT ns, refs FROM perdure_writes
-        WHERE thread_id = :thread_id AND refs IS NOT NULL) AS held, {each_ref}
-  GROUP BY 1, 2, 3
-)
-DELETE FROM perdure_values WHERE thread_id = :thread_id AND NOT EXISTS (
-  SELECT 1 FROM used
-  WHERE used.ns = perdure_values.ns AND used.channel = perdure_values.channel
-    AND used.chain = perdure_values.chain AND used.seq >= perdure_values.seq);
+-- name: value_keys
+-- What leads where among the values of a thread.
+SELECT ns, channel, chain, seq, step, base FROM perdure_values WHERE thread_id = :thread_id;
+
+-- name: checkpoint_refs
+-- The values that the checkpoints of a thread refer to.
+SELECT ns, refs FROM perdure_checkpoints WHERE thread_id = :thread_id;
+
+-- name: writes_refs
+-- The values that the writes of a thread refer to.
+SELECT ns, refs FROM perdure_writes WHERE thread_id = :thread_id AND refs IS NOT NULL;
+
+-- name: delete_value
+-- Deletes one row of a chain.
+DELETE FROM perdure_values
+WHERE thread_id = :thread_id AND ns = :ns AND channel = :channel AND chain = :chain
+  AND seq = :seq AND step = :step;
 
 -- name: delete_thread_checkpoints
 DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id;
@@ -157,13 +159,10 @@ DELETE FROM perdure_values WHERE thread_id = :thread_id;
 -- name: delete_thread_writes
 DELETE FROM perdure_writes WHERE thread_id = :thread_id;
 
--- name: all_checkpoints
--- A thread whole, for copying it.
-SELECT ns, id, parent_id, run_id, step, created_at, refs, state FROM perdure_checkpoints
-WHERE thread_id = :thread_id;
-
 -- name: all_values
-SELECT ns, channel, chain, seq, step, body FROM perdure_values WHERE thread_id = :thread_id;
+-- The values of a thread, for copying it.
+SELECT ns, channel, chain, seq, step, base, body FROM perdure_values
+WHERE thread_id = :thread_id;
 
 -- name: all_writes
 SELECT ns, checkpoint_id, task_id, stamp, refs, body FROM perdure_writes

@@ -27,7 +27,6 @@ FRAGMENTS = {
     "text": "TEXT",
     "blob": "BLOB",
     "one_tree": "WITHOUT ROWID",
-    "each_ref": "json_each(held.refs) AS r",
     "keep": "",
 }
 # WAL needs shared memory between all users of the file, which these do not give.
@@ -134,7 +133,7 @@ class SQLite:
             self._roll_back()
             if isinstance(error, sqlite3.IntegrityError) and "NOT NULL" in str(error):
                 raise Refused(str(error)) from error
-            if isinstance(error, sqlite3.OperationalError):
+            if isinstance(error, sqlite3.OperationalError) and _is_away(error):
                 raise Unavailable(f"{self._path}: {error}. Nothing was written.") from error
             raise
         try:
@@ -215,6 +214,23 @@ class SQLite:
 
 
 _ABANDONED: list[sqlite3.Connection] = []
+_AWAY = frozenset(
+    (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PROTOCOL,
+    )
+)
+
+
+def _is_away(error: sqlite3.OperationalError) -> bool:
+    """Whether it is the database that cannot, and not the statement that is wrong."""
+    return error.sqlite_errorcode & 0xFF in _AWAY
 
 
 def _bound(sql: str) -> tuple[str, Callable[[Mapping[str, Any]], tuple[Any, ...]], bool]:

@@ -20,7 +20,8 @@ CREATE TABLE perdure_checkpoints (
 CREATE INDEX perdure_checkpoints_run ON perdure_checkpoints (run_id) WHERE run_id IS NOT NULL;
 
 -- One row per change of a channel. A chain starts with a whole value at seq 0; each later row
--- is a change of the row before it. Two branches may continue one chain: `step` tells them apart.
+-- is a change of the row before it, whose step is `base`. Two branches may continue one chain:
+-- `step` tells them apart.
 CREATE TABLE perdure_values (
   thread_id {text} NOT NULL,
   ns        {text} NOT NULL,
@@ -28,6 +29,7 @@ CREATE TABLE perdure_values (
   chain     BIGINT NOT NULL,
   seq       INTEGER NOT NULL,
   step      BIGINT NOT NULL,
+  base      BIGINT,
   body      {blob} NOT NULL,
   PRIMARY KEY (thread_id, ns, channel, chain, seq, step)
 );
