@@ -193,7 +193,7 @@ def test_a_wal_of_another_user_is_refused(open_folder: Path) -> None:
 
 def test_the_file_system_is_that_of_the_nearest_mount() -> None:
     mounts = [("/", "ext4"), ("/mnt/share", "nfs4"), ("/mnt/share/local", "xfs"), ("/mnt", "tmpfs")]
-    assert sqlite.file_system("/home/me", mounts) == "ext4"
+    assert sqlite.file_system("/srv/agents", mounts) == "ext4"
     assert sqlite.file_system("/mnt/share", mounts) == "nfs4"
     assert sqlite.file_system("/mnt/share/agents", mounts) == "nfs4"
     assert sqlite.file_system("/mnt/share/local/agents", mounts) == "xfs"

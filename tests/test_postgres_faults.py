@@ -129,6 +129,8 @@ def test_connections_that_the_server_closed_while_idle_are_replaced_unnoticed(
     backend.commit(statements)
     sql(postgres_url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE application_name = 'perdure'")  # fmt: skip
+    (idle,) = backend._pool._idle
+    until(idle.hung_up)
     backend.commit(statements)  # not even Ambiguous: it was known before anything was sent
     backend.close()
 

@@ -152,7 +152,7 @@ class Committer:
         """The rows of an operation that is committed but whose reply was lost."""
         if ticket.op.key is not None:
             return self._backend.read([ticket.op.key])
-        return self._backend.commit(ticket.op.render())  # does no harm when it is run twice
+        return [[] for _ in ticket.op.render()]
 
     def _fail(self, ticket: Ticket[Any], error: BaseException) -> None:
         ticket.fail(error)

@@ -243,6 +243,13 @@ def _bound(sql: str) -> tuple[str, Callable[[Mapping[str, Any]], tuple[Any, ...]
 
 
 def _check_place(path: str) -> None:
+    try:
+        _check_file(path)
+    except OSError as error:
+        raise BadURL(f"{path} cannot be used: {error}.") from error
+
+
+def _check_file(path: str) -> None:
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise BadURL(f"The folder {folder} does not exist; create it, or name another file.")
