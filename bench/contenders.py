@@ -3,6 +3,9 @@
 A contender never knows what it is measured at, a measurement never knows whom it measures.
 """
 
+import asyncio
+import os
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -82,6 +85,38 @@ def stores_nothing(durability: Durability) -> Contender:
         return nullcontext(_StoresNothing())
 
     return Contender(f"stores nothing {durability}", "none", fresh, fresh, durability=durability)
+
+
+class _OnlySyncs(_StoresNothing):
+    """The least a durable saver can do for a checkpoint: write a page to a file and fsync it."""
+
+    def __init__(self, file: int) -> None:
+        super().__init__()
+        self._file = file
+
+    def put(self, config: RunnableConfig, *_: Any) -> RunnableConfig:
+        os.pwrite(self._file, b"x" * 4096, 0)
+        os.fsync(self._file)
+        return config
+
+    async def aput(self, config: RunnableConfig, *_: Any) -> RunnableConfig:
+        return await asyncio.to_thread(self.put, config)
+
+
+def only_syncs() -> Contender:
+    """With `sync`: what nobody who waits for the disk at every step can go below."""
+
+    @contextmanager
+    def opened(url: str) -> Iterator[Saver | None]:
+        with tempfile.NamedTemporaryFile() as file:
+            yield _OnlySyncs(file.fileno())
+
+    @asynccontextmanager
+    async def aopened(url: str) -> AsyncIterator[Saver | None]:
+        with opened(url) as saver:
+            yield saver
+
+    return Contender("one fsync sync", "none", opened, aopened, durability="sync")
 
 
 def memory(durability: Durability) -> Contender:

@@ -19,7 +19,13 @@ thread holds for longer the more messages there are; "saver's CPU" is the same w
 waiting. What `auto` and `async` leave to the background is in neither. perdure really ran the
 {late:,} turns, in one process. The other savers' state was brought to that length by one
 `update_state`, because {late:,} real turns would fill gigabytes; their histories are therefore
-shorter than perdure's."""
+shorter than perdure's.
+
+What grows in perdure with the number of messages: at every load it makes sure that each message
+it still has in memory is what was stored, so that a change in place that no node returned does not
+live on (about half a microsecond a message), and at every put it looks once at each element of a
+list whether it is the same object. Decoding the messages anew would take about four microseconds
+each; trusting them unseen would make the saver's time flat, and is not worth it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -85,6 +85,12 @@ class Savers:
     def close(self) -> None:
         if hasattr(self._saver, "close"):
             self._saver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def play(story: Story, savers: Savers, api: Api, thread_id: str) -> list[Any]:

@@ -11,11 +11,14 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from langgraph.checkpoint.base import CheckpointTuple
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
+from langgraph.types import Interrupt
 
 from perdure.saver import Durability, Saver
 from tests.crash_child import NEVER, Told, converse, open_saver
@@ -129,7 +132,15 @@ class Outcome(NamedTuple):
 def outcome(url: str, thread: str, ended: Ended, whole: Picture) -> Outcome:
     """Checks what a killed process left behind, then continues it to the end."""
     saver = open_saver(url, "sync")
-    left = picture(saver, thread)
+    with closing(saver.journal):
+        left = picture(saver, thread)
+        nothing_is_lost(left, ended)
+        nothing_is_torn(left, whole)
+        converse(saver, thread, Told(None))
+    return Outcome(frozenset(left.values), end_of(url, thread))
+
+
+def nothing_is_lost(left: Picture, ended: Ended) -> None:
     for fact in ended.facts:
         if fact[0] == "put":
             assert (fact[1], fact[2]) in left.ids, f"{fact} was acknowledged and is lost"
@@ -138,28 +149,27 @@ def outcome(url: str, thread: str, ended: Ended, whole: Picture) -> Outcome:
             assert step is not None, f"{fact} was acknowledged and is lost"
             waits = [write for write in left.writes[step] if write[0] == "__interrupt__"]
             assert len(waits) >= fact[2], f"the interrupt of {fact} was acknowledged and is lost"
+
+
+def nothing_is_torn(left: Picture, whole: Picture) -> None:
     for step, values in left.values.items():
         assert values == whole.values[step]
         if step in left.made_from:
             parent = left.made_from[step]
             assert left.writes[parent] == whole.writes[parent], f"{step} came before its writes"
-    converse(saver, thread, Told(None))
-    saver.journal.close()
-    return Outcome(frozenset(left.values), end_of(url, thread))
 
 
 def whole_picture(url: str, thread: str) -> Picture:
     saver = open_saver(url, "sync")
-    view = picture(saver, thread)
-    saver.journal.close()
-    return view
+    with closing(saver.journal):
+        return picture(saver, thread)
 
 
 def end_of(url: str, thread: str) -> Any:
     """The last state, as a process sees it that remembers nothing."""
     saver = open_saver(url, "sync")
-    latest = saver.get_tuple({"configurable": {"thread_id": thread}})
-    saver.journal.close()
+    with closing(saver.journal):
+        latest = saver.get_tuple({"configurable": {"thread_id": thread}})
     assert latest is not None
     return latest.checkpoint["channel_values"]
 
@@ -233,3 +243,24 @@ def test_a_file_left_by_a_killed_process_is_whole(judge: Judge, tmp_path: Path) 
         database = sqlite3.connect(tmp_path / f"{number}.db")
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         database.close()
+
+
+@pytest.mark.parametrize("mode", ["auto", "exit"])
+def test_a_checkpoint_that_arrives_after_the_interrupt_at_it_is_waited_for(
+    url: str, mode: Durability
+) -> None:
+    # LangGraph stores both from threads, and gives control back when both calls have returned.
+    saver = open_saver(url, mode, NEVER)
+    checkpoint = empty_checkpoint()
+    checkpoint["updated_channels"] = ["branch:to:approve"]
+    config: RunnableConfig = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    at: RunnableConfig = {
+        "configurable": config["configurable"] | {"checkpoint_id": checkpoint["id"]}
+    }
+    saver.put_writes(at, [("__interrupt__", [Interrupt("may I?", id="i")])], "task")
+    saver.put(config, checkpoint, {"source": "loop", "step": 1, "parents": {}}, {})
+    other = open_saver(url, mode)
+    with closing(saver.journal), closing(other.journal):
+        found = other.get_tuple(config)
+        assert found is not None, "the process may die now, and the interrupt was shown to somebody"
+        assert [write[1] for write in found.pending_writes or ()] == ["__interrupt__"]

@@ -131,6 +131,7 @@ def test_connections_that_the_server_closed_while_idle_are_replaced_unnoticed(
         "WHERE application_name = 'perdure'")  # fmt: skip
     (idle,) = backend._pool._idle
     until(idle.hung_up)
+    until(lambda: not connected(postgres_url))
     backend.commit(statements)  # not even Ambiguous: it was known before anything was sent
     backend.close()
 

@@ -15,9 +15,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
+from perdure.errors import TypeNotAllowed
 from perdure.saver import Saver
 from tests.channel_stories import build_delta
-from tests.scripts import Graph, plain
+from tests.scripts import Graph, Savers, plain
 
 A: RunnableConfig = {"configurable": {"thread_id": "a"}}
 
@@ -34,7 +35,7 @@ class State(TypedDict, total=False):
     point: Point
 
 
-def build(saver: Saver, *nodes: Any) -> Graph:
+def build(saver: BaseCheckpointSaver[Any], *nodes: Any) -> Graph:
     builder = StateGraph(State)
     sequence: Any = [(f"{n}", node) for n, node in enumerate(nodes)]
     builder.add_sequence(sequence)
@@ -44,6 +45,10 @@ def build(saver: Saver, *nodes: Any) -> Graph:
 
 def reply(state: State) -> Any:
     return {"messages": [AIMessage("reply " * 20, id=f"r{len(state['messages'])}")]}
+
+
+def nothing(state: State) -> Any:
+    return None
 
 
 def scribble(state: Any) -> Any:
@@ -57,16 +62,12 @@ def scribble(state: Any) -> Any:
 def test_messages_changed_in_place_but_not_returned_do_not_reach_the_next_run(
     url: str, memory: str
 ) -> None:
-    saver = Saver(url)
-    for n in range(3):
-        if memory == "cold":
-            saver.close()
-            saver = Saver(url)
-        graph = build(saver, scribble, reply, scribble)
-        said = {"messages": [HumanMessage(f"hello {n} " * 20, id=f"h{n}")]}
-        graph.invoke(said, A, durability="sync")
-    found = build(saver, reply).get_state(A).values["messages"]
-    saver.close()
+    with Savers(lambda: Saver(url), memory == "cold") as savers:
+        for n in range(3):
+            graph = build(savers.next(), scribble, reply, scribble)
+            said = {"messages": [HumanMessage(f"hello {n} " * 20, id=f"h{n}")]}
+            graph.invoke(said, A, durability="sync")
+        found = build(savers.next(), reply).get_state(A).values["messages"]
     with Saver(url) as fresh:
         stored = build(fresh, reply).get_state(A).values["messages"]
     assert found == stored
@@ -108,8 +109,10 @@ def test_a_stored_state_does_not_change_when_its_input_does(url: str) -> None:
         assert plain(graph.get_state(A).values["items"]) == plain([{"a": [1]}])
 
 
-def test_a_namedtuple_in_the_schema_is_allowed(url: str) -> None:
-    with Saver(url) as saver:
+def test_a_namedtuple_must_be_allowed_by_name_as_langgraph_does_not_collect_it(url: str) -> None:
+    with Saver(url) as saver, pytest.raises(TypeNotAllowed, match="allow="):
+        build(saver, lambda state: {"point": Point(1, 2)}).invoke({"count": 1}, A)
+    with Saver(url, allow=[Point]) as saver:
         graph = build(saver, lambda state: {"point": Point(1, 2)})
         graph.invoke({"count": 1}, A)
         found = graph.get_state(A).values["point"]
@@ -190,3 +193,15 @@ def test_one_saver_serves_many_threads_of_one_process_at_once(url: str) -> None:
             said = [m.content for m in found if isinstance(m, HumanMessage)]
             assert said == [f"{n} {turn}" for turn in range(3)]
             assert len(found) == 9
+
+
+@pytest.mark.parametrize("memory", ["warm", "cold"])
+def test_a_list_may_become_a_dict_and_a_dict_a_list(url: str, memory: str) -> None:
+    big_list, big_dict = ["x" * 1000, "y" * 1000], {"p": "x" * 1000, "q": "y" * 1000}
+    small_dict, small_list = {"a": "b" * 70, "c": 1}, [["a", "b" * 70], ["c", 1]]
+    with Savers(lambda: Saver(url), memory == "cold") as savers:
+        for value in (big_list, small_dict, big_dict, small_list, big_list, small_dict):
+            build(savers.next(), nothing).update_state(A, {"items": value})
+            graph = build(savers.next(), nothing)
+            assert graph.get_state(A).values["items"] == value
+            assert next(graph.get_state_history(A)).values["items"] == value

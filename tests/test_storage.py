@@ -13,12 +13,13 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
 from perdure.journal import probe
 from perdure.saver import Saver
-from tests.scripts import Graph
+from tests.scripts import Graph, Savers
 
 A: RunnableConfig = {"configurable": {"thread_id": "a"}}
 
@@ -59,7 +60,7 @@ def stored(url: str, table: str = "", where: str = "1") -> Stored:
         connection.close()
 
 
-def graph(saver: Saver, *nodes: Callable[[Any], Any]) -> Graph:
+def graph(saver: BaseCheckpointSaver[Any], *nodes: Callable[[Any], Any]) -> Graph:
     builder = StateGraph(State)
     sequence: Any = [(node.__name__, node) for node in nodes]
     builder.add_sequence(sequence)
@@ -240,17 +241,13 @@ def test_loading_the_latest_state_takes_as_many_queries_however_long_the_history
     url: str, monkeypatch: pytest.MonkeyPatch, memory: str
 ) -> None:
     needed = []
-    saver = Saver(url)
-    for turns in (3, 60):
-        chat = graph(saver, reply, grow)
-        for _ in range(turns):
-            chat.invoke({"messages": [HumanMessage(kilobyte())]}, A)
-        saver.flush()
-        if memory == "cold":
-            saver.close()
-            saver = Saver(url)
-            saver.get_tuple({"configurable": {"thread_id": "another"}})
-        needed.append(statements(monkeypatch, partial(saver.get_tuple, A)))
-    saver.close()
+    with Savers(lambda: Saver(url), memory == "cold") as savers:
+        for turns in (3, 60):
+            chat = graph(savers.next(), reply, grow)
+            for _ in range(turns):
+                chat.invoke({"messages": [HumanMessage(kilobyte())]}, A)
+            saver = savers.next()
+            saver.get_tuple({"configurable": {"thread_id": "another"}})  # open, nothing queued
+            needed.append(statements(monkeypatch, partial(saver.get_tuple, A)))
     assert 0 < len(needed[0]) <= 4
     assert len(needed[1]) == len(needed[0])

@@ -28,7 +28,8 @@ class SchemaTooNew(Error):
 class Unavailable(Error):
     """The database could not be reached, or did not answer before its deadline.
 
-    Nothing of the refused operation is in the journal; calling again is safe.
+    Calling again is safe. Unless the message says that the outcome of a commit is unknown, nothing
+    of the refused operation is in the journal.
     """
 
 
@@ -56,8 +57,9 @@ class TypeNotAllowed(Error):
 
     def __init__(self, module: str, name: str, where: str) -> None:
         super().__init__(
-            f"{where}: the type {module}.{name} is not allowed. If it is yours, name it in the "
-            f"graph's state schema or pass it: Saver(..., allow=[{name}])."
+            f"{where}: the type {module}.{name} is not allowed. If it is yours, pass it: "
+            f"Saver(..., allow=[{name}]). (A model, dataclass or enum named in the graph's state "
+            "schema is allowed by itself.)"
         )
         self.module, self.name, self.where = module, name, where
 

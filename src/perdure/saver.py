@@ -16,11 +16,13 @@ A caller that passes LangGraph's own `durability="sync"` gets `sync` for that ca
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, TypeVar, cast
+from weakref import WeakSet
 
 import langgraph._internal._serde as langgraph_serde
 from langchain_core.runnables import RunnableConfig
@@ -82,14 +84,21 @@ class Saver(BaseCheckpointSaver[int]):
         self._url = url
         self._journal = journal
         self._own_journal = journal is None
-        self._opening = threading.Lock()
         self._codec = Codec(allow)
-        rows = Rows(self._codec, AesGcm(keys) if keys is not None else Checksum())
-        lanes = Lanes(1024, cache_bytes)
-        self._writer = Writer(rows, lanes, max_bytes)
-        self._reader = Reader(rows, lanes)
-        self._pruner = Pruner(rows, lanes)
+        self._rows = Rows(self._codec, AesGcm(keys) if keys is not None else Checksum())
+        self._limits = max_bytes, cache_bytes
+        self._start_afresh()
+        _SAVERS.add(self)
         super().__init__(serde=_Serde(self._codec))
+
+    def _start_afresh(self) -> None:
+        """State that belongs to this process alone."""
+        max_bytes, cache_bytes = self._limits
+        self._opening = threading.Lock()
+        lanes = Lanes(1024, cache_bytes)
+        self._writer = Writer(self._rows, lanes, max_bytes)
+        self._reader = Reader(self._rows, lanes)
+        self._pruner = Pruner(self._rows, lanes)
 
     # -- opening and closing
 
@@ -211,7 +220,7 @@ class Saver(BaseCheckpointSaver[int]):
         journal = self.journal
         asked = config["configurable"].get("__pregel_durability")
         mode = "sync" if asked == "sync" else self.durability
-        ticket = self._writer.put(
+        ticket, left = self._writer.put(
             journal,
             place,
             config,
@@ -224,8 +233,8 @@ class Saver(BaseCheckpointSaver[int]):
         )
         if mode == "sync" or journal.full:
             return ticket
-        ends = mode != "async" and place.ns == "" and _hands_back(checkpoint)
-        return ticket if ends else None
+        ends = left or (place.ns == "" and _hands_back(checkpoint))
+        return ticket if ends and mode != "async" else None
 
     def put_writes(
         self,
@@ -270,10 +279,11 @@ class Saver(BaseCheckpointSaver[int]):
         check_text("task_id", task_id)
         check_text("task_path", task_path)
         journal = self.journal
-        ticket = self._writer.put_writes(
-            journal, place, writes, task_id, task_path, hold=self.durability == "exit"
-        )
         leaves = any(channel in (INTERRUPT, ERROR) for channel, _ in writes)
+        hold = self.durability == "exit"
+        ticket = self._writer.put_writes(
+            journal, place, writes, task_id, task_path, leaves=leaves, hold=hold
+        )
         wait = (leaves and self.durability != "async") or journal.full
         return ticket if wait else None
 
@@ -370,6 +380,18 @@ class Saver(BaseCheckpointSaver[int]):
                 answer = await journal.ado(plan.send(answer))
         except StopIteration as done:
             return cast(T, done.value)
+
+
+_SAVERS: WeakSet[Saver] = WeakSet()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held a lock of a lane.
+    for saver in list(_SAVERS):
+        saver._start_afresh()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Serde:

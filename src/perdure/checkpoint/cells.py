@@ -55,6 +55,8 @@ class Elements:
     sizes: list[int]
     stored: int
     """Bytes of the whole chain, to know when to start a new one."""
+    kind: type
+    """list or dict."""
     trusted: bool = True
     """Every element is a message or immutable: identity decides."""
     messages: int = 0
@@ -133,8 +135,8 @@ def _store_elements(
         def encode(n: int) -> bytes:
             return codec.encode_pair(items[n], channel)
 
-    if before is not None and before.ref is not None and before.elements is not None:
-        last = before.elements
+    last = before.elements if before is not None else None
+    if before is not None and before.ref is not None and last and last.kind is type(value):
         grown = len(items) - len(last.objects)
         if (
             grown >= 0
@@ -168,7 +170,7 @@ def _store_all(
         data = codec.encode(value, channel)
         return Stored(Cell(len(data), hash(data), inline=data), None, ())
     body = bytes([LIST if type(value) is list else DICT]) + ormsgpack.packb(encoded)
-    elements = _elements(items, encoded, len(body))
+    elements = _elements(type(value), items, encoded, len(body))
     cell = Cell(size, 0, ref=Ref(channel, step, 0, step), elements=elements)
     return Stored(cell, body, items)
 
@@ -278,13 +280,14 @@ def outgrown(cell: Cell) -> bool:
     )
 
 
-def _elements(objects: list[Any], encoded: Sequence[bytes], stored: int) -> Elements:
+def _elements(kind: type, objects: list[Any], encoded: Sequence[bytes], stored: int) -> Elements:
     pristine = list(map(_snapshot, objects))
     return Elements(
         objects=list(objects),
         hashes=list(map(hash, encoded)),
         sizes=list(map(len, encoded)),
         stored=stored,
+        kind=kind,
         trusted=all(map(_is_trusted, objects)),
         ids=set(map(id, objects)),
         pristine=pristine,
@@ -337,7 +340,7 @@ def load(codec: Codec, ref: Ref, rows: Rows, where: str) -> tuple[Any, Cell]:
             encoded[n] = data
         encoded[start : start + delete] = inserted
     objects = [codec.decode(data, where) for data in encoded]
-    elements = _elements(objects, encoded, stored)
+    elements = _elements(list if kind == LIST else dict, objects, encoded, stored)
     cell = Cell(sum(elements.sizes), 0, ref=ref, elements=elements)
     return objects if kind == LIST else dict(objects), cell
 

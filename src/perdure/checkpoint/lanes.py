@@ -84,10 +84,14 @@ class Lane:
     """By checkpoint id: what came in for it and may still be shared with its child."""
     tasks: dict[str, set[str]] = field(default_factory=dict)
     """By checkpoint id: the tasks whose writes are stored or queued."""
+    left: set[str] = field(default_factory=set)
+    """Checkpoints at which a task asked a question or failed: the run will hand back there."""
     weight: int = 0
     """Bytes of the tip, as last told to the lanes."""
 
-    def arrive(self, checkpoint_id: str, writes: Writes) -> None:
+    def arrive(self, checkpoint_id: str, writes: Writes, *, leaves: bool = False) -> None:
+        if leaves:
+            self.left.add(checkpoint_id)
         self.writes.setdefault(checkpoint_id, []).append(writes)
         if writes.finished:
             self.tasks.setdefault(checkpoint_id, set()).add(writes.task_id)
@@ -101,6 +105,7 @@ class Lane:
                 del self.writes[id]
             for id in [id for id in self.tasks if id < tip.id]:
                 del self.tasks[id]
+            self.left = {id for id in self.left if id >= tip.id}
 
 
 class Lanes:

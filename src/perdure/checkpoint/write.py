@@ -77,10 +77,11 @@ class Writer:
         *,
         arriving: bool,
         hold: bool,
-    ) -> Ticket[None]:
+    ) -> tuple[Ticket[None], bool]:
         """Queue a checkpoint behind the writes of its step.
 
-        `arriving` says that they may still be on their way, and that this thread may wait.
+        `arriving` says that they may still be on their way, and that this thread may wait. Tells
+        also whether a question or an error at this checkpoint was here before it.
         """
         lane = self._lanes.get(place.thread_id, place.ns)
         with lane.putting:
@@ -101,8 +102,9 @@ class Writer:
             with lane.changed:
                 lane.move(new_tip)
                 ticket = journal.defer(op, hold=hold)
+                left = new_tip.id in lane.left
         self._lanes.weigh(lane, new_tip.size)
-        return ticket
+        return ticket, left
 
     def _put_op(
         self,
@@ -207,9 +209,10 @@ class Writer:
         task_id: str,
         task_path: str,
         *,
+        leaves: bool,
         hold: bool,
     ) -> Ticket[None]:
-        """Queue the writes of a task."""
+        """Queue the writes of a task. `leaves` says that they are a question or an error."""
         thread_id, ns, checkpoint_id = place
         lane = self._lanes.get(thread_id, ns)
         try:
@@ -232,7 +235,7 @@ class Writer:
         op = self._writes_op(thread_id, ns, str(checkpoint_id), held, task_path, stamp)
         with lane.changed:
             ticket = journal.defer(op, hold=hold)
-            lane.arrive(str(checkpoint_id), held)
+            lane.arrive(str(checkpoint_id), held, leaves=leaves)
         return ticket
 
     def _parts(self, channel: str, value: Any) -> Part | list[Part]:

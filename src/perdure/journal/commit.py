@@ -117,9 +117,8 @@ class Committer:
             except (Ambiguous, Unavailable) as error:
                 lost = error
                 break
-            finally:
-                for ticket in batch:
-                    ticket.doubtful = True
+        for ticket in batch:
+            ticket.doubtful = True
         raise Unavailable(
             f"A commit was sent and its outcome is unknown: {lost}. Calling again is safe: what "
             "is already stored is not stored twice."

@@ -21,7 +21,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from perdure.errors import Closed
+from perdure.errors import Closed, Unavailable
 from perdure.journal.commit import Committer, Ticket
 from perdure.journal.op import Backend, Op
 
@@ -33,6 +33,8 @@ INTERVAL = 0.02
 """Seconds after which an operation nobody waits for is committed."""
 HOLD = 1.0
 """The same for an operation that is to lie as long as possible."""
+RETRY = 1.0
+"""Seconds until what could not be committed is tried again."""
 QUEUE = 512
 """Operations taken but not committed before `defer` waits."""
 
@@ -163,8 +165,8 @@ class Journal:
             with self._committing:
                 if not ticket.settled():
                     self._commit_queue()
-                    if not ticket.settled() and self._committer.away is not None:
-                        raise self._committer.away
+                    if not ticket.settled() and (away := self._committer.away) is not None:
+                        raise Unavailable(str(away)) from away
 
     async def _acommit_through(self, ticket: Ticket[Any]) -> None:
         while not ticket.settled():
@@ -176,19 +178,18 @@ class Journal:
                 ticket.futures.append((loop, future))
             self._wake(0.0)
             await future
-            if not ticket.settled() and self._committer.away is not None:
-                raise self._committer.away
+            if not ticket.settled() and (away := self._committer.away) is not None:
+                raise Unavailable(str(away)) from away
 
     # -- the commit: only ever inside self._committing
 
     def _commit_queue(self) -> None:
         batch: list[Ticket[Any]] = []
-        while self._queue and len(batch) < self._bound:
-            batch.append(self._queue.popleft())
-        if not batch:
-            return
         try:
-            self._committer.commit(batch)
+            while self._queue and len(batch) < self._bound:
+                batch.append(self._queue.popleft())
+            if batch:
+                self._committer.commit(batch)
         finally:
             self._put_back([ticket for ticket in batch if not ticket.settled()])
             self._tell(batch)
@@ -204,7 +205,7 @@ class Journal:
             else:
                 self._queue.appendleft(ticket)
         if self._queue and batch:
-            self._wake(1.0)
+            self._wake(RETRY)
 
     def _tell(self, batch: list[Ticket[Any]]) -> None:
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
@@ -244,7 +245,7 @@ class Journal:
         with self._committing:
             self._commit_queue()
         if self._queue:
-            self._wake(self._interval)
+            self._wake(self._interval if self._committer.away is None else RETRY)
         return True
 
 

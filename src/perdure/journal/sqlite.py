@@ -11,6 +11,7 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -103,16 +104,34 @@ class SQLite:
             if not self._memory:
                 # Of a new file: rows of about 1 KB leave a sixth of a 4 KB page empty.
                 self._writer.execute("PRAGMA page_size = 8192")
-                mode = self._writer.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-                if mode != "wal":
-                    raise BadURL(f"{self._path} cannot use WAL (it stays {mode!r}); move the file.")
+                self._use_wal()
             self._writer.execute(f"PRAGMA synchronous = {self._synchronous}")
             # A WAL that is used again is cheaper to sync than one that grows (1.4x measured).
             self._writer.execute("PRAGMA wal_autocheckpoint = 256")
-            with self._transaction(self._writer, "BEGIN IMMEDIATE"):
-                migrate(lambda sql: self._writer.execute(sql).fetchall(), FRAGMENTS)
+            self._migrate()
         except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in _LOCKED:
+                raise Unavailable(f"{self._path} stayed locked by another process.") from error
             raise BadURL(f"{self._path} cannot be used as a journal: {error}.") from error
+
+    def _use_wal(self) -> None:
+        """Switch to WAL. SQLite does not wait here for others who open a new file with us."""
+        give_up = time.monotonic() + self._deadline
+        mode = ""
+        while not mode:
+            try:
+                mode = self._writer.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode not in _LOCKED or time.monotonic() > give_up:
+                    raise
+                time.sleep(0.01)
+        if mode != "wal":
+            raise BadURL(f"{self._path} cannot use WAL (it stays {mode!r}); move the file.")
+
+    def _migrate(self) -> None:
+        # Also when nothing is to be migrated: a file that cannot be written is refused here.
+        with self._transaction(self._writer, "BEGIN IMMEDIATE"):
+            migrate(lambda sql: self._writer.execute(sql).fetchall(), FRAGMENTS)
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         with self._writing:
@@ -120,6 +139,7 @@ class SQLite:
 
     def _commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         execute = self._writer.execute
+        self._roll_back()  # what Ctrl-C may have left
         try:
             execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -214,6 +234,7 @@ class SQLite:
 
 
 _ABANDONED: list[sqlite3.Connection] = []
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _AWAY = frozenset(
     (
         sqlite3.SQLITE_BUSY,
