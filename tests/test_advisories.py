@@ -177,7 +177,7 @@ def test_cve_2026_48776_an_id_addresses_its_own_rows_whatever_is_in_it(url: str)
             saver.prune([id], strategy="delete")
             saver.delete_thread(id)
             saver.delete_for_runs([id])
-            saver.copy_thread(id, "u")
+            saver.copy_thread(id, "nobody")
             with pytest.raises(Error):
                 saver.copy_thread(id, id)
             assert saver.get_tuple(config(id)) is None

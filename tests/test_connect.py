@@ -32,8 +32,8 @@ from tests.entries import add, entries, stored
     ("url", "reason"),
     [
         ("", "No database given"),
-        ("agents.db", "is not a journal"),
-        ("mysql://localhost/agents", "is not a journal"),
+        ("agents.db", "is not the start of a database URL"),
+        ("mysql://localhost/agents", "is not the start of a database URL"),
         ("sqlite:agents.db", "names no file"),
         ("sqlite://agents.db", "names no file"),
         ("sqlite:///", "names no file"),

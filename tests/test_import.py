@@ -17,7 +17,7 @@ HOME = Path(perdure.__file__).parent
 
 # A module imports from the layers above its own, and from its own.
 LAYERS = [
-    {"errors"},
+    {"errors", "allowlist"},
     {"seal", "shapes", "kinds"},
     {"codec"},
     {"journal.op", "journal.probe", "journal.sql", "journal.migrate"},

@@ -23,6 +23,7 @@ from langgraph.graph.message import add_messages
 
 from perdure.checkpoint.cells import DICT_CHANGE, LIST_CHANGE, Ref
 from perdure.checkpoint.rows import where_value
+from perdure.errors import Error
 from perdure.saver import Saver
 from perdure.seal import Checksum
 from tests.scripts import Graph, plain
@@ -222,7 +223,7 @@ def test_pruning_by_age_keeps_what_is_younger_and_what_it_is_made_of(sqlite_url:
         assert snapshots(graph, "a") == {ids[-1]: before[ids[-1]]}
 
 
-def test_pruning_touches_no_other_thread_and_all_of_them_when_none_is_named(url: str) -> None:
+def test_pruning_touches_no_other_thread_and_all_of_them_only_by_age(url: str) -> None:
     with Saver(url) as saver:
         graph = chat(saver)
         for thread in ("a", "b"):
@@ -232,9 +233,11 @@ def test_pruning_touches_no_other_thread_and_all_of_them_when_none_is_named(url:
         saver.prune(["a", "nobody"])
         assert len(snapshots(graph, "a")) == 1
         assert snapshots(graph, "b") == before
-        saver.prune()
+        with pytest.raises(Error, match="older_than"):
+            saver.prune()
+        saver.prune(older_than=timedelta(0))
         assert len(snapshots(graph, "b")) == 1
-        saver.prune(strategy="delete")
+        saver.prune(["a", "b"], strategy="delete")
         assert snapshots(graph, "a") == snapshots(graph, "b") == {}
 
 

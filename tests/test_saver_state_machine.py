@@ -320,6 +320,11 @@ class Savers(RuleBasedStateMachine):
         if name == other:
             return
         here, there = self.thread(name), self.thread(other)
+        if any(thread == there for thread, _, _ in self.model.entries):
+            for side in self.sides:
+                with pytest.raises(perdure.Error, match="already"):
+                    side.saver.copy_thread(here, there)
+            return
         for (thread, ns, id), entry in list(self.model.entries.items()):
             if thread == here:
                 self.model.entries[there, ns, id] = copy.deepcopy(entry)

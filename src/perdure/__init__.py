@@ -1,8 +1,10 @@
-"""perdure: a durable runtime for LangGraph and LangMem agents."""
+"""perdure: a durable runtime for LangGraph agents."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from perdure.allowlist import ask_graphs_for_their_types
 
 if TYPE_CHECKING:
     from perdure.errors import Error as Error
@@ -12,6 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["Error", "Saver", "connect"]
 
 _HOME = {"Error": "perdure.errors", "Saver": "perdure.saver", "connect": "perdure.journal"}
+
+
+# Now, if LangGraph is here already: a subgraph may be compiled before a saver is made.
+ask_graphs_for_their_types()
 
 
 def __getattr__(name: str) -> Any:

@@ -59,7 +59,7 @@ class TypeNotAllowed(Error):
         super().__init__(
             f"{where}: the type {module}.{name} is not allowed. If it is yours, pass it: "
             f"Saver(..., allow=[{name}]). (A model, dataclass or enum named in the graph's state "
-            "schema is allowed by itself.)"
+            "schema is allowed by itself, if perdure.Saver was imported before it was compiled.)"
         )
         self.module, self.name, self.where = module, name, where
 

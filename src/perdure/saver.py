@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, cast
 from weakref import WeakSet
 
-import langgraph._internal._serde as langgraph_serde
+import langgraph._internal._serde  # noqa: F401 (the switch for ask_graphs_for_their_types)
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
@@ -36,6 +36,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 
+from perdure.allowlist import ask_graphs_for_their_types
 from perdure.checkpoint.lanes import Lanes
 from perdure.checkpoint.ops import Place, check_text
 from perdure.checkpoint.prune import Pruner
@@ -126,8 +127,12 @@ class Saver(BaseCheckpointSaver[int]):
             else:
                 self._journal.flush()
 
-    def __enter__(self) -> Saver:
+    def setup(self) -> None:
+        """Open the database and bring its schema up to date now. Otherwise the first use does."""
         _ = self.journal
+
+    def __enter__(self) -> Saver:
+        self.setup()
         return self
 
     def __exit__(
@@ -152,10 +157,10 @@ class Saver(BaseCheckpointSaver[int]):
     # -- LangGraph's interface: who drives
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self._run(self._reader.get_tuple(_place(config)))
+        return self._run(self._reader.get_tuple(_place(config), _is_running(config)))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._arun(self._reader.get_tuple(_place(config)))
+        return await self._arun(self._reader.get_tuple(_place(config), _is_running(config)))
 
     def list(
         self,
@@ -317,10 +322,11 @@ class Saver(BaseCheckpointSaver[int]):
         strategy: str = "keep_latest",
         older_than: timedelta | None = None,
     ) -> None:
-        """Delete checkpoints of these threads, or of all when None.
+        """Delete checkpoints of these threads.
 
         `keep_latest` keeps the newest checkpoint of each namespace and whatever it is rebuilt
-        from; with `older_than` also everything younger than that. `delete` keeps nothing.
+        from; with `older_than` also everything younger than that. `delete` keeps nothing. All
+        threads are meant when none are named; that is only allowed with `older_than`.
         """
         self._run(
             self._pruner.prune(
@@ -409,24 +415,16 @@ class _Serde:
         return self._codec.decode(data[1], "value")
 
 
-def _ask_graphs_for_their_types() -> None:
-    """Make LangGraph tell savers the types of a graph's schemas when it is compiled.
-
-    LangGraph has this for its own strict mode and reads the switch at every compile. It only
-    calls `with_allowlist`, which leaves a saver with LangGraph's own serializer as it was.
-    """
-    langgraph_serde.STRICT_MSGPACK_ENABLED = True  # type: ignore[attr-defined]
-
-
 # Now, and not when a saver is made: a subgraph may be compiled before that.
-_ask_graphs_for_their_types()
+ask_graphs_for_their_types()
 
 
 def _place(config: RunnableConfig) -> Place:
-    wanted = config["configurable"]
-    if "thread_id" not in wanted:
+    wanted = config.get("configurable") or {}
+    given = wanted.get("thread_id")
+    if given is None or given == "":
         raise Error("The config names no thread: pass {'configurable': {'thread_id': ...}}.")
-    thread_id = check_text("thread_id", str(wanted["thread_id"]))
+    thread_id = check_text("thread_id", str(given))
     ns = wanted.get("checkpoint_ns") or ""
     id = wanted.get("checkpoint_id") or None
     if ns:
@@ -436,7 +434,14 @@ def _place(config: RunnableConfig) -> Place:
     return Place(thread_id, ns, id)
 
 
+def _is_running(config: RunnableConfig) -> bool:
+    """Whether a run of a graph asks, and not somebody who looks at its state."""
+    return "__pregel_runtime" in config["configurable"]
+
+
 def _texts(name: str, values: Iterable[Any]) -> list[str]:
+    if isinstance(values, str):
+        raise Error(f"A list of {name}s is wanted, not the one text {values!r}.")
     return [check_text(name, str(value)) for value in values]
 
 

@@ -83,7 +83,10 @@ class AesGcm:
         try:
             return cipher.decrypt(data[end : end + 12], data[end + 12 :], (where + beside).encode())
         except InvalidTag:
-            raise Damaged(where, "it fails authentication under its key") from None
+            reason = (
+                f"it fails authentication, or key {key_id!r} is not the one it was written with"
+            )
+            raise Damaged(where, reason) from None
 
 
 def _crc(data: bytes, where: str) -> bytes:

@@ -293,7 +293,9 @@ def _shape(cls: Any) -> Plan:
     if cls.__module__.startswith("langgraph.") and (slots := _slots(cls)):
         return SlotsPlan(cls, slots, dataclass=False)
     raise Unserializable(
-        "", f"{cls.__name__} is neither a pydantic model, dataclass, enum nor namedtuple"
+        "",
+        f"{cls.__name__} is neither a pydantic model, dataclass, enum nor namedtuple; keep it "
+        "outside the state",
     )
 
 

@@ -35,6 +35,7 @@ INLINE = 64
 WHOLE, LIST, LIST_CHANGE, DICT, DICT_CHANGE = range(5)
 _ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
 _DICT_OF = attrgetter("__dict__")
+_EXTRA_OF = attrgetter("__pydantic_extra__")
 
 
 class Ref(NamedTuple):
@@ -67,12 +68,16 @@ class Elements:
 
     def untouched(self) -> bool:
         """No message was changed in place since it was stored or loaded."""
-        if self.messages == len(self.objects):
-            return list(map(_DICT_OF, self.objects)) == self.pristine
-        return not self.messages or all(
-            was is None or obj.__dict__ == was
-            for obj, was in zip(self.objects, self.pristine, strict=True)
-        )
+        if not self.messages:
+            return True
+        messages = [obj for obj in self.objects if isinstance(obj, BaseMessage)]
+        pristine = self.pristine
+        if len(messages) < len(pristine):
+            pristine = [was for was in pristine if was is not None]
+        try:
+            return list(map(_DICT_OF, messages)) == pristine and not any(map(_EXTRA_OF, messages))
+        except Exception:  # a field whose comparison is not a truth value, such as an array
+            return False
 
 
 @dataclass(slots=True)
@@ -96,11 +101,17 @@ class Stored(NamedTuple):
 
 
 def store(
-    codec: Codec, channel: str, value: Any, before: Cell | None, returned: set[int], step: int
+    codec: Codec,
+    channel: str,
+    value: Any,
+    before: Cell | None,
+    returned: set[int] | None,
+    step: int,
 ) -> Stored:
     """Find the least that must be stored for `value`, given where it was before.
 
-    `returned` are the ids of objects that a node returned in this step.
+    `returned` are the ids of all objects that tasks returned for this channel in this step; None
+    when that is not known, and then everything is compared by its bytes.
     """
     if value is None:
         return _NONE
@@ -122,7 +133,12 @@ _NONE = Stored(Cell(1, hash(b"\xc0"), inline=b"\xc0"), None, ())
 
 
 def _store_elements(
-    codec: Codec, channel: str, value: Any, before: Cell | None, returned: set[int], step: int
+    codec: Codec,
+    channel: str,
+    value: Any,
+    before: Cell | None,
+    returned: set[int] | None,
+    step: int,
 ) -> Stored:
     if type(value) is list:
         items = value
@@ -141,6 +157,7 @@ def _store_elements(
         if (
             grown >= 0
             and last.trusted
+            and returned is not None
             and returned.isdisjoint(last.ids)
             and all(map(is_, last.objects, items))
         ):
@@ -187,7 +204,7 @@ class _Change(NamedTuple):
 
 
 def _change(
-    items: list[Any], last: Elements, returned: set[int], encode: Callable[[int], bytes]
+    items: list[Any], last: Elements, returned: set[int] | None, encode: Callable[[int], bytes]
 ) -> _Change | None:
     """How `items` came about from `last`, or None when storing all of it is better."""
     old = last.objects
@@ -196,7 +213,8 @@ def _change(
         drop = next((n for n, obj in enumerate(old) if obj is items[0]), 0)
     kept, hashes = old[drop:], last.hashes[drop:]
     overlap = min(len(kept), len(items))
-    suspects = returned & last.ids
+    trusted = last.trusted and returned is not None
+    suspects = returned & last.ids if returned else ()
     encoded: dict[int, bytes] = {}
 
     def bytes_of(n: int) -> bytes:
@@ -205,7 +223,7 @@ def _change(
         return encoded[n]
 
     def same(was: int, n: int) -> bool:
-        if kept[was] is items[n] and last.trusted and id(items[n]) not in suspects:
+        if kept[was] is items[n] and trusted and id(items[n]) not in suspects:
             return True
         return hashes[was] == hash(bytes_of(n))
 
@@ -254,7 +272,7 @@ def _store_change(
             size += len(data) - last.sizes[n]
             last.objects[n], last.hashes[n], last.sizes[n] = obj, hash(data), len(data)
             last.pristine[n] = _snapshot(obj)
-            last.trusted = last.trusted and _is_trusted(obj)
+            last.trusted = last.trusted and is_trusted(obj)
         last.ids = set(map(id, last.objects))
         last.messages = sum(isinstance(obj, BaseMessage) for obj in last.objects)
     last.objects[start:start] = objects
@@ -262,7 +280,7 @@ def _store_change(
     last.sizes[start:start] = map(len, encoded)
     last.pristine[start:start] = map(_snapshot, objects)
     last.ids.update(map(id, objects))
-    last.trusted = last.trusted and all(map(_is_trusted, objects))
+    last.trusted = last.trusted and all(map(is_trusted, objects))
     last.messages += sum(isinstance(obj, BaseMessage) for obj in objects)
     last.stored += len(body)
     cell = Cell(size, 0, ref=Ref(channel, ref.chain, ref.seq + 1, step), elements=last)
@@ -288,15 +306,18 @@ def _elements(kind: type, objects: list[Any], encoded: Sequence[bytes], stored: 
         sizes=list(map(len, encoded)),
         stored=stored,
         kind=kind,
-        trusted=all(map(_is_trusted, objects)),
+        trusted=all(map(is_trusted, objects)),
         ids=set(map(id, objects)),
         pristine=pristine,
         messages=len(pristine) - pristine.count(None),
     )
 
 
-def _is_trusted(value: Any) -> bool:
-    return type(value) in _ATOMS or isinstance(value, BaseMessage)
+def is_trusted(value: Any) -> bool:
+    """Whether an element is unchanged as long as it is the same object and was not returned."""
+    if isinstance(value, BaseMessage):
+        return not value.__pydantic_extra__
+    return type(value) in _ATOMS
 
 
 def _snapshot(value: Any) -> dict[str, Any] | None:

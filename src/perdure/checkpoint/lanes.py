@@ -7,6 +7,7 @@ values whole and the next load read them from the journal.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,8 @@ class Tip:
 
     size: int
     """Bytes of all its values."""
+    lent: bool = False
+    """Somebody outside of a run has the very objects of its cells."""
 
 
 class Part:
@@ -88,6 +91,8 @@ class Lane:
     """Checkpoints at which a task asked a question or failed: the run will hand back there."""
     weight: int = 0
     """Bytes of the tip, as last told to the lanes."""
+    kept: bool = True
+    """Still among the lanes."""
 
     def arrive(self, checkpoint_id: str, writes: Writes, *, leaves: bool = False) -> None:
         if leaves:
@@ -116,6 +121,18 @@ class Lanes:
         self._lock = threading.Lock()
         self._lanes: OrderedDict[tuple[str, str], Lane] = OrderedDict()
         self._total = 0
+        self._stamp = 0
+
+    def stamp(self) -> int:
+        """A number for a call of put_writes: later calls have larger ones."""
+        with self._lock:
+            self._stamp = max(self._stamp + 1, time.time_ns())
+            return self._stamp
+
+    def saw_stamp(self, stamp: int) -> None:
+        """Another process, whose clock may be ahead, gave this number."""
+        with self._lock:
+            self._stamp = max(self._stamp, stamp)
 
     def get(self, thread_id: str, ns: str) -> Lane:
         key = (thread_id, ns)
@@ -139,15 +156,20 @@ class Lanes:
         if abs(size - lane.weight) < 65_536:
             return
         with self._lock:
-            self._total += size - lane.weight
-            lane.weight = size
-            self._shrink()
+            if lane.kept:
+                self._total += size - lane.weight
+                lane.weight = size
+                self._shrink()
 
     def forget(self, thread_id: str) -> None:
         with self._lock:
             for key in [key for key in self._lanes if key[0] == thread_id]:
-                self._total -= self._lanes.pop(key).weight
+                self._drop(self._lanes.pop(key))
 
     def _shrink(self) -> None:
         while self._lanes and (len(self._lanes) > self._most or self._total > self._most_bytes):
-            self._total -= self._lanes.popitem(last=False)[1].weight
+            self._drop(self._lanes.popitem(last=False)[1])
+
+    def _drop(self, lane: Lane) -> None:
+        lane.kept = False
+        self._total -= lane.weight

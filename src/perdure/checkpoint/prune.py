@@ -47,6 +47,8 @@ class Pruner:
     ) -> Plan[None]:
         if strategy not in ("keep_latest", "delete"):
             raise Error(f"prune: strategy={strategy!r}; use 'keep_latest' or 'delete'.")
+        if thread_ids is None and older_than is None:
+            raise Error("prune: name the threads, or pass older_than= to prune all of them by age.")
         now = time.time_ns() // 1_000_000
         limit = now + 1 if older_than is None else now - older_than // timedelta(milliseconds=1)
         for thread_id in (yield ops.threads()) if thread_ids is None else thread_ids:
@@ -113,9 +115,11 @@ class Pruner:
         return set(self._rows.open_state(line.state, where, beside).unfinished)
 
     def copy_thread(self, source: str, target: str) -> Plan[None]:
-        """Copy a thread whole. What the target had stays, but for the same checkpoints."""
+        """Copy a thread whole, to one that does not exist yet."""
         if source == target:
             raise Error(f"copy_thread: source and target are both {source!r}.")
+        if (yield ops.outline(target)):
+            raise Error(f"copy_thread: there is a thread {target!r} already; delete it first.")
         checkpoints, values, writes = yield ops.whole_thread(source)
         statements = [self._copied_value(row, source, target) for row in values]
         statements += [self._copied_writes(row, source, target) for row in writes]

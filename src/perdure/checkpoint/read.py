@@ -31,7 +31,7 @@ from perdure.checkpoint.rows import (
     where_checkpoint,
     where_writes,
 )
-from perdure.errors import Damaged
+from perdure.errors import Damaged, Error
 from perdure.journal import Op
 
 T = TypeVar("T")
@@ -59,6 +59,8 @@ class Search(NamedTuple):
         before: RunnableConfig | None,
         limit: int | None,
     ) -> Search:
+        if config is not None and not config.get("configurable"):
+            raise Error("The config names no thread. To list all threads, pass None.")
         wanted = config["configurable"] if config else {}
         thread_id = wanted.get("thread_id")
         edge = before["configurable"].get("checkpoint_id") if before else None
@@ -93,25 +95,29 @@ class Reader:
     def __init__(self, rows: Rows, lanes: Lanes) -> None:
         self._rows, self._lanes = rows, lanes
 
-    def get_tuple(self, place: Place) -> Plan[CheckpointTuple | None]:
-        for attempt in range(2):
+    def get_tuple(self, place: Place, running: bool) -> Plan[CheckpointTuple | None]:
+        """The checkpoint at a place. `running` says that it is a run that goes on from it."""
+        before = None
+        while True:
             row, writes = yield ops.checkpoint_at(*place)
             if row is None:
                 return None
+            for one in writes:
+                self._lanes.saw_stamp(one.stamp)
             try:
-                return (yield from self._load(row, writes, remember=True, newest=place.id is None))
+                return (yield from self._load(row, writes, place.id is None, running))
             except Damaged:
-                # Deleted between the two reads, or really damaged: the second look tells.
-                if attempt:
+                # Deleted between the two reads, or really damaged: a second look tells.
+                if before == (row.id, row.step):
                     raise
-        return None  # pragma: no cover
+                before = (row.id, row.step)
 
     def _load(
         self,
         row: CheckpointRow,
         writes: Sequence[WritesRow],
-        remember: bool = False,
         newest: bool = False,
+        running: bool = False,
     ) -> Plan[CheckpointTuple]:
         where = where_checkpoint(row.thread_id, row.ns, row.id)
         codec = self._rows.codec
@@ -121,7 +127,8 @@ class Reader:
         lane = self._lanes.touch(row.thread_id, row.ns)
         with lane.changed:
             before = lane.tip
-            if remember and before is not None and (before.id, before.step) == (row.id, row.step):
+            known = before is not None and (before.id, before.step) == (row.id, row.step)
+            if running and known and before is not None and not before.lent:
                 for channel, cell in before.cells.items():
                     if (kept := cell.elements) is not None and kept.trusted and kept.untouched():
                         values[channel], found[channel] = [*kept.objects], cell
@@ -130,10 +137,11 @@ class Reader:
             for channel, (value, cell) in (yield from self._values(row, missing, where)).items():
                 values[channel], found[channel] = value, cell
         pending = yield from self._pending(row, writes)
-        if remember and (newest or before is None):
+        if (running and newest) or before is None:
             size = sum(cell.size for cell in found.values())
             seen = {node: {**versions} for node, versions in state.seen.items()}  # LangGraph's own
-            tip = Tip(row.id, row.step, found, seen, len(values.get(TASKS) or ()), size)
+            sends = len(values.get(TASKS) or ())
+            tip = Tip(row.id, row.step, found, seen, sends, size, lent=not running)
             with lane.changed:
                 if lane.tip is before:  # else somebody went on meanwhile, with those cells
                     lane.move(tip)
@@ -244,6 +252,14 @@ class Reader:
         self, place: Place, channels: Sequence[str]
     ) -> Plan[Mapping[str, DeltaChannelHistory]]:
         """What each channel's ancestors wrote, back to the nearest one with a value."""
+        try:
+            return (yield from self._delta_history(place, channels))
+        except Damaged:  # deleted meanwhile, or really damaged
+            return (yield from self._delta_history(place, channels))
+
+    def _delta_history(
+        self, place: Place, channels: Sequence[str]
+    ) -> Plan[Mapping[str, DeltaChannelHistory]]:
         row, _ = yield ops.checkpoint_at(*place)
         history: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -63,8 +62,6 @@ class Writer:
 
     def __init__(self, rows: Rows, lanes: Lanes, max_bytes: int) -> None:
         self._rows, self._lanes, self._max_bytes = rows, lanes, max_bytes
-        self._stamping = threading.Lock()
-        self._stamp = 0
 
     def put(
         self,
@@ -83,7 +80,8 @@ class Writer:
         `arriving` says that they may still be on their way, and that this thread may wait. Tells
         also whether a question or an error at this checkpoint was here before it.
         """
-        lane = self._lanes.get(place.thread_id, place.ns)
+        check_text("checkpoint_id", checkpoint["id"])
+        lane = self._lanes.touch(place.thread_id, place.ns)
         with lane.putting:
             with lane.changed:
                 tip = lane.tip if lane.tip is not None and lane.tip.id == place.id else None
@@ -123,7 +121,7 @@ class Writer:
         known = tip.cells if tip is not None else {}
         values = checkpoint["channel_values"]
         parts = [entry for one in written for entry in one.parts]
-        returned = {part.key for _, part in parts}
+        returned = _returned(parts)
         found: dict[str, Cell] = {}
         statements: list[Statement] = []
         shared: list[tuple[Part, Ref, int]] = []
@@ -134,7 +132,7 @@ class Writer:
                 continue
             _quoted(channel)  # refuses a name that a database cannot hold
             cell, body, inserted = cells.store(
-                self._rows.codec, channel, value, before, returned, step
+                self._rows.codec, channel, value, before, returned.get(channel), step
             )
             found[channel] = cell
             if body is not None and cell.ref is not None:
@@ -143,7 +141,9 @@ class Writer:
                 if parts:
                     shared += _homes(parts, channel, cell.ref, inserted)
         merged = get_checkpoint_metadata(config, metadata)
-        run_id = None if merged.get("run_id") is None else str(merged["run_id"])
+        run_id = None
+        if merged.get("run_id") is not None:
+            run_id = check_text("run_id", str(merged["run_id"]))
         refs = _to_json([cell.ref for cell in found.values() if cell.ref is not None])
         beside = beside_state(parent_id, run_id, step, refs)
         state = self._rows.close_state(checkpoint, merged, found, where, beside)
@@ -220,18 +220,16 @@ class Writer:
                 (WRITES_IDX_MAP.get(channel, n), channel, self._parts(channel, value))
                 for n, (channel, value) in enumerate(writes)
             ]
+            held = Writes(task_id, entries)
+            size = sum([len(part.data) for _, part in held.parts])
+            if size > self._max_bytes:
+                where = where_checkpoint(thread_id, ns, str(checkpoint_id))
+                raise TooLarge(f"The writes of task {task_id} at {where}", size, self._max_bytes)
         except Exception:
             with lane.changed:  # nobody is to wait for what is refused
                 lane.arrive(str(checkpoint_id), Writes(task_id, [], refused=True))
             raise
-        held = Writes(task_id, entries)
-        size = sum([len(part.data) for _, part in held.parts])
-        if size > self._max_bytes:
-            where = where_checkpoint(thread_id, ns, str(checkpoint_id))
-            raise TooLarge(f"The writes of task {task_id} at {where}", size, self._max_bytes)
-        with self._stamping:
-            # Unique and increasing in this process, and almost surely among all of them.
-            self._stamp = stamp = max(self._stamp + 1, time.time_ns())
+        stamp = self._lanes.stamp()
         op = self._writes_op(thread_id, ns, str(checkpoint_id), held, task_path, stamp)
         with lane.changed:
             ticket = journal.defer(op, hold=hold)
@@ -280,6 +278,23 @@ class Writer:
             key=Statement("find_writes", row),
             prepare=forget,
         )
+
+
+def _returned(parts: Sequence[tuple[str, Part]]) -> dict[str, set[int]]:
+    """By channel, the ids of the objects that tasks returned for it in this step.
+
+    Only channels for which that is all they returned: what is inside of something else, such as
+    an `Overwrite`, cannot be told, and then nothing is trusted to be unchanged.
+    """
+    found: dict[str, set[int]] = {}
+    opaque = set()
+    for channel, part in parts:
+        found.setdefault(channel, set()).add(part.key)
+        if not cells.is_trusted(part.obj):
+            opaque.add(channel)
+    for channel in opaque:
+        del found[channel]
+    return found
 
 
 def _nothing(rows: object) -> None:

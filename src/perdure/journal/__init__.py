@@ -36,6 +36,8 @@ def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
         raise BadURL(
             "No database given: pass a URL such as sqlite:///agents.db, or set PERDURE_URL."
         )
+    if not isinstance(url, str):
+        raise BadURL(f"A database is named by a URL such as sqlite:///agents.db, not by {url!r}.")
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
         from perdure.journal.sqlite import SQLite
@@ -49,8 +51,9 @@ def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
             raise BadURL("PostgreSQL needs the extra: pip install 'perdure[postgres]'") from error
         return Journal(Postgres(url, deadline=deadline))
     raise BadURL(
-        f"{url!r} is not a journal. Use sqlite:///path, sqlite:////absolute/path, "
-        "sqlite:///:memory: or postgresql://user@host/database."
+        f"{scheme or url!r} is not the start of a database URL perdure knows. Use "
+        "sqlite:///agents.db, sqlite:////absolute/path.db, sqlite:///:memory: or "
+        "postgresql://user@host/database, without a +driver."
     )
 
 

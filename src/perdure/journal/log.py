@@ -19,6 +19,7 @@ import time
 import weakref
 from collections import deque
 from contextlib import suppress
+from multiprocessing.util import Finalize, register_after_fork
 from typing import Any, TypeVar
 
 from perdure.errors import Closed, Unavailable
@@ -27,7 +28,10 @@ from perdure.journal.op import Backend, Op
 
 T = TypeVar("T")
 
-_CLOSED = "This journal is closed; open it again with perdure.connect(url)."
+_CLOSED = (
+    "This journal is closed: its `with` block ended, or close() was called. Keep it open for as "
+    "long as it is used, or make a new Saver and compile the graph with that."
+)
 
 INTERVAL = 0.02
 """Seconds after which an operation nobody waits for is committed."""
@@ -60,6 +64,7 @@ class Journal:
         self._committing = threading.Lock()
         self._changed = threading.Condition()
         self._due: float | None = None
+        self._held = False
         self._clock: threading.Thread | None = None
 
     # -- what callers use
@@ -81,7 +86,8 @@ class Journal:
     def defer(self, op: Op[T], *, hold: bool = False) -> Ticket[T]:
         """Take `op` into the queue. With `hold`, the clock lets it lie a while longer."""
         ticket = self._take(op, waited=False)
-        if self._due is None:
+        if self._due is None or (self._held and not hold):
+            self._held = hold
             self._wake(HOLD if hold else self._interval)
         return ticket
 
@@ -130,6 +136,7 @@ class Journal:
         finally:
             _OPEN.discard(self)
             with self._changed:
+                _BUSY.discard(self)
                 self._changed.notify_all()
             self._backend.close()
 
@@ -226,11 +233,13 @@ class Journal:
             if self._due is None or due < self._due:
                 self._due = due
                 self._changed.notify()
+            _BUSY.add(self)
             if self._clock is None:
-                self._clock = threading.Thread(
+                clock = threading.Thread(
                     target=_keep_time, args=(weakref.ref(self),), name="perdure", daemon=True
                 )
-                self._clock.start()
+                clock.start()
+                self._clock = clock
 
     def _keep_time_once(self) -> bool:
         """Wait for the next due time and commit. False when it is time to stop."""
@@ -244,6 +253,9 @@ class Journal:
             self._due = None
         with self._committing:
             self._commit_queue()
+        with self._changed:
+            if not self._queue and self._due is None:
+                _BUSY.discard(self)
         if self._queue:
             self._wake(self._interval if self._committer.away is None else RETRY)
         return True
@@ -262,6 +274,13 @@ def _resolve(futures: list[asyncio.Future[None]]) -> None:
 
 
 _OPEN: weakref.WeakSet[Journal] = weakref.WeakSet()
+_BUSY: set[Journal] = set()
+"""Journals the clock has work for: kept, as nobody else may remember what is queued."""
+
+
+def _close_in_children(_: object = None) -> None:
+    # A child of multiprocessing ends without atexit, but with its own finalizers.
+    Finalize(None, _close_all, exitpriority=100)
 
 
 @atexit.register
@@ -271,3 +290,7 @@ def _close_all() -> None:
             journal.close()
         except Exception:
             logging.getLogger("perdure").exception("Operations queued at exit are not stored.")
+
+
+_close_in_children()
+register_after_fork(_close_in_children, _close_in_children)
