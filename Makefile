@@ -21,6 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	  echo 'perdure needs Python 3.11 or newer, which "$(PYTHON)" is not. Name one: make install PYTHON=python3.12'; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo '"$(PYTHON)" cannot make a virtual environment. On Debian or Ubuntu: apt install python3-venv'; exit 1; }
+	@echo 'Setting up .venv, the first time in about a minute ...'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[all,dev]'

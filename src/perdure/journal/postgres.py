@@ -21,7 +21,7 @@ from perdure.journal import probe
 from perdure.journal.migrate import is_current, migrate
 from perdure.journal.op import Ambiguous, Refused, Row, Statement
 from perdure.journal.pool import Connection, Pool, ReadOnly
-from perdure.journal.sql import render
+from perdure.journal.sql import has_rows, render
 
 FRAGMENTS = {
     "text": 'TEXT COLLATE "C"',
@@ -41,7 +41,9 @@ class Postgres:
     def __init__(self, url: str, *, deadline: float = 30.0) -> None:
         self._url, self._deadline = url, deadline
         self._place = _without_password(url)
-        self._sql = {name: _placeholders(sql) for name, sql in render(FRAGMENTS).items()}
+        self._sql = {
+            name: (_placeholders(sql), has_rows(sql)) for name, sql in render(FRAGMENTS).items()
+        }
         self._pool = Pool(url, size=CONNECTIONS, deadline=deadline)
         try:
             self._prepare()
@@ -115,20 +117,25 @@ class Postgres:
     def _pipeline(
         self, connection: Connection, begin: bytes, statements: Sequence[Statement]
     ) -> list[list[Row]]:
-        with connection.pipeline():
-            connection.execute(begin)
-            cursors = [self._execute(connection, *statement) for statement in statements]
+        with connection.pipeline(), connection.cursor() as silent:
+            silent.execute(begin)
+            cursors = [self._execute(connection, silent, *statement) for statement in statements]
             if begin is _WRITE:
                 probe.at("commit.before")
-            connection.execute(b"COMMIT")
-        rows = [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+            silent.execute(b"COMMIT")
+        rows = [[] if cursor is silent else cursor.fetchall() for cursor in cursors]
         if begin is _WRITE:
             probe.at("commit.after")
         return rows
 
-    def _execute(self, connection: Connection, name: str, params: Any) -> psycopg.Cursor[Any]:
+    def _execute(
+        self, connection: Connection, silent: psycopg.Cursor[Any], name: str, params: Any
+    ) -> psycopg.Cursor[Any]:
+        """Send a statement. All that give no rows share one cursor, which is cheaper."""
+        sql, returns = self._sql[name]
         probe.at(f"{name}.before")
-        cursor = connection.execute(self._sql[name], params)
+        cursor = connection.cursor() if returns else silent
+        cursor.execute(sql, params)
         probe.at(f"{name}.after")
         return cursor
 

@@ -36,6 +36,11 @@ def positional(sql: str) -> tuple[str, tuple[str, ...]]:
     return re.sub(r":(\w+)", "?", sql), tuple(re.findall(r":(\w+)", sql))
 
 
+def has_rows(sql: str) -> bool:
+    """Whether a statement gives rows."""
+    return sql.startswith(("SELECT", "WITH RECURSIVE")) or "RETURNING" in sql
+
+
 def split(script: str) -> list[str]:
     """The statements of a migration, which end at a semicolon at the end of a line."""
     return [

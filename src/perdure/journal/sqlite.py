@@ -21,7 +21,7 @@ from perdure.errors import BadURL, Unavailable
 from perdure.journal import probe
 from perdure.journal.migrate import migrate
 from perdure.journal.op import Ambiguous, Refused, Row, Statement
-from perdure.journal.sql import positional, render
+from perdure.journal.sql import has_rows, positional, render
 
 OLDEST = (3, 39, 0)
 FRAGMENTS = {
@@ -257,7 +257,7 @@ def _is_away(error: sqlite3.OperationalError) -> bool:
 def _bound(sql: str) -> tuple[str, Callable[[Mapping[str, Any]], tuple[Any, ...]], bool]:
     """A statement for `execute`, what takes its values from the parameters, has it rows."""
     text, names = positional(sql)
-    returns = text.lstrip().startswith(("SELECT", "WITH RECURSIVE")) or "RETURNING" in text
+    returns = has_rows(text)
     if len(names) > 1:
         return text, itemgetter(*names), returns
     return text, lambda params: tuple(params[name] for name in names), returns
