@@ -26,6 +26,7 @@ LAYERS = [
     {"checkpoint"},
     {"checkpoint.cells", "checkpoint.lanes", "checkpoint.ops", "checkpoint.rows"},
     {"checkpoint.write", "checkpoint.read", "checkpoint.prune"},
+    {"checkpoint.config"},
     {"saver"},
 ]
 LAYER = {name: n for n, names in enumerate(LAYERS) for name in names}

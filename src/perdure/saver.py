@@ -34,13 +34,14 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
 )
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from perdure.allowlist import ask_graphs_for_their_types
+from perdure.checkpoint.config import config_of, hands_back, is_running, place_of, texts
 from perdure.checkpoint.lanes import Lanes
-from perdure.checkpoint.ops import Place, check_text
+from perdure.checkpoint.ops import check_text
 from perdure.checkpoint.prune import Pruner
-from perdure.checkpoint.read import Plan, Reader, Search, configurable
+from perdure.checkpoint.read import Plan, Reader, Search
 from perdure.checkpoint.rows import Rows
 from perdure.checkpoint.write import Writer
 from perdure.codec import Codec
@@ -157,10 +158,10 @@ class Saver(BaseCheckpointSaver[int]):
     # -- LangGraph's interface: who drives
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self._run(self._reader.get_tuple(_place(config), _is_running(config)))
+        return self._run(self._reader.get_tuple(place_of(config), is_running(config)))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._arun(self._reader.get_tuple(_place(config), _is_running(config)))
+        return await self._arun(self._reader.get_tuple(place_of(config), is_running(config)))
 
     def list(
         self,
@@ -198,7 +199,7 @@ class Saver(BaseCheckpointSaver[int]):
     ) -> RunnableConfig:
         if ticket := self._put(config, checkpoint, metadata, new_versions, blocking=True):
             self.journal.wait(ticket)
-        return _config_of(config, checkpoint["id"])
+        return config_of(config, checkpoint["id"])
 
     async def aput(
         self,
@@ -209,7 +210,7 @@ class Saver(BaseCheckpointSaver[int]):
     ) -> RunnableConfig:
         if ticket := self._put(config, checkpoint, metadata, new_versions, blocking=False):
             await self.journal.await_(ticket)
-        return _config_of(config, checkpoint["id"])
+        return config_of(config, checkpoint["id"])
 
     def _put(
         self,
@@ -221,7 +222,7 @@ class Saver(BaseCheckpointSaver[int]):
         blocking: bool,
     ) -> Ticket[None] | None:
         """Queue a checkpoint. Gives the ticket if its durability is to be waited for."""
-        place = _place(config)
+        place = place_of(config)
         journal = self.journal
         asked = config["configurable"].get("__pregel_durability")
         mode = "sync" if asked == "sync" else self.durability
@@ -238,7 +239,7 @@ class Saver(BaseCheckpointSaver[int]):
         )
         if mode == "sync" or journal.full:
             return ticket
-        ends = left or (place.ns == "" and _hands_back(checkpoint))
+        ends = left or (place.ns == "" and hands_back(checkpoint))
         return ticket if ends and mode != "async" else None
 
     def put_writes(
@@ -278,7 +279,7 @@ class Saver(BaseCheckpointSaver[int]):
         task_path: str,
     ) -> Ticket[None] | None:
         """Queue the writes of a task. Gives the ticket if they are to be waited for."""
-        place = _place(config)
+        place = place_of(config)
         if place.id is None:
             raise Error(f"put_writes for thread {place.thread_id!r} names no checkpoint_id.")
         check_text("task_id", task_id)
@@ -299,10 +300,10 @@ class Saver(BaseCheckpointSaver[int]):
         await self._arun(self._pruner.delete_thread(check_text("thread_id", str(thread_id))))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        self._run(self._pruner.delete_for_runs(_texts("run_id", run_ids)))
+        self._run(self._pruner.delete_for_runs(texts("run_id", run_ids)))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._arun(self._pruner.delete_for_runs(_texts("run_id", run_ids)))
+        await self._arun(self._pruner.delete_for_runs(texts("run_id", run_ids)))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         self._run(self._copy(source_thread_id, target_thread_id))
@@ -330,7 +331,7 @@ class Saver(BaseCheckpointSaver[int]):
         """
         self._run(
             self._pruner.prune(
-                None if thread_ids is None else _texts("thread_id", thread_ids),
+                None if thread_ids is None else texts("thread_id", thread_ids),
                 strategy,
                 older_than,
             )
@@ -345,7 +346,7 @@ class Saver(BaseCheckpointSaver[int]):
     ) -> None:
         await self._arun(
             self._pruner.prune(
-                None if thread_ids is None else _texts("thread_id", thread_ids),
+                None if thread_ids is None else texts("thread_id", thread_ids),
                 strategy,
                 older_than,
             )
@@ -354,12 +355,12 @@ class Saver(BaseCheckpointSaver[int]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return self._run(self._reader.delta_history(_place(config), channels))
+        return self._run(self._reader.delta_history(place_of(config), channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return await self._arun(self._reader.delta_history(_place(config), channels))
+        return await self._arun(self._reader.delta_history(place_of(config), channels))
 
     def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> Saver:
         """Called by LangGraph with the types of a graph's schemas."""
@@ -417,45 +418,6 @@ class _Serde:
 
 # Now, and not when a saver is made: a subgraph may be compiled before that.
 ask_graphs_for_their_types()
-
-
-def _place(config: RunnableConfig) -> Place:
-    wanted = config.get("configurable") or {}
-    given = wanted.get("thread_id")
-    if given is None or given == "":
-        raise Error("The config names no thread: pass {'configurable': {'thread_id': ...}}.")
-    thread_id = check_text("thread_id", str(given))
-    ns = wanted.get("checkpoint_ns") or ""
-    id = wanted.get("checkpoint_id") or None
-    if ns:
-        check_text("checkpoint_ns", ns)
-    if id is not None:
-        check_text("checkpoint_id", id)
-    return Place(thread_id, ns, id)
-
-
-def _is_running(config: RunnableConfig) -> bool:
-    """Whether a run of a graph asks, and not somebody who looks at its state."""
-    return "__pregel_runtime" in config["configurable"]
-
-
-def _texts(name: str, values: Iterable[Any]) -> list[str]:
-    if isinstance(values, str):
-        raise Error(f"A list of {name}s is wanted, not the one text {values!r}.")
-    return [check_text(name, str(value)) for value in values]
-
-
-def _config_of(config: RunnableConfig, id: str) -> RunnableConfig:
-    wanted = config["configurable"]
-    return configurable(str(wanted["thread_id"]), wanted.get("checkpoint_ns") or "", id)
-
-
-def _hands_back(checkpoint: Checkpoint) -> bool:
-    """Whether, as far as one can see, nothing more is triggered by this checkpoint."""
-    for channel in checkpoint.get("updated_channels") or ():
-        if channel.startswith(("branch:to:", "join:")) or channel in ("__start__", TASKS):
-            return False
-    return True
 
 
 async def _raise(error: Exception) -> None:

@@ -7,6 +7,7 @@
     write   from LangGraph's put and put_writes to operations
     read    from rows back to LangGraph's tuples
     prune   deleting and copying
+    config  what LangGraph's configs and checkpoints say
 
 `perdure.saver` puts LangGraph's interface around it.
 """

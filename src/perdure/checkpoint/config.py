@@ -1,0 +1,53 @@
+"""What LangGraph's configs and checkpoints say, and nothing else in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint
+from langgraph.checkpoint.serde.types import TASKS
+
+from perdure.checkpoint.ops import Place, check_text
+from perdure.checkpoint.read import configurable
+from perdure.errors import Error
+
+
+def place_of(config: RunnableConfig) -> Place:
+    wanted = config.get("configurable") or {}
+    given = wanted.get("thread_id")
+    if given is None or given == "":
+        raise Error("The config names no thread: pass {'configurable': {'thread_id': ...}}.")
+    thread_id = check_text("thread_id", str(given))
+    ns = wanted.get("checkpoint_ns") or ""
+    id = wanted.get("checkpoint_id") or None
+    if ns:
+        check_text("checkpoint_ns", ns)
+    if id is not None:
+        check_text("checkpoint_id", id)
+    return Place(thread_id, ns, id)
+
+
+def is_running(config: RunnableConfig) -> bool:
+    """Whether a run of a graph asks, and not somebody who looks at its state."""
+    return "__pregel_runtime" in config["configurable"]
+
+
+def texts(name: str, values: Iterable[Any]) -> list[str]:
+    if isinstance(values, str):
+        raise Error(f"A list of {name}s is wanted, not the one text {values!r}.")
+    return [check_text(name, str(value)) for value in values]
+
+
+def config_of(config: RunnableConfig, id: str) -> RunnableConfig:
+    wanted = config["configurable"]
+    return configurable(str(wanted["thread_id"]), wanted.get("checkpoint_ns") or "", id)
+
+
+def hands_back(checkpoint: Checkpoint) -> bool:
+    """Whether, as far as one can see, nothing more is triggered by this checkpoint."""
+    for channel in checkpoint.get("updated_channels") or ():
+        if channel.startswith(("branch:to:", "join:")) or channel in ("__start__", TASKS):
+            return False
+    return True
