@@ -254,7 +254,7 @@ def test_two_parametrizations_that_are_called_the_same_are_refused_not_confused(
         ([(1, math.nan), 1], "x"),
         ([s.Level.LOW, {"a": {1: len}}], "x[<Level.LOW: 1>]['a'][1]"),
     ],
-    ids=repr,
+    ids=lambda one: type(one).__name__,
 )
 def test_one_pair_of_a_dict_is_refused_as_the_dict_would_be(
     codec: Codec, pair: list[Any], path: str

@@ -245,7 +245,7 @@ GARBAGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("data", GARBAGE, ids=repr)
+@pytest.mark.parametrize("data", GARBAGE, ids=lambda one: type(one).__name__)
 def test_garbage_with_a_right_checksum_is_damaged(url: str, data: bytes) -> None:
     with Saver(url) as saver:
         put(saver, {"x": LONG})
