@@ -25,7 +25,8 @@ What grows in perdure with the number of messages: at every load it makes sure t
 it still has in memory is what was stored, so that a change in place that no node returned does not
 live on (about half a microsecond a message), and at every put it looks once at each element of a
 list whether it is the same object. Decoding the messages anew would take about four microseconds
-each; trusting them unseen would make the saver's time flat, and is not worth it."""
+each. Trusting them unseen would still leave about 1.4× (measured once by CPU time, on SQLite with
+`auto`), and is not worth it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,6 @@ from typing import Any, Protocol
 
 from perdure.errors import Damaged, Error, WrongKey
 
-PLAIN, ENCRYPTED = 1, 2
-
 
 class Seal(Protocol):
     """Wraps and unwraps one blob.
