@@ -2,6 +2,11 @@
 
 Other processes may use the same file at the same time: each has its own writer, and SQLite's
 lock decides who commits next.
+
+SQLite keeps its locks in the memory of the process, so that a connection inherited by a forked
+process lies to it: locks look taken that nobody holds, and locks it needs look taken by itself.
+So no connection is open while a process forks; both sides open theirs again when they next need
+one.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import sqlite3
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -66,6 +72,7 @@ class SQLite:
     def __init__(self, path: str, *, deadline: float = 30.0, synchronous: str = "full") -> None:
         self._path, self._deadline, self._synchronous = path, deadline, synchronous.upper()
         self._memory = path == ":memory:"
+        self._closed = False
         self._sql = {name: _bound(sql) for name, sql in render(FRAGMENTS).items()}
         if sqlite3.sqlite_version_info < OLDEST:
             raise BadURL(
@@ -74,17 +81,39 @@ class SQLite:
             )
         if not self._memory:
             _check_place(path)
-        self._open()
-
-    def _open(self) -> None:
         self._writing = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
+        self._reading = 0
+        self._reads = threading.Condition()
+        self._open()
+        if not self._memory:
+            _FILES.add(self)
+
+    def _open(self) -> None:
+        self._away = False
         self._writer = self._connect()
         try:
             self._prepare()
         except BaseException:
             self._writer.close()
             raise
+
+    def _let_go(self) -> None:
+        """Before a fork: wait for who uses a connection, keep others from it, close them all."""
+        self._writing.acquire()
+        self._reads.acquire()
+        while self._reading:
+            self._reads.wait()
+        if self._closed:
+            return
+        self._away = True
+        self._writer.close()
+        while self._idle:
+            self._idle.pop().close()
+
+    def _take_up(self) -> None:
+        self._reads.release()
+        self._writing.release()
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -138,6 +167,8 @@ class SQLite:
             return self._commit(statements)
 
     def _commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        if self._away:
+            self._open()
         execute = self._writer.execute
         self._roll_back()  # what Ctrl-C may have left
         try:
@@ -189,26 +220,33 @@ class SQLite:
         if self._memory:
             with self._writing:
                 return self._run(self._writer, statements)
-        connection = self._reader()
         try:
-            with self._transaction(connection, "BEGIN"):
-                rows = self._run(connection, statements)
+            with self._reader() as connection, self._transaction(connection, "BEGIN"):
+                return self._run(connection, statements)
         except sqlite3.OperationalError as error:
-            connection.close()
             raise Unavailable(f"{self._path} cannot be read: {error}.") from error
-        except BaseException:
-            connection.close()
-            raise
-        self._idle.append(connection)
-        return rows
 
-    def _reader(self) -> sqlite3.Connection:
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        with self._reads:
+            self._reading += 1
         try:
-            return self._idle.pop()
-        except IndexError:
-            connection = self._connect()
-            connection.execute("PRAGMA query_only = ON")
-            return connection
+            connection = self._idle.pop() if self._idle else self._new_reader()
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self._idle.append(connection)
+        finally:
+            with self._reads:
+                self._reading -= 1
+                self._reads.notify_all()
+
+    def _new_reader(self) -> sqlite3.Connection:
+        connection = self._connect()
+        connection.execute("PRAGMA query_only = ON")
+        return connection
 
     @contextlib.contextmanager
     def _transaction(self, connection: sqlite3.Connection, begin: str) -> Iterator[None]:
@@ -222,18 +260,34 @@ class SQLite:
         connection.execute("COMMIT")
 
     def reopen(self) -> None:
-        # The parent's connections must neither be used nor closed here.
-        _ABANDONED.extend([self._writer, *self._idle])
-        self._open()
+        if self._memory:
+            self._open()  # the parent's data is the parent's
 
     def close(self) -> None:
         with self._writing:
+            self._closed = True
+            _FILES.discard(self)
             while self._idle:
                 self._idle.pop().close()
             self._writer.close()
 
 
-_ABANDONED: list[sqlite3.Connection] = []
+_FILES: weakref.WeakSet[SQLite] = weakref.WeakSet()
+_forking: list[SQLite] = []
+
+
+def _before_fork() -> None:
+    for file in list(_FILES):
+        _forking.append(file)
+        file._let_go()
+
+
+def _after_fork() -> None:
+    while _forking:
+        _forking.pop()._take_up()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _AWAY = frozenset(
     (
