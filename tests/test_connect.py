@@ -184,10 +184,13 @@ def test_a_wal_of_another_user_is_refused(open_folder: Path) -> None:
     file = open_folder / "agents.db"
     other = connect(f"sqlite:///{file}")
     other.do(add(1))
+    keeps = sqlite3.connect(file)  # ours are closed while a process forks
+    keeps.execute("SELECT count(*) FROM perdure_writes").fetchone()
     file.chmod(0o666)
     for beside in ("agents.db-wal", "agents.db-shm"):
         (open_folder / beside).chmod(0o444)
     as_nobody(refused(file, "agents.db"))
+    keeps.close()
     other.close()
 
 

@@ -4,6 +4,7 @@ swapped for plaintext unnoticed; keys can be rotated."""
 from __future__ import annotations
 
 import operator
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -63,7 +64,7 @@ def test_nothing_of_a_value_can_be_read_in_the_database(url: str) -> None:
         found = everything(url)
         assert SECRET.encode() not in found
         assert (70368744177664).to_bytes(8, "big") not in found
-        assert b"update" not in found
+        assert not re.search(rb"update(?!d_at)", found)  # but for the name of a column
         assert values_of(saver)["small"] == SECRET
         assert [t.metadata["who"] for t in saver.list(None, filter={"who": SECRET})] == [SECRET]  # type: ignore[typeddict-item]
 

@@ -7,13 +7,35 @@ from typing import TYPE_CHECKING, Any
 from perdure.allowlist import ask_graphs_for_their_types
 
 if TYPE_CHECKING:
+    from perdure.agent import ask as ask
+    from perdure.agent import now as now
+    from perdure.agent import random as random
+    from perdure.agent import sleep as sleep
+    from perdure.agent import uuid as uuid
+    from perdure.agent import wait_for as wait_for
     from perdure.errors import Error as Error
+    from perdure.errors import LeaseLost as LeaseLost
     from perdure.journal import connect as connect
+    from perdure.runtime import Runtime as Runtime
     from perdure.saver import Saver as Saver
+    from perdure.types import Retry as Retry
 
-__all__ = ["Error", "Saver", "connect"]
+_HOME = {
+    "Error": "perdure.errors",
+    "LeaseLost": "perdure.errors",
+    "Retry": "perdure.types",
+    "Runtime": "perdure.runtime",
+    "Saver": "perdure.saver",
+    "ask": "perdure.agent",
+    "connect": "perdure.journal",
+    "now": "perdure.agent",
+    "random": "perdure.agent",
+    "sleep": "perdure.agent",
+    "uuid": "perdure.agent",
+    "wait_for": "perdure.agent",
+}
 
-_HOME = {"Error": "perdure.errors", "Saver": "perdure.saver", "connect": "perdure.journal"}
+__all__ = sorted(_HOME)
 
 
 # Now, if LangGraph is here already: a subgraph may be compiled before a saver is made.

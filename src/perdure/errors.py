@@ -92,3 +92,111 @@ class WrongKey(Error):
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where} cannot be opened: {reason}")
         self.where, self.reason = where, reason
+
+
+class LeaseLost(BaseException):
+    """Another worker drives this run now. Nothing of what this one still does is stored.
+
+    Not an `Exception`: the code of an agent must not catch it and go on.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"Run {run_id} is driven by another worker now, or was stopped; this one writes "
+            "nothing more. There is nothing to do."
+        )
+        self.run_id = run_id
+
+
+class BadArgument(Error, ValueError):
+    """A call that cannot mean anything: the message says what to pass instead."""
+
+
+class UnknownGraph(Error):
+    """No graph of that name is registered with this runtime."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(
+            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}. "
+            "Call Runtime.register(graph, name=...) first."
+        )
+        self.name, self.known = name, known
+
+
+class NotDurable(Error):
+    """A graph cannot be driven by a runtime as it is."""
+
+
+class NotFound(Error):
+    """There is no such run, wait or schedule in this journal."""
+
+    def __init__(self, what: str, id: str) -> None:
+        super().__init__(f"There is no {what} {id!r} in this journal; it may have been pruned.")
+        self.what, self.id = what, id
+
+
+class ThreadBusy(Error):
+    """A thread has a run under way, and the call asked not to wait for it."""
+
+    def __init__(self, thread_id: str, why: str) -> None:
+        super().__init__(
+            f"Thread {thread_id!r} has a run that {why}. Wait for it, cancel it, or start with "
+            "another multitask_strategy."
+        )
+        self.thread_id = thread_id
+
+
+class WrongState(Error):
+    """A run is not in a state in which this can be done; nothing was changed."""
+
+    def __init__(self, run_id: str, state: str, verb: str, why: str) -> None:
+        super().__init__(f"Run {run_id} is {state} and cannot {verb}: {why}")
+        self.run_id, self.state = run_id, state
+
+
+class AnswerRefused(Error):
+    """An answer was not accepted; nothing was changed."""
+
+    def __init__(self, wait_id: str, why: str) -> None:
+        super().__init__(f"Wait {wait_id} takes no answer: {why}")
+        self.wait_id = wait_id
+
+
+class AlreadyAnswered(AnswerRefused):
+    """Somebody answered before."""
+
+
+class WaitExpired(AnswerRefused):
+    """The answer came after `expires`."""
+
+
+class WaitClosed(AnswerRefused):
+    """The run ended, or asks something else now."""
+
+
+class WrongWait(AnswerRefused):
+    """The wait is for the clock or a signal, not for a person."""
+
+
+class BadAnswer(AnswerRefused):
+    """The answer does not fit the question's `response_schema`."""
+
+
+class Expired(Error):
+    """Inside an agent: nobody answered an `ask` in time, and it has no default."""
+
+
+class NotInRun(Error):
+    """A function for the code of an agent was called outside of a graph."""
+
+
+class StepTimeout(Error):
+    """A step made no progress for as long as its graph was registered to allow."""
+
+
+class Failure(Error):
+    """A run failed; `kind`, `message` and `traceback` tell of the exception it ended with."""
+
+    def __init__(self, run_id: str, kind: str, message: str, traceback: str) -> None:
+        super().__init__(f"Run {run_id} failed with {kind}: {message}")
+        self.run_id, self.kind, self.message, self.traceback = run_id, kind, message, traceback

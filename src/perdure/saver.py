@@ -21,7 +21,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import langgraph._internal._serde  # noqa: F401 (the switch for ask_graphs_for_their_types)
@@ -37,21 +37,29 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from perdure.allowlist import ask_graphs_for_their_types
-from perdure.checkpoint.config import config_of, hands_back, is_running, place_of, texts
+from perdure.box import Box
+from perdure.checkpoint.config import (
+    config_of,
+    hands_back,
+    is_running,
+    place_of,
+    segment_of,
+    texts,
+)
 from perdure.checkpoint.lanes import Lanes
 from perdure.checkpoint.ops import check_text
 from perdure.checkpoint.prune import Pruner
-from perdure.checkpoint.read import Plan, Reader, Search
+from perdure.checkpoint.read import Reader, Search
 from perdure.checkpoint.rows import Rows
 from perdure.checkpoint.write import Writer
 from perdure.codec import Codec
 from perdure.errors import BadURL, Error
-from perdure.journal import Journal, connect
+from perdure.journal import Journal, Plan, connect
 from perdure.journal.commit import Ticket
 from perdure.seal import AesGcm, Checksum
+from perdure.types import Durability
 
 T = TypeVar("T")
-Durability = Literal["auto", "sync", "async", "exit"]
 
 
 class Saver(BaseCheckpointSaver[int]):
@@ -97,10 +105,10 @@ class Saver(BaseCheckpointSaver[int]):
         """State that belongs to this process alone."""
         max_bytes, cache_bytes = self._limits
         self._opening = threading.Lock()
-        lanes = Lanes(1024, cache_bytes)
+        self._lanes = lanes = Lanes(1024, cache_bytes)
         self._writer = Writer(self._rows, lanes, max_bytes)
-        self._reader = Reader(self._rows, lanes)
-        self._pruner = Pruner(self._rows, lanes)
+        self.reader = Reader(self._rows, lanes)
+        self.pruner = Pruner(self._rows, lanes)
 
     # -- opening and closing
 
@@ -158,10 +166,10 @@ class Saver(BaseCheckpointSaver[int]):
     # -- LangGraph's interface: who drives
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self._run(self._reader.get_tuple(place_of(config), is_running(config)))
+        return self._run(self.reader.get_tuple(place_of(config), is_running(config)))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._arun(self._reader.get_tuple(place_of(config), is_running(config)))
+        return await self._arun(self.reader.get_tuple(place_of(config), is_running(config)))
 
     def list(
         self,
@@ -173,7 +181,7 @@ class Saver(BaseCheckpointSaver[int]):
     ) -> Iterator[CheckpointTuple]:
         search: Search | None = Search.of(config, filter, before, limit)
         while search is not None:
-            found, search = self._run(self._reader.page(search))
+            found, search = self._run(self.reader.page(search))
             yield from found
 
     async def alist(
@@ -186,7 +194,7 @@ class Saver(BaseCheckpointSaver[int]):
     ) -> AsyncIterator[CheckpointTuple]:
         search: Search | None = Search.of(config, filter, before, limit)
         while search is not None:
-            found, search = await self._arun(self._reader.page(search))
+            found, search = await self._arun(self.reader.page(search))
             for one in found:
                 yield one
 
@@ -225,7 +233,10 @@ class Saver(BaseCheckpointSaver[int]):
         place = place_of(config)
         journal = self.journal
         asked = config["configurable"].get("__pregel_durability")
-        mode = "sync" if asked == "sync" else self.durability
+        mode: Durability = "sync" if asked == "sync" else self.durability
+        if (segment := segment_of(config)) is not None:
+            segment.check()
+            mode = segment.durability
         ticket, left = self._writer.put(
             journal,
             place,
@@ -236,10 +247,11 @@ class Saver(BaseCheckpointSaver[int]):
             # Coroutines come in order, and a run that is put at its exit writes nothing before.
             arriving=blocking and asked != "exit",
             hold=mode == "exit",
+            segment=segment,
         )
         if mode == "sync" or journal.full:
             return ticket
-        ends = left or (place.ns == "" and hands_back(checkpoint))
+        ends = segment is None and (left or (place.ns == "" and hands_back(checkpoint)))
         return ticket if ends and mode != "async" else None
 
     def put_writes(
@@ -286,24 +298,35 @@ class Saver(BaseCheckpointSaver[int]):
         check_text("task_path", task_path)
         journal = self.journal
         leaves = any(channel in (INTERRUPT, ERROR) for channel, _ in writes)
-        hold = self.durability == "exit"
+        mode = self.durability
+        if (segment := segment_of(config)) is not None:
+            segment.check()
+            mode = segment.durability
         ticket = self._writer.put_writes(
-            journal, place, writes, task_id, task_path, leaves=leaves, hold=hold
+            journal,
+            place,
+            writes,
+            task_id,
+            task_path,
+            leaves=leaves,
+            hold=mode == "exit",
+            segment=segment,
         )
-        wait = (leaves and self.durability != "async") or journal.full
+        # Whoever drives a run waits for all of it before letting it go.
+        wait = (leaves and mode != "async" and segment is None) or journal.full
         return ticket if wait else None
 
     def delete_thread(self, thread_id: str) -> None:
-        self._run(self._pruner.delete_thread(check_text("thread_id", str(thread_id))))
+        self._run(self.pruner.delete_thread(check_text("thread_id", str(thread_id))))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._arun(self._pruner.delete_thread(check_text("thread_id", str(thread_id))))
+        await self._arun(self.pruner.delete_thread(check_text("thread_id", str(thread_id))))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        self._run(self._pruner.delete_for_runs(texts("run_id", run_ids)))
+        self._run(self.pruner.delete_for_runs(texts("run_id", run_ids)))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._arun(self._pruner.delete_for_runs(texts("run_id", run_ids)))
+        await self._arun(self.pruner.delete_for_runs(texts("run_id", run_ids)))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         self._run(self._copy(source_thread_id, target_thread_id))
@@ -312,7 +335,7 @@ class Saver(BaseCheckpointSaver[int]):
         await self._arun(self._copy(source_thread_id, target_thread_id))
 
     def _copy(self, source: str, target: str) -> Plan[None]:
-        return self._pruner.copy_thread(
+        return self.pruner.copy_thread(
             check_text("thread_id", source), check_text("thread_id", target)
         )
 
@@ -330,7 +353,7 @@ class Saver(BaseCheckpointSaver[int]):
         threads are meant when none are named; that is only allowed with `older_than`.
         """
         self._run(
-            self._pruner.prune(
+            self.pruner.prune(
                 None if thread_ids is None else texts("thread_id", thread_ids),
                 strategy,
                 older_than,
@@ -345,7 +368,7 @@ class Saver(BaseCheckpointSaver[int]):
         older_than: timedelta | None = None,
     ) -> None:
         await self._arun(
-            self._pruner.prune(
+            self.pruner.prune(
                 None if thread_ids is None else texts("thread_id", thread_ids),
                 strategy,
                 older_than,
@@ -355,12 +378,21 @@ class Saver(BaseCheckpointSaver[int]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return self._run(self._reader.delta_history(place_of(config), channels))
+        return self._run(self.reader.delta_history(place_of(config), channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return await self._arun(self._reader.delta_history(place_of(config), channels))
+        return await self._arun(self.reader.delta_history(place_of(config), channels))
+
+    def saw(self, stamp: int) -> None:
+        """Another process gave this number to writes; ours from now on come after them."""
+        self._lanes.saw_stamp(stamp)
+
+    @property
+    def box(self) -> Box:
+        """What closes and opens everything else that is stored beside the checkpoints."""
+        return Box(self._rows.codec, self._rows.seal)
 
     def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> Saver:
         """Called by LangGraph with the types of a graph's schemas."""
@@ -371,22 +403,10 @@ class Saver(BaseCheckpointSaver[int]):
         return (current or 0) + 1
 
     def _run(self, plan: Plan[T]) -> T:
-        journal = self.journal
-        answer: Any = None
-        try:
-            while True:
-                answer = journal.do(plan.send(answer))
-        except StopIteration as done:
-            return cast(T, done.value)
+        return self.journal.run(plan)
 
     async def _arun(self, plan: Plan[T]) -> T:
-        journal = self.journal
-        answer: Any = None
-        try:
-            while True:
-                answer = await journal.ado(plan.send(answer))
-        except StopIteration as done:
-            return cast(T, done.value)
+        return await self.journal.arun(plan)
 
 
 _SAVERS: WeakSet[Saver] = WeakSet()

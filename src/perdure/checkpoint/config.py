@@ -12,6 +12,7 @@ from langgraph.checkpoint.serde.types import TASKS
 from perdure.checkpoint.ops import Place, check_text
 from perdure.checkpoint.read import configurable
 from perdure.errors import Error
+from perdure.segment import KEY, Segment
 
 
 def place_of(config: RunnableConfig) -> Place:
@@ -51,3 +52,9 @@ def hands_back(checkpoint: Checkpoint) -> bool:
         if channel.startswith(("branch:to:", "join:")) or channel in ("__start__", TASKS):
             return False
     return True
+
+
+def segment_of(config: RunnableConfig) -> Segment | None:
+    """The stretch of a run this call belongs to, if the runtime drives it."""
+    found: Segment | None = config["configurable"].get(KEY)
+    return found

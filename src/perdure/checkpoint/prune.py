@@ -13,7 +13,6 @@ from datetime import timedelta
 from perdure.checkpoint import ops
 from perdure.checkpoint.cells import Ref
 from perdure.checkpoint.lanes import Lanes
-from perdure.checkpoint.read import Plan
 from perdure.checkpoint.rows import (
     Rows,
     beside_state,
@@ -22,7 +21,7 @@ from perdure.checkpoint.rows import (
     where_writes,
 )
 from perdure.errors import Error
-from perdure.journal import Op, Row, Statement
+from perdure.journal import Op, Plan, Row, Statement
 
 
 class Pruner:

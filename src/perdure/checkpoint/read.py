@@ -7,7 +7,7 @@ blocking methods and the coroutines of the saver.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -32,11 +32,9 @@ from perdure.checkpoint.rows import (
     where_writes,
 )
 from perdure.errors import Damaged, Error
-from perdure.journal import Op
+from perdure.journal import Plan
 
 T = TypeVar("T")
-Plan = Generator[Op[Any], Any, T]
-
 PAGE = 32
 """Checkpoints read at once by a listing."""
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -25,7 +25,7 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     get_checkpoint_metadata,
 )
-from langgraph.checkpoint.serde.types import ERROR, TASKS
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
 
 from perdure.checkpoint import cells
 from perdure.checkpoint.cells import Cell, Ref
@@ -41,6 +41,7 @@ from perdure.checkpoint.rows import (
 from perdure.errors import TooLarge
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.commit import Ticket
+from perdure.segment import Segment
 
 ARRIVAL = 2.0
 """Seconds `put` waits at most for the writes of its step to arrive from LangGraph's threads."""
@@ -74,6 +75,7 @@ class Writer:
         *,
         arriving: bool,
         hold: bool,
+        segment: Segment | None = None,
     ) -> tuple[Ticket[None], bool]:
         """Queue a checkpoint behind the writes of its step.
 
@@ -95,7 +97,7 @@ class Writer:
                     written = lane.writes.get(tip.id, ())
                 lane.tip = None  # until this one is queued: its cells move into the next tip
             new_tip, op = self._put_op(
-                place, config, checkpoint, metadata, new_versions, tip, written
+                place, config, checkpoint, metadata, new_versions, tip, written, segment
             )
             with lane.changed:
                 lane.move(new_tip)
@@ -113,6 +115,7 @@ class Writer:
         new_versions: ChannelVersions,
         tip: Tip | None,
         written: Sequence[Writes],
+        segment: Segment | None,
     ) -> tuple[Tip, Op[None]]:
         thread_id, ns, parent_id = place
         id = checkpoint["id"]
@@ -124,6 +127,9 @@ class Writer:
         returned = _returned(parts)
         found: dict[str, Cell] = {}
         statements: list[Statement] = []
+        if segment is not None:
+            nodes = [] if tip is None else sorted(_nodes_between(tip, checkpoint))
+            statements += segment.step(ns, id, cast(dict[str, Any], metadata), nodes)
         shared: list[tuple[Part, Ref, int]] = []
         for channel, value in values.items():
             before = known.get(channel)
@@ -174,7 +180,13 @@ class Writer:
             lane = self._lanes.get(thread_id, ns)
             with lane.changed:
                 lane.tip = None
-            return self._put_op(place, config, checkpoint, metadata, new_versions, None, ())[1]
+            return self._put_op(
+                place, config, checkpoint, metadata, new_versions, None, (), segment
+            )[1]
+
+        refused: Callable[[], Op[None]] | None = whole
+        if tip is None:
+            refused = None if segment is None else segment.refuse
 
         seen, sends = checkpoint["versions_seen"], len(values.get(TASKS) or ())
         return Tip(id, step, found, seen, sends, size), Op(
@@ -183,7 +195,7 @@ class Writer:
             _nothing,
             write=True,
             key=Statement("find_checkpoint", row),
-            otherwise=None if tip is None else whole,
+            otherwise=refused,
             prepare=share if shared else None,
         )
 
@@ -211,6 +223,7 @@ class Writer:
         *,
         leaves: bool,
         hold: bool,
+        segment: Segment | None = None,
     ) -> Ticket[None]:
         """Queue the writes of a task. `leaves` says that they are a question or an error."""
         thread_id, ns, checkpoint_id = place
@@ -230,7 +243,10 @@ class Writer:
                 lane.arrive(str(checkpoint_id), Writes(task_id, [], refused=True))
             raise
         stamp = self._lanes.stamp()
-        op = self._writes_op(thread_id, ns, str(checkpoint_id), held, task_path, stamp)
+        beside = _beside(segment, place, writes, task_id, task_path, stamp)
+        op = self._writes_op(
+            thread_id, ns, str(checkpoint_id), held, task_path, stamp, beside, segment
+        )
         with lane.changed:
             ticket = journal.defer(op, hold=hold)
             lane.arrive(str(checkpoint_id), held, leaves=leaves)
@@ -248,7 +264,15 @@ class Writer:
         return Part(value, encode(value, f"write to {channel}"))
 
     def _writes_op(
-        self, thread_id: str, ns: str, checkpoint_id: str, held: Writes, path: str, stamp: int
+        self,
+        thread_id: str,
+        ns: str,
+        checkpoint_id: str,
+        held: Writes,
+        path: str,
+        stamp: int,
+        beside: Sequence[Statement],
+        segment: Segment | None,
     ) -> Op[None]:
         row: dict[str, Any] = {
             "thread_id": thread_id,
@@ -268,7 +292,7 @@ class Writer:
             homes = {part.home[0] for _, part in held.parts if part.home is not None}
             row["refs"] = _to_json(sorted(homes)) if homes else None
             row["body"] = self._rows.close_writes(path, held, where)
-            return [Statement("insert_writes", row)]
+            return [*beside, Statement("insert_writes", row)]
 
         return Op(
             f"put_writes {where}",
@@ -276,8 +300,36 @@ class Writer:
             _nothing,
             write=True,
             key=Statement("find_writes", row),
+            otherwise=None if segment is None else segment.refuse,
             prepare=forget,
         )
+
+
+def _beside(
+    segment: Segment | None,
+    place: Place,
+    writes: Sequence[tuple[str, Any]],
+    task_id: str,
+    path: str,
+    stamp: int,
+) -> list[Statement]:
+    """What goes with the writes of a task that the runtime drives: the fence, and its waits."""
+    if segment is None:
+        return []
+    statements = segment.fence()
+    given = dict(writes)
+    if given.get(INTERRUPT):
+        before = given.get(RESUME, [])
+        where = {
+            "ns": place.ns,
+            "checkpoint_id": place.id,
+            "task_id": task_id,
+            "path": path,
+            "stamp": stamp,
+        }
+        before = before if isinstance(before, list) else [before]
+        statements += segment.asks(given[INTERRUPT], before, where)
+    return statements
 
 
 def _returned(parts: Sequence[tuple[str, Part]]) -> dict[str, set[int]]:
@@ -303,11 +355,19 @@ def _nothing(rows: object) -> None:
 
 def _tasks_between(tip: Tip, checkpoint: Checkpoint) -> int:
     """How many tasks ran between a checkpoint and its child."""
-    count = tip.sends
-    for node, seen in checkpoint["versions_seen"].items():
-        if seen and seen != tip.seen.get(node) and (node[:2] != "__" or node == "__start__"):
-            count += 1  # but for LangGraph's own marks, such as __interrupt__
-    return count
+    started = "__start__" in _moved(tip, checkpoint)
+    return tip.sends + len(_nodes_between(tip, checkpoint)) + started
+
+
+def _nodes_between(tip: Tip, checkpoint: Checkpoint) -> list[str]:
+    """The nodes that ran in between because a channel triggered them."""
+    return [node for node in _moved(tip, checkpoint) if node[:2] != "__"]
+
+
+def _moved(tip: Tip, checkpoint: Checkpoint) -> list[str]:
+    """All that saw something new, LangGraph's own marks such as __interrupt__ included."""
+    seen = checkpoint["versions_seen"].items()
+    return [node for node, what in seen if what and what != tip.seen.get(node)]
 
 
 def _homes(

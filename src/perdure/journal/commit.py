@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from perdure.errors import Error, Unavailable, WriteLost
+from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal.op import Ambiguous, Backend, Op, Refused, Row
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Ticket(Generic[T]):
         self._settled = True
 
     def fail(self, error: BaseException) -> None:
-        if not isinstance(error, (Error, Refused)):
+        if not isinstance(error, (Error, LeaseLost, Refused)):
             cause = error
             error = Error(f"{self.op.name} failed: {type(cause).__name__}: {cause}")
             error.__cause__ = cause
@@ -98,7 +98,7 @@ class Committer:
             return
         try:
             ticket.op = ticket.op.otherwise()
-        except Exception as mistake:
+        except (Exception, LeaseLost) as mistake:
             self._fail(ticket, mistake)
         else:
             self.commit([ticket])
@@ -155,6 +155,6 @@ class Committer:
 
     def _fail(self, ticket: Ticket[Any], error: BaseException) -> None:
         ticket.fail(error)
-        if not ticket.waited:
+        if not ticket.waited and not isinstance(error, LeaseLost):  # its segment knows
             self.lost = WriteLost(f"{ticket.op.name} could not be stored: {error}")
             self.lost.__cause__ = error

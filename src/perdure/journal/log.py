@@ -20,11 +20,11 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from multiprocessing.util import Finalize, register_after_fork
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from perdure.errors import Closed, Unavailable
 from perdure.journal.commit import Committer, Ticket
-from perdure.journal.op import Backend, Op
+from perdure.journal.op import Backend, Op, Plan
 
 T = TypeVar("T")
 
@@ -82,6 +82,39 @@ class Journal:
             return await self.await_(self._take(op, waited=True))
         await self.aflush()
         return await asyncio.to_thread(self.do, op)
+
+    def run(self, plan: Plan[T]) -> T:
+        """Follow a plan, blocking."""
+        answer: Any = None
+        try:
+            while True:
+                step = plan.send(answer)
+                answer = None
+                if isinstance(step, float):
+                    time.sleep(step)
+                else:
+                    answer = self.do(step)
+        except StopIteration as done:
+            return cast(T, done.value)
+
+    async def arun(self, plan: Plan[T]) -> T:
+        """Follow a plan without blocking the event loop."""
+        answer: Any = None
+        try:
+            while True:
+                step = plan.send(answer)
+                answer = None
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                else:
+                    answer = await self.ado(step)
+        except StopIteration as done:
+            return cast(T, done.value)
+
+    def peek(self, op: Op[T]) -> T:
+        """Read what is on disk now, whatever is queued."""
+        self._check()
+        return op.result(self._backend.read(op.render()))
 
     def defer(self, op: Op[T], *, hold: bool = False) -> Ticket[T]:
         """Take `op` into the queue. With `hold`, the clock lets it lie a while longer."""

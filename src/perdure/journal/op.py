@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -38,6 +38,13 @@ class Op(NamedTuple, Generic[T]):
 
     def render(self) -> Sequence[Statement]:
         return self.statements() if callable(self.statements) else self.statements
+
+
+Plan = Generator[Op[Any] | float, Any, T]
+"""What takes several operations: it yields each, or seconds to wait, and gets the result back.
+
+A plan has no colour either: `Journal.run` and `Journal.arun` follow any of them.
+"""
 
 
 class Backend(Protocol):

@@ -28,6 +28,11 @@ FRAGMENTS = {
     "blob": "BYTEA",
     "one_tree": "",
     "keep": "FOR KEY SHARE",
+    "share": "FOR SHARE",
+    "lock": "FOR UPDATE",
+    "skip": "FOR UPDATE SKIP LOCKED",
+    "names": "SELECT jsonb_array_elements_text(CAST(:names AS JSONB))",
+    "clock": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
 }
 CONNECTIONS = 8
 MIGRATION_LOCK = 0x7065726475726500  # "perdure"

@@ -4,7 +4,10 @@
 -- the tasks of its step returned. Time is always a parameter. Several rows are several
 -- statements of one batch, so that each finds its row by the key whatever the planner knows.
 --
--- Fragment: {keep} keeps a row from being deleted until commit.
+-- Fragments, where the two differ: {keep} keeps a row from being deleted until commit, {share} from
+-- being changed; {lock} takes it for ourselves, {skip} too, but passes over what others have;
+-- {names} is the list in the JSON parameter :names; {clock} is the time. The same for both: {run}
+-- is the columns of a run, {ended} the states in which it ended.
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
@@ -167,3 +170,524 @@ WHERE thread_id = :thread_id;
 -- name: all_writes
 SELECT ns, checkpoint_id, task_id, stamp, refs, body FROM perdure_writes
 WHERE thread_id = :thread_id;
+
+-- name: journal_time
+-- The time of the database, in milliseconds since 1970.
+SELECT {clock};
+
+-- name: insert_thread
+INSERT INTO perdure_threads (thread_id, runs) VALUES (:thread_id, 0) ON CONFLICT DO NOTHING;
+
+-- name: count_run
+-- The number of the next run, and the lock on the order of the thread's runs.
+UPDATE perdure_threads SET runs = runs + 1 WHERE thread_id = :thread_id;
+
+-- name: lock_thread
+-- Taken before anything that changes which run of a thread is next.
+SELECT runs FROM perdure_threads WHERE thread_id = :thread_id {lock};
+
+-- name: lock_run
+-- Taken before its waits, so that all take them in one order.
+SELECT state FROM perdure_runs WHERE thread_id = :thread_id AND id = :id {lock};
+
+-- name: insert_run
+-- Accepts a run. It is due only if no other run of its thread is under way; with :reject it is
+-- then not accepted. A run with the same key is accepted once.
+INSERT INTO perdure_runs
+  (thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, poked,
+   undo, events, change, created_at, updated_at, setup)
+SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:version AS TEXT),
+       CAST(:key AS TEXT), 'pending',
+       CASE WHEN NOT EXISTS (SELECT 1 FROM perdure_runs AS r
+                             WHERE r.thread_id = :thread_id AND r.state NOT IN {ended})
+            THEN CAST(:due_at AS BIGINT) END,
+       CAST(:ready_at AS BIGINT), 0, 0, 0, 0, 0, 1, CAST(:change AS BIGINT),
+       CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:setup AS {blob})
+FROM perdure_threads AS t
+WHERE t.thread_id = :thread_id
+  AND (:reject = 0 OR NOT EXISTS (SELECT 1 FROM perdure_runs AS r
+                                  WHERE r.thread_id = :thread_id AND r.state NOT IN {ended}))
+ON CONFLICT DO NOTHING;
+
+-- name: find_run
+-- A run by its id or its key.
+SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND (id = :id OR key = :key);
+
+-- name: run_by_id
+SELECT {run} FROM perdure_runs WHERE id = :id;
+
+-- name: runs_before
+-- Runs older than a position, newest first.
+SELECT {run} FROM perdure_runs
+WHERE (created_at, id) < (:before, :before_id)
+  AND (CAST(:state AS TEXT) IS NULL OR state = :state)
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
+ORDER BY created_at DESC, id DESC LIMIT :count;
+
+-- name: runs_of_thread
+-- The same of one thread.
+SELECT {run} FROM perdure_runs
+WHERE thread_id = :thread_id AND (created_at, id) < (:before, :before_id)
+  AND (CAST(:state AS TEXT) IS NULL OR state = :state)
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
+ORDER BY created_at DESC, id DESC LIMIT :count;
+
+-- name: stop_thread
+-- A new run takes the thread over, unless it is one that was accepted before: what is driven now
+-- is told to stop, the others end. With :only, just the runs in that state.
+UPDATE perdure_runs
+SET due_at = CASE WHEN state = 'running' THEN due_at END,
+    control = 'cancel', control_at = :control_at, undo = :undo, reason = :reason,
+    state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,
+    events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND state NOT IN {ended}
+  AND (CAST(:only AS TEXT) IS NULL OR state = :only)
+  AND NOT EXISTS (SELECT 1 FROM perdure_runs AS r
+                  WHERE r.thread_id = :thread_id AND r.key = CAST(:key AS TEXT));
+
+-- name: stop_run
+-- Cancels or pauses a run: at once, or by telling its driver.
+UPDATE perdure_runs
+SET due_at = CASE WHEN state = 'running' THEN due_at END,
+    control = CASE WHEN state = 'running' THEN CAST(:control AS TEXT) END,
+    control_at = CASE WHEN state = 'running' THEN CAST(:control_at AS BIGINT) END,
+    reason = :reason,
+    state = CASE WHEN state = 'running' THEN state ELSE CAST(:state AS TEXT) END,
+    events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id AND state NOT IN {ended} AND state <> :state
+RETURNING id;
+
+-- name: go_on
+-- Makes a run that rests due again, if it is its turn: after resume, or retry.
+UPDATE perdure_runs
+SET state = 'pending', attempts = 0, reason = NULL, error = NULL, output = NULL, control = NULL,
+    due_at = CASE WHEN n = (SELECT min(r.n) FROM perdure_runs AS r
+                            WHERE r.thread_id = :thread_id
+                              AND (r.id = :id OR r.state NOT IN {ended}))
+             THEN CAST(:now AS BIGINT) END,
+    events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id AND state IN ({names})
+  AND (state NOT IN {ended} OR NOT EXISTS (
+    SELECT 1 FROM perdure_runs AS r
+    WHERE r.thread_id = :thread_id AND (r.begun = 1 OR r.state = 'running')
+      AND r.n > (SELECT n FROM perdure_runs WHERE thread_id = :thread_id AND id = :id)))
+RETURNING id;
+
+-- name: block_later
+-- Runs that have not begun wait again for the one before them.
+UPDATE perdure_runs SET due_at = NULL
+WHERE thread_id = :thread_id AND state = 'pending' AND due_at IS NOT NULL
+  AND n > (SELECT min(r.n) FROM perdure_runs AS r
+           WHERE r.thread_id = :thread_id AND r.state NOT IN {ended});
+
+-- name: lock_runs
+-- All runs of a thread that are not over, for ourselves.
+SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended} {lock};
+
+-- name: insert_event
+-- Adds the event of a change to the history of the run that was changed, or does nothing when
+-- the change was not made.
+INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
+       CAST(:body AS {blob})
+FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change;
+
+-- name: insert_stop_events
+-- The same for what stops runs: :asked of those that are driven, :kind of the others.
+INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+SELECT thread_id, id, events, CAST(:now AS BIGINT),
+       CASE WHEN state = 'running' THEN CAST(:asked AS TEXT) ELSE CAST(:kind AS TEXT) END,
+       CAST(:change AS BIGINT), CAST(:body AS {blob})
+FROM perdure_runs WHERE thread_id = :thread_id AND change = :change;
+
+-- name: insert_claim_events
+INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+SELECT thread_id, id, events, CAST(:now AS BIGINT),
+       CASE WHEN was = 'running' THEN 'recovered' ELSE 'claimed' END,
+       CAST(:change AS BIGINT), CAST(:body AS {blob})
+FROM perdure_runs WHERE worker = :worker AND change = :change;
+
+-- name: insert_end_event
+-- The event of a run that was let go: :kind, unless it was told meanwhile to stop.
+INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+SELECT thread_id, id, events, CAST(:now AS BIGINT),
+       CASE WHEN state = :state THEN CAST(:kind AS TEXT) ELSE state END,
+       CAST(:change AS BIGINT), CAST(:body AS {blob})
+FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change;
+
+-- name: find_event
+-- Our own key: was this change made?
+SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
+
+-- name: events_after
+SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND n > :after ORDER BY n LIMIT :count;
+
+-- name: claim
+-- Takes the runs that are due, those whose lease ran out among them. The token is the fence.
+WITH due AS (
+  SELECT id FROM perdure_runs
+  WHERE due_at <= :now AND graph || '@' || version IN ({names})
+  ORDER BY due_at LIMIT :count {skip})
+UPDATE perdure_runs
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
+    worker = :worker, due_at = :until, events = events + 1, change = :change, updated_at = :now
+WHERE id IN (SELECT id FROM due)
+RETURNING {run};
+
+-- name: claim_run
+-- Takes one run, due or not, unless it is another's, or not its turn.
+UPDATE perdure_runs
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
+    worker = :worker, due_at = :until, events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id
+  AND (state = 'waiting' OR state = 'pending' AND due_at IS NOT NULL
+       OR state = 'running' AND due_at <= :now)
+RETURNING {run};
+
+-- name: claimed
+-- Our own key: the runs of one claim.
+SELECT {run} FROM perdure_runs WHERE worker = :worker AND change = :change;
+
+-- name: next_due
+-- When the next run is due.
+SELECT due_at FROM perdure_runs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
+
+-- name: renew
+-- Keeps leases.
+UPDATE perdure_runs SET due_at = :until
+WHERE worker = :worker AND state = 'running' AND id IN ({names});
+
+-- name: leases
+-- Which leases are ours, and what was asked of them.
+SELECT id, token, control, control_at FROM perdure_runs
+WHERE worker = :worker AND state = 'running';
+
+-- name: workers
+-- Everybody who drives something.
+SELECT DISTINCT worker FROM perdure_runs WHERE worker IS NOT NULL;
+
+-- name: expire
+-- What a dead worker drove is due now.
+UPDATE perdure_runs SET due_at = :now WHERE worker = :worker AND state = 'running' AND due_at > :now;
+
+-- name: fence
+-- Refuses the batch unless the lease is still ours.
+INSERT INTO perdure_fence (refused)
+SELECT NULL WHERE NOT EXISTS (
+  SELECT 1 FROM perdure_runs
+  WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running' {share});
+
+-- name: progress
+-- Counts a step, and refuses the batch unless the lease is still ours.
+UPDATE perdure_runs
+SET token = CASE WHEN token = :token AND state = 'running' THEN token END,
+    attempts = 1, begun = 1, events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id;
+
+-- name: set_fingerprint
+UPDATE perdure_runs SET fingerprint = :fingerprint
+WHERE thread_id = :thread_id AND id = :id AND token = :token;
+
+-- name: insert_graph
+INSERT INTO perdure_graphs (fingerprint, body) VALUES (:fingerprint, :body) ON CONFLICT DO NOTHING;
+
+-- name: graph_by_fingerprint
+SELECT body FROM perdure_graphs WHERE fingerprint = :fingerprint;
+
+-- name: close_stale
+-- Questions that a driver did not ask again before it rests: the graph is elsewhere now.
+UPDATE perdure_waits SET state = 'closed'
+WHERE run_id = :id AND state = 'open' AND token <> :token
+  AND EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id
+                AND token = :token AND state = 'running');
+
+-- name: consume_waits
+-- Answers that were handed over, and with which the tasks went on.
+UPDATE perdure_waits SET state = 'consumed'
+WHERE run_id = :id AND state = 'applied'
+  AND EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id
+                AND token = :token AND state = 'running');
+
+-- name: let_go
+-- Ends a segment. A run that is to rest or go on does so unless it was told to stop meanwhile;
+-- one that rests is due at its next clock, or now if something came in while it was driven.
+UPDATE perdure_runs
+SET state = CASE WHEN CAST(:state AS TEXT) IN {ended} OR control IS NULL THEN CAST(:state AS TEXT)
+                 WHEN control = 'cancel' THEN 'cancelled' ELSE 'paused' END,
+    due_at = CASE
+      WHEN CAST(:state AS TEXT) IN {ended} OR control IS NOT NULL THEN NULL
+      WHEN CAST(:state AS TEXT) <> 'waiting' THEN CAST(:due_at AS BIGINT)
+      WHEN poked = 1 OR EXISTS (
+        SELECT 1 FROM perdure_waits AS w JOIN perdure_signals AS s
+          ON s.thread_id = w.thread_id AND s.name = w.name AND s.wait_id IS NULL
+        WHERE w.run_id = :id AND w.state = 'open' AND w.kind = 'signal') THEN CAST(:now AS BIGINT)
+      ELSE (SELECT min(COALESCE(w.wake_at, w.expires_at)) FROM perdure_waits AS w
+            WHERE w.run_id = :id AND w.state = 'open') END,
+    worker = NULL, control = NULL, control_at = NULL, attempts = :attempts,
+    output = CAST(:output AS {blob}), error = CAST(:error AS {blob}),
+    reason = COALESCE(CAST(:reason AS TEXT), CASE WHEN control IS NOT NULL THEN reason END),
+    events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running'
+RETURNING state;
+
+-- name: close_waits
+-- Nobody waits any more once a run ended.
+UPDATE perdure_waits SET state = 'closed'
+WHERE thread_id = :thread_id AND state = 'open' AND run_id IN (
+  SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state IN {ended});
+
+-- name: next_of_thread
+-- Lets the next run of a thread be due, when it is its turn.
+UPDATE perdure_runs SET due_at = CASE WHEN ready_at > :now THEN ready_at ELSE :now END
+WHERE thread_id = :thread_id AND state = 'pending' AND due_at IS NULL
+  AND n = (SELECT min(r.n) FROM perdure_runs AS r
+           WHERE r.thread_id = :thread_id AND r.state NOT IN {ended});
+
+-- name: to_undo
+-- Runs of a thread whose checkpoints are to be deleted before the next one begins.
+SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND undo = 1 AND state IN {ended};
+
+-- name: undone
+UPDATE perdure_runs SET undo = 2 WHERE thread_id = :thread_id AND id = :id AND undo = 1;
+
+-- name: count_wait
+-- Counts the event of a new question.
+UPDATE perdure_runs SET events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id
+  AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id);
+
+-- name: insert_wait
+-- Stores a question, or that it was asked again.
+INSERT INTO perdure_waits
+  (thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path, stamp,
+   token, wake_at, expires_at, created_at, body)
+VALUES (:thread_id, :wait_id, :id, :kind, :name, 'open', :interrupt_id, :ns, :checkpoint_id,
+        :task_id, :path, :stamp, :token, :wake_at, :expires_at, :now, :body)
+ON CONFLICT (thread_id, id) DO UPDATE
+SET state = CASE WHEN perdure_waits.state = 'closed' THEN 'open' ELSE perdure_waits.state END,
+    ns = excluded.ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
+    path = excluded.path, stamp = excluded.stamp, token = excluded.token;
+
+-- name: close_replaced
+-- The same question with another value: what was shown before can no longer be answered.
+UPDATE perdure_waits SET state = 'closed'
+WHERE thread_id = :thread_id AND run_id = :id AND interrupt_id = :interrupt_id
+  AND id <> :wait_id AND state = 'open';
+
+-- name: wait_by_id
+SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
+       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer
+FROM perdure_waits WHERE id = :wait_id;
+
+-- name: waits_of_run
+SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
+       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer
+FROM perdure_waits WHERE run_id = :id ORDER BY created_at, id;
+
+-- name: open_waits
+SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
+       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer
+FROM perdure_waits
+WHERE state = 'open' AND (created_at, id) > (:after, :after_id)
+  AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+  AND (CAST(:thread_id AS TEXT) IS NULL OR thread_id = :thread_id)
+ORDER BY created_at, id LIMIT :count;
+
+-- name: answer_wait
+-- Accepts an answer, once, in time, for a run that has not ended.
+UPDATE perdure_waits
+SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by, change = :change
+WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
+  AND (expires_at IS NULL OR expires_at > :now)
+RETURNING id;
+
+-- name: fire_wait
+-- The clock answers a question whose time has come, for whoever drives the run.
+UPDATE perdure_waits
+SET state = 'answered', answer = :answer, answered_at = :now, answered_by = 'clock',
+    change = :change
+WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
+  AND COALESCE(wake_at, expires_at) <= :now;
+
+-- name: poke_run
+-- An answer was accepted: its run is due, or is not to rest.
+UPDATE perdure_runs
+SET poked = 1, due_at = CASE WHEN state = 'waiting' THEN :now ELSE due_at END,
+    events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id AND EXISTS (
+  SELECT 1 FROM perdure_waits
+  WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
+
+-- name: count_answer
+-- Counts the event of an answer by the clock or a signal.
+UPDATE perdure_runs SET events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id AND EXISTS (
+  SELECT 1 FROM perdure_waits
+  WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
+
+-- name: apply_wait
+UPDATE perdure_waits SET state = 'applied'
+WHERE thread_id = :thread_id AND id = :wait_id AND state = 'answered';
+
+-- name: wake_run
+-- Something about a waiting run changed: have it looked at.
+UPDATE perdure_runs
+SET poked = 1, due_at = CASE WHEN state = 'waiting' THEN :now ELSE due_at END
+WHERE thread_id = :thread_id AND state IN ('waiting', 'running');
+
+-- name: insert_signal
+-- Keeps a signal, once per key.
+INSERT INTO perdure_signals (thread_id, id, name, key, sent_at, body)
+VALUES (:thread_id, :signal_id, :name, :key, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: find_signal
+-- Our own key: was this signal kept?
+SELECT id FROM perdure_signals WHERE thread_id = :thread_id AND id = :signal_id;
+
+-- name: poke_thread
+-- A signal came: who waits for it is due, who is driven is not to rest.
+UPDATE perdure_runs
+SET poked = 1, due_at = CASE WHEN state = 'waiting' AND EXISTS (
+      SELECT 1 FROM perdure_waits AS w WHERE w.run_id = perdure_runs.id AND w.state = 'open'
+        AND w.kind = 'signal' AND w.name = :name) THEN :now ELSE due_at END
+WHERE thread_id = :thread_id AND state IN ('waiting', 'running');
+
+-- name: take_signal
+-- Gives the oldest kept signal of a name to a wait that has none.
+UPDATE perdure_signals SET wait_id = :wait_id, change = :change
+WHERE thread_id = :thread_id AND id = (
+    SELECT id FROM perdure_signals
+    WHERE thread_id = :thread_id AND name = :name AND wait_id IS NULL
+    ORDER BY sent_at, id LIMIT 1)
+  AND EXISTS (SELECT 1 FROM perdure_waits
+              WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open');
+
+-- name: answer_by_signal
+UPDATE perdure_waits
+SET state = 'answered', answered_at = :now, answered_by = 'signal', change = :change
+WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open' AND EXISTS (
+  SELECT 1 FROM perdure_signals
+  WHERE thread_id = :thread_id AND wait_id = :wait_id AND change = :change);
+
+-- name: signals_of_run
+-- The signals that answered waits of a run.
+SELECT s.thread_id, s.id, s.wait_id, s.body FROM perdure_signals AS s
+WHERE s.thread_id = :thread_id AND s.wait_id IN (
+  SELECT id FROM perdure_waits WHERE run_id = :id);
+
+-- name: reads_of_task
+SELECT n, body FROM perdure_reads
+WHERE thread_id = :thread_id AND run_id = :id AND task = :task;
+
+-- name: insert_read
+INSERT INTO perdure_reads (thread_id, run_id, task, n, body)
+VALUES (:thread_id, :id, :task, :n, :body) ON CONFLICT DO NOTHING;
+
+-- name: put_schedule
+-- Stores a schedule. An unchanged cron line keeps its next slot.
+INSERT INTO perdure_schedules (name, graph, cron, timezone, catch_up, next_at, body)
+VALUES (:name, :graph, :cron, :timezone, :catch_up, :next_at, :body)
+ON CONFLICT (name) DO UPDATE
+SET next_at = CASE WHEN perdure_schedules.cron = excluded.cron
+                    AND perdure_schedules.timezone = excluded.timezone
+              THEN perdure_schedules.next_at ELSE excluded.next_at END,
+    graph = excluded.graph, cron = excluded.cron, timezone = excluded.timezone,
+    catch_up = excluded.catch_up, body = excluded.body;
+
+-- name: schedules
+SELECT name, graph, cron, timezone, catch_up, next_at, body FROM perdure_schedules ORDER BY name;
+
+-- name: due_schedules
+SELECT name, graph, cron, timezone, catch_up, next_at, body FROM perdure_schedules
+WHERE next_at <= :now ORDER BY next_at;
+
+-- name: move_schedule
+-- A slot was started, or passed over.
+UPDATE perdure_schedules SET next_at = :next_at WHERE name = :name AND next_at = :slot;
+
+-- name: delete_schedule
+DELETE FROM perdure_schedules WHERE name = :name;
+
+-- name: old_runs
+-- Runs that ended before a time, for pruning.
+SELECT thread_id, id, state FROM perdure_runs
+WHERE created_at <= :before AND updated_at <= :before AND state IN ({names})
+ORDER BY created_at LIMIT :count;
+
+-- name: delete_run
+DELETE FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND state IN {ended};
+
+-- name: delete_run_events
+DELETE FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id;
+
+-- name: delete_run_reads
+DELETE FROM perdure_reads WHERE thread_id = :thread_id AND run_id = :id;
+
+-- name: delete_run_signals
+DELETE FROM perdure_signals WHERE thread_id = :thread_id AND wait_id IN (
+  SELECT id FROM perdure_waits WHERE run_id = :id);
+
+-- name: delete_run_waits
+DELETE FROM perdure_waits WHERE thread_id = :thread_id AND run_id = :id;
+
+-- name: count_runs_of_thread
+SELECT count(*) FROM perdure_runs WHERE thread_id = :thread_id;
+
+-- name: doctor_two_running
+-- Two runs of one thread are driven at once.
+SELECT thread_id, min(id), count(*) FROM perdure_runs WHERE state = 'running'
+GROUP BY thread_id HAVING count(*) > 1;
+
+-- name: doctor_out_of_turn
+-- A run is due although an earlier one of its thread is not over.
+SELECT r.thread_id, r.id, r.state FROM perdure_runs AS r
+WHERE r.due_at IS NOT NULL AND EXISTS (
+  SELECT 1 FROM perdure_runs AS e
+  WHERE e.thread_id = r.thread_id AND e.n < r.n AND e.state NOT IN {ended});
+
+-- name: doctor_forgotten
+-- A run that is next on its thread will never be looked at.
+SELECT r.thread_id, r.id, r.state FROM perdure_runs AS r
+WHERE r.state IN ('pending', 'running') AND r.due_at IS NULL AND NOT EXISTS (
+  SELECT 1 FROM perdure_runs AS e
+  WHERE e.thread_id = r.thread_id AND e.n < r.n AND e.state NOT IN {ended});
+
+-- name: doctor_no_wait
+-- A run waits, but for nothing that can come.
+SELECT r.thread_id, r.id, r.state FROM perdure_runs AS r
+WHERE r.state = 'waiting' AND r.due_at IS NULL AND NOT EXISTS (
+  SELECT 1 FROM perdure_waits AS w WHERE w.run_id = r.id AND w.state = 'open');
+
+-- name: doctor_clock_missed
+-- A clock wait is open, but its run will be looked at too late, or never.
+SELECT r.thread_id, r.id, w.id FROM perdure_runs AS r JOIN perdure_waits AS w
+  ON w.run_id = r.id AND w.state = 'open' AND COALESCE(w.wake_at, w.expires_at) IS NOT NULL
+WHERE r.state = 'waiting'
+  AND (r.due_at IS NULL OR r.due_at > COALESCE(w.wake_at, w.expires_at));
+
+-- name: doctor_answer_unused
+-- An answer lies there, and its run will not be looked at.
+SELECT r.thread_id, r.id, w.id FROM perdure_runs AS r JOIN perdure_waits AS w
+  ON w.run_id = r.id AND w.state IN ('answered', 'applied')
+WHERE r.state = 'waiting' AND r.due_at IS NULL;
+
+-- name: doctor_ended_due
+-- A run ended, but is still due, leased or waited for.
+SELECT r.thread_id, r.id, r.state FROM perdure_runs AS r
+WHERE r.state IN {ended} AND (r.due_at IS NOT NULL OR r.worker IS NOT NULL OR EXISTS (
+  SELECT 1 FROM perdure_waits AS w WHERE w.run_id = r.id AND w.state = 'open'));
+
+-- name: doctor_gap
+-- The numbers of a run's events have a gap, or are not those it counted.
+SELECT r.thread_id, r.id, count(e.n) FROM perdure_runs AS r LEFT JOIN perdure_events AS e
+  ON e.thread_id = r.thread_id AND e.run_id = r.id
+GROUP BY r.thread_id, r.id, r.events
+HAVING count(e.n) <> r.events OR COALESCE(min(e.n), 1) <> 1 OR COALESCE(max(e.n), 0) <> r.events;
+
+-- name: doctor_signal_twice
+-- A signal's wait is gone, or was answered by something else.
+SELECT s.thread_id, s.id, s.name FROM perdure_signals AS s
+WHERE s.wait_id IS NOT NULL AND NOT EXISTS (
+  SELECT 1 FROM perdure_waits AS w
+  WHERE w.thread_id = s.thread_id AND w.id = s.wait_id AND w.answered_by = 'signal');

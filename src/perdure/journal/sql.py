@@ -11,6 +11,16 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
+# The same in every dialect: words that several statements share.
+COMMON = {
+    "run": (
+        "thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, "
+        "was, control, undo, events, created_at, updated_at, fingerprint, reason, setup, output, "
+        "error"
+    ),
+    "ended": "('done', 'failed', 'cancelled')",
+}
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
@@ -24,7 +34,8 @@ def templates() -> Mapping[str, str]:
 
 def render(fragments: Mapping[str, str]) -> dict[str, str]:
     """Every statement by its name, with the dialect's fragments filled in."""
-    return {name: fill(text, fragments) for name, text in templates().items()}
+    every = {**COMMON, **fragments}
+    return {name: fill(text, every) for name, text in templates().items()}
 
 
 def fill(text: str, fragments: Mapping[str, str]) -> str:

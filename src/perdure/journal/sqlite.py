@@ -35,6 +35,11 @@ FRAGMENTS = {
     "blob": "BLOB",
     "one_tree": "WITHOUT ROWID",
     "keep": "",
+    "share": "",
+    "lock": "",
+    "skip": "",
+    "names": "SELECT value FROM json_each(:names)",
+    "clock": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
 }
 # WAL needs shared memory between all users of the file, which these do not give.
 NETWORK = frozenset(

@@ -1,0 +1,159 @@
+"""What the code of an agent calls: waits, and reads that are the same when a node runs again.
+
+Under a runtime a wait is a row, and the process is free. With only the saver these are LangGraph's
+interrupts, to be resumed by `Command(resume=...)`, and nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import random as _random
+import uuid as _uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure.errors import BadArgument, Expired, NotInRun
+from perdure.types import Kind, milliseconds, moment
+from perdure.waits import Question
+
+if TYPE_CHECKING:
+    from perdure.segment import Segment
+
+T = TypeVar("T")
+
+TIME_IS_UP = {"__perdure__": "time is up"}
+"""What a task is resumed with when nobody answered it in time."""
+_NOTHING: Any = object()
+
+
+def sleep(until: timedelta | datetime) -> None:
+    """Wait for a time. No process, thread or connection is held meanwhile.
+
+    A timedelta counts from when the node first got here, however often it runs again.
+    """
+    if isinstance(until, timedelta):
+        begun = now()
+        at = begun + until
+    elif isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise BadArgument(
+                "sleep() needs a time zone: datetime(..., tzinfo=UTC), or a timedelta."
+            )
+        at, begun = until, now()
+    else:
+        raise BadArgument(f"sleep() takes a timedelta or a datetime, not {until!r}.")
+    if at > begun:  # as it was the first time: then it asked, and has to ask again
+        at = at.astimezone(UTC)
+        _interrupt({"wake_at": at.isoformat()}, Question(Kind.CLOCK, wake_at=milliseconds(at)))
+
+
+def ask(
+    value: Any,
+    *,
+    response_schema: Any = None,
+    expires: timedelta | datetime | None = None,
+    default: Any = _NOTHING,
+) -> Any:
+    """Ask a person, and wait for as long as it takes.
+
+    `response_schema` (a Pydantic model, TypedDict, dataclass or JSON Schema) is what an answer must
+    fit to be accepted. After `expires` none is accepted any more: then this gives `default`, or
+    raises `Expired` if there is none.
+    """
+    if expires is None and default is not _NOTHING:
+        raise BadArgument("ask(default=...) is only used with expires=..., which is not given.")
+    adapter = None
+    if response_schema is not None and not isinstance(response_schema, dict):
+        from pydantic import TypeAdapter
+
+        adapter = TypeAdapter[Any](response_schema)
+        response_schema = adapter.json_schema()
+    question = Question(Kind.HUMAN, expires_at=_deadline("expires", expires))
+    answer = _interrupt(value, question, response_schema)
+    if answer == TIME_IS_UP:
+        if default is _NOTHING:
+            raise Expired("Nobody answered in time. Give ask() a default=, or catch this.")
+        return default
+    return answer if adapter is None else adapter.validate_python(answer)
+
+
+def wait_for(name: str, *, timeout: timedelta | datetime | None = None, default: Any = None) -> Any:
+    """Wait for a signal and give its value, or `default` when the time is up."""
+    if not name or not isinstance(name, str):
+        raise BadArgument(f"wait_for() takes the name of a signal, not {name!r}.")
+    question = Question(Kind.SIGNAL, name=name, expires_at=_deadline("timeout", timeout))
+    value = _interrupt({"signal": name}, question)
+    return default if value == TIME_IS_UP else value
+
+
+def now() -> datetime:
+    """The time, as it was when this node first asked here."""
+    segment = _segment()
+    if segment is None:
+        return datetime.now(UTC)
+    return moment(_read(segment, segment.clock.now))
+
+
+def random() -> float:
+    """A number from 0 up to 1, the same when the node runs again."""
+    segment = _segment()
+    return _random.random() if segment is None else _read(segment, _random.random)  # noqa: S311
+
+
+def uuid() -> _uuid.UUID:
+    """A UUID, the same when the node runs again."""
+    segment = _segment()
+    return _uuid.uuid4() if segment is None else _read(segment, _uuid.uuid4)
+
+
+def _config() -> dict[str, Any] | None:
+    """The `configurable` of the node this is called in."""
+    from langgraph.config import get_config
+
+    try:
+        return get_config().get("configurable")
+    except RuntimeError:
+        return None
+
+
+def _segment() -> Segment | None:
+    from perdure.segment import KEY
+
+    found: Segment | None = (_config() or {}).get(KEY)
+    return found
+
+
+def _read(segment: Segment, make: Callable[[], T]) -> T:
+    config = _config() or {}
+    info = getattr(config.get("__pregel_runtime"), "execution_info", None)
+    attempt = getattr(info, "node_attempt", 1)
+    task = config.get("checkpoint_ns", "")
+    n = segment.ordinal(task, attempt)
+    checkpoint = getattr(info, "checkpoint_id", None)
+    value: T = segment.read(task, checkpoint, n, make)
+    return value
+
+
+def _deadline(name: str, given: timedelta | datetime | None) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, timedelta):
+        return milliseconds(now() + given)
+    if getattr(given, "tzinfo", None) is not None:
+        return milliseconds(given)
+    raise BadArgument(f"{name} is a timedelta or a datetime with a time zone, not {given!r}.")
+
+
+def _interrupt(value: Any, question: Question, response_schema: Any = None) -> Any:
+    from langgraph.errors import GraphInterrupt
+    from langgraph.types import interrupt
+
+    if "__pregel_scratchpad" not in (_config() or {}):
+        raise NotInRun("This is for the nodes of a graph; here nothing could wait or be resumed.")
+    try:
+        return interrupt(value, response_schema=response_schema)
+    except GraphInterrupt as raised:
+        if (segment := _segment()) is not None:
+            for one in raised.args[0]:
+                segment.expect(one.id, question)
+        raise

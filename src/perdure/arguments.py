@@ -1,0 +1,64 @@
+"""What callers of the runtime pass, checked before anything is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jsonschema
+
+from perdure.errors import BadAnswer, BadArgument
+from perdure.types import Kind, State
+
+
+def check_answer(wait_id: str, schema: Mapping[str, Any], value: Any) -> None:
+    plain = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+    problems = [
+        f"{'.'.join(map(str, error.absolute_path)) or 'it'}: {error.message}"
+        for error in jsonschema.Draft202012Validator(schema).iter_errors(plain)
+    ]
+    if problems:
+        raise BadAnswer(wait_id, f"it does not fit the response_schema: {'; '.join(problems[:5])}.")
+
+
+def check_state(given: State | str) -> State:
+    try:
+        return State(given)
+    except ValueError:
+        raise BadArgument(f"{given!r} is no state; use one of {', '.join(State)}.") from None
+
+
+def check_kind(given: Kind | str) -> Kind:
+    try:
+        return Kind(given)
+    except ValueError:
+        raise BadArgument(f"{given!r} is no kind of wait; use {', '.join(Kind)}.") from None
+
+
+def check_limit(limit: int) -> int:
+    if limit < 1:
+        raise BadArgument(f"limit={limit} must be at least 1.")
+    return limit
+
+
+def check_tags(tags: Iterable[str]) -> list[str]:
+    if isinstance(tags, str):
+        raise BadArgument(f"tags is a list of texts, not the one text {tags!r}.")
+    return [str(tag) for tag in tags]
+
+
+def check_dict(name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise BadArgument(f"{name} is a dict, not {given!r}.")
+    return dict(given or {})
+
+
+def check_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    kept = check_dict("config", config)
+    if "callbacks" in kept:
+        raise BadArgument("config['callbacks'] cannot be stored; give them to the graph instead.")
+    inner = kept.get("configurable") or {}
+    for name in ("thread_id", "checkpoint_id", "run_id"):
+        if name in inner:
+            raise BadArgument(f"config['configurable'][{name!r}] is the runtime's own business.")
+    return kept

@@ -1,0 +1,425 @@
+"""What `register` gives back: a graph to be used as before, each call a run under a lease.
+
+    invoke(input)              a new run of the thread; who waits on it is superseded, as LangGraph
+                               does, and one that is driven is waited for
+    invoke(Command(resume=…))  answers the run that waits, and drives it
+    invoke(None)               drives the run that is under way, or goes on from the last checkpoint
+
+If the caller's process dies, any worker goes on with the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import StateSnapshot
+
+from perdure import runs, waits
+from perdure.driver import Drive, Driver, Raised, Returned, is_resume
+from perdure.errors import (
+    AnswerRefused,
+    BadArgument,
+    Error,
+    LeaseLost,
+    NotDurable,
+    ThreadBusy,
+)
+from perdure.graphs import Graph
+from perdure.history import change
+from perdure.journal import Plan, Refused
+from perdure.keeper import Hold, Keeper
+from perdure.runs import End, RunRow
+from perdure.types import ENDED, State
+
+POLL = 0.05
+"""Seconds between two looks at a run that another one drives."""
+REFUSED = frozenset(
+    [
+        "batch",
+        "abatch",
+        "batch_as_completed",
+        "abatch_as_completed",
+        "transform",
+        "atransform",
+        "astream_events",
+        "astream_log",
+        "bulk_update_state",
+        "abulk_update_state",
+    ]
+)
+"""What LangGraph would run outside of a lease."""
+
+Accept = Callable[..., Plan[RunRow]]
+
+
+class BoundGraph:
+    """A graph on a runtime's journal."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        driver: Callable[[], Driver],
+        keeper: Callable[[], Keeper],
+        accept: Accept,
+    ) -> None:
+        self._graph, self._keeper, self._accept = graph, keeper, accept
+        self._get_driver = driver
+
+    @property
+    def _driver(self) -> Driver:
+        return self._get_driver()  # registering a graph opens nothing
+
+    @property
+    def name(self) -> str:
+        return self._graph.name
+
+    def __repr__(self) -> str:
+        return f"<perdure graph {self._graph.key!r}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in REFUSED:
+            raise NotDurable(
+                f"{name}() of the graph {self.name!r} would run outside of its lease. Use invoke, "
+                "ainvoke, stream or astream, or Runtime.start."
+            )
+        return getattr(self._graph.pregel, name)
+
+    # -- running
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return self._whole(self.stream, input, config, kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        gathered = _Gathered(kwargs)
+        async for chunk in self.astream(input, config, **gathered.kwargs):
+            gathered.add(chunk)
+        return gathered.result()
+
+    def _whole(self, stream: Any, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
+        gathered = _Gathered(kwargs)
+        for chunk in stream(input, config, **gathered.kwargs):
+            gathered.add(chunk)
+        return gathered.result()
+
+    def stream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Iterator[Any]:
+        journal = self._driver.journal
+        call = _Call(self, input, config, kwargs)
+        drive = journal.run(self._open(call))
+        outcome: Returned | Raised = Returned()
+        with call.holding(drive):
+            try:
+                yield from self._graph.pregel.stream(call.input, drive.config, **call.arguments)
+            except BaseException as error:
+                outcome = Raised(error)
+                raise
+            finally:
+                journal.run(self._close(drive, outcome))
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        journal = self._driver.journal
+        call = _Call(self, input, config, kwargs)
+        drive = await journal.arun(self._open(call))
+        outcome: Returned | Raised = Returned()
+        with call.holding(drive):
+            try:
+                async for chunk in self._graph.pregel.astream(
+                    call.input, drive.config, **call.arguments
+                ):
+                    yield chunk
+            except BaseException as error:
+                outcome = Raised(error)
+                raise
+            finally:
+                await journal.arun(self._close(drive, outcome))
+
+    # -- looking and changing
+
+    def get_state(self, config: RunnableConfig, **kwargs: Any) -> StateSnapshot:
+        return self._graph.pregel.get_state(config, **kwargs)
+
+    async def aget_state(self, config: RunnableConfig, **kwargs: Any) -> StateSnapshot:
+        return await self._graph.pregel.aget_state(config, **kwargs)
+
+    def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[StateSnapshot]:
+        return self._graph.pregel.get_state_history(config, **kwargs)
+
+    def aget_state_history(
+        self, config: RunnableConfig, **kwargs: Any
+    ) -> AsyncIterator[StateSnapshot]:
+        return self._graph.pregel.aget_state_history(config, **kwargs)
+
+    def update_state(
+        self, config: RunnableConfig, values: Any, as_node: str | None = None, **kwargs: Any
+    ) -> RunnableConfig:
+        """As LangGraph's. A run that waits on the thread is driven again on the new state."""
+        journal = self._driver.journal
+        call = _Call(self, None, config, {})
+        drive, rests = journal.run(self._occupy(call))
+        with call.holding(drive):
+            try:
+                return self._graph.pregel.update_state(
+                    call.with_lease(drive), values, as_node, **kwargs
+                )
+            finally:
+                journal.run(self._driver.let_go(drive.row, _after_update(self, drive, rests)))
+
+    async def aupdate_state(
+        self, config: RunnableConfig, values: Any, as_node: str | None = None, **kwargs: Any
+    ) -> RunnableConfig:
+        journal = self._driver.journal
+        call = _Call(self, None, config, {})
+        drive, rests = await journal.arun(self._occupy(call))
+        with call.holding(drive):
+            try:
+                return await self._graph.pregel.aupdate_state(
+                    call.with_lease(drive), values, as_node, **kwargs
+                )
+            finally:
+                await journal.arun(
+                    self._driver.let_go(drive.row, _after_update(self, drive, rests))
+                )
+
+    # -- plans
+
+    def _open(self, call: _Call) -> Plan[Drive]:
+        """The run of a call, claimed for it."""
+        row = yield from self._find(call)
+        begun = yield from self._driver.begin(row, self._graph, inline=True)
+        if isinstance(begun, End):
+            yield from self._driver.let_go(row, begun)
+            raise Error(
+                f"Run {row.id} cannot be driven: it is {begun.state.value}, "
+                f"{begun.reason or 'because somebody stopped it'}."
+            )
+        call.take(begun)
+        return begun
+
+    def _find(self, call: _Call) -> Plan[RunRow]:
+        if call.input is None or is_resume(call.input):
+            under_way = yield from self._under_way(call.thread_id)
+            if under_way is not None and is_resume(call.input):
+                yield from self._answer(under_way, call)
+            if under_way is not None:
+                claimed = yield from self._claim(under_way)
+                if claimed is not None:
+                    return claimed
+                raise ThreadBusy(call.thread_id, "another worker drives")
+        accepted = yield from self._accept(self._graph, call.thread_id, call.setup())
+        while True:
+            claimed = yield from self._claim(accepted)
+            if claimed is not None:
+                return claimed
+            yield POLL
+            accepted = (yield runs.find(accepted.id)) or accepted
+            if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
+                raise ThreadBusy(call.thread_id, f"was {accepted.state} by somebody else")
+            head = yield from self._under_way(call.thread_id)
+            if head is not None and head.n < accepted.n and head.state in ("held", "paused"):
+                yield from self._withdraw(accepted)
+                raise ThreadBusy(call.thread_id, f"is {head.state} ({head.id})")
+
+    def _withdraw(self, row: RunRow) -> Plan[None]:
+        made = change(row.thread_id, row.id, self._driver.clock.now())
+        yield runs.stop(
+            self._driver.box,
+            made,
+            control="cancel",
+            state=State.CANCELLED,
+            grace=0,
+            reason="its caller did not want to wait",
+            by=None,
+        )
+
+    def _under_way(self, thread_id: str) -> Plan[RunRow | None]:
+        """The run of a thread that is not over."""
+        found: list[RunRow] = yield runs.page(
+            thread_id=thread_id, state=None, graph=None, before=None, count=100
+        )
+        open = [row for row in found if row.state not in ENDED]
+        return min(open, key=lambda row: row.n) if open else None
+
+    def _claim(self, row: RunRow) -> Plan[RunRow | None]:
+        keeper = self._keeper()
+        keeper.start()
+        now = self._driver.clock.now()
+        claimed: RunRow | None = yield runs.claim_run(
+            self._driver.box, keeper.worker, now, keeper.until(), row.thread_id, row.id
+        )
+        return claimed
+
+    def _answer(self, row: RunRow, call: _Call) -> Plan[None]:
+        """Answer what the run waits for, as `Command(resume=...)` says."""
+        found: list[waits.WaitRow] = yield waits.of_run(row.id)
+        open = [wait for wait in found if wait.state == "open"]
+        resume = call.input.resume
+        by_id = {wait.interrupt_id: wait for wait in open}
+        if isinstance(resume, dict) and resume and resume.keys() <= by_id.keys():
+            answers = [(by_id[id], value) for id, value in resume.items()]
+        elif len(open) == 1:
+            answers = [(open[0], resume)]
+        else:
+            raise BadArgument(
+                f"Run {row.id} waits for {len(open)} answers; name each by its interrupt id: "
+                f"Command(resume={{id: answer}}) with {', '.join(sorted(by_id)) or 'none'}."
+            )
+        for wait, value in answers:
+            now = self._driver.clock.now()
+            if not (yield waits.answer(self._driver.box, wait, value, None, now)):
+                raise AnswerRefused(wait.id, "somebody else answered it, or its time is up.")
+        call.input = None
+
+    def _close(self, drive: Drive, outcome: Returned | Raised) -> Plan[None]:
+        try:
+            ended = yield from self._driver.finish(drive, outcome)
+        except Refused:
+            ended = "lost"
+        if ended == "lost" and isinstance(outcome, Returned):
+            raise LeaseLost(drive.row.id)
+
+    def _occupy(self, call: _Call) -> Plan[tuple[Drive, bool]]:
+        """A lease on a thread for something else than driving: on its waiting run, or a new one."""
+        row = yield from self._under_way(call.thread_id)
+        rests = row is not None and row.state == State.WAITING
+        claimed = None
+        if row is not None and rests:
+            claimed = yield from self._claim(row)
+        elif row is not None:
+            raise ThreadBusy(call.thread_id, f"is {row.state} ({row.id})")
+        if claimed is None:
+            setup = {"metadata": {"source": "update_state"}}
+            accepted = yield from self._accept(self._graph, call.thread_id, setup, "reject")
+            claimed = yield from self._claim(accepted)
+        if claimed is None:
+            raise ThreadBusy(call.thread_id, "another worker drives")
+        begun = yield from self._driver.begin(claimed, self._graph, inline=True)
+        if isinstance(begun, End):
+            yield from self._driver.let_go(claimed, begun)
+            raise ThreadBusy(call.thread_id, f"was {begun.state.value} just now")
+        return begun, rests
+
+
+class _Call:
+    """One call of a bound graph."""
+
+    def __init__(
+        self, bound: BoundGraph, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
+    ) -> None:
+        self.input = input
+        self._bound = bound
+        self._config: dict[str, Any] = dict(config or {})
+        self._context = kwargs.pop("context", None)
+        self._kwargs = kwargs
+        configurable = dict(self._config.get("configurable") or {})
+        thread_id = configurable.get("thread_id")
+        if thread_id is None or thread_id == "":
+            raise BadArgument("The config names no thread: {'configurable': {'thread_id': ...}}.")
+        self.thread_id = str(thread_id)
+        self._durability = kwargs.pop("durability", None)
+        self.arguments: dict[str, Any] = {}
+
+    def setup(self) -> dict[str, Any]:
+        """What a worker needs to go on with this call. What only this process has stays here."""
+        setup: dict[str, Any] = {}
+        if self.input is not None:
+            setup["input"] = self.input
+        if self._context is not None:
+            setup["context"] = self._context
+        if self._durability is not None:
+            setup["durability"] = self._durability
+        keep = {k: self._config[k] for k in ("recursion_limit", "tags") if k in self._config}
+        given = self._config.get("configurable") or {}
+        plain = {
+            k: v
+            for k, v in given.items()
+            if k not in ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
+            and not k.startswith("__")
+            and isinstance(v, (str, int, float, bool, type(None)))
+        }
+        metadata = {
+            k: v
+            for k, v in (self._config.get("metadata") or {}).items()
+            if isinstance(v, (str, int, float, bool, type(None)))
+        }
+        setup["config"] = {**keep, "configurable": plain}
+        setup["metadata"] = metadata
+        return setup
+
+    def take(self, drive: Drive) -> None:
+        """Combine what the caller gave with what the run has."""
+        if drive.input is None and not is_resume(self.input):
+            self.input = None
+        own = {k: v for k, v in self._config.items() if k not in ("configurable", "metadata")}
+        drive.config = cast(RunnableConfig, {**drive.config, **own, **self.with_lease(drive)})
+        if self._context is not None:
+            drive.context = self._context
+        self.arguments = {**self._kwargs, **drive.arguments}
+
+    def with_lease(self, drive: Drive) -> RunnableConfig:
+        configurable = {
+            **(self._config.get("configurable") or {}),
+            **drive.config["configurable"],
+        }
+        return cast(RunnableConfig, {**self._config, "configurable": configurable})
+
+    def holding(self, drive: Drive) -> _Holding:
+        return _Holding(self._bound._keeper(), drive)
+
+
+class _Holding:
+    """Keeps the lease of an inline call."""
+
+    def __init__(self, keeper: Keeper, drive: Drive) -> None:
+        self._keeper, self._hold = keeper, Hold(drive, None, lambda kind: None)
+
+    def __enter__(self) -> None:
+        self._keeper.hold(self._hold)
+
+    def __exit__(self, *_: object) -> None:
+        self._keeper.drop(self._hold)
+
+
+class _Gathered:
+    """Makes of a stream what `invoke` returns."""
+
+    def __init__(self, kwargs: dict[str, Any]) -> None:
+        self._mode = kwargs.pop("stream_mode", "values")
+        if kwargs.pop("version", "v1") != "v1":
+            raise BadArgument(
+                "invoke(version='v2') is not supported here; use stream(version='v2')."
+            )
+        wanted = ["updates", "values"] if self._mode == "values" else self._mode
+        self.kwargs = {**kwargs, "stream_mode": wanted}
+        self._chunks: list[Any] = []
+        self._latest: Any = None
+        self._interrupts: list[Any] = []
+
+    def add(self, chunk: Any) -> None:
+        if self._mode != "values":
+            self._chunks.append(chunk)
+            return
+        mode, payload = chunk[-2:]
+        if mode == "values":
+            self._latest = payload
+        elif isinstance(payload, dict) and payload.get("__interrupt__") is not None:
+            self._interrupts.extend(payload["__interrupt__"])
+
+    def result(self) -> Any:
+        if self._mode != "values":
+            return self._chunks
+        if not self._interrupts:
+            return self._latest
+        values = self._latest if isinstance(self._latest, dict) else {}
+        return {**values, "__interrupt__": self._interrupts}
+
+
+def _after_update(bound: BoundGraph, drive: Drive, rests: bool) -> End:
+    if rests:  # it looks at its new state, and asks again if it still has to
+        now = bound._driver.clock.now()
+        return End(State.PENDING, "updated", {}, due_at=now)
+    return End(State.DONE, "done", {"source": "update_state"})

@@ -1,0 +1,46 @@
+"""Values of users in the journal: encoded strictly, and sealed to the row they belong to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.codec import Codec
+from perdure.seal import Seal
+
+
+class Box:
+    """Closes a value into a blob and opens it again."""
+
+    def __init__(self, codec: Codec, seal: Seal) -> None:
+        self.codec, self.seal = codec, seal
+
+    def close(self, value: Any, where: str, name: str | None = None) -> bytes:
+        """The blob. What cannot be stored is refused by `name`, or where it was to go."""
+        return self.seal.close(self.codec.encode(value, name or where), where)
+
+    def open(self, blob: bytes, where: str) -> Any:
+        return self.codec.decode(self.seal.open(bytes(blob), where), where)
+
+
+def where_run(column: str, run_id: str) -> str:
+    return f"{column} of run {run_id}"
+
+
+def where_wait(column: str, wait_id: str) -> str:
+    return f"{column} of wait {wait_id}"
+
+
+def where_signal(signal_id: str) -> str:
+    return f"signal {signal_id}"
+
+
+def where_event(change: int) -> str:
+    return f"event {change}"
+
+
+def where_read(run_id: str, task: str, n: int) -> str:
+    return f"read {n} of task {task!r} of run {run_id}"
+
+
+def where_schedule(name: str) -> str:
+    return f"schedule {name!r}"

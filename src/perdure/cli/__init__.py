@@ -1,0 +1,143 @@
+"""The command line: `perdure worker`, `perdure tick`, `perdure doctor`.
+
+Exit codes: 0 all is well, 1 the doctor found something, 2 wrong use or no database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perdure import doctor
+from perdure.errors import BadArgument, Error
+from perdure.journal import connect
+
+if TYPE_CHECKING:
+    from perdure.runtime import Runtime
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    level = logging.WARNING if getattr(arguments, "quiet", False) else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
+    logging.getLogger("perdure").setLevel(level)
+    try:
+        code: int = arguments.run(arguments)
+    except Error as error:
+        print(f"perdure: {error}", file=sys.stderr)
+        return 2
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="perdure", description="Durable runs of LangGraph agents."
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    worker = commands.add_parser("worker", help="drive runs until told to stop")
+    worker.add_argument("runtime", help="where the Runtime is: module:name")
+    worker.add_argument("--concurrency", type=int, default=50, metavar="N", help="default 50")
+    worker.add_argument(
+        "--grace", type=float, default=10, metavar="SECONDS", help="for steps to end; default 10"
+    )
+    worker.add_argument("--until-idle", action="store_true", help="stop when nothing is due")
+    worker.add_argument("--quiet", action="store_true", help="only warnings")
+    worker.set_defaults(run=_worker)
+
+    tick = commands.add_parser("tick", help="drive what is due, then return; for a cron")
+    tick.add_argument("runtime", help="where the Runtime is: module:name")
+    tick.add_argument("--limit", type=int, default=25, metavar="N", help="segments; default 25")
+    tick.add_argument("--budget", type=float, metavar="SECONDS", help="claim nothing after that")
+    tick.add_argument("--concurrency", type=int, default=10, metavar="N", help="1: one by one")
+    tick.add_argument("--quiet", action="store_true", help="only warnings")
+    tick.set_defaults(run=_tick)
+
+    check = commands.add_parser("doctor", help="check what must be true of a journal")
+    check.add_argument("url", nargs="?", help="default: PERDURE_URL")
+    check.set_defaults(run=_doctor)
+    return parser
+
+
+def _worker(arguments: argparse.Namespace) -> int:
+    runtime = load(arguments.runtime)
+    log = logging.getLogger("perdure")
+
+    async def work() -> None:
+        async with runtime:
+            log.info("working on %s", ", ".join(sorted(runtime.graphs)) or "nothing")
+            counts = await runtime.work(
+                concurrency=arguments.concurrency,
+                until_idle=arguments.until_idle,
+                grace=timedelta(seconds=arguments.grace),
+            )
+            log.info("stopped: %s", _told(asdict(counts)))
+
+    asyncio.run(work())
+    return 0
+
+
+def _tick(arguments: argparse.Namespace) -> int:
+    runtime = load(arguments.runtime)
+    budget = None if arguments.budget is None else timedelta(seconds=arguments.budget)
+
+    async def tick() -> None:
+        async with runtime:
+            counts = await runtime.tick(
+                arguments.limit, budget=budget, concurrency=arguments.concurrency
+            )
+            print(json.dumps(asdict(counts)))
+
+    asyncio.run(tick())
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    journal = connect(arguments.url)
+    try:
+        findings = journal.do(doctor.examine())
+    finally:
+        journal.close()
+    for remark in doctor.remarks(arguments.url or ""):
+        print(f"note: {remark}")
+    for finding in findings:
+        print(f"{finding.problem}: thread {finding.thread_id!r}, {finding.id} ({finding.detail})")
+    if findings:
+        print(f"{len(findings)} found; none of this should happen. Please report it.")
+        return 1
+    print(f"All {len(doctor.INVARIANTS)} invariants hold.")
+    return 0
+
+
+def load(place: str) -> Runtime:
+    """The runtime that `module:name` names."""
+    from perdure.runtime import Runtime
+
+    module, _, name = place.partition(":")
+    if not module or not name:
+        raise BadArgument(f"{place!r} names no runtime: use module:name, such as agents:runtime.")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        raise BadArgument(f"There is no module {module!r} in {Path.cwd()}.") from error
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Runtime):
+        raise BadArgument(f"{place} is no perdure.Runtime but {found!r}.")
+    return found
+
+
+def _told(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing done"

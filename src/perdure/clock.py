@@ -1,0 +1,53 @@
+"""The time. Every process of a journal takes it from the journal's own database.
+
+A process's wall clock may be wrong, or be set while it runs, so it is only asked once in a while
+how far the database is from our monotonic clock. On SQLite the database's clock is this host's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Protocol
+
+from perdure.errors import Unavailable
+from perdure.journal import Journal, Op, Statement
+
+STALE = 60.0
+"""Seconds after which the database is asked again, if nobody did meanwhile."""
+
+
+class Clock(Protocol):
+    """Where the runtime gets the time from; `perdure.testing.Clock` is one that can be moved."""
+
+    def now(self) -> int:
+        """Milliseconds since 1970."""
+
+
+def journal_time() -> Op[int]:
+    return Op("journal_time", [Statement("journal_time", {})], lambda rows: int(rows[0][0][0]))
+
+
+class JournalClock:
+    """The clock of a journal's database."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._offset = 0.0
+        self._asked: float | None = None
+
+    def now(self) -> int:
+        if self._asked is None:
+            self.agree()
+        elif time.monotonic() - self._asked > STALE:
+            with contextlib.suppress(Unavailable):  # then what we know must do
+                self.agree()
+        return int((time.monotonic() + self._offset) * 1000)
+
+    def agree(self) -> None:
+        """Ask the database for the time."""
+        before = time.monotonic()
+        there = self._journal.peek(journal_time())
+        after = time.monotonic()
+        self._offset = there / 1000 - (before + after) / 2
+        self._asked = after

@@ -1,0 +1,54 @@
+"""What must be true of every journal, whatever was killed when. `perdure doctor` checks it."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import NamedTuple
+
+from perdure.journal import Op, Statement
+
+INVARIANTS = {
+    "doctor_two_running": "two runs of one thread are driven at once",
+    "doctor_out_of_turn": "a run is due although an earlier one of its thread is not over",
+    "doctor_forgotten": "a run is next on its thread, but nobody will look at it",
+    "doctor_no_wait": "a run waits for nothing that can come",
+    "doctor_clock_missed": "a run will be woken later than its clock says, or never",
+    "doctor_answer_unused": "an answer was accepted, but its run will not be looked at",
+    "doctor_ended_due": "a run ended, but is still due, leased or waiting",
+    "doctor_gap": "the events of a run have a gap",
+    "doctor_signal_twice": "a signal was taken by a wait that has another answer",
+}
+WAL_RESET = (3, 51, 3)
+"""The first SQLite without the race between two connections that checkpoint a WAL."""
+
+
+class Finding(NamedTuple):
+    """Something that must not be."""
+
+    problem: str
+    thread_id: str
+    id: str
+    detail: str
+
+
+def examine() -> Op[list[Finding]]:
+    """Everything that is wrong with a journal, from one snapshot of it."""
+    names = list(INVARIANTS)
+    return Op(
+        "doctor",
+        [Statement(name, {}) for name in names],
+        lambda rows: [
+            Finding(INVARIANTS[name], str(row[0]), str(row[1]), str(row[2]))
+            for name, some in zip(names, rows, strict=True)
+            for row in some
+        ],
+    )
+
+
+def remarks(url: str) -> list[str]:
+    """What is worth knowing about the database itself."""
+    if url.startswith("sqlite:") and sqlite3.sqlite_version_info < WAL_RESET:
+        fixed = ".".join(map(str, WAL_RESET))
+        race = "a race between two processes that checkpoint a WAL at the same moment"
+        return [f"SQLite {sqlite3.sqlite_version} is older than {fixed}, which fixed {race}."]
+    return []

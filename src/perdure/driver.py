@@ -1,0 +1,402 @@
+"""Drive one segment of a run: what to do before LangGraph runs, and with what came of it.
+
+Crash points and what each leaves behind; the next claim finds it:
+
+    claimed, nothing driven     the lease runs out; attempts counts it
+    answers handed over         the waits are `applied`, and are handed over again
+    a step on disk              progress: attempts is 1 again, and it goes on behind that step
+    interrupt on disk           its wait too, in the same batch; the run is still leased
+    let go                      waiting, done, failed …: in one batch with its event, and with
+                                the next run of the thread being due
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.types import RESUME
+from langgraph.errors import EmptyInputError, GraphDrained, GraphRecursionError, InvalidUpdateError
+from langgraph.runtime import RunControl
+from langgraph.types import Command
+
+from perdure import runs, waits
+from perdure.agent import TIME_IS_UP
+from perdure.box import Box, where_run, where_wait
+from perdure.checkpoint.ops import Place
+from perdure.clock import Clock
+from perdure.errors import (
+    Damaged,
+    LeaseLost,
+    TooLarge,
+    TypeNotAllowed,
+    Unserializable,
+    WrongKey,
+)
+from perdure.graphs import Graph, inside, lost_nodes, pending_nodes
+from perdure.history import change
+from perdure.journal import Journal, Plan
+from perdure.runs import End, RunRow
+from perdure.saver import Saver
+from perdure.segment import KEY, Segment
+from perdure.types import Kind, State, moment
+from perdure.waits import Body, Question, WaitRow
+
+INLINE = 16 * 1024
+"""Bytes of an output that is kept in the run's row; a larger one is read from its checkpoint."""
+UNREADABLE = (Damaged, WrongKey, TypeNotAllowed)
+"""What a person has to look at: trying again would give the same."""
+FINAL = (
+    Unserializable,
+    TooLarge,
+    GraphRecursionError,
+    InvalidUpdateError,
+    EmptyInputError,
+)
+"""What would only be raised again."""
+
+
+@dataclass
+class Drive:
+    """A segment that is ready to be driven: what LangGraph is called with."""
+
+    segment: Segment
+    graph: Graph
+    input: Any
+    config: RunnableConfig
+    context: Any
+    control: RunControl
+    inline: bool = False
+    """Driven for a caller, who gets an exception as before; nothing is retried behind his back."""
+    stop: str | None = None
+    """Why it was told to stop: cancel, pause or shutdown."""
+
+    @property
+    def row(self) -> RunRow:
+        return self.segment.row
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What LangGraph is called with beside input and config."""
+        # It hands over the checkpoints one by one; what is waited for is decided by the saver.
+        return {"context": self.context, "durability": "sync", "control": self.control}
+
+    def ask_to_stop(self, why: str) -> None:
+        """Stop at the next step."""
+        self.stop = self.stop or why
+        self.control.request_drain(why)
+
+
+class Driver:
+    """Plans around LangGraph, for whoever drives a run."""
+
+    def __init__(self, saver: Saver, clock: Clock) -> None:
+        self.saver, self.clock, self.box = saver, clock, saver.box
+
+    @property
+    def journal(self) -> Journal:
+        return self.saver.journal
+
+    # -- before
+
+    def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | End]:
+        """What to drive, or, if it cannot be driven, how the segment ends."""
+        if row.control is not None:
+            return _stopped(row.control)
+        if row.attempts > graph.deaths and not inline:
+            reason = (
+                f"{row.attempts - 1} workers in a row died or went silent while they drove it, "
+                "without a step on disk in between"
+            )
+            return End(State.HELD, "held", {"reason": reason}, reason=reason)
+        try:
+            setup = open_setup(self.box, row)
+            if row.n > 1 and not row.begun:
+                yield from self._undo(row.thread_id)
+            if row.begun:
+                held = yield from self._check_shape(row, graph)
+                if held is not None:
+                    return held
+        except UNREADABLE as error:
+            return End(State.HELD, "held", {"reason": str(error)}, reason=str(error))
+        segment = Segment(row, self.journal, self.box, self.clock)
+        segment.durability = setup.get("durability") or self.saver.durability
+        if row.fingerprint != graph.fingerprint:
+            self.journal.defer(runs.set_fingerprint(row, graph.fingerprint, graph.shape))
+        drive = Drive(
+            segment,
+            graph,
+            None if row.begun or "input" not in setup else setup["input"],
+            _config(row, setup, segment),
+            setup.get("context"),
+            RunControl(),
+            inline,
+        )
+        if row.begun:
+            yield from self._hand_over(drive)
+        return drive
+
+    def _undo(self, thread_id: str) -> Plan[None]:
+        """Delete what a run left that was stopped with `rollback`."""
+        ids = yield runs.to_undo(thread_id)
+        if ids:
+            yield from self.saver.pruner.delete_for_runs(ids)
+        for id in ids:
+            yield runs.undone(thread_id, id)
+
+    def _check_shape(self, row: RunRow, graph: Graph) -> Plan[End | None]:
+        """Whether a run that was begun with another shape of its graph can go on."""
+        if row.fingerprint in (None, graph.fingerprint):
+            return None
+        old = yield runs.shape(row.fingerprint)
+        if old is None:
+            return None
+        old, new = json.loads(old), json.loads(graph.shape)
+        places = {"": (old, new)}
+        for wait in (yield waits.of_run(row.id)):
+            if wait.state in ("open", "answered", "applied") and wait.ns:
+                places[wait.ns] = (inside(old, wait.ns) or {}, inside(new, wait.ns) or {})
+        for ns, (before, after) in places.items():
+            at = yield from self.latest(row.thread_id, ns)
+            if at is not None and (lost := lost_nodes(before, after, at)):
+                return _changed(graph.name, ns, lost, before, after)
+        return None
+
+    def latest(self, thread_id: str, ns: str = "") -> Plan[CheckpointTuple | None]:
+        found = yield from self.saver.reader.get_tuple(Place(thread_id, ns, None), False)
+        return found
+
+    def _hand_over(self, drive: Drive) -> Plan[None]:
+        """Give the tasks of a run the answers that are there: people's, signals', the clock's."""
+        row, now = drive.row, self.clock.now()
+        found: list[WaitRow] = yield waits.of_run(row.id)
+        fired = False
+        for wait in found:
+            if wait.state != "open":
+                continue
+            due = wait.wake_at if wait.kind == Kind.CLOCK else wait.expires_at
+            if wait.kind == Kind.SIGNAL:
+                yield waits.deliver(self.box, wait, row.token, now)
+                fired = True
+            if due is not None and due <= now:
+                value = None if wait.kind == Kind.CLOCK else TIME_IS_UP
+                yield waits.fire(self.box, wait, value, row.token, now)
+                fired = True
+        if fired:
+            found = yield waits.of_run(row.id)
+        if any(wait.state in ("answered", "applied") for wait in found):
+            yield from self._resume(drive, found)
+
+    def _resume(self, drive: Drive, found: list[WaitRow]) -> Plan[None]:
+        row = drive.row
+        signals = yield waits.signals_of_run(self.box, row.thread_id, row.id)
+        newest: dict[tuple[str, str], tuple[int, WaitRow, Body]] = {}
+        for wait in found:
+            if wait.state in ("consumed", "closed"):
+                continue
+            body = waits.open_body(self.box, wait)
+            place = (wait.ns, wait.task_id)
+            if place not in newest or newest[place][0] <= len(body.before):
+                newest[place] = (len(body.before), wait, body)
+        for _, wait, body in newest.values():
+            if wait.state not in ("answered", "applied"):
+                continue
+            if wait.id in signals:
+                value = signals[wait.id]
+            else:
+                value = self.box.open(wait.answer or b"", where_wait("answer", wait.id))
+            if wait.task_id:  # a breakpoint has none: there going on is all
+                # LangGraph reads the answers of a task from its writes: there they survive.
+                self.saver.saw(wait.stamp)
+                config = _place_config(drive, wait)
+                answers = [*body.before, value]
+                self.saver.put_writes(config, [(RESUME, answers)], wait.task_id, wait.path)
+            yield waits.apply(wait)
+
+    # -- after
+
+    def finish(self, drive: Drive, outcome: Returned | Raised) -> Plan[str]:
+        """Let a run go. Gives what became of it: a state, `released` or `lost`."""
+        segment = drive.segment
+        if segment.lost or (isinstance(outcome, Raised) and isinstance(outcome.error, LeaseLost)):
+            return "lost"
+        if isinstance(outcome, Raised):
+            end = self._after_error(drive, outcome.error)
+        elif segment.asked:
+            end = End(State.WAITING, "waiting", {})
+        else:
+            stopped = (yield from self._after_breakpoint(drive)) if drive.graph.stops else None
+            end = stopped or (yield from self._done(drive, outcome))
+        return (yield from self.let_go(drive.row, end))
+
+    def let_go(self, row: RunRow, end: End) -> Plan[str]:
+        made = change(row.thread_id, row.id, self.clock.now())
+        kept = yield runs.let_go(self.box, made, row.token, end)
+        if not kept:
+            return "lost"
+        return "released" if end.state is State.PENDING else end.state.value
+
+    def _done(self, drive: Drive, outcome: Returned) -> Plan[End]:
+        output = outcome.output
+        if output is _FROM_CHECKPOINT:
+            at = yield from self.latest(drive.row.thread_id)
+            output = None if at is None else drive.graph.output(at.checkpoint["channel_values"])
+        blob = close_output(self.box, drive.row, [output])
+        if len(blob) > INLINE:
+            at = yield from self.latest(drive.row.thread_id)
+            if at is not None:
+                channels = drive.graph.pregel.output_channels
+                names = channels if isinstance(channels, str) else list(channels)
+                blob = close_output(self.box, drive.row, [at.checkpoint["id"], names])
+        return End(State.DONE, "done", {}, output=blob)
+
+    def _after_breakpoint(self, drive: Drive) -> Plan[End | None]:
+        """A graph compiled with breakpoints stopped at one: a person has to let it go on."""
+        row = drive.row
+        at = yield from self.latest(row.thread_id)
+        nodes = [] if at is None else pending_nodes(json.loads(drive.graph.shape), at)
+        if at is None or not nodes:
+            return None
+        made = change(row.thread_id, row.id, self.clock.now())
+        place = {
+            "ns": "",
+            "checkpoint_id": at.checkpoint["id"],
+            "task_id": "",
+            "path": "",
+            "stamp": 0,
+        }
+        yield runs.fenced(
+            row,
+            waits.ask(
+                self.box,
+                made,
+                token=row.token,
+                question=Question(Kind.HUMAN),
+                body=Body({"breakpoint": nodes}, None, []),
+                interrupt_id=f"breakpoint:{at.checkpoint['id']}",
+                place=place,
+            ),
+        )
+        return End(State.WAITING, "waiting", {})
+
+    def _after_error(self, drive: Drive, error: BaseException) -> End:
+        now, attempts = self.clock.now(), drive.segment.attempts
+        if drive.stop == "cancel" or drive.stop == "pause":
+            return _stopped(drive.stop)
+        if isinstance(error, GraphDrained) or not isinstance(error, Exception):
+            # Drained, cancelled with its task, or its reader left: somebody else goes on.
+            attempts = max(0, attempts - 1)
+            return End(State.PENDING, "released", {}, due_at=now, attempts=attempts)
+        if isinstance(error, UNREADABLE):
+            return End(State.HELD, "held", {"reason": str(error)}, reason=str(error))
+        told = describe(error)
+        blob = close_error(self.box, drive.row, told)
+        retry = drive.graph.retry
+        if drive.inline or isinstance(error, FINAL) or attempts >= retry.attempts:
+            return End(
+                State.FAILED, "failed", told | {"final": True}, attempts=attempts, error=blob
+            )
+        at = now + round(retry.pause(attempts).total_seconds() * 1000)
+        data = told | {"retry_at": moment(at), "attempts": attempts}
+        return End(State.PENDING, "failed", data, due_at=at, attempts=attempts, error=blob)
+
+
+_FROM_CHECKPOINT: Any = object()
+
+
+@dataclass(frozen=True)
+class Returned:
+    """LangGraph came to an end, or to a wait."""
+
+    output: Any = _FROM_CHECKPOINT
+
+
+@dataclass(frozen=True)
+class Raised:
+    """LangGraph did not."""
+
+    error: BaseException
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An exception in words."""
+    text = "".join(traceback.format_exception(error))
+    return {
+        "kind": f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
+        "message": _printable(str(error))[:4096],
+        "traceback": _printable(text)[-16384:],
+    }
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
+def open_setup(box: Box, row: RunRow) -> dict[str, Any]:
+    setup: dict[str, Any] = box.open(row.setup, where_run("setup", row.id))
+    return setup
+
+
+def close_output(box: Box, row: RunRow, output: list[Any]) -> bytes:
+    """A run's output: [value], or [checkpoint, channels] where it can be read."""
+    return box.close(output, where_run("output", row.id), "the output")
+
+
+def close_error(box: Box, row: RunRow, told: Mapping[str, Any]) -> bytes:
+    return box.close(dict(told), where_run("error", row.id))
+
+
+def _stopped(control: str) -> End:
+    if control == "cancel":
+        return End(State.CANCELLED, "cancelled", {})
+    return End(State.PAUSED, "paused", {})
+
+
+def _config(row: RunRow, setup: Mapping[str, Any], segment: Segment) -> RunnableConfig:
+    given = dict(setup.get("config") or {})
+    configurable = {
+        **(given.pop("configurable", None) or {}),
+        "thread_id": row.thread_id,
+        "run_id": row.id,
+        KEY: segment,
+    }
+    config: dict[str, Any] = {
+        **given,
+        "configurable": configurable,
+        "metadata": {**(given.get("metadata") or {}), **(setup.get("metadata") or {})},
+        "tags": [*(given.get("tags") or ()), *(setup.get("tags") or ())],
+    }
+    return cast(RunnableConfig, config)
+
+
+def _place_config(drive: Drive, wait: WaitRow) -> RunnableConfig:
+    return {
+        "configurable": {
+            "thread_id": wait.thread_id,
+            "checkpoint_ns": wait.ns,
+            "checkpoint_id": wait.checkpoint_id,
+            KEY: drive.segment,
+        }
+    }
+
+
+def _changed(name: str, ns: str, lost: list[str], old: Any, new: Any) -> End:
+    where = f" in its subgraph {ns.partition(':')[0]!r}" if ns else ""
+    gone, came = sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
+    reason = (
+        f"the graph {name!r} changed{where}: the run would go on at {', '.join(map(repr, lost))}, "
+        f"which it can no longer reach (nodes removed: {', '.join(gone) or 'none'}; added: "
+        f"{', '.join(came) or 'none'}). Bring the node back, or fork the run, and retry it"
+    )
+    data = {"reason": reason, "lost": lost, "removed": gone, "added": came}
+    return End(State.HELD, "held", data, reason=reason)
+
+
+def is_resume(input: Any) -> bool:
+    """Whether an input is LangGraph's way to answer an interrupt."""
+    return isinstance(input, Command) and input.resume is not None

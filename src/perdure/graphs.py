@@ -1,0 +1,211 @@
+"""Graphs that a runtime drives: bound to its saver, and known by their shape.
+
+The shape of a graph is what a run needs to go on: its nodes, what triggers each, and the shapes of
+its subgraphs. A run remembers the shape it was last driven with. When the graph has another one,
+`lost_nodes` tells whether the run can go on; LangGraph itself would return as if it were finished.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableSequence
+from langchain_core.runnables.config import run_in_executor
+from langgraph._internal._runnable import RunnableCallable, RunnableSeq
+from langgraph._internal._serde import build_serde_allowlist
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.types import TASKS
+from langgraph.graph import StateGraph
+from langgraph.graph._branch import BranchSpec
+from langgraph.pregel import Pregel
+from langgraph.pregel._write import ChannelWrite
+from langgraph.pregel.protocol import PregelProtocol
+
+from perdure.errors import BadArgument, NotDurable
+from perdure.saver import Saver
+from perdure.types import Retry
+
+Shape = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph as it is registered."""
+
+    name: str
+    version: str
+    pregel: Pregel[Any, Any, Any, Any]
+    timeout: timedelta
+    retry: Retry
+    deaths: int
+    shape: str = field(repr=False)
+    fingerprint: str
+    blocking: bool
+    """Only plain functions: driven in a thread of its own, which is faster than a coroutine."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}@{self.version}"
+
+    @property
+    def stops(self) -> bool:
+        """Whether it was compiled with breakpoints."""
+        return bool(self.pregel.interrupt_before_nodes or self.pregel.interrupt_after_nodes)
+
+    def output(self, values: Mapping[str, Any]) -> Any:
+        """What the graph returns when its channels hold these values."""
+        wanted = self.pregel.output_channels
+        if isinstance(wanted, str):
+            return values.get(wanted)
+        return {channel: values[channel] for channel in wanted if channel in values}
+
+
+def bind(
+    graph: Any,
+    saver: Saver,
+    *,
+    name: str | None,
+    version: str,
+    timeout: timedelta,
+    retry: Retry,
+    deaths: int,
+) -> Graph:
+    """A copy of `graph` on the runtime's saver. What was given is not changed."""
+    if isinstance(graph, StateGraph):
+        pregel: Pregel[Any, Any, Any, Any] = graph.compile(checkpointer=saver, name=name)
+        name = name or pregel.name
+    elif isinstance(graph, Pregel):
+        name = name or graph.name
+        _check_saver(graph.checkpointer, saver, name)
+        pregel = copy.copy(graph)
+        pregel.checkpointer = saver
+        schemas = [pregel.context_schema] if pregel.context_schema else None
+        saver.with_allowlist(build_serde_allowlist(schemas=schemas, channels=pregel.channels))
+    else:
+        raise BadArgument(
+            f"register() takes a StateGraph, a compiled graph or an @entrypoint, not {graph!r}."
+        )
+    if not name or name == "LangGraph":
+        raise BadArgument("register() needs a name for this graph: register(graph, name='...').")
+    if isinstance(context := pregel.context_schema, type):
+        saver.with_allowlist([(context.__module__, context.__qualname__)])
+    shape = json.dumps(shape_of(pregel), sort_keys=True)
+    return Graph(
+        name=name,
+        version=version,
+        pregel=pregel,
+        timeout=timeout,
+        retry=retry,
+        deaths=deaths,
+        shape=shape,
+        fingerprint=hashlib.blake2b(shape.encode(), digest_size=16).hexdigest(),
+        blocking=_is_blocking(pregel),
+    )
+
+
+def _check_saver(given: Any, ours: Saver, name: str) -> None:
+    if given is None or given is ours:
+        return
+    if isinstance(given, InMemorySaver):
+        raise NotDurable(
+            f"The graph {name!r} was compiled with an in-memory saver: what it holds dies with "
+            "this process. Compile it without a checkpointer; the runtime brings its own."
+        )
+    if isinstance(given, bool):
+        raise NotDurable(
+            f"The graph {name!r} was compiled with checkpointer={given}, which is for subgraphs. "
+            "Compile it without a checkpointer; the runtime brings its own."
+        )
+    if isinstance(given, Saver) and given.journal is ours.journal:
+        return
+    if isinstance(given, BaseCheckpointSaver):
+        raise NotDurable(
+            f"The graph {name!r} was compiled with another saver ({type(given).__name__}), whose "
+            "checkpoints are not in this runtime's journal. Compile it without a checkpointer."
+        )
+    raise NotDurable(f"The graph {name!r} has a checkpointer of an unknown kind: {given!r}.")
+
+
+def shape_of(graph: PregelProtocol[Any, Any, Any, Any]) -> Shape:
+    """The nodes of a graph, what triggers each, and their subgraphs."""
+    shape: Shape = {}
+    if isinstance(graph, Pregel):
+        inner = dict(graph.get_subgraphs())
+        for name, node in graph.nodes.items():
+            entry: Shape = {"triggers": sorted(node.triggers)}
+            if name in inner:
+                entry["graph"] = shape_of(inner[name])
+            shape[name] = entry
+    return shape
+
+
+def lost_nodes(old: Shape, new: Shape, at: CheckpointTuple) -> list[str]:
+    """The nodes at which the old graph would go on here, and the new one would not."""
+    there, here = _pending(old, at), _pending(new, at)
+    return sorted(node for node in there if node not in here)
+
+
+def pending_nodes(shape: Shape, at: CheckpointTuple) -> list[str]:
+    """The nodes at which a graph goes on from a checkpoint."""
+    return sorted(_pending(shape, at))
+
+
+def inside(shape: Shape, ns: str) -> Shape | None:
+    """The shape of the subgraph of a namespace, if it is still there."""
+    for part in ns.split("|"):
+        if not part.isdigit():  # a task may call a subgraph several times
+            entry = shape.get(part.partition(":")[0], {})
+            if "graph" not in entry:
+                return None
+            shape = entry["graph"]
+    return shape
+
+
+def _pending(shape: Shape, at: CheckpointTuple) -> set[str]:
+    checkpoint = at.checkpoint
+    versions, values = checkpoint["channel_versions"], checkpoint["channel_values"]
+    found = set()
+    for node, entry in shape.items():
+        seen = checkpoint["versions_seen"].get(node, {})
+        for channel in entry["triggers"]:
+            if channel in values and _is_newer(versions.get(channel), seen.get(channel)):
+                found.add(node)
+    for send in values.get(TASKS) or ():
+        if send.node in shape:
+            found.add(send.node)
+        elif shape:
+            found.discard(send.node)
+    return found
+
+
+def _is_newer(version: Any, seen: Any) -> bool:
+    return version is not None and (seen is None or version > seen)
+
+
+def _is_blocking(graph: Pregel[Any, Any, Any, Any]) -> bool:
+    """Whether all that a graph calls are plain functions, so that no event loop is needed."""
+    parts: list[Any] = [node.bound for node in graph.nodes.values()]
+    parts += [writer for node in graph.nodes.values() for writer in node.writers]
+    return all(map(_is_plain, parts))
+
+
+def _is_plain(part: Any) -> bool:
+    if isinstance(part, Pregel):
+        return _is_blocking(part)
+    if isinstance(part, (RunnableSeq, RunnableSequence)):
+        return all(map(_is_plain, cast(Any, part).steps))
+    if isinstance(part, ChannelWrite):
+        return True  # LangGraph's own, in both colours
+    if not isinstance(part, RunnableCallable) or part.func is None:
+        return False
+    if isinstance(router := getattr(part.func, "__self__", None), BranchSpec):
+        return _is_plain(router.path)
+    # A plain function has as its coroutine that it is run in a thread.
+    return part.afunc is None or getattr(part.afunc, "func", None) is run_in_executor

@@ -1,0 +1,416 @@
+"""Operations on runs: accept, claim, keep, let go, stop. Pure, no I/O, no colour.
+
+Which of two callers wins is decided by the statement named here:
+
+    start and start, one key     insert_run: the key is unique
+    start and the end of a run   count_run / lock_thread: one row per thread
+    claim and claim              claim: it raises the token
+    a driver and its successor   progress, fence, let_go: they carry the token
+    a driver and who stops it    let_go: it looks at `control` in the row
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from perdure.box import Box, where_event
+from perdure.history import Change
+from perdure.journal import Op, Row, Statement
+from perdure.types import State
+
+DISTANT = 2**62
+"""Later than any time."""
+
+
+class RunRow(NamedTuple):
+    """A run as it is stored."""
+
+    thread_id: str
+    id: str
+    n: int
+    graph: str
+    version: str
+    key: str | None
+    state: str
+    due_at: int | None
+    ready_at: int
+    token: int
+    attempts: int
+    begun: int
+    was: str | None
+    control: str | None
+    undo: int
+    events: int
+    created_at: int
+    updated_at: int
+    fingerprint: str | None
+    reason: str | None
+    setup: bytes
+    output: bytes | None
+    error: bytes | None
+
+
+class Lease(NamedTuple):
+    """What the journal says about a run that is driven."""
+
+    run_id: str
+    token: int
+    control: str | None
+    control_at: int | None
+
+
+def _runs(rows: Sequence[Sequence[Row]]) -> list[RunRow]:
+    return [RunRow(*row) for row in rows[0]]
+
+
+def _first(rows: Sequence[Sequence[Row]]) -> RunRow | None:
+    found = rows[-1] if rows else []
+    return RunRow(*found[0]) if found else None
+
+
+def start(
+    box: Box,
+    made: Change,
+    *,
+    graph: str,
+    version: str,
+    key: str | None,
+    ready_at: int,
+    due_at: int,
+    setup: bytes,
+    strategy: str,
+    only: str | None = None,
+    grace: int = 0,
+) -> Op[RunRow | None]:
+    """Accept a run, or find the one that was accepted with this key. None: the thread is busy."""
+    params = {
+        **made.params,
+        "graph": graph,
+        "version": version,
+        "key": key,
+        "ready_at": ready_at,
+        "due_at": due_at,
+        "setup": setup,
+        "reject": int(strategy == "reject"),
+    }
+    statements = [Statement("insert_thread", params), Statement("count_run", params)]
+    if strategy in ("interrupt", "rollback"):
+        statements += stop_thread(box, made, key, only, strategy == "rollback", grace)
+    data = {"graph": graph, "version": version, "key": key}
+    statements += [
+        Statement("insert_run", params),
+        made.event(box, "started", {k: v for k, v in data.items() if v}),
+        Statement("find_run", params),
+    ]
+    return Op("start", statements, _first, write=True, key=Statement("find_run", params))
+
+
+def stop_thread(
+    box: Box, by: Change, key: str | None, only: str | None, undo: bool, grace: int
+) -> list[Statement]:
+    """Another run takes over: what goes before it is stopped, in the same batch."""
+    number = random.getrandbits(62)
+    params = {
+        **by.params,
+        "change": number,
+        "key": key,
+        "only": only,
+        "undo": int(undo),
+        "control_at": by.now + grace,
+        "reason": f"run {by.run_id} took the thread over",
+        "asked": "cancelling",
+        "kind": "cancelled",
+        "body": box.close({"by": by.run_id}, where_event(number)),
+    }
+    names = ("stop_thread", "insert_stop_events", "close_waits")
+    return [Statement(name, params) for name in names]
+
+
+def find(run_id: str) -> Op[RunRow | None]:
+    return Op("run", [Statement("run_by_id", {"id": run_id})], _first)
+
+
+def page(
+    *,
+    thread_id: str | None,
+    state: str | None,
+    graph: str | None,
+    before: tuple[int, str] | None,
+    count: int,
+) -> Op[list[RunRow]]:
+    """Runs, newest first."""
+    at, id = before or (DISTANT, "")
+    params = {
+        "thread_id": thread_id,
+        "state": state,
+        "graph": graph,
+        "before": at,
+        "before_id": id,
+        "count": count,
+    }
+    name = "runs_before" if thread_id is None else "runs_of_thread"
+    return Op("runs", [Statement(name, params)], _runs)
+
+
+def claim(
+    box: Box, worker: str, now: int, until: int, graphs: Iterable[str], count: int
+) -> Op[list[RunRow]]:
+    """Take up to `count` runs that are due."""
+    number = random.getrandbits(62)
+    params = {
+        "worker": worker,
+        "now": now,
+        "until": until,
+        "names": json.dumps(sorted(graphs)),
+        "count": count,
+        "change": number,
+        "body": box.close({"worker": worker}, where_event(number)),
+    }
+    return Op(
+        "claim",
+        [Statement("claim", params), Statement("insert_claim_events", params)],
+        _runs,
+        write=True,
+        key=Statement("claimed", params),
+    )
+
+
+def claim_run(
+    box: Box, worker: str, now: int, until: int, thread_id: str, run_id: str
+) -> Op[RunRow | None]:
+    """Take one run, due or not. None if it is another's."""
+    number = random.getrandbits(62)
+    params = {
+        "worker": worker,
+        "now": now,
+        "until": until,
+        "thread_id": thread_id,
+        "id": run_id,
+        "change": number,
+        "body": box.close({"worker": worker}, where_event(number)),
+    }
+    return Op(
+        "claim_run",
+        [Statement("claim_run", params), Statement("insert_claim_events", params)],
+        lambda rows: RunRow(*rows[0][0]) if rows[0] else None,
+        write=True,
+        key=Statement("claimed", params),
+    )
+
+
+def next_due() -> Op[int | None]:
+    """When the next run is due."""
+    return Op(
+        "next_due",
+        [Statement("next_due", {})],
+        lambda rows: int(rows[0][0][0]) if rows[0] else None,
+    )
+
+
+def renew(worker: str, until: int, run_ids: Iterable[str]) -> Op[None]:
+    """Keep leases."""
+    params = {"worker": worker, "until": until, "names": json.dumps(sorted(run_ids))}
+    return Op("renew", [Statement("renew", params)], lambda rows: None, write=True)
+
+
+def leases(worker: str) -> Op[list[Lease]]:
+    """What a worker still holds."""
+    return Op(
+        "leases",
+        [Statement("leases", {"worker": worker})],
+        lambda rows: [Lease(*row) for row in rows[0]],
+    )
+
+
+def workers() -> Op[list[str]]:
+    """Everybody who drives something now."""
+    return Op("workers", [Statement("workers", {})], lambda rows: [row[0] for row in rows[0]])
+
+
+def expire(worker: str, now: int) -> Op[None]:
+    """A worker is dead: what it drove is due."""
+    params = {"worker": worker, "now": now}
+    return Op("expire", [Statement("expire", params)], lambda rows: None, write=True)
+
+
+class End(NamedTuple):
+    """How a segment ends: what `let_go` is told."""
+
+    state: State
+    kind: str
+    data: Mapping[str, Any]
+    due_at: int | None = None
+    attempts: int = 0
+    output: bytes | None = None
+    error: bytes | None = None
+    reason: str | None = None
+
+
+def let_go(box: Box, made: Change, token: int, end: End) -> Op[bool]:
+    """End a segment. False if the lease was lost meanwhile: then nothing is changed."""
+    params = {
+        **made.params,
+        "token": token,
+        "state": end.state.value,
+        "due_at": end.due_at,
+        "attempts": end.attempts,
+        "output": end.output,
+        "error": end.error,
+        "reason": end.reason,
+        "kind": end.kind,
+        "body": made.body(box, end.data),
+    }
+    statements = [Statement("lock_thread", params), Statement("lock_run", params)]
+    if end.state in (State.WAITING, State.DONE):
+        statements.append(Statement("consume_waits", params))
+    if end.state is State.WAITING:
+        statements.append(Statement("close_stale", params))
+    at = len(statements)
+    statements += [
+        Statement("let_go", params),
+        Statement("insert_end_event", params),
+        Statement("close_waits", params),
+        Statement("next_of_thread", params),
+    ]
+    return Op(
+        f"let_go {made.run_id}",
+        statements,
+        lambda rows: bool(rows[at] if len(rows) > at else rows[0]),
+        write=True,
+        key=made.key,
+    )
+
+
+def stop(
+    box: Box,
+    made: Change,
+    *,
+    control: str,
+    state: State,
+    grace: int,
+    reason: str | None,
+    by: str | None,
+) -> Op[bool]:
+    """Cancel or pause a run. False if it is not in a state for it."""
+    params = {
+        **made.params,
+        "control": control,
+        "control_at": made.now + grace,
+        "state": state.value,
+        "reason": reason,
+        "asked": "cancelling" if control == "cancel" else "pausing",
+        "kind": state.value,
+        "body": made.body(box, {k: v for k, v in (("reason", reason), ("by", by)) if v}),
+    }
+    return Op(
+        control,
+        [
+            Statement("lock_thread", params),
+            Statement("stop_run", params),
+            Statement("insert_stop_events", params),
+            Statement("close_waits", params),
+            Statement("next_of_thread", params),
+        ],
+        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
+    )
+
+
+def go_on(box: Box, made: Change, states: Iterable[State], kind: str) -> Op[bool]:
+    """Make a run due that rests in one of these states. False if it does not."""
+    params = {**made.params, "names": json.dumps([state.value for state in states])}
+    return Op(
+        kind,
+        [
+            Statement("lock_thread", params),
+            Statement("lock_runs", params),
+            Statement("go_on", params),
+            made.event(box, kind),
+            Statement("block_later", params),
+        ],
+        lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
+    )
+
+
+def fenced(row: RunRow, statements: Sequence[Statement]) -> Op[None]:
+    """Statements of whoever drives a run, refused when the lease is lost."""
+    params = {"thread_id": row.thread_id, "id": row.id, "token": row.token}
+    return Op("fenced", [Statement("fence", params), *statements], lambda rows: None, write=True)
+
+
+def to_undo(thread_id: str) -> Op[list[str]]:
+    """Runs of a thread whose checkpoints are still to be deleted."""
+    return Op(
+        "to_undo",
+        [Statement("to_undo", {"thread_id": thread_id})],
+        lambda rows: [row[0] for row in rows[0]],
+    )
+
+
+def undone(thread_id: str, run_id: str) -> Op[None]:
+    params = {"thread_id": thread_id, "id": run_id}
+    return Op("undone", [Statement("undone", params)], lambda rows: None, write=True)
+
+
+def wake(thread_id: str, now: int) -> Op[None]:
+    """Have a thread's waiting run looked at."""
+    params = {"thread_id": thread_id, "now": now}
+    return Op("wake", [Statement("wake_run", params)], lambda rows: None, write=True)
+
+
+def set_fingerprint(row: RunRow, fingerprint: str, body: str) -> Op[None]:
+    """Note with which shape of its graph a run goes on."""
+    params = {
+        "thread_id": row.thread_id,
+        "id": row.id,
+        "token": row.token,
+        "fingerprint": fingerprint,
+        "body": body,
+    }
+    return Op(
+        "fingerprint",
+        [Statement("insert_graph", params), Statement("set_fingerprint", params)],
+        lambda rows: None,
+        write=True,
+    )
+
+
+def shape(fingerprint: str) -> Op[str | None]:
+    """The shape a fingerprint stands for."""
+    return Op(
+        "shape",
+        [Statement("graph_by_fingerprint", {"fingerprint": fingerprint})],
+        lambda rows: rows[0][0][0] if rows[0] else None,
+    )
+
+
+def old(states: Iterable[str], before: int, count: int) -> Op[list[tuple[str, str]]]:
+    """(thread, run) of runs that ended before a time."""
+    params = {"before": before, "names": json.dumps(sorted(states)), "count": count}
+    return Op(
+        "old_runs",
+        [Statement("old_runs", params)],
+        lambda rows: [(row[0], row[1]) for row in rows[0]],
+    )
+
+
+def delete(thread_id: str, run_id: str) -> Op[int]:
+    """Delete an ended run and all that belongs to it. Tells how many its thread has left."""
+    params = {"thread_id": thread_id, "id": run_id}
+    names = ("events", "reads", "signals", "waits")
+    return Op(
+        "delete_run",
+        [
+            *[Statement(f"delete_run_{name}", params) for name in names],
+            Statement("delete_run", params),
+            Statement("count_runs_of_thread", params),
+        ],
+        lambda rows: int(rows[-1][0][0]) if rows and rows[-1] else -1,
+        write=True,
+    )

@@ -1,0 +1,836 @@
+"""The composition root: a runtime is a journal, the graphs it drives, and what one can ask of it.
+
+Every method is one or a few operations; the decisions are in the statements they name. Nothing is
+kept here that a crash may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import fields
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from perdure import history, runs, schedules, waits
+from perdure.arguments import (
+    check_answer,
+    check_config,
+    check_dict,
+    check_kind,
+    check_limit,
+    check_state,
+    check_tags,
+)
+from perdure.bound import BoundGraph
+from perdure.box import where_run, where_schedule
+from perdure.checkpoint.ops import check_text
+from perdure.clock import Clock, JournalClock
+from perdure.driver import Driver, open_setup
+from perdure.errors import (
+    AlreadyAnswered,
+    BadArgument,
+    NotFound,
+    ThreadBusy,
+    UnknownGraph,
+    WaitClosed,
+    WaitExpired,
+    WrongState,
+    WrongWait,
+)
+from perdure.graphs import Graph, bind
+from perdure.history import change
+from perdure.journal import Journal, Plan
+from perdure.keeper import Keeper
+from perdure.runs import RunRow
+from perdure.saver import Saver
+from perdure.types import (
+    ENDED,
+    Counts,
+    Durability,
+    Event,
+    Kind,
+    Retry,
+    Run,
+    RunError,
+    Schedule,
+    State,
+    Strategy,
+    Wait,
+    maybe_moment,
+    milliseconds,
+    moment,
+)
+from perdure.waits import WaitRow
+from perdure.worker import Worker
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
+GRACE = timedelta(seconds=10)
+PAGE = 100
+_NAMESPACE = uuid.UUID("9a4b4f0e-5d1c-5b6e-8a51-7d7065726475")
+
+
+class Runtime:
+    """Runs that come back.
+
+    `url` is the journal, `PERDURE_URL` by default; it opens on first use. `lease` is how long a
+    worker on another host may be silent before its runs are taken over; one that died on this host
+    is noticed at once. `allow`, `keys`, `max_bytes` and `durability` are those of `Saver`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        durability: Durability = "auto",
+        allow: Iterable[type | tuple[str, ...]] = (),
+        keys: Mapping[str, bytes] | None = None,
+        max_bytes: int = 256 * 1024 * 1024,
+        lease: timedelta = timedelta(seconds=3),
+        clock: Clock | None = None,
+    ) -> None:
+        if lease < timedelta(seconds=0.2):
+            raise BadArgument(f"lease={lease}: a lease under 0.2 s would be lost all the time.")
+        self._saver = Saver(url, durability, allow=allow, keys=keys, max_bytes=max_bytes)
+        self._lease, self._given_clock = lease.total_seconds(), clock
+        self._graphs: dict[str, Graph] = {}
+        self._newest: dict[str, Graph] = {}
+        self._workers: set[Worker] = set()
+        self._opening = threading.RLock()
+        self._driver_: Driver | None = None
+        self._keeper_: Keeper | None = None
+        self._blocking: Blocking | None = None
+
+    # -- opening and closing
+
+    @property
+    def saver(self) -> Saver:
+        """The checkpointer that every graph of this runtime is on."""
+        return self._saver
+
+    @property
+    def journal(self) -> Journal:
+        return self._saver.journal
+
+    @property
+    def _driver(self) -> Driver:
+        with self._opening:
+            if self._driver_ is None:
+                clock = self._given_clock or JournalClock(self.journal)
+                self._driver_ = Driver(self._saver, clock)
+            return self._driver_
+
+    @property
+    def _keeper(self) -> Keeper:
+        with self._opening:
+            if self._keeper_ is None or self._keeper_.pid != os.getpid():
+                driver = self._driver
+                self._keeper_ = Keeper(driver, driver.clock, lease=self._lease)
+            return self._keeper_
+
+    @property
+    def blocking(self) -> Blocking:
+        """The same methods for callers without an event loop."""
+        if self._blocking is None:
+            self._blocking = Blocking(self)
+        return self._blocking
+
+    def close(self) -> None:
+        """Let the database go. What is queued is committed; runs are not touched."""
+        if self._keeper_ is not None:
+            self._keeper_.close()
+            self._keeper_ = None
+        if self._blocking is not None:
+            self._blocking.close()
+            self._blocking = None
+        self._saver.close()
+
+    def __enter__(self) -> Runtime:
+        self._saver.setup()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Runtime:
+        await asyncio.to_thread(self._saver.setup)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    # -- graphs
+
+    def register(
+        self,
+        graph: Any,
+        name: str | None = None,
+        *,
+        version: str = "",
+        timeout: timedelta = timedelta(hours=1),
+        retry: Retry | None = None,
+        deaths: int = 5,
+    ) -> BoundGraph:
+        """Let this runtime drive a graph, and give it back bound to the journal.
+
+        It takes a StateGraph, a compiled graph or an `@entrypoint`, and does not change it.
+        `timeout` bounds a step: after that long without progress the segment counts as failed.
+        `retry` says what becomes of a segment that raised. After `deaths` workers in a row that
+        died with it, a run is held. Runs keep the `version` they were started with, and only a
+        runtime that registered it drives them.
+        """
+        if timeout <= timedelta(0):
+            raise BadArgument(f"timeout={timeout} must be positive.")
+        bound = bind(
+            graph,
+            self._saver,
+            name=name,
+            version=check_text("version", version),
+            timeout=timeout,
+            retry=retry or Retry(),
+            deaths=deaths,
+        )
+        check_text("name", bound.name)
+        if "@" in bound.name:
+            raise BadArgument(f"The name of a graph must not have an '@': {bound.name!r}.")
+        if bound.key in self._graphs:
+            raise BadArgument(
+                f"A graph {bound.name!r} is registered already; give this one another name, or a "
+                "version."
+            )
+        self._graphs[bound.key] = self._newest[bound.name] = bound
+        return BoundGraph(bound, lambda: self._driver, lambda: self._keeper, self._accept_inline)
+
+    @property
+    def graphs(self) -> list[str]:
+        """The names of the graphs that are registered."""
+        return sorted(self._newest)
+
+    def _graph(self, name: str, version: str | None) -> tuple[str, str]:
+        if not self._graphs:  # a process that only starts runs, for workers elsewhere
+            return check_text("graph", name), check_text("version", version or "")
+        if version is not None and f"{name}@{version}" in self._graphs:
+            return name, version
+        if version is None and name in self._newest:
+            return name, self._newest[name].version
+        raise UnknownGraph(name if version is None else f"{name}@{version}", sorted(self._graphs))
+
+    # -- runs
+
+    async def start(
+        self,
+        graph: str,
+        input: Any = None,
+        *,
+        thread_id: str | None = None,
+        key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Iterable[str] = (),
+        context: Any = None,
+        config: Mapping[str, Any] | None = None,
+        after: timedelta | datetime | None = None,
+        durability: Durability | None = None,
+        multitask_strategy: Strategy = "enqueue",
+        version: str | None = None,
+    ) -> Run:
+        """Accept a run for good: when this returns, it is on disk, and workers bring it to its end.
+
+        The same `key` on a thread gives the run it made before. Without a `thread_id` the thread is
+        a new one, or, with a key, the one of that key. On a thread with a run under way, `enqueue`
+        waits for its end, `reject` raises `ThreadBusy`, `interrupt` stops it and keeps its steps,
+        `rollback` stops it and deletes them.
+        """
+        name, version = self._graph(graph, version)
+        if multitask_strategy not in STRATEGIES:
+            raise BadArgument(
+                f"multitask_strategy={multitask_strategy!r}: use one of {', '.join(STRATEGIES)}."
+            )
+        if durability is not None and durability not in ("auto", "sync", "async", "exit"):
+            raise BadArgument(f"durability={durability!r}: use auto, sync, async or exit.")
+        if key is not None:
+            check_text("key", key)
+        if thread_id is None:
+            thread_id = str(
+                uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, f"{name}/{key}")
+            )
+        setup: dict[str, Any] = {
+            "metadata": check_dict("metadata", metadata),
+            "tags": check_tags(tags),
+            "config": check_config(config),
+        }
+        if input is not None:
+            setup["input"] = input
+        if context is not None:
+            setup["context"] = context
+        if durability is not None:
+            setup["durability"] = durability
+        op = self._accept(
+            (name, version), check_text("thread_id", str(thread_id)), setup, multitask_strategy,
+            key=key, after=after,
+        )  # fmt: skip
+        row = await self.journal.ado(op)
+        if row is None:
+            raise ThreadBusy(str(thread_id), "is not over")
+        self._wake()
+        return await self._run(row)
+
+    def _accept(
+        self,
+        graph: tuple[str, str],
+        thread_id: str,
+        setup: dict[str, Any],
+        strategy: str,
+        *,
+        key: str | None = None,
+        after: timedelta | datetime | None = None,
+        reserve: int = 0,
+        only: str | None = None,
+    ) -> Any:
+        now = self._now()
+        made = change(thread_id, str(uuid.uuid4()), now)
+        ready = now if after is None else self._at("after", after)
+        body = self._box.close(setup, where_run("setup", made.run_id), "start")
+        return runs.start(
+            self._box,
+            made,
+            graph=graph[0],
+            version=graph[1],
+            key=key,
+            ready_at=ready,
+            due_at=ready + reserve,
+            setup=body,
+            strategy=strategy,
+            only=only,
+            grace=round(GRACE.total_seconds() * 1000),
+        )
+
+    def _accept_inline(
+        self, graph: Graph, thread_id: str, setup: dict[str, Any], strategy: str = "interrupt"
+    ) -> Plan[RunRow]:
+        """A run that its caller drives; a worker only if the caller does not come for it."""
+        op = self._accept(
+            (graph.name, graph.version),
+            check_text("thread_id", thread_id),
+            setup,
+            strategy,
+            reserve=round(self._lease * 1000),
+            only=State.WAITING.value,
+        )
+        row: RunRow | None = yield op
+        if row is None:
+            raise ThreadBusy(thread_id, "is not over")
+        return row
+
+    async def get(self, run_id: str) -> Run:
+        """A run as it is now."""
+        return await self._run(await self._row(run_id))
+
+    async def runs(
+        self,
+        *,
+        thread_id: str | None = None,
+        state: State | str | None = None,
+        graph: str | None = None,
+        before: Run | None = None,
+        limit: int = PAGE,
+    ) -> list[Run]:
+        """Runs, newest first, at most `limit`; the page behind a run with `before`."""
+        state = None if state is None else check_state(state).value
+        position = None if before is None else (milliseconds(before.created_at), before.id)
+        op = runs.page(
+            thread_id=thread_id, state=state, graph=graph, before=position, count=check_limit(limit)
+        )
+        return [await self._run(row) for row in await self.journal.ado(op)]
+
+    async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Event]:
+        """The history of a run from event `after` on; it can be read while it grows."""
+        row = await self._row(run_id)
+        found: list[Event] = []
+        while limit is None or len(found) < limit:
+            count = 1000 if limit is None else min(1000, limit - len(found))
+            last = found[-1].n if found else after
+            page = await self.journal.ado(
+                history.events(self._box, row.thread_id, row.id, last, count)
+            )
+            found += page
+            if len(page) < count:
+                break
+        return found
+
+    # -- waits
+
+    async def waits(
+        self,
+        *,
+        thread_id: str | None = None,
+        run_id: str | None = None,
+        kind: Kind | str | None = None,
+        after: Wait | None = None,
+        limit: int = PAGE,
+    ) -> list[Wait]:
+        """What is open, oldest first, at most `limit`; the page behind a wait with `after`."""
+        wanted = None if kind is None else check_kind(kind).value
+        if run_id is not None:
+            found = await self.journal.ado(waits.of_run(run_id))
+            rows = [w for w in found if w.state == "open" and wanted in (None, w.kind)][:limit]
+        else:
+            position = None if after is None else (milliseconds(after.created_at), after.id)
+            op = waits.page(
+                kind=wanted, thread_id=thread_id, after=position, count=check_limit(limit)
+            )
+            rows = await self.journal.ado(op)
+        return [waits.to_wait(self._box, row) for row in rows]
+
+    async def answer(self, wait_id: str, value: Any, *, by: str | None = None) -> None:
+        """Answer what a run asks a person. Accepted once; `by` is recorded with the time.
+
+        Raises `AlreadyAnswered`, `WaitExpired`, `WaitClosed`, `WrongWait` or `BadAnswer`, and then
+        changes nothing.
+        """
+        row = await self._open_wait(wait_id)
+        body = waits.open_body(self._box, row)
+        if body.schema is not None:
+            check_answer(row.id, body.schema, value)
+        if by is not None:
+            check_text("by", by)
+        if not await self.journal.ado(waits.answer(self._box, row, value, by, self._now())):
+            await self._open_wait(wait_id)
+            raise WaitExpired(wait_id, f"its time was up at {maybe_moment(row.expires_at)}.")
+        self._wake()
+
+    async def _open_wait(self, wait_id: str) -> WaitRow:
+        row = await self.journal.ado(waits.find(str(wait_id)))
+        if row is None:
+            raise NotFound("wait", str(wait_id))
+        if row.kind != Kind.HUMAN:
+            how = f"send the signal {row.name!r}" if row.kind == Kind.SIGNAL else "wait"
+            raise WrongWait(row.id, f"it is not for a person but for a {row.kind}; {how}.")
+        if row.state == "closed":
+            raise WaitClosed(
+                row.id, "its run ended, or asks something else by now; see Runtime.waits()."
+            )
+        if row.state != "open":
+            when = maybe_moment(row.answered_at)
+            if row.answered_by == "clock":
+                raise WaitExpired(row.id, f"its time was up at {maybe_moment(row.expires_at)}.")
+            raise AlreadyAnswered(row.id, f"{row.answered_by or 'somebody'} answered it at {when}.")
+        return row
+
+    async def signal(
+        self, thread_id: str, name: str, value: Any = None, *, key: str | None = None
+    ) -> bool:
+        """Send a named message to a thread. It is on disk when this returns, and delivered once.
+
+        Kept when nobody waits for it yet. False: one with this `key` was sent before.
+        """
+        if not name or not isinstance(name, str):
+            raise BadArgument(f"A signal has a name, not {name!r}.")
+        check_text("thread_id", thread_id)
+        check_text("name", name)
+        if key is not None:
+            check_text("key", key)
+        op = waits.signal(self._box, thread_id, str(uuid.uuid4()), name, key, value, self._now())
+        kept = await self.journal.ado(op)
+        self._wake()
+        return kept
+
+    # -- control
+
+    async def pause(self, run_id: str, *, grace: timedelta = GRACE, by: str | None = None) -> Run:
+        """Let a run rest until `resume`: at once, or after the step it is in."""
+        return await self._stop(run_id, "pause", State.PAUSED, grace, None, by)
+
+    async def cancel(
+        self,
+        run_id: str,
+        *,
+        grace: timedelta = GRACE,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Run:
+        """End a run: at once, or after the step it is in, or after `grace` in the middle of it."""
+        return await self._stop(run_id, "cancel", State.CANCELLED, grace, reason, by)
+
+    async def _stop(
+        self,
+        run_id: str,
+        verb: str,
+        state: State,
+        grace: timedelta,
+        reason: str | None,
+        by: str | None,
+    ) -> Run:
+        row = await self._row(run_id)
+        made = change(row.thread_id, row.id, self._now())
+        op = runs.stop(
+            self._box,
+            made,
+            control=verb,
+            state=state,
+            grace=round(grace.total_seconds() * 1000),
+            reason=reason,
+            by=by,
+        )
+        done = await self.journal.ado(op)
+        row = await self._row(run_id)
+        if not done and row.state != state:
+            raise WrongState(run_id, row.state, f"be {state.value}", "it is over.")
+        if self._keeper_ is not None:
+            self._keeper_.nudge()
+        self._wake()
+        return await self._run(row)
+
+    async def resume(self, run_id: str) -> Run:
+        """Let a paused run go on."""
+        return await self._go_on(run_id, (State.PAUSED,), "resumed", "only a paused run can.")
+
+    async def retry(self, run_id: str) -> Run:
+        """Try a run again that failed or is held, from its last step."""
+        why = "only a failed or held run can, if no later run of its thread has begun."
+        return await self._go_on(run_id, (State.FAILED, State.HELD), "retried", why)
+
+    async def _go_on(self, run_id: str, states: tuple[State, ...], kind: str, why: str) -> Run:
+        row = await self._row(run_id)
+        made = change(row.thread_id, row.id, self._now())
+        if not await self.journal.ado(runs.go_on(self._box, made, states, kind)):
+            row = await self._row(run_id)
+            raise WrongState(run_id, row.state, f"be {kind}", why)
+        self._wake()
+        return await self.get(run_id)
+
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        at: str | None = None,
+        update: Any = None,
+        as_node: str | None = None,
+        thread_id: str | None = None,
+    ) -> Run:
+        """Start a run on a new thread that goes on from a checkpoint of this one.
+
+        `at` is the id of a checkpoint, the latest by default; `update` changes its state first. The
+        old run and its thread stay as they are.
+        """
+        row = await self._row(run_id)
+        graph = self._graphs.get(f"{row.graph}@{row.version}") or self._newest.get(row.graph)
+        if graph is None:
+            raise UnknownGraph(row.graph, sorted(self._graphs))
+        target = check_text("thread_id", thread_id or str(uuid.uuid4()))
+        if await self.journal.ado(
+            runs.page(thread_id=target, state=None, graph=None, before=None, count=1)
+        ):
+            raise ThreadBusy(target, "was there before; fork to a new thread")
+        source = {"configurable": {"thread_id": row.thread_id}}
+        if at is not None:
+            source["configurable"]["checkpoint_id"] = at
+        if await self._saver.aget_tuple(source) is None:  # type: ignore[arg-type]
+            raise NotFound("checkpoint", at or f"of thread {row.thread_id}")
+        await self._saver.acopy_thread(row.thread_id, target)
+        place = {"configurable": {**source["configurable"], "thread_id": target}}
+        if update is None and as_node is None:
+            as_node = "__copy__"
+        await graph.pregel.aupdate_state(place, update, as_node)  # type: ignore[arg-type]
+        setup = open_setup(self._box, row)
+        setup.pop("input", None)
+        op = self._accept((graph.name, graph.version), target, setup, "reject")
+        forked: RunRow | None = await self.journal.ado(op)
+        if forked is None:
+            raise ThreadBusy(target, "began while it was copied")
+        self._wake()
+        return await self._run(forked)
+
+    async def prune(
+        self,
+        *,
+        older_than: timedelta,
+        states: Iterable[State | str] = tuple(ENDED),
+        limit: int | None = None,
+    ) -> int:
+        """Delete runs that ended longer ago than that, with their history, and give how many.
+
+        A thread of which no run is left loses its checkpoints too.
+        """
+        wanted = [check_state(state) for state in states]
+        if not set(wanted) <= ENDED:
+            raise BadArgument("Only runs that ended can be pruned: done, failed, cancelled.")
+        before = self._now() - round(older_than.total_seconds() * 1000)
+        count = 0
+        while limit is None or count < limit:
+            size = PAGE if limit is None else min(PAGE, limit - count)
+            found = await self.journal.ado(runs.old(wanted, before, size))
+            for thread_id, run_id in found:
+                if await self.journal.ado(runs.delete(thread_id, run_id)) == 0:
+                    await self._saver.adelete_thread(thread_id)
+            count += len(found)
+            if len(found) < size:
+                break
+        return count
+
+    # -- schedules
+
+    async def schedule(
+        self,
+        name: str,
+        graph: str,
+        *,
+        cron: str,
+        timezone: str = "UTC",
+        input: Any = None,
+        catch_up: bool | timedelta = False,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Iterable[str] = (),
+        context: Any = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> Schedule:
+        """Start a run of a graph at each time of a cron line, each on a thread of its own.
+
+        A slot starts at most one run, however many workers there are. Slots that nobody was there
+        for are passed over, unless `catch_up` is True, or how long ago they may have been. The same
+        name again changes the schedule.
+        """
+        chosen, version = self._graph(graph, None)
+        check_text("name", name)
+        setup: dict[str, Any] = {
+            "version": version,
+            "metadata": check_dict("metadata", metadata),
+            "tags": check_tags(tags),
+            "config": check_config(config),
+        }
+        if input is not None:
+            setup["input"] = input
+        if context is not None:
+            setup["context"] = context
+        body = self._box.close(setup, where_schedule(name), "schedule")
+        next_at = schedules.next_slot(cron, timezone, self._now())
+        await self.journal.ado(
+            schedules.put(
+                name=name,
+                graph=chosen,
+                cron=cron,
+                timezone=timezone,
+                catch_up=catch_up,
+                next_at=next_at,
+                body=body,
+            )
+        )
+        return next(one for one in await self.schedules() if one.name == name)
+
+    async def schedules(self) -> list[Schedule]:
+        """Every schedule by name."""
+        return [row.to_schedule() for row in await self.journal.ado(schedules.every())]
+
+    async def unschedule(self, name: str) -> None:
+        """Remove a schedule; runs it started stay."""
+        if name not in {one.name for one in await self.schedules()}:
+            raise NotFound("schedule", name)
+        await self.journal.ado(schedules.delete(name))
+
+    async def _fire(self) -> int:
+        """Start what schedules have due."""
+        now, started = self._now(), 0
+        for row in await self.journal.ado(schedules.due(now)):
+            setup = self._box.open(row.body, where_schedule(row.name))
+            version = setup.pop("version")
+            due, following = schedules.due_slots(row, now)
+            for slot in due:
+                key = schedules.key(row.name, slot)
+                op = self._accept(
+                    (row.graph, version), f"schedule:{key}", setup, "enqueue", key=key
+                )
+                if await self.journal.ado(op) is not None:
+                    started += 1
+            await self.journal.ado(schedules.move(row, following))
+        return started
+
+    # -- driving
+
+    async def work(
+        self, *, concurrency: int = 50, until_idle: bool = False, grace: timedelta = GRACE
+    ) -> Counts:
+        """Drive what is due until told to stop: by SIGTERM, SIGINT or cancellation.
+
+        Then nothing more is claimed, and what is driven stops at its next step, or is given back
+        after `grace`. With `until_idle` it stops when nothing is due.
+        """
+        return await self._drive(
+            concurrency=concurrency,
+            until_idle=until_idle,
+            grace=grace.total_seconds(),
+            handle_signals=True,
+        )
+
+    async def tick(
+        self,
+        limit: int = 25,
+        *,
+        budget: timedelta | None = None,
+        concurrency: int = 10,
+        grace: timedelta = GRACE,
+    ) -> Counts:
+        """Drive what is due, at most `limit` segments, then return: for a cron.
+
+        After `budget` nothing more is claimed and what is driven stops at its next step. Two calls
+        at once share the work. `concurrency=1` drives one after the other.
+        """
+        return await self._drive(
+            concurrency=concurrency,
+            limit=check_limit(limit),
+            budget=None if budget is None else budget.total_seconds(),
+            until_idle=True,
+            grace=grace.total_seconds(),
+            handle_signals=False,
+        )
+
+    async def _drive(self, *, handle_signals: bool, **bounds: Any) -> Counts:
+        if not self._graphs:
+            raise UnknownGraph("(any)", [])
+        if bounds["concurrency"] < 1:
+            raise BadArgument("concurrency is at least 1.")
+        driver = await asyncio.to_thread(lambda: self._driver)
+        worker = Worker(
+            driver, self._keeper, driver.clock, self._graphs, schedules=self._fire, **bounds
+        )
+        self._workers.add(worker)
+        try:
+            return await worker.run(handle_signals=handle_signals)
+        finally:
+            self._workers.discard(worker)
+
+    def _wake(self) -> None:
+        for worker in list(self._workers):
+            worker.wake()
+
+    # -- helpers
+
+    @property
+    def _box(self) -> Any:
+        return self._driver.box
+
+    def _now(self) -> int:
+        return self._driver.clock.now()
+
+    def _at(self, name: str, given: timedelta | datetime) -> int:
+        if isinstance(given, timedelta):
+            return self._now() + round(given.total_seconds() * 1000)
+        if getattr(given, "tzinfo", None) is not None:
+            return milliseconds(given)
+        raise BadArgument(f"{name} is a timedelta or a datetime with a time zone, not {given!r}.")
+
+    async def _row(self, run_id: str) -> RunRow:
+        row = await self.journal.ado(runs.find(str(run_id)))
+        if row is None:
+            raise NotFound("run", str(run_id))
+        return row
+
+    async def _run(self, row: RunRow) -> Run:
+        setup = open_setup(self._box, row)
+        error = None
+        if row.error is not None:
+            told = self._box.open(row.error, where_run("error", row.id))
+            error = RunError(*(told[field.name] for field in fields(RunError)))
+        return Run(
+            id=row.id,
+            thread_id=row.thread_id,
+            graph=row.graph,
+            state=State(row.state),
+            output=await self._output(row),
+            error=error,
+            reason=row.reason,
+            metadata=setup.get("metadata") or {},
+            tags=tuple(setup.get("tags") or ()),
+            created_at=moment(row.created_at),
+            updated_at=moment(row.updated_at),
+            due_at=maybe_moment(row.due_at),
+            key=row.key,
+            version=row.version,
+            attempts=row.attempts,
+        )
+
+    async def _output(self, row: RunRow) -> Any:
+        if row.output is None:
+            return None
+        kept = self._box.open(row.output, where_run("output", row.id))
+        if len(kept) == 1:
+            return kept[0]
+        checkpoint_id, channels = kept
+        config = {"configurable": {"thread_id": row.thread_id, "checkpoint_id": checkpoint_id}}
+        at = await self._saver.aget_tuple(config)  # type: ignore[arg-type]
+        if at is None:
+            return None  # pruned
+        values = at.checkpoint["channel_values"]
+        if isinstance(channels, str):
+            return values.get(channels)
+        return {channel: values[channel] for channel in channels if channel in values}
+
+
+def _blocking(
+    method: Callable[Concatenate[Runtime, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Blocking, P], T]:
+    def call(self: Blocking, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(method(self._runtime, *args, **kwargs))
+
+    return functools.update_wrapper(call, method)
+
+
+class Blocking:
+    """`Runtime.blocking`: each method is the runtime's own, run on a loop in another thread."""
+
+    start = _blocking(Runtime.start)
+    get = _blocking(Runtime.get)
+    runs = _blocking(Runtime.runs)
+    events = _blocking(Runtime.events)
+    waits = _blocking(Runtime.waits)
+    answer = _blocking(Runtime.answer)
+    signal = _blocking(Runtime.signal)
+    pause = _blocking(Runtime.pause)
+    resume = _blocking(Runtime.resume)
+    cancel = _blocking(Runtime.cancel)
+    retry = _blocking(Runtime.retry)
+    fork = _blocking(Runtime.fork)
+    tick = _blocking(Runtime.tick)
+    work = _blocking(Runtime.work)
+    prune = _blocking(Runtime.prune)
+    schedule = _blocking(Runtime.schedule)
+    schedules = _blocking(Runtime.schedules)
+    unschedule = _blocking(Runtime.unschedule)
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="perdure-blocking", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._loop.close()

@@ -1,0 +1,147 @@
+"""Operations on schedules, and the slots of a cron line. Pure, no I/O, no colour.
+
+A slot starts its run under a key made of the schedule and the time, on a thread of its own: however
+many workers fire it, and wherever one of them dies, there is one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from perdure.errors import BadArgument
+from perdure.journal import Op, Row, Statement
+from perdure.types import Schedule, milliseconds, moment
+
+LATE = 60_000
+"""Milliseconds a slot may be late before it counts as missed."""
+MOST = 1000
+"""Slots that are caught up at once."""
+
+
+class ScheduleRow(NamedTuple):
+    """A schedule as it is stored."""
+
+    name: str
+    graph: str
+    cron: str
+    timezone: str
+    catch_up: int | None
+    next_at: int
+    body: bytes
+
+    def to_schedule(self) -> Schedule:
+        return Schedule(self.name, self.graph, self.cron, self.timezone, moment(self.next_at))
+
+
+def slots(cron: str, timezone: str, after: int) -> Iterator[int]:
+    """The times of a cron line after a time."""
+    try:
+        zone = ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise BadArgument(
+            f"{timezone!r} is no time zone: use a name such as Europe/Rome."
+        ) from error
+    try:
+        line = CronSim(cron, moment(after).astimezone(zone))
+    except CronSimError as error:
+        raise BadArgument(f"{cron!r} is no cron line: {error}.") from error
+    for slot in line:
+        yield milliseconds(slot)
+
+
+def next_slot(cron: str, timezone: str, after: int) -> int:
+    for slot in slots(cron, timezone, after):
+        return slot
+    raise BadArgument(f"{cron!r} never comes.")
+
+
+def due_slots(row: ScheduleRow, now: int) -> tuple[list[int], int]:
+    """The slots of a schedule to start now, and the one that is next after them."""
+    due, following = [], row.next_at
+    late = LATE if row.catch_up is None else row.catch_up
+    for slot in [row.next_at, *_until(row, now)]:
+        if slot > now:
+            following = slot
+            break
+        if slot >= now - late:
+            due.append(slot)
+    return due[-MOST:], following
+
+
+def _until(row: ScheduleRow, now: int) -> Iterator[int]:
+    """Slots after the next one, up to the first that is not due."""
+    late = LATE if row.catch_up is None else row.catch_up
+    # Nobody needs to count the minutes of a year that is not caught up.
+    begin = max(row.next_at, now - late - 1)
+    for slot in slots(row.cron, row.timezone, begin):
+        if slot > row.next_at:
+            yield slot
+        if slot > now:
+            return
+
+
+def key(name: str, slot: int) -> str:
+    at = datetime.fromtimestamp(slot / 1000, UTC)
+    return f"{name}@{at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def put(
+    *,
+    name: str,
+    graph: str,
+    cron: str,
+    timezone: str,
+    catch_up: bool | timedelta,
+    next_at: int,
+    body: bytes,
+) -> Op[None]:
+    """Store a schedule."""
+    late: int | None = None
+    if isinstance(catch_up, timedelta):
+        late = max(LATE, round(catch_up.total_seconds() * 1000))
+    elif catch_up:
+        late = 10**15
+    params: dict[str, Any] = {
+        "name": name,
+        "graph": graph,
+        "cron": cron,
+        "timezone": timezone,
+        "catch_up": late,
+        "next_at": next_at,
+        "body": body,
+    }
+    return Op("schedule", [Statement("put_schedule", params)], lambda rows: None, write=True)
+
+
+def _rows(rows: list[list[Row]]) -> list[ScheduleRow]:
+    return [ScheduleRow(*row) for row in rows[0]]
+
+
+def every() -> Op[list[ScheduleRow]]:
+    return Op("schedules", [Statement("schedules", {})], lambda rows: _rows(list(map(list, rows))))
+
+
+def due(now: int) -> Op[list[ScheduleRow]]:
+    """The schedules that have a slot to start."""
+    return Op(
+        "due_schedules",
+        [Statement("due_schedules", {"now": now})],
+        lambda rows: _rows(list(map(list, rows))),
+    )
+
+
+def move(row: ScheduleRow, following: int) -> Op[None]:
+    """The slots before `following` are started, or passed over."""
+    params = {"name": row.name, "slot": row.next_at, "next_at": following}
+    return Op("move_schedule", [Statement("move_schedule", params)], lambda rows: None, write=True)
+
+
+def delete(name: str) -> Op[None]:
+    return Op(
+        "unschedule", [Statement("delete_schedule", {"name": name})], lambda rows: None, write=True
+    )

@@ -1,0 +1,204 @@
+"""One stretch of a run in this process: its lease, and what its driver learns on the way.
+
+It travels in LangGraph's config, so that it reaches every write of the run, in subgraphs too; each
+write carries the lease's token and is refused when another worker has the run by then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn, Protocol
+
+from perdure import waits
+from perdure.box import Box, where_read
+from perdure.clock import Clock
+from perdure.errors import LeaseLost
+from perdure.history import change
+from perdure.journal import Journal, Op, Statement
+from perdure.runs import RunRow
+from perdure.types import Durability, Kind, milliseconds
+from perdure.waits import Body, Question
+
+KEY = "__perdure"
+"""Where a segment is in `config["configurable"]`."""
+
+
+class Interrupt(Protocol):
+    """What LangGraph hands to a saver for each interrupt."""
+
+    value: Any
+    id: str
+    response_schema: Any
+
+
+class Segment:
+    """A claimed run."""
+
+    def __init__(self, row: RunRow, journal: Journal, box: Box, clock: Clock) -> None:
+        self.row, self.clock = row, clock
+        self._journal, self._box = journal, box
+        self.durability: Durability = "auto"
+        self.lost = False
+        """Another worker has it: nothing more is written."""
+        self.progressed = False
+        self.asked = False
+        """An interrupt reached the top: the run is about to rest."""
+        self.moved_at = time.monotonic()
+        """When it last made progress."""
+        self._questions: dict[str, Question] = {}
+        self._depths: dict[str, tuple[int, int]] = {}
+        self._reads: dict[str, dict[int, Any]] = {}
+        self._fresh: set[str] = set()
+        self._ordinals: dict[tuple[str, int], int] = {}
+        self._reading = threading.Lock()
+
+    @property
+    def attempts(self) -> int:
+        """The how-manieth attempt this is at the step it is at."""
+        return 1 if self.progressed else self.row.attempts
+
+    def check(self) -> None:
+        """Raises `LeaseLost` once it is known that the run is another's."""
+        if self.lost:
+            raise LeaseLost(self.row.id)
+
+    def refuse(self) -> NoReturn:
+        """The journal refused a write of this segment."""
+        self.lost = True
+        raise LeaseLost(self.row.id)
+
+    # -- for the saver
+
+    @property
+    def _params(self) -> dict[str, Any]:
+        row = self.row
+        return {"thread_id": row.thread_id, "id": row.id, "token": row.token}
+
+    def fence(self) -> list[Statement]:
+        """Refuses the batch it is in when the lease is lost."""
+        return [Statement("fence", self._params)]
+
+    def step(
+        self, ns: str, checkpoint_id: str, metadata: Mapping[str, Any], nodes: Sequence[str]
+    ) -> list[Statement]:
+        """Counts a checkpoint as progress, under the same fence."""
+        self.progressed = True
+        self.moved_at = time.monotonic()
+        self._fresh.add(checkpoint_id)
+        made = change(self.row.thread_id, self.row.id, self.clock.now())
+        data: dict[str, Any] = {"step": metadata.get("step"), "source": metadata.get("source")}
+        data["checkpoint"] = checkpoint_id
+        if nodes:
+            data["nodes"] = list(nodes)
+        if ns:
+            data["ns"] = ns
+        return [
+            Statement("progress", {**made.params, "token": self.row.token}),
+            made.event(self._box, "step", data),
+        ]
+
+    def asks(
+        self,
+        interrupts: Sequence[Interrupt],
+        before: list[Any],
+        place: dict[str, Any],
+    ) -> list[Statement]:
+        """The waits of a task that was interrupted, for the batch of its writes."""
+        self.moved_at = time.monotonic()
+        if place["ns"] == "":
+            self.asked = True
+        statements = []
+        depth = (len(place["ns"]), len(place["path"]))
+        for one in interrupts:
+            # A parent tells its child's interrupts again; the child is who asks.
+            if depth < self._depths.get(one.id, depth):
+                continue
+            self._depths[one.id] = depth
+            schema = one.response_schema if isinstance(one.response_schema, dict) else None
+            question = self._questions.get(one.id) or _question(one.value)
+            body = Body(one.value, schema, before)
+            made = change(self.row.thread_id, self.row.id, self.clock.now())
+            statements += waits.ask(
+                self._box,
+                made,
+                token=self.row.token,
+                question=question,
+                body=body,
+                interrupt_id=one.id,
+                place=place,
+            )
+        return statements
+
+    # -- for the code of the agent
+
+    def expect(self, interrupt_id: str, question: Question) -> None:
+        """More about an interrupt that is about to reach the saver."""
+        self._questions[interrupt_id] = question
+
+    def ordinal(self, task: str, attempt: int) -> int:
+        """The number of the next read of a task; each attempt at it counts anew."""
+        with self._reading:
+            n = self._ordinals.get((task, attempt), 0)
+            self._ordinals[task, attempt] = n + 1
+            return n
+
+    def read(self, task: str, checkpoint_id: str | None, n: int, make: Any) -> Any:
+        """The n-th recorded read of a task: what it was the first time, or `make()` now.
+
+        It is queued before anything the task does with it, so whoever can see what came of it
+        will find it here too.
+        """
+        self.check()
+        with self._reading:
+            known = self._reads.get(task)
+            if known is None:
+                # A task of a checkpoint that this very segment made cannot have run before.
+                known = {} if checkpoint_id in self._fresh else self._load(task)
+                self._reads[task] = known
+            if n not in known:
+                known[n] = make()
+                self._journal.defer(self._store(task, n, known[n]))
+            return known[n]
+
+    def _load(self, task: str) -> dict[int, Any]:
+        params = {**self._params, "task": task}
+        return self._journal.do(
+            Op(
+                "reads_of_task",
+                [Statement("reads_of_task", params)],
+                lambda rows: {
+                    n: self._box.open(body, where_read(self.row.id, task, n)) for n, body in rows[0]
+                },
+            )
+        )
+
+    def _store(self, task: str, n: int, value: Any) -> Op[None]:
+        body = self._box.close(value, where_read(self.row.id, task, n))
+        params = {**self._params, "task": task, "n": n, "body": body}
+        return Op(
+            "insert_read",
+            [*self.fence(), Statement("insert_read", params)],
+            lambda rows: None,
+            write=True,
+            otherwise=self.refuse,
+        )
+
+
+def _question(value: Any) -> Question:
+    """What a plain `interrupt(value)` asks: a clock if it has a `wake_at`, else a person."""
+    at = value.get("wake_at") if isinstance(value, dict) else None
+    if isinstance(at, str):
+        try:
+            at = datetime.fromisoformat(at)
+        except ValueError:
+            at = None
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            at = at.astimezone()
+        return Question(Kind.CLOCK, wake_at=milliseconds(at))
+    if isinstance(at, (int, float)) and not isinstance(at, bool):
+        return Question(Kind.CLOCK, wake_at=int(at * 1000))
+    return Question(Kind.HUMAN)

@@ -1,0 +1,164 @@
+"""The words of the runtime as values: a run, a wait, an event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal
+
+Durability = Literal["auto", "sync", "async", "exit"]
+Strategy = Literal["enqueue", "reject", "interrupt", "rollback"]
+
+
+class State(StrEnum):
+    """What a run is doing."""
+
+    PENDING = "pending"
+    """Due now, at its time, or after the run before it on its thread."""
+    RUNNING = "running"
+    """Leased: a worker drives it."""
+    WAITING = "waiting"
+    """For the clock, a person or a signal."""
+    PAUSED = "paused"
+    """Until `resume`."""
+    HELD = "held"
+    """Needs a person: `reason` says why. `retry` goes on."""
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDED = frozenset({State.DONE, State.FAILED, State.CANCELLED})
+
+
+class Kind(StrEnum):
+    """What a wait is for."""
+
+    CLOCK = "clock"
+    HUMAN = "human"
+    SIGNAL = "signal"
+
+
+@dataclass(frozen=True)
+class RunError:
+    """The exception a run, or its last segment, ended with."""
+
+    kind: str
+    message: str
+    traceback: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One accepted input on a thread, as it was when it was read."""
+
+    id: str
+    thread_id: str
+    graph: str
+    state: State
+    output: Any
+    error: RunError | None
+    reason: str | None
+    metadata: Mapping[str, Any]
+    tags: tuple[str, ...]
+    created_at: datetime
+    updated_at: datetime
+    due_at: datetime | None
+    key: str | None = None
+    version: str = ""
+    attempts: int = 0
+    saved: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Why a run is not running."""
+
+    id: str
+    run_id: str
+    thread_id: str
+    kind: Kind
+    value: Any
+    wake_at: datetime | None
+    name: str | None
+    expires_at: datetime | None
+    created_at: datetime
+    response_schema: Mapping[str, Any] | None = None
+    interrupt_id: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of a run's history. `n` counts from 1 without a gap."""
+
+    n: int
+    at: datetime
+    kind: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What starts runs on a cron line."""
+
+    name: str
+    graph: str
+    cron: str
+    timezone: str
+    next_at: datetime
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a `tick`, or `work`, did."""
+
+    claimed: int = 0
+    done: int = 0
+    waiting: int = 0
+    failed: int = 0
+    held: int = 0
+    cancelled: int = 0
+    paused: int = 0
+    released: int = 0
+    """Given back unfinished: to be retried later, or because the time was up."""
+    lost: int = 0
+    """Taken over by another worker meanwhile."""
+    scheduled: int = 0
+    """Runs started by schedules."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """What becomes of a segment that raised: how often it is driven, and how long between."""
+
+    attempts: int = 3
+    first: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    longest: timedelta = timedelta(minutes=5)
+
+    def pause(self, attempts: int) -> timedelta:
+        """How long to wait after that many attempts."""
+        return min(self.longest, self.first * self.factor ** min(attempts - 1, 64))
+
+
+def moment(ms: int) -> datetime:
+    """A time of the journal as an aware datetime."""
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def maybe_moment(ms: int | None) -> datetime | None:
+    return None if ms is None else moment(ms)
+
+
+def milliseconds(at: datetime) -> int:
+    """An aware datetime as a time of the journal."""
+    return round(at.timestamp() * 1000)

@@ -1,0 +1,302 @@
+"""Claim runs that are due and drive them, until there are none, or until told to stop.
+
+`tick` and `work` are the same loop with other bounds. A graph of plain functions is driven in a
+thread of its own, any other one in the event loop that called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import dataclasses
+import logging
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from perdure import runs
+from perdure.clock import Clock
+from perdure.driver import Drive, Driver, Raised, Returned
+from perdure.errors import Error, LeaseLost, Unavailable
+from perdure.graphs import Graph
+from perdure.journal import Refused
+from perdure.keeper import Hold, Keeper, Pulse
+from perdure.runs import End, RunRow
+from perdure.types import Counts
+
+log = logging.getLogger("perdure")
+
+POLL = 0.2
+"""Seconds between two looks for what other processes made due."""
+NAMES = {field.name for field in dataclasses.fields(Counts)}
+
+
+class Worker:
+    """One call of `work` or `tick`."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        keeper: Keeper,
+        clock: Clock,
+        graphs: Mapping[str, Graph],
+        *,
+        concurrency: int,
+        limit: int | None = None,
+        budget: float | None = None,
+        until_idle: bool = False,
+        grace: float = 10.0,
+        schedules: Callable[[], Any] | None = None,
+    ) -> None:
+        self._driver, self._keeper, self._clock, self._graphs = driver, keeper, clock, graphs
+        self._concurrency, self._limit, self._grace = concurrency, limit, grace
+        self._until_idle = until_idle
+        self._schedules = schedules
+        self._end = None if budget is None else time.monotonic() + budget
+        self._counts: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._holds: set[Hold] = set()
+        self._draining = False
+        self._pulse = Pulse()
+        self._fired = float("-inf")
+
+    async def run(self, *, handle_signals: bool) -> Counts:
+        """Drive runs; see `Runtime.work` and `Runtime.tick`."""
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
+        wake = self.wake
+        self._keeper.on_dead.add(wake)
+        self._keeper.start()
+        beating = asyncio.create_task(self._beat())
+        try:
+            with self._signals() if handle_signals else contextlib.nullcontext():
+                await self._drive_all()
+        finally:
+            try:
+                await self._drain()
+            finally:
+                self._keeper.on_dead.discard(wake)
+                beating.cancel()
+        return Counts(**{name: self._counts[name] for name in NAMES})
+
+    def wake(self) -> None:
+        """Something may be due. From any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+    def drain(self) -> None:
+        """Take nothing more, and let what is driven stop at its next step."""
+        self._draining = True
+        self._woken.set()
+
+    async def _beat(self) -> None:
+        while True:
+            self._pulse.beat()
+            await asyncio.sleep(0.25)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT drain; a second one is as rude as ever."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before: dict[signal.Signals, Any] = {}
+
+        def stop(number: signal.Signals) -> None:
+            log.info("%s: draining", number.name)
+            self._loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
+            self.drain()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.getsignal(number)
+            self._loop.add_signal_handler(number, stop, number)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                self._loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+    # -- the loop
+
+    async def _drive_all(self) -> None:
+        while not self._draining:
+            self._woken.clear()
+            try:
+                await self._fire_schedules()
+                claimed = await self._claim()
+            except Unavailable as error:
+                log.warning("The journal cannot be reached: %s", error)
+                claimed = 0
+                await asyncio.sleep(1.0)
+            if self._is_over(claimed):
+                return
+            if not claimed:
+                await self._rest()
+
+    def _is_over(self, claimed: int) -> bool:
+        if self._end is not None and time.monotonic() >= self._end:
+            return True
+        if self._limit is not None and self._counts["claimed"] >= self._limit:
+            return not self._tasks
+        return self._until_idle and not claimed and not self._tasks
+
+    async def _claim(self) -> int:
+        free = self._concurrency - len(self._tasks)
+        if self._limit is not None:
+            free = min(free, self._limit - self._counts["claimed"])
+        if free <= 0:
+            return 0
+        journal, now = self._driver.journal, self._clock.now()
+        due = await journal.ado(runs.next_due())
+        if due is None or due > now:
+            return 0
+        op = runs.claim(
+            self._driver.box, self._keeper.worker, now, self._keeper.until(), self._graphs, free
+        )
+        claimed = await journal.ado(op)
+        self._counts["claimed"] += len(claimed)
+        for row in claimed:
+            task = asyncio.create_task(self._drive(row))
+            self._tasks.add(task)
+            task.add_done_callback(self._finished)
+        return len(claimed)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._woken.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("Driving a run failed", exc_info=error)
+
+    async def _rest(self) -> None:
+        """Until something may be due."""
+        pause = POLL
+        if self._end is not None:
+            pause = min(pause, max(0.0, self._end - time.monotonic()))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), pause)
+
+    async def _fire_schedules(self) -> None:
+        if self._schedules is not None and time.monotonic() - self._fired >= 1.0:
+            self._fired = time.monotonic()
+            self._counts["scheduled"] += await self._schedules()
+
+    async def _drain(self) -> None:
+        """Let everything stop at its next step; give back what does not in time."""
+        for hold in list(self._holds):
+            hold.drive.ask_to_stop("shutdown")
+        self._draining = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._grace)
+        for hold in list(self._holds):
+            try:
+                await asyncio.to_thread(self._keeper.release, hold)
+            except Error as error:
+                log.warning("Run %s is given back by its lease: %s", hold.run_id, error)
+                hold.give_up("released")
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+
+    # -- one segment
+
+    async def _drive(self, row: RunRow) -> None:
+        kind = "lost"
+        try:
+            kind = await self._segment(row)
+        except (Refused, LeaseLost):
+            pass
+        except Unavailable as error:
+            log.warning("Run %s is left to its lease: %s", row.id, error)
+        finally:
+            self._count(kind)
+            log.info("run %s of %s: %s", row.id, row.graph, kind)
+
+    async def _segment(self, row: RunRow) -> str:
+        journal = self._driver.journal
+        graph = self._graphs[f"{row.graph}@{row.version}"]
+        begun = await journal.arun(self._driver.begin(row, graph))
+        if isinstance(begun, End):
+            return await journal.arun(self._driver.let_go(row, begun))
+        ended: asyncio.Future[str] = self._loop.create_future()
+
+        def settle(kind: str, error: BaseException | None = None) -> None:
+            if ended.done():
+                return
+            if error is None:
+                ended.set_result(kind)
+            else:
+                ended.set_exception(error)
+
+        def tell(kind: str, error: BaseException | None = None) -> None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(settle, kind, error)
+
+        if graph.blocking:
+            hold = Hold(begun, None, tell)
+            with self._holding(hold):
+                context = contextvars.copy_context()
+                work = threading.Thread(
+                    target=context.run,
+                    args=(self._in_thread, begun, tell),
+                    name=f"perdure-{row.id}",
+                    daemon=True,
+                )
+                work.start()
+                return await ended
+        task = asyncio.create_task(self._in_loop(begun))
+
+        def give_up(kind: str) -> None:
+            tell(kind)
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(task.cancel)
+
+        def done(task: asyncio.Task[str]) -> None:
+            if not task.cancelled():
+                settle("lost" if task.exception() else task.result(), task.exception())
+            else:
+                settle("lost")
+
+        task.add_done_callback(done)
+        with self._holding(Hold(begun, self._pulse, give_up)):
+            return await ended
+
+    @contextlib.contextmanager
+    def _holding(self, hold: Hold) -> Iterator[None]:
+        self._holds.add(hold)
+        self._keeper.hold(hold)
+        if self._draining:
+            hold.drive.ask_to_stop("shutdown")
+        try:
+            yield
+        finally:
+            self._keeper.drop(hold)
+            self._holds.discard(hold)
+
+    def _in_thread(self, drive: Drive, tell: Callable[..., None]) -> None:
+        try:
+            try:
+                pregel = drive.graph.pregel
+                output = pregel.invoke(drive.input, drive.config, **drive.arguments)
+                outcome: Returned | Raised = Returned(output)
+            except BaseException as error:
+                outcome = Raised(error)
+            tell(self._driver.journal.run(self._driver.finish(drive, outcome)))
+        except BaseException as error:
+            tell("lost", error)
+
+    async def _in_loop(self, drive: Drive) -> str:
+        try:
+            pregel = drive.graph.pregel
+            output = await pregel.ainvoke(drive.input, drive.config, **drive.arguments)
+            outcome: Returned | Raised = Returned(output)
+        except BaseException as error:
+            outcome = Raised(error)
+        return await self._driver.journal.arun(self._driver.finish(drive, outcome))
+
+    def _count(self, kind: str) -> None:
+        self._counts[kind if kind in NAMES else "released"] += 1
