@@ -33,7 +33,7 @@ LAYERS = [
     {"checkpoint.config"},
     {"saver"},
     {"graphs"},
-    {"driver", "presence"},
+    {"driver", "presence", "threads"},
     {"keeper"},
     {"worker", "bound"},
     {"runtime"},

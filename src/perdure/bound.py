@@ -10,11 +10,12 @@ If the caller's process dies, any worker goes on with the run.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.types import StateSnapshot
+from langgraph.types import Command, StateSnapshot
 
 from perdure import runs, waits
 from perdure.driver import Drive, Driver, Raised, Returned, is_resume
@@ -47,9 +48,23 @@ REFUSED = frozenset(
         "astream_log",
         "bulk_update_state",
         "abulk_update_state",
+        "stream_events",
+        "as_tool",
+        "assign",
+        "bind",
+        "copy",
+        "map",
+        "pick",
+        "pipe",
+        "with_alisteners",
+        "with_config",
+        "with_fallbacks",
+        "with_listeners",
+        "with_retry",
+        "with_types",
     ]
 )
-"""What LangGraph would run outside of a lease."""
+"""What LangGraph would run outside of a lease, or what makes another graph that does."""
 
 Accept = Callable[..., Plan[RunRow]]
 
@@ -84,6 +99,8 @@ class BoundGraph:
                 f"{name}() of the graph {self.name!r} would run outside of its lease. Use invoke, "
                 "ainvoke, stream or astream, or Runtime.start."
             )
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(self._graph.pregel, name)
 
     # -- running
@@ -113,6 +130,9 @@ class BoundGraph:
         with call.holding(drive):
             try:
                 yield from self._graph.pregel.stream(call.input, drive.config, **call.arguments)
+            except LeaseLost as lost:
+                outcome = Raised(lost)
+                raise _taken_over(drive) from lost
             except BaseException as error:
                 outcome = Raised(error)
                 raise
@@ -128,10 +148,13 @@ class BoundGraph:
         outcome: Returned | Raised = Returned()
         with call.holding(drive):
             try:
-                async for chunk in self._graph.pregel.astream(
-                    call.input, drive.config, **call.arguments
-                ):
-                    yield chunk
+                chunks = self._graph.pregel.astream(call.input, drive.config, **call.arguments)
+                async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)):
+                    async for chunk in chunks:
+                        yield chunk
+            except LeaseLost as lost:
+                outcome = Raised(lost)
+                raise _taken_over(drive) from lost
             except BaseException as error:
                 outcome = Raised(error)
                 raise
@@ -167,7 +190,7 @@ class BoundGraph:
                     call.with_lease(drive), values, as_node, **kwargs
                 )
             finally:
-                journal.run(self._driver.let_go(drive.row, _after_update(self, drive, rests)))
+                journal.run(self._after_update(drive, rests))
 
     async def aupdate_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, **kwargs: Any
@@ -181,9 +204,7 @@ class BoundGraph:
                     call.with_lease(drive), values, as_node, **kwargs
                 )
             finally:
-                await journal.arun(
-                    self._driver.let_go(drive.row, _after_update(self, drive, rests))
-                )
+                await journal.arun(self._after_update(drive, rests))
 
     # -- plans
 
@@ -257,6 +278,9 @@ class BoundGraph:
         """Answer what the run waits for, as `Command(resume=...)` says."""
         found: list[waits.WaitRow] = yield waits.of_run(row.id)
         open = [wait for wait in found if wait.state == "open"]
+        if not open and row.begun and all(w.state in ("consumed", "closed") for w in found):
+            call.follows = True  # its state was changed: what asks now gets it, by LangGraph's way
+            return
         resume = call.input.resume
         by_id = {wait.interrupt_id: wait for wait in open}
         if isinstance(resume, dict) and resume and resume.keys() <= by_id.keys():
@@ -272,7 +296,8 @@ class BoundGraph:
             now = self._driver.clock.now()
             if not (yield waits.answer(self._driver.box, wait, value, None, now)):
                 raise AnswerRefused(wait.id, "somebody else answered it, or its time is up.")
-        call.input = None
+        rest = Command(update=call.input.update, goto=call.input.goto)
+        call.input, call.follows = (rest if rest != Command() else None), True
 
     def _close(self, drive: Drive, outcome: Returned | Raised) -> Plan[None]:
         try:
@@ -280,12 +305,12 @@ class BoundGraph:
         except Refused:
             ended = "lost"
         if ended == "lost" and isinstance(outcome, Returned):
-            raise LeaseLost(drive.row.id)
+            raise _taken_over(drive)
 
     def _occupy(self, call: _Call) -> Plan[tuple[Drive, bool]]:
         """A lease on a thread for something else than driving: on its waiting run, or a new one."""
         row = yield from self._under_way(call.thread_id)
-        rests = row is not None and row.state == State.WAITING
+        rests = row is not None and row.state == State.WAITING and not self._is_due(row)
         claimed = None
         if row is not None and rests:
             claimed = yield from self._claim(row)
@@ -303,6 +328,23 @@ class BoundGraph:
             raise ThreadBusy(call.thread_id, f"was {begun.state.value} just now")
         return begun, rests
 
+    def _is_due(self, row: RunRow) -> bool:
+        return row.due_at is not None and row.due_at <= self._driver.clock.now()
+
+    def _taken_over(drive: Drive) -> ThreadBusy:
+    return ThreadBusy(drive.row.thread_id, f"was stopped, or another worker drives ({drive.row.id})")
+
+
+def _after_update(self, drive: Drive, rests: bool) -> Plan[None]:
+        end: End | None = End(State.DONE, "done", {"source": "update_state"})
+        if rests:
+            found: list[waits.WaitRow] = yield waits.of_run(drive.row.id)
+            stands = any(wait.state == "open" and not wait.task_id for wait in found)
+            # At a breakpoint it stays. Else it looks at its new state, and asks again if it has to.
+            end = (yield from self._driver.after_breakpoint(drive)) if stands else None
+        again = End(State.PENDING, "updated", {}, due_at=self._driver.clock.now())
+        yield from self._driver.let_go(drive.row, end or again)
+
 
 class _Call:
     """One call of a bound graph."""
@@ -311,6 +353,8 @@ class _Call:
         self, bound: BoundGraph, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
     ) -> None:
         self.input = input
+        self.follows = False
+        """It goes on with a run that was begun before, and says itself with what."""
         self._bound = bound
         self._config: dict[str, Any] = dict(config or {})
         self._context = kwargs.pop("context", None)
@@ -352,8 +396,8 @@ class _Call:
 
     def take(self, drive: Drive) -> None:
         """Combine what the caller gave with what the run has."""
-        if drive.input is None and not is_resume(self.input):
-            self.input = None
+        if not self.follows and (self.input is None or drive.input is None):
+            self.input = drive.input
         own = {k: v for k, v in self._config.items() if k not in ("configurable", "metadata")}
         drive.config = cast(RunnableConfig, {**drive.config, **own, **self.with_lease(drive)})
         if self._context is not None:
@@ -416,10 +460,3 @@ class _Gathered:
             return self._latest
         values = self._latest if isinstance(self._latest, dict) else {}
         return {**values, "__interrupt__": self._interrupts}
-
-
-def _after_update(bound: BoundGraph, drive: Drive, rests: bool) -> End:
-    if rests:  # it looks at its new state, and asks again if it still has to
-        now = bound._driver.clock.now()
-        return End(State.PENDING, "updated", {}, due_at=now)
-    return End(State.DONE, "done", {"source": "update_state"})

@@ -127,7 +127,7 @@ class Driver:
         segment = Segment(row, self.journal, self.box, self.clock)
         segment.durability = setup.get("durability") or self.saver.durability
         if row.fingerprint != graph.fingerprint:
-            self.journal.defer(runs.set_fingerprint(row, graph.fingerprint, graph.shape))
+            segment.begins_with = runs.set_fingerprint(row, graph.fingerprint, graph.shape)
         drive = Drive(
             segment,
             graph,
@@ -223,6 +223,7 @@ class Driver:
     def finish(self, drive: Drive, outcome: Returned | Raised) -> Plan[str]:
         """Let a run go. Gives what became of it: a state, `released` or `lost`."""
         segment = drive.segment
+        segment.closing = True
         if segment.lost or (isinstance(outcome, Raised) and isinstance(outcome.error, LeaseLost)):
             return "lost"
         if isinstance(outcome, Raised):
@@ -230,7 +231,7 @@ class Driver:
         elif segment.asked:
             end = End(State.WAITING, "waiting", {})
         else:
-            stopped = (yield from self._after_breakpoint(drive)) if drive.graph.stops else None
+            stopped = (yield from self.after_breakpoint(drive)) if drive.graph.stops else None
             end = stopped or (yield from self._done(drive, outcome))
         return (yield from self.let_go(drive.row, end))
 
@@ -255,7 +256,7 @@ class Driver:
                 blob = close_output(self.box, drive.row, [at.checkpoint["id"], names])
         return End(State.DONE, "done", {}, output=blob)
 
-    def _after_breakpoint(self, drive: Drive) -> Plan[End | None]:
+    def after_breakpoint(self, drive: Drive) -> Plan[End | None]:
         """A graph compiled with breakpoints stopped at one: a person has to let it go on."""
         row = drive.row
         at = yield from self.latest(row.thread_id)

@@ -13,19 +13,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
-from langchain_core.runnables import RunnableSequence
-from langchain_core.runnables.config import run_in_executor
-from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph._internal._serde import build_serde_allowlist
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import TASKS
 from langgraph.graph import StateGraph
-from langgraph.graph._branch import BranchSpec
 from langgraph.pregel import Pregel
-from langgraph.pregel._write import ChannelWrite
 from langgraph.pregel.protocol import PregelProtocol
 
 from perdure.errors import BadArgument, NotDurable
@@ -47,8 +42,6 @@ class Graph:
     deaths: int
     shape: str = field(repr=False)
     fingerprint: str
-    blocking: bool
-    """Only plain functions: driven in a thread of its own, which is faster than a coroutine."""
 
     @property
     def key(self) -> str:
@@ -106,7 +99,6 @@ def bind(
         deaths=deaths,
         shape=shape,
         fingerprint=hashlib.blake2b(shape.encode(), digest_size=16).hexdigest(),
-        blocking=_is_blocking(pregel),
     )
 
 
@@ -187,25 +179,3 @@ def _pending(shape: Shape, at: CheckpointTuple) -> set[str]:
 
 def _is_newer(version: Any, seen: Any) -> bool:
     return version is not None and (seen is None or version > seen)
-
-
-def _is_blocking(graph: Pregel[Any, Any, Any, Any]) -> bool:
-    """Whether all that a graph calls are plain functions, so that no event loop is needed."""
-    parts: list[Any] = [node.bound for node in graph.nodes.values()]
-    parts += [writer for node in graph.nodes.values() for writer in node.writers]
-    return all(map(_is_plain, parts))
-
-
-def _is_plain(part: Any) -> bool:
-    if isinstance(part, Pregel):
-        return _is_blocking(part)
-    if isinstance(part, (RunnableSeq, RunnableSequence)):
-        return all(map(_is_plain, cast(Any, part).steps))
-    if isinstance(part, ChannelWrite):
-        return True  # LangGraph's own, in both colours
-    if not isinstance(part, RunnableCallable) or part.func is None:
-        return False
-    if isinstance(router := getattr(part.func, "__self__", None), BranchSpec):
-        return _is_plain(router.path)
-    # A plain function has as its coroutine that it is run in a thread.
-    return part.afunc is None or getattr(part.afunc, "func", None) is run_in_executor

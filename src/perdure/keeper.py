@@ -52,6 +52,10 @@ class Hold:
     def run_id(self) -> str:
         return self.drive.row.id
 
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.drive.row.id, self.drive.row.token
+
 
 class Keeper:
     """Of one runtime in one process."""
@@ -61,7 +65,7 @@ class Keeper:
     ) -> None:
         self._driver, self._clock, self._lease = driver, clock, lease
         self._presence = presence or Presence()
-        self._holds: dict[str, Hold] = {}
+        self._holds: dict[tuple[str, int], Hold] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -89,11 +93,10 @@ class Keeper:
                 self._thread.start()
 
     def hold(self, hold: Hold) -> None:
-        self._holds[hold.run_id] = hold
+        self._holds[hold.key] = hold
 
     def drop(self, hold: Hold) -> None:
-        if self._holds.get(hold.run_id) is hold:
-            del self._holds[hold.run_id]
+        self._holds.pop(hold.key, None)
 
     def nudge(self) -> None:
         """Look at the journal now: somebody here asked to stop a run."""
@@ -148,7 +151,7 @@ class Keeper:
         journal.do(runs.renew(self.worker, self.until(), [hold.run_id for hold in alive]))
         found = {lease.run_id: lease for lease in journal.do(runs.leases(self.worker))}
         for hold in holds:
-            if self._holds.get(hold.run_id) is not hold:
+            if hold.key not in self._holds or hold.drive.segment.closing:
                 continue
             lease = found.get(hold.run_id)
             if lease is None or lease.token != hold.drive.row.token:

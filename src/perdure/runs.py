@@ -266,7 +266,7 @@ def let_go(box: Box, made: Change, token: int, end: End) -> Op[bool]:
     statements = [Statement("lock_thread", params), Statement("lock_run", params)]
     if end.state in (State.WAITING, State.DONE):
         statements.append(Statement("consume_waits", params))
-    if end.state is State.WAITING:
+    if end.state is State.WAITING or end.kind == "updated":
         statements.append(Statement("close_stale", params))
     at = len(statements)
     statements += [
@@ -364,7 +364,7 @@ def wake(thread_id: str, now: int) -> Op[None]:
     return Op("wake", [Statement("wake_run", params)], lambda rows: None, write=True)
 
 
-def set_fingerprint(row: RunRow, fingerprint: str, body: str) -> Op[None]:
+def set_fingerprint(row: RunRow, fingerprint: str, body: str) -> list[Statement]:
     """Note with which shape of its graph a run goes on."""
     params = {
         "thread_id": row.thread_id,
@@ -373,12 +373,7 @@ def set_fingerprint(row: RunRow, fingerprint: str, body: str) -> Op[None]:
         "fingerprint": fingerprint,
         "body": body,
     }
-    return Op(
-        "fingerprint",
-        [Statement("insert_graph", params), Statement("set_fingerprint", params)],
-        lambda rows: None,
-        write=True,
-    )
+    return [Statement("insert_graph", params), Statement("set_fingerprint", params)]
 
 
 def shape(fingerprint: str) -> Op[str | None]:

@@ -31,7 +31,7 @@ from perdure.bound import BoundGraph
 from perdure.box import where_run, where_schedule
 from perdure.checkpoint.ops import check_text
 from perdure.clock import Clock, JournalClock
-from perdure.driver import Driver, open_setup
+from perdure.driver import UNREADABLE, Driver, describe, open_setup
 from perdure.errors import (
     AlreadyAnswered,
     BadArgument,
@@ -742,17 +742,22 @@ class Runtime:
         return row
 
     async def _run(self, row: RunRow) -> Run:
-        setup = open_setup(self._box, row)
-        error = None
-        if row.error is not None:
-            told = self._box.open(row.error, where_run("error", row.id))
-            error = RunError(*(told[field.name] for field in fields(RunError)))
+        setup: dict[str, Any] = {}
+        output = error = None
+        try:
+            setup = open_setup(self._box, row)
+            output = await self._output(row)
+            if row.error is not None:
+                told = self._box.open(row.error, where_run("error", row.id))
+                error = RunError(*(told[field.name] for field in fields(RunError)))
+        except UNREADABLE as found:  # the other runs of a list can still be seen
+            error = RunError(**describe(found))
         return Run(
             id=row.id,
             thread_id=row.thread_id,
             graph=row.graph,
             state=State(row.state),
-            output=await self._output(row),
+            output=output,
             error=error,
             reason=row.reason,
             metadata=setup.get("metadata") or {},

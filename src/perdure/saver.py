@@ -42,6 +42,7 @@ from perdure.checkpoint.config import (
     config_of,
     hands_back,
     is_running,
+    is_untouched,
     place_of,
     segment_of,
     texts,
@@ -166,10 +167,12 @@ class Saver(BaseCheckpointSaver[int]):
     # -- LangGraph's interface: who drives
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self._run(self.reader.get_tuple(place_of(config), is_running(config)))
+        plan = self.reader.get_tuple(place_of(config), is_running(config))
+        return self.journal.run(plan, peek=is_untouched(config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._arun(self.reader.get_tuple(place_of(config), is_running(config)))
+        plan = self.reader.get_tuple(place_of(config), is_running(config))
+        return await self.journal.arun(plan, peek=is_untouched(config))
 
     def list(
         self,

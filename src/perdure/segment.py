@@ -6,6 +6,7 @@ write carries the lease's token and is refused when another worker has the run b
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,12 @@ class Segment:
         self.durability: Durability = "auto"
         self.lost = False
         """Another worker has it: nothing more is written."""
+        self.closing = False
+        """Its driver is letting it go."""
+        self.untouched = True
+        """Nothing was queued for it yet: what is on disk is all there is."""
+        self.begins_with: list[Statement] = []
+        """Goes with the first step."""
         self.progressed = False
         self.asked = False
         """An interrupt reached the top: the run is about to rest."""
@@ -79,6 +86,7 @@ class Segment:
 
     def fence(self) -> list[Statement]:
         """Refuses the batch it is in when the lease is lost."""
+        self.untouched = False
         return [Statement("fence", self._params)]
 
     def step(
@@ -86,6 +94,7 @@ class Segment:
     ) -> list[Statement]:
         """Counts a checkpoint as progress, under the same fence."""
         self.progressed = True
+        self.untouched = False
         self.moved_at = time.monotonic()
         self._fresh.add(checkpoint_id)
         made = change(self.row.thread_id, self.row.id, self.clock.now())
@@ -95,9 +104,11 @@ class Segment:
             data["nodes"] = list(nodes)
         if ns:
             data["ns"] = ns
+        first, self.begins_with = self.begins_with, []
         return [
             Statement("progress", {**made.params, "token": self.row.token}),
             made.event(self._box, "step", data),
+            *first,
         ]
 
     def asks(
@@ -145,13 +156,14 @@ class Segment:
             self._ordinals[task, attempt] = n + 1
             return n
 
-    def read(self, task: str, checkpoint_id: str | None, n: int, make: Any) -> Any:
+    def read(self, place: str, checkpoint_id: str | None, n: int, make: Any) -> Any:
         """The n-th recorded read of a task: what it was the first time, or `make()` now.
 
         It is queued before anything the task does with it, so whoever can see what came of it
         will find it here too.
         """
         self.check()
+        task = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
         with self._reading:
             known = self._reads.get(task)
             if known is None:

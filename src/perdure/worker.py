@@ -1,14 +1,13 @@
 """Claim runs that are due and drive them, until there are none, or until told to stop.
 
-`tick` and `work` are the same loop with other bounds. A graph of plain functions is driven in a
-thread of its own, any other one in the event loop that called.
+`tick` and `work` are the same loop with other bounds. Graphs are driven in the event loop that
+called, their plain functions in threads beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import dataclasses
 import logging
 import signal
@@ -26,6 +25,7 @@ from perdure.graphs import Graph
 from perdure.journal import Refused
 from perdure.keeper import Hold, Keeper, Pulse
 from perdure.runs import End, RunRow
+from perdure.threads import Threads
 from perdure.types import Counts
 
 log = logging.getLogger("perdure")
@@ -67,6 +67,8 @@ class Worker:
     async def run(self, *, handle_signals: bool) -> Counts:
         """Drive runs; see `Runtime.work` and `Runtime.tick`."""
         self._loop = asyncio.get_running_loop()
+        if getattr(self._loop, "_default_executor", None) is None:
+            self._loop.set_default_executor(Threads())
         self._woken = asyncio.Event()
         wake = self.wake
         self._keeper.on_dead.add(wake)
@@ -223,43 +225,20 @@ class Worker:
         if isinstance(begun, End):
             return await journal.arun(self._driver.let_go(row, begun))
         ended: asyncio.Future[str] = self._loop.create_future()
+        task = asyncio.create_task(self._through_langgraph(begun))
 
         def settle(kind: str, error: BaseException | None = None) -> None:
-            if ended.done():
-                return
-            if error is None:
-                ended.set_result(kind)
-            else:
-                ended.set_exception(error)
-
-        def tell(kind: str, error: BaseException | None = None) -> None:
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(settle, kind, error)
-
-        if graph.blocking:
-            hold = Hold(begun, None, tell)
-            with self._holding(hold):
-                context = contextvars.copy_context()
-                work = threading.Thread(
-                    target=context.run,
-                    args=(self._in_thread, begun, tell),
-                    name=f"perdure-{row.id}",
-                    daemon=True,
-                )
-                work.start()
-                return await ended
-        task = asyncio.create_task(self._in_loop(begun))
-
-        def give_up(kind: str) -> None:
-            tell(kind)
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(task.cancel)
+            if not ended.done():
+                ended.set_result(kind) if error is None else ended.set_exception(error)
 
         def done(task: asyncio.Task[str]) -> None:
-            if not task.cancelled():
-                settle("lost" if task.exception() else task.result(), task.exception())
-            else:
-                settle("lost")
+            error = None if task.cancelled() else task.exception()
+            settle("lost" if task.cancelled() or error else task.result(), error)
+
+        def give_up(kind: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(settle, kind)
+                self._loop.call_soon_threadsafe(task.cancel)
 
         task.add_done_callback(done)
         with self._holding(Hold(begun, self._pulse, give_up)):
@@ -277,19 +256,7 @@ class Worker:
             self._keeper.drop(hold)
             self._holds.discard(hold)
 
-    def _in_thread(self, drive: Drive, tell: Callable[..., None]) -> None:
-        try:
-            try:
-                pregel = drive.graph.pregel
-                output = pregel.invoke(drive.input, drive.config, **drive.arguments)
-                outcome: Returned | Raised = Returned(output)
-            except BaseException as error:
-                outcome = Raised(error)
-            tell(self._driver.journal.run(self._driver.finish(drive, outcome)))
-        except BaseException as error:
-            tell("lost", error)
-
-    async def _in_loop(self, drive: Drive) -> str:
+    async def _through_langgraph(self, drive: Drive) -> str:
         try:
             pregel = drive.graph.pregel
             output = await pregel.ainvoke(drive.input, drive.config, **drive.arguments)

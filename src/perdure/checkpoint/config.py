@@ -58,3 +58,12 @@ def segment_of(config: RunnableConfig) -> Segment | None:
     """The stretch of a run this call belongs to, if the runtime drives it."""
     found: Segment | None = config["configurable"].get(KEY)
     return found
+
+
+def is_untouched(config: RunnableConfig) -> bool:
+    """Whether a run asks that has written nothing yet, so that the queue holds nothing for it.
+
+    Whoever drove its thread before has let it go, and waited until that was on disk.
+    """
+    segment = segment_of(config)
+    return segment is not None and segment.untouched

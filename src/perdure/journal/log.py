@@ -83,8 +83,8 @@ class Journal:
         await self.aflush()
         return await asyncio.to_thread(self.do, op)
 
-    def run(self, plan: Plan[T]) -> T:
-        """Follow a plan, blocking."""
+    def run(self, plan: Plan[T], *, peek: bool = False) -> T:
+        """Follow a plan, blocking. With `peek` its reads do not wait for what is queued."""
         answer: Any = None
         try:
             while True:
@@ -93,11 +93,11 @@ class Journal:
                 if isinstance(step, float):
                     time.sleep(step)
                 else:
-                    answer = self.do(step)
+                    answer = self.peek(step) if peek and not step.write else self.do(step)
         except StopIteration as done:
             return cast(T, done.value)
 
-    async def arun(self, plan: Plan[T]) -> T:
+    async def arun(self, plan: Plan[T], *, peek: bool = False) -> T:
         """Follow a plan without blocking the event loop."""
         answer: Any = None
         try:
@@ -106,6 +106,8 @@ class Journal:
                 answer = None
                 if isinstance(step, float):
                     await asyncio.sleep(step)
+                elif peek and not step.write:
+                    answer = await asyncio.to_thread(self.peek, step)
                 else:
                     answer = await self.ado(step)
         except StopIteration as done:

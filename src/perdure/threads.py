@@ -1,0 +1,62 @@
+"""Threads for the plain functions of agents, which LangGraph runs beside the event loop."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Job = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+class Threads(ThreadPoolExecutor):
+    """As many threads as are needed at once, used again, and waited for by nobody.
+
+    The standard pool has a handful of threads, and a process does not end before they do: one
+    function that never returns would keep a drained worker alive. It is a ThreadPoolExecutor by
+    name only, because an event loop takes no other.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)
+        self._rested: list[SimpleQueue[Job | None]] = []
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            jobs = self._rested.pop()
+        except IndexError:
+            jobs = SimpleQueue()
+            Thread(target=self._serve, args=(jobs,), name="perdure-node", daemon=True).start()
+        jobs.put((future, fn, args, kwargs))
+        return future
+
+    def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
+        while (job := jobs.get()) is not None:
+            _run(*job)
+            del job
+            self._rested.append(jobs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        while self._rested:
+            with contextlib.suppress(IndexError):
+                self._rested.pop().put(None)
+
+
+def _run(
+    future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = fn(*args, **kwargs)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
