@@ -11,11 +11,12 @@ If the caller's process dies, any worker goes on with the run.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.types import Command, StateSnapshot
+from langgraph.types import Command, GraphOutput, StateSnapshot
 
 from perdure import runs, waits
 from perdure.driver import Drive, Driver, Raised, Returned, is_resume
@@ -283,13 +284,14 @@ class BoundGraph:
             return
         resume = call.input.resume
         by_id = {wait.interrupt_id: wait for wait in open}
-        if isinstance(resume, dict) and resume and resume.keys() <= by_id.keys():
+        named = isinstance(resume, dict) and resume and all(map(_is_interrupt_id, resume))
+        if named and resume.keys() <= by_id.keys():
             answers = [(by_id[id], value) for id, value in resume.items()]
-        elif len(open) == 1:
+        elif len(open) == 1 and not named:
             answers = [(open[0], resume)]
         else:
             raise BadArgument(
-                f"Run {row.id} waits for {len(open)} answers; name each by its interrupt id: "
+                f"Run {row.id} waits for {len(open)} answers; name them by their interrupt ids: "
                 f"Command(resume={{id: answer}}) with {', '.join(sorted(by_id)) or 'none'}."
             )
         for wait, value in answers:
@@ -331,11 +333,7 @@ class BoundGraph:
     def _is_due(self, row: RunRow) -> bool:
         return row.due_at is not None and row.due_at <= self._driver.clock.now()
 
-    def _taken_over(drive: Drive) -> ThreadBusy:
-    return ThreadBusy(drive.row.thread_id, f"was stopped, or another worker drives ({drive.row.id})")
-
-
-def _after_update(self, drive: Drive, rests: bool) -> Plan[None]:
+    def _after_update(self, drive: Drive, rests: bool) -> Plan[None]:
         end: End | None = End(State.DONE, "done", {"source": "update_state"})
         if rests:
             found: list[waits.WaitRow] = yield waits.of_run(drive.row.id)
@@ -428,16 +426,18 @@ class _Holding:
         self._keeper.drop(self._hold)
 
 
+def _is_interrupt_id(key: Any) -> bool:
+    return isinstance(key, str) and re.fullmatch("(breakpoint:.*|[0-9a-f]{32})", key) is not None
+
+
 class _Gathered:
     """Makes of a stream what `invoke` returns."""
 
     def __init__(self, kwargs: dict[str, Any]) -> None:
         self._mode = kwargs.pop("stream_mode", "values")
-        if kwargs.pop("version", "v1") != "v1":
-            raise BadArgument(
-                "invoke(version='v2') is not supported here; use stream(version='v2')."
-            )
-        wanted = ["updates", "values"] if self._mode == "values" else self._mode
+        self._is_v2 = kwargs.get("version") == "v2"
+        both = self._mode == "values" and not self._is_v2
+        wanted = ["updates", "values"] if both else self._mode
         self.kwargs = {**kwargs, "stream_mode": wanted}
         self._chunks: list[Any] = []
         self._latest: Any = None
@@ -446,6 +446,10 @@ class _Gathered:
     def add(self, chunk: Any) -> None:
         if self._mode != "values":
             self._chunks.append(chunk)
+            return
+        if self._is_v2:
+            self._latest = chunk["data"]
+            self._interrupts.extend(chunk.get("interrupts", ()))
             return
         mode, payload = chunk[-2:]
         if mode == "values":
@@ -456,7 +460,14 @@ class _Gathered:
     def result(self) -> Any:
         if self._mode != "values":
             return self._chunks
+        if self._is_v2:
+            return GraphOutput(value=self._latest, interrupts=tuple(self._interrupts))
         if not self._interrupts:
             return self._latest
         values = self._latest if isinstance(self._latest, dict) else {}
         return {**values, "__interrupt__": self._interrupts}
+
+
+def _taken_over(drive: Drive) -> ThreadBusy:
+    why = f"was stopped, or another worker drives ({drive.row.id})"
+    return ThreadBusy(drive.row.thread_id, why)

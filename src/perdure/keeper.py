@@ -142,7 +142,7 @@ class Keeper:
             self._agreed = now
             self._clock.agree()
         if self.on_dead:
-            self._find_dead()
+            self.find_dead()
 
     def _renew(self, holds: list[Hold]) -> None:
         journal = self._driver.journal
@@ -208,7 +208,8 @@ class Keeper:
         self.drop(hold)
         hold.give_up(kind)
 
-    def _find_dead(self) -> None:
+    def find_dead(self) -> None:
+        """Make due what workers of this host drove that are dead."""
         journal = self._driver.journal
         found = [w for w in journal.peek(runs.workers()) if self._presence.is_dead(w)]
         for worker in found:

@@ -63,6 +63,7 @@ class Worker:
         self._draining = False
         self._pulse = Pulse()
         self._fired = float("-inf")
+        self._next = POLL
 
     async def run(self, *, handle_signals: bool) -> Counts:
         """Drive runs; see `Runtime.work` and `Runtime.tick`."""
@@ -75,6 +76,7 @@ class Worker:
         self._keeper.start()
         beating = asyncio.create_task(self._beat())
         try:
+            await asyncio.to_thread(self._keeper.find_dead)  # a tick may be over before the thread
             with self._signals() if handle_signals else contextlib.nullcontext():
                 await self._drive_all()
         finally:
@@ -156,6 +158,7 @@ class Worker:
             return 0
         journal, now = self._driver.journal, self._clock.now()
         due = await journal.ado(runs.next_due())
+        self._next = POLL if due is None else min(POLL, max(0, due - now) / 1000)
         if due is None or due > now:
             return 0
         op = runs.claim(
@@ -177,7 +180,7 @@ class Worker:
 
     async def _rest(self) -> None:
         """Until something may be due."""
-        pause = POLL
+        pause = self._next or POLL
         if self._end is not None:
             pause = min(pause, max(0.0, self._end - time.monotonic()))
         with contextlib.suppress(TimeoutError):
