@@ -42,7 +42,8 @@ def sleep(until: timedelta | datetime) -> None:
         at, begun = until, now()
     else:
         raise BadArgument(f"sleep() takes a timedelta or a datetime, not {until!r}.")
-    if at > begun:  # as it was the first time: then it asked, and has to ask again
+    # As it was the first time: then it asked, and has to ask again. Only a run remembers that.
+    if at > begun or (isinstance(until, datetime) and _segment() is None):
         at = at.astimezone(UTC)
         _interrupt({"wake_at": at.isoformat()}, Question(Kind.CLOCK, wake_at=milliseconds(at)))
 
@@ -70,7 +71,7 @@ def ask(
         response_schema = adapter.json_schema()
     question = Question(Kind.HUMAN, expires_at=_deadline("expires", expires))
     answer = _interrupt(value, question, response_schema)
-    if answer == TIME_IS_UP:
+    if _is_time_up(answer):
         if default is _NOTHING:
             raise Expired("Nobody answered in time. Give ask() a default=, or catch this.")
         return default
@@ -83,7 +84,7 @@ def wait_for(name: str, *, timeout: timedelta | datetime | None = None, default:
         raise BadArgument(f"wait_for() takes the name of a signal, not {name!r}.")
     question = Question(Kind.SIGNAL, name=name, expires_at=_deadline("timeout", timeout))
     value = _interrupt({"signal": name}, question)
-    return default if value == TIME_IS_UP else value
+    return default if _is_time_up(value) else value
 
 
 def now() -> datetime:
@@ -132,6 +133,10 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
     checkpoint = getattr(info, "checkpoint_id", None)
     value: T = segment.read(task, checkpoint, n, make)
     return value
+
+
+def _is_time_up(answer: Any) -> bool:
+    return isinstance(answer, dict) and answer == TIME_IS_UP  # an array compares to an array
 
 
 def _deadline(name: str, given: timedelta | datetime | None) -> int | None:

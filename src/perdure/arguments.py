@@ -12,13 +12,22 @@ from perdure.types import Kind, State
 
 
 def check_answer(wait_id: str, schema: Mapping[str, Any], value: Any) -> None:
-    plain = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
     problems = [
         f"{'.'.join(map(str, error.absolute_path)) or 'it'}: {error.message}"
-        for error in jsonschema.Draft202012Validator(schema).iter_errors(plain)
+        for error in jsonschema.Draft202012Validator(schema).iter_errors(_as_json(value))
     ]
     if problems:
         raise BadAnswer(wait_id, f"it does not fit the response_schema: {'; '.join(problems[:5])}.")
+
+
+def _as_json(value: Any) -> Any:
+    """A model, dataclass, date or tuple as JSON would have it: that is what a schema is about."""
+    from pydantic_core import to_jsonable_python
+
+    try:
+        return to_jsonable_python(value)
+    except ValueError:
+        return value
 
 
 def check_state(given: State | str) -> State:

@@ -242,9 +242,17 @@ class BoundGraph:
             if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
                 raise ThreadBusy(call.thread_id, f"was {accepted.state} by somebody else")
             head = yield from self._under_way(call.thread_id)
-            if head is not None and head.n < accepted.n and head.state in ("held", "paused"):
+            if head is None or head.n >= accepted.n:
+                continue
+            if head.state in ("held", "paused"):
                 yield from self._withdraw(accepted)
                 raise ThreadBusy(call.thread_id, f"is {head.state} ({head.id})")
+            now, until = self._driver.clock.now(), self._keeper().until()
+            if head.state == State.WAITING and not self._is_due(head):
+                made = change(accepted.thread_id, accepted.id, now)
+                yield runs.supersede(self._driver.box, made)
+            elif accepted.ready_at < (now + until) // 2:
+                yield runs.reserve(accepted, until)
 
     def _withdraw(self, row: RunRow) -> Plan[None]:
         made = change(row.thread_id, row.id, self._driver.clock.now())

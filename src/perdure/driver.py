@@ -108,7 +108,7 @@ class Driver:
         """What to drive, or, if it cannot be driven, how the segment ends."""
         if row.control is not None:
             return _stopped(row.control)
-        if row.attempts > graph.deaths and not inline:
+        if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
             reason = (
                 f"{row.attempts - 1} workers in a row died or went silent while they drove it, "
                 "without a step on disk in between"
@@ -138,7 +138,11 @@ class Driver:
             inline,
         )
         if row.begun:
-            yield from self._hand_over(drive)
+            found = yield from self._hand_over(drive)
+            if not inline and any(wait.state == "open" and not wait.task_id for wait in found):
+                # Nobody let it go on from its breakpoint; to drive it would.
+                stopped = yield from self.after_breakpoint(drive)
+                return stopped or drive
         return drive
 
     def _undo(self, thread_id: str) -> Plan[None]:
@@ -171,7 +175,7 @@ class Driver:
         found = yield from self.saver.reader.get_tuple(Place(thread_id, ns, None), False)
         return found
 
-    def _hand_over(self, drive: Drive) -> Plan[None]:
+    def _hand_over(self, drive: Drive) -> Plan[list[WaitRow]]:
         """Give the tasks of a run the answers that are there: people's, signals', the clock's."""
         row, now = drive.row, self.clock.now()
         found: list[WaitRow] = yield waits.of_run(row.id)
@@ -191,6 +195,7 @@ class Driver:
             found = yield waits.of_run(row.id)
         if any(wait.state in ("answered", "applied") for wait in found):
             yield from self._resume(drive, found)
+        return found
 
     def _resume(self, drive: Drive, found: list[WaitRow]) -> Plan[None]:
         row = drive.row
@@ -216,7 +221,7 @@ class Driver:
                 config = _place_config(drive, wait)
                 answers = [*body.before, value]
                 self.saver.put_writes(config, [(RESUME, answers)], wait.task_id, wait.path)
-            yield waits.apply(wait)
+            yield waits.apply(wait, row.token)
 
     # -- after
 
@@ -289,21 +294,26 @@ class Driver:
         now, attempts = self.clock.now(), drive.segment.attempts
         if drive.stop == "cancel" or drive.stop == "pause":
             return _stopped(drive.stop)
-        if isinstance(error, GraphDrained) or not isinstance(error, Exception):
+        left = not isinstance(error, Exception) and (drive.stop is not None or drive.inline)
+        if isinstance(error, GraphDrained) or left:
             # Drained, cancelled with its task, or its reader left: somebody else goes on.
             attempts = max(0, attempts - 1)
             return End(State.PENDING, "released", {}, due_at=now, attempts=attempts)
         if isinstance(error, UNREADABLE):
             return End(State.HELD, "held", {"reason": str(error)}, reason=str(error))
+        return self.failed(drive, error)
+
+    def failed(self, drive: Drive, error: BaseException) -> End:
+        """The end of a segment that raised: for good, or to be tried again after a while."""
+        attempts, retry = drive.segment.attempts, drive.graph.retry
         told = describe(error)
         blob = close_error(self.box, drive.row, told)
-        retry = drive.graph.retry
+        data = told | {"attempts": attempts}
         if drive.inline or isinstance(error, FINAL) or attempts >= retry.attempts:
-            return End(
-                State.FAILED, "failed", told | {"final": True}, attempts=attempts, error=blob
-            )
-        at = now + round(retry.pause(attempts).total_seconds() * 1000)
-        data = told | {"retry_at": moment(at), "attempts": attempts}
+            data["final"] = True
+            return End(State.FAILED, "failed", data, attempts=attempts, error=blob)
+        at = self.clock.now() + round(retry.pause(attempts).total_seconds() * 1000)
+        data["retry_at"] = moment(at)
         return End(State.PENDING, "failed", data, due_at=at, attempts=attempts, error=blob)
 
 

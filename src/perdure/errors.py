@@ -192,11 +192,3 @@ class NotInRun(Error):
 
 class StepTimeout(Error):
     """A step made no progress for as long as its graph was registered to allow."""
-
-
-class Failure(Error):
-    """A run failed; `kind`, `message` and `traceback` tell of the exception it ended with."""
-
-    def __init__(self, run_id: str, kind: str, message: str, traceback: str) -> None:
-        super().__init__(f"Run {run_id} failed with {kind}: {message}")
-        self.run_id, self.kind, self.message, self.traceback = run_id, kind, message, traceback

@@ -8,6 +8,7 @@ its subgraphs. A run remembers the shape it was last driven with. When the graph
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -47,10 +48,15 @@ class Graph:
     def key(self) -> str:
         return f"{self.name}@{self.version}"
 
-    @property
+    @functools.cached_property
     def stops(self) -> bool:
-        """Whether it was compiled with breakpoints."""
-        return bool(self.pregel.interrupt_before_nodes or self.pregel.interrupt_after_nodes)
+        """Whether it, or a graph inside it, was compiled with breakpoints."""
+        inner = [graph for _, graph in self.pregel.get_subgraphs(recurse=True)]
+        return any(
+            graph.interrupt_before_nodes or graph.interrupt_after_nodes
+            for graph in (self.pregel, *inner)
+            if isinstance(graph, Pregel)
+        )
 
     def output(self, values: Mapping[str, Any]) -> Any:
         """What the graph returns when its channels hold these values."""

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 
 from perdure import runs
 from perdure.clock import Clock, JournalClock
-from perdure.driver import Drive, Driver, close_error, describe
+from perdure.driver import Drive, Driver
 from perdure.errors import Closed, Error, StepTimeout
 from perdure.presence import Presence
 from perdure.runs import End, Lease
 from perdure.types import State
 
 BEAT = 0.25
-"""Seconds between two looks at everything."""
+"""Seconds between two looks at everything; fewer when a lease is short."""
 
 log = logging.getLogger("perdure")
 
@@ -64,6 +64,7 @@ class Keeper:
         self, driver: Driver, clock: Clock, *, lease: float, presence: Presence | None = None
     ) -> None:
         self._driver, self._clock, self._lease = driver, clock, lease
+        self.beat = min(BEAT, lease / 8)
         self._presence = presence or Presence()
         self._holds: dict[tuple[str, int], Hold] = {}
         self._changed = threading.Condition()
@@ -93,6 +94,7 @@ class Keeper:
                 self._thread.start()
 
     def hold(self, hold: Hold) -> None:
+        hold.drive.segment.kept_until = time.monotonic() + self._lease
         self._holds[hold.key] = hold
 
     def drop(self, hold: Hold) -> None:
@@ -127,7 +129,7 @@ class Keeper:
                 log.exception("Keeping leases failed; it is tried again.")
             with self._changed:
                 if not self._closed:
-                    self._changed.wait(BEAT)
+                    self._changed.wait(self.beat)
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -148,6 +150,7 @@ class Keeper:
         journal = self._driver.journal
         fresh = time.monotonic() - self._lease / 2
         alive = [hold for hold in holds if hold.pulse is None or hold.pulse.at > fresh]
+        kept_until = time.monotonic() + self._lease
         journal.do(runs.renew(self.worker, self.until(), [hold.run_id for hold in alive]))
         found = {lease.run_id: lease for lease in journal.do(runs.leases(self.worker))}
         for hold in holds:
@@ -156,7 +159,10 @@ class Keeper:
             lease = found.get(hold.run_id)
             if lease is None or lease.token != hold.drive.row.token:
                 self._lose(hold, "lost")
-            elif lease.control is not None:
+                continue
+            if hold in alive:
+                hold.drive.segment.kept_until = kept_until
+            if lease.control is not None:
                 self._stop(hold, lease)
 
     def _stop(self, hold: Hold, lease: Lease) -> None:
@@ -172,16 +178,7 @@ class Keeper:
             f"Run {row.id} made no progress for {graph.timeout}, which is the timeout of graph "
             f"{graph.name!r}; register it with a longer one if a step may take that long."
         )
-        attempts = hold.drive.segment.attempts
-        told = describe(error) | {"attempts": attempts}
-        blob = close_error(self._driver.box, row, told)
-        if attempts >= graph.retry.attempts or hold.drive.inline:
-            end = End(State.FAILED, "failed", told, attempts=attempts, error=blob)
-        else:
-            pause = round(graph.retry.pause(attempts).total_seconds() * 1000)
-            at = self._clock.now() + pause
-            end = End(State.PENDING, "failed", told, due_at=at, attempts=attempts, error=blob)
-        self._end(hold, end)
+        self._end(hold, self._driver.failed(hold.drive, error))
 
     def release(self, hold: Hold) -> None:
         """Give a run back whose driver is not waited for any longer."""

@@ -103,8 +103,10 @@ def start(
     statements += [
         Statement("insert_run", params),
         made.event(box, "started", {k: v for k, v in data.items() if v}),
-        Statement("find_run", params),
     ]
+    if strategy in ("interrupt", "rollback"):
+        statements.append(Statement("next_of_thread", params))  # if not all before it was stopped
+    statements.append(Statement("find_run", params))
     return Op("start", statements, _first, write=True, key=Statement("find_run", params))
 
 
@@ -127,6 +129,26 @@ def stop_thread(
     }
     names = ("stop_thread", "insert_stop_events", "close_waits")
     return [Statement(name, params) for name in names]
+
+
+def supersede(box: Box, by: Change) -> Op[None]:
+    """A run takes over from the one before it, if that waits."""
+    return Op(
+        "supersede",
+        [
+            Statement("lock_thread", by.params),
+            *stop_thread(box, by, None, State.WAITING.value, False, 0),
+            Statement("next_of_thread", by.params),
+        ],
+        lambda rows: None,
+        write=True,
+    )
+
+
+def reserve(row: RunRow, until: int) -> Op[None]:
+    """Keep a run for its caller, who waits for its turn."""
+    params = {"thread_id": row.thread_id, "id": row.id, "until": until}
+    return Op("reserve", [Statement("reserve_run", params)], lambda rows: None, write=True)
 
 
 def find(run_id: str) -> Op[RunRow | None]:
@@ -156,9 +178,16 @@ def page(
 
 
 def claim(
-    box: Box, worker: str, now: int, until: int, graphs: Iterable[str], count: int
+    box: Box,
+    worker: str,
+    now: int,
+    until: int,
+    graphs: Iterable[str],
+    count: int,
+    *,
+    suspect: bool = False,
 ) -> Op[list[RunRow]]:
-    """Take up to `count` runs that are due."""
+    """Take up to `count` runs that are due: those that may have killed workers, or the others."""
     number = random.getrandbits(62)
     params = {
         "worker": worker,
@@ -166,6 +195,7 @@ def claim(
         "until": until,
         "names": json.dumps(sorted(graphs)),
         "count": count,
+        "suspect": int(suspect),
         "change": number,
         "body": box.close({"worker": worker}, where_event(number)),
     }
@@ -206,6 +236,16 @@ def next_due() -> Op[int | None]:
     return Op(
         "next_due",
         [Statement("next_due", {})],
+        lambda rows: int(rows[0][0][0]) if rows[0] else None,
+    )
+
+
+def suspect_due(now: int, graphs: Iterable[str]) -> Op[int | None]:
+    """Since when a suspect is due."""
+    params = {"now": now, "names": json.dumps(sorted(graphs))}
+    return Op(
+        "suspect_due",
+        [Statement("suspect_due", params)],
         lambda rows: int(rows[0][0][0]) if rows[0] else None,
     )
 

@@ -10,12 +10,14 @@ import asyncio
 import functools
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from weakref import WeakSet
 
 from perdure import history, runs, schedules, waits
 from perdure.arguments import (
@@ -139,21 +141,22 @@ class Runtime:
     @property
     def blocking(self) -> Blocking:
         """The same methods for callers without an event loop."""
-        if self._blocking is None:
-            self._blocking = Blocking(self)
-        return self._blocking
+        with self._opening:
+            if self._blocking is None:
+                self._blocking = Blocking(self)
+            return self._blocking
 
     def close(self) -> None:
         """Let the database go. What is queued is committed; runs are not touched."""
+        if self._blocking is not None:  # first: what it drives needs its lease to stop well
+            self._blocking.close()
+            self._blocking = None
         if self._keeper_ is not None:
             self._keeper_.close()
             self._keeper_ = None
-        if self._blocking is not None:
-            self._blocking.close()
-            self._blocking = None
         self._saver.close()
 
-    def __enter__(self) -> Runtime:
+    def __enter__(self) -> Self:
         self._saver.setup()
         return self
 
@@ -165,7 +168,7 @@ class Runtime:
     ) -> None:
         self.close()
 
-    async def __aenter__(self) -> Runtime:
+    async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._saver.setup)
         return self
 
@@ -194,11 +197,16 @@ class Runtime:
         It takes a StateGraph, a compiled graph or an `@entrypoint`, and does not change it.
         `timeout` bounds a step: after that long without progress the segment counts as failed.
         `retry` says what becomes of a segment that raised. After `deaths` workers in a row that
-        died with it, a run is held. Runs keep the `version` they were started with, and only a
-        runtime that registered it drives them.
+        died with it, the later ones driving nothing else, a run is held. Runs keep the `version`
+        they were started with, and only a runtime that registered it drives them.
         """
         if timeout <= timedelta(0):
             raise BadArgument(f"timeout={timeout} must be positive.")
+        if deaths < 3:
+            raise BadArgument(
+                f"deaths={deaths}: at least 3, as the first two may have been the work of another "
+                "run in the same worker."
+            )
         bound = bind(
             graph,
             self._saver,
@@ -314,7 +322,7 @@ class Runtime:
             graph=graph[0],
             version=graph[1],
             key=key,
-            ready_at=ready,
+            ready_at=ready + reserve,
             due_at=ready + reserve,
             setup=body,
             strategy=strategy,
@@ -387,15 +395,19 @@ class Runtime:
         limit: int = PAGE,
     ) -> list[Wait]:
         """What is open, oldest first, at most `limit`; the page behind a wait with `after`."""
-        wanted = None if kind is None else check_kind(kind).value
+        wanted, count = None if kind is None else check_kind(kind).value, check_limit(limit)
+        position = None if after is None else (milliseconds(after.created_at), after.id)
         if run_id is not None:
             found = await self.journal.ado(waits.of_run(run_id))
-            rows = [w for w in found if w.state == "open" and wanted in (None, w.kind)][:limit]
+            rows = [
+                row
+                for row in found
+                if (row.state == "open" and wanted in (None, row.kind))
+                and thread_id in (None, row.thread_id)
+                and (position is None or (row.created_at, row.id) > position)
+            ][:count]
         else:
-            position = None if after is None else (milliseconds(after.created_at), after.id)
-            op = waits.page(
-                kind=wanted, thread_id=thread_id, after=position, count=check_limit(limit)
-            )
+            op = waits.page(kind=wanted, thread_id=thread_id, after=position, count=count)
             rows = await self.journal.ado(op)
         return [waits.to_wait(self._box, row) for row in rows]
 
@@ -429,7 +441,7 @@ class Runtime:
             )
         if row.state != "open":
             when = maybe_moment(row.answered_at)
-            if row.answered_by == "clock":
+            if row.expires_at is not None and (row.answered_at or 0) >= row.expires_at:
                 raise WaitExpired(row.id, f"its time was up at {maybe_moment(row.expires_at)}.")
             raise AlreadyAnswered(row.id, f"{row.answered_by or 'somebody'} answered it at {when}.")
         return row
@@ -447,7 +459,9 @@ class Runtime:
         check_text("name", name)
         if key is not None:
             check_text("key", key)
-        op = waits.signal(self._box, thread_id, str(uuid.uuid4()), name, key, value, self._now())
+        # Of signals of one millisecond the smaller id is the older.
+        id = f"{time.time_ns():020}-{uuid.uuid4()}"
+        op = waits.signal(self._box, thread_id, id, name, key, value, self._now())
         kept = await self.journal.ado(op)
         self._wake()
         return kept
@@ -492,7 +506,7 @@ class Runtime:
         done = await self.journal.ado(op)
         row = await self._row(run_id)
         if not done and row.state != state:
-            raise WrongState(run_id, row.state, f"be {state.value}", "it is over.")
+            raise WrongState(run_id, row.state, f"be {state.value}", "it is over, or about to be.")
         if self._keeper_ is not None:
             self._keeper_.nudge()
         self._wake()
@@ -820,6 +834,7 @@ class Blocking:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._calls: WeakSet[Coroutine[Any, Any, Any]] = WeakSet()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="perdure-blocking", daemon=True
@@ -827,6 +842,7 @@ class Blocking:
         self._thread.start()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        self._calls.add(work)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -835,7 +851,19 @@ class Blocking:
             raise
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-        self._loop.close()
+        """Cancel what is under way, let it come to its end, and end the loop."""
+        try:
+            if self._thread is not threading.current_thread():
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            if self._thread is not threading.current_thread():
+                self._thread.join()
+                self._loop.close()
+
+    async def _end(self) -> None:
+        found = [task for task in asyncio.all_tasks() if task.get_coro() in self._calls]
+        for task in found:
+            if not task.cancelling():  # a second time would disturb who drains
+                task.cancel()
+        await asyncio.gather(*found, return_exceptions=True)

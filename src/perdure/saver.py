@@ -239,7 +239,7 @@ class Saver(BaseCheckpointSaver[int]):
         mode: Durability = "sync" if asked == "sync" else self.durability
         if (segment := segment_of(config)) is not None:
             segment.check()
-            mode = segment.durability
+            mode = "sync" if segment.is_overdue else segment.durability
         ticket, left = self._writer.put(
             journal,
             place,

@@ -10,7 +10,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol
 
 from perdure import waits
@@ -55,6 +55,8 @@ class Segment:
         """An interrupt reached the top: the run is about to rest."""
         self.moved_at = time.monotonic()
         """When it last made progress."""
+        self.kept_until = float("inf")
+        """When its lease runs out, if nobody keeps it."""
         self._questions: dict[str, Question] = {}
         self._depths: dict[str, tuple[int, int]] = {}
         self._reads: dict[str, dict[int, Any]] = {}
@@ -71,6 +73,11 @@ class Segment:
         """Raises `LeaseLost` once it is known that the run is another's."""
         if self.lost:
             raise LeaseLost(self.row.id)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the lease may be another's by now: then nothing is done before that is known."""
+        return time.monotonic() > self.kept_until
 
     def refuse(self) -> NoReturn:
         """The journal refused a write of this segment."""
@@ -202,15 +209,15 @@ class Segment:
 def _question(value: Any) -> Question:
     """What a plain `interrupt(value)` asks: a clock if it has a `wake_at`, else a person."""
     at = value.get("wake_at") if isinstance(value, dict) else None
-    if isinstance(at, str):
-        try:
+    try:
+        if isinstance(at, str):
             at = datetime.fromisoformat(at)
-        except ValueError:
-            at = None
+        elif isinstance(at, (int, float)) and not isinstance(at, bool):
+            at = datetime.fromtimestamp(at, UTC)
+    except (ValueError, OverflowError, OSError):  # no time that there is
+        at = None
     if isinstance(at, datetime):
         if at.tzinfo is None:
             at = at.astimezone()
         return Question(Kind.CLOCK, wake_at=milliseconds(at))
-    if isinstance(at, (int, float)) and not isinstance(at, bool):
-        return Question(Kind.CLOCK, wake_at=int(at * 1000))
     return Question(Kind.HUMAN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
@@ -26,6 +27,13 @@ class Threads(ThreadPoolExecutor):
     def __init__(self) -> None:
         super().__init__(max_workers=1)
         self._rested: list[SimpleQueue[Job | None]] = []
+
+    @classmethod
+    def serve(cls, loop: AbstractEventLoop) -> None:
+        """Let a loop use these, unless somebody gave it a pool of his own."""
+        pool = getattr(loop, "_default_executor", None)
+        if pool is None or getattr(pool, "_thread_name_prefix", None) == "asyncio":
+            loop.set_default_executor(cls())
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()

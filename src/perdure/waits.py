@@ -223,10 +223,11 @@ def deliver(box: Box, row: WaitRow, token: int, now: int) -> Op[None]:
     )
 
 
-def apply(row: WaitRow) -> Op[None]:
-    """Note that an answer was handed to its task."""
-    params = {"thread_id": row.thread_id, "wait_id": row.id}
-    return Op("apply_wait", [Statement("apply_wait", params)], lambda rows: None, write=True)
+def apply(row: WaitRow, token: int) -> Op[None]:
+    """Note that an answer was handed to its task, by whoever drives the run: its end uses it up."""
+    params = {"thread_id": row.thread_id, "id": row.run_id, "token": token, "wait_id": row.id}
+    statements = [Statement("fence", params), Statement("apply_wait", params)]
+    return Op("apply_wait", statements, lambda rows: None, write=True)
 
 
 def signal(
@@ -245,6 +246,7 @@ def signal(
         f"signal {name!r} to thread {thread_id!r}",
         [
             Statement("insert_signal", params),
+            Statement("lock_runs", params),  # whoever lets one go meanwhile did not see the signal
             Statement("poke_thread", params),
             Statement("find_signal", params),
         ],

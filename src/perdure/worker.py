@@ -32,7 +32,23 @@ log = logging.getLogger("perdure")
 
 POLL = 0.2
 """Seconds between two looks for what other processes made due."""
+PATIENCE = 10_000
+"""Milliseconds a suspect waits for a worker with nothing else to do before one makes room."""
+ALONE = 5.0
+"""Seconds a suspect is driven alone, unless it shows sooner that it kills nobody."""
 NAMES = {field.name for field in dataclasses.fields(Counts)}
+
+
+class _Alone:
+    """A suspect on its own: as long as it may kill this process, nothing else is in it."""
+
+    def __init__(self, task: asyncio.Task[None], holds: set[Hold]) -> None:
+        self._task, self._holds = task, holds
+        self._until = time.monotonic() + ALONE
+
+    def is_over(self) -> bool:
+        progressed = any(hold.drive.segment.progressed for hold in self._holds)
+        return self._task.done() or progressed or time.monotonic() > self._until
 
 
 class Worker:
@@ -62,14 +78,15 @@ class Worker:
         self._holds: set[Hold] = set()
         self._draining = False
         self._pulse = Pulse()
-        self._fired = float("-inf")
+        self._fired = self._looked = float("-inf")
         self._next = POLL
+        self._alone: _Alone | None = None
+        self._crowded = False
 
     async def run(self, *, handle_signals: bool) -> Counts:
         """Drive runs; see `Runtime.work` and `Runtime.tick`."""
         self._loop = asyncio.get_running_loop()
-        if getattr(self._loop, "_default_executor", None) is None:
-            self._loop.set_default_executor(Threads())
+        Threads.serve(self._loop)
         self._woken = asyncio.Event()
         wake = self.wake
         self._keeper.on_dead.add(wake)
@@ -100,7 +117,7 @@ class Worker:
     async def _beat(self) -> None:
         while True:
             self._pulse.beat()
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(self._keeper.beat)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -148,7 +165,9 @@ class Worker:
             return True
         if self._limit is not None and self._counts["claimed"] >= self._limit:
             return not self._tasks
-        return self._until_idle and not claimed and not self._tasks
+        # One that ended while we looked may have made something due behind our back.
+        idle = not claimed and not self._tasks and not self._woken.is_set()
+        return self._until_idle and idle
 
     async def _claim(self) -> int:
         free = self._concurrency - len(self._tasks)
@@ -161,16 +180,42 @@ class Worker:
         self._next = POLL if due is None else min(POLL, max(0, due - now) / 1000)
         if due is None or due > now:
             return 0
+        if self._alone is not None and not self._alone.is_over():
+            return 0
+        if await self._make_room(now):
+            return 0
+        claimed = await self._take(now, free)
+        if not claimed and not self._tasks:
+            claimed = await self._take(now, 1, suspect=True)
+        return claimed
+
+    async def _take(self, now: int, count: int, *, suspect: bool = False) -> int:
         op = runs.claim(
-            self._driver.box, self._keeper.worker, now, self._keeper.until(), self._graphs, free
+            self._driver.box,
+            self._keeper.worker,
+            now,
+            self._keeper.until(),
+            self._graphs,
+            count,
+            suspect=suspect,
         )
-        claimed = await journal.ado(op)
+        claimed = await self._driver.journal.ado(op)
         self._counts["claimed"] += len(claimed)
         for row in claimed:
             task = asyncio.create_task(self._drive(row))
             self._tasks.add(task)
             task.add_done_callback(self._finished)
+            if suspect:
+                self._alone = _Alone(task, self._holds)
         return len(claimed)
+
+    async def _make_room(self, now: int) -> bool:
+        """Whether to take nothing, because a suspect found no free worker for too long."""
+        if time.monotonic() - self._looked >= 1.0:
+            self._looked = time.monotonic()
+            since = await self._driver.journal.ado(runs.suspect_due(now, self._graphs))
+            self._crowded = since is not None and now - since > PATIENCE
+        return self._crowded and bool(self._tasks)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

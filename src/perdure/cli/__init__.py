@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -107,7 +108,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
         findings = journal.do(doctor.examine())
     finally:
         journal.close()
-    for remark in doctor.remarks(arguments.url or ""):
+    for remark in doctor.remarks(arguments.url or os.environ.get("PERDURE_URL", "")):
         print(f"note: {remark}")
     for finding in findings:
         print(f"{finding.problem}: thread {finding.thread_id!r}, {finding.id} ({finding.detail})")

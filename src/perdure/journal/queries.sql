@@ -246,7 +246,8 @@ WHERE thread_id = :thread_id AND state NOT IN {ended}
                   WHERE r.thread_id = :thread_id AND r.key = CAST(:key AS TEXT));
 
 -- name: stop_run
--- Cancels or pauses a run: at once, or by telling its driver.
+-- Cancels or pauses a run: at once, or by telling its driver. One that is being cancelled is not
+-- paused any more.
 UPDATE perdure_runs
 SET due_at = CASE WHEN state = 'running' THEN due_at END,
     control = CASE WHEN state = 'running' THEN CAST(:control AS TEXT) END,
@@ -255,6 +256,7 @@ SET due_at = CASE WHEN state = 'running' THEN due_at END,
     state = CASE WHEN state = 'running' THEN state ELSE CAST(:state AS TEXT) END,
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id AND state NOT IN {ended} AND state <> :state
+  AND NOT (state = 'running' AND COALESCE(control, '') = 'cancel' AND :control = 'pause')
 RETURNING id;
 
 -- name: go_on
@@ -264,7 +266,8 @@ SET state = 'pending', attempts = 0, reason = NULL, error = NULL, output = NULL,
     due_at = CASE WHEN n = (SELECT min(r.n) FROM perdure_runs AS r
                             WHERE r.thread_id = :thread_id
                               AND (r.id = :id OR r.state NOT IN {ended}))
-             THEN CAST(:now AS BIGINT) END,
+             THEN CASE WHEN begun = 0 AND ready_at > :now THEN ready_at
+                       ELSE CAST(:now AS BIGINT) END END,
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id AND state IN ({names})
   AND (state NOT IN {ended} OR NOT EXISTS (
@@ -325,9 +328,12 @@ WHERE thread_id = :thread_id AND run_id = :id AND n > :after ORDER BY n LIMIT :c
 
 -- name: claim
 -- Takes the runs that are due, those whose lease ran out among them. The token is the fence.
+-- A suspect is one that was left behind twice at the same step: it may have killed its workers,
+-- and those it was driven with. It is only taken when asked for.
 WITH due AS (
   SELECT id FROM perdure_runs
   WHERE due_at <= :now AND graph || '@' || version IN ({names})
+    AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
   ORDER BY due_at LIMIT :count {skip})
 UPDATE perdure_runs
 SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
@@ -352,6 +358,13 @@ SELECT {run} FROM perdure_runs WHERE worker = :worker AND change = :change;
 -- name: next_due
 -- When the next run is due.
 SELECT due_at FROM perdure_runs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
+
+-- name: suspect_due
+-- Since when a suspect waits for a worker that drives nothing else.
+SELECT due_at FROM perdure_runs
+WHERE due_at <= :now AND state = 'running' AND attempts >= 2
+  AND graph || '@' || version IN ({names})
+ORDER BY due_at LIMIT 1;
 
 -- name: renew
 -- Keeps leases.
@@ -444,6 +457,11 @@ WHERE thread_id = :thread_id AND state = 'pending' AND due_at IS NULL
   AND n = (SELECT min(r.n) FROM perdure_runs AS r
            WHERE r.thread_id = :thread_id AND r.state NOT IN {ended});
 
+-- name: reserve_run
+-- Its caller still waits for its turn: until then no worker takes it.
+UPDATE perdure_runs SET ready_at = :until
+WHERE thread_id = :thread_id AND id = :id AND state = 'pending' AND due_at IS NULL;
+
 -- name: to_undo
 -- Runs of a thread whose checkpoints are to be deleted before the next one begins.
 SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND undo = 1 AND state IN {ended};
@@ -470,10 +488,11 @@ SET state = CASE WHEN perdure_waits.state = 'closed' THEN 'open' ELSE perdure_wa
     path = excluded.path, stamp = excluded.stamp, token = excluded.token;
 
 -- name: close_replaced
--- The same question with another value: what was shown before can no longer be answered.
+-- The same question with another value: what was shown before can no longer be answered, and an
+-- answer to it that was not handed over yet is not one to this.
 UPDATE perdure_waits SET state = 'closed'
 WHERE thread_id = :thread_id AND run_id = :id AND interrupt_id = :interrupt_id
-  AND id <> :wait_id AND state = 'open';
+  AND id <> :wait_id AND state IN ('open', 'answered');
 
 -- name: wait_by_id
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
@@ -513,7 +532,9 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
 -- name: poke_run
 -- An answer was accepted: its run is due, or is not to rest.
 UPDATE perdure_runs
-SET poked = 1, due_at = CASE WHEN state = 'waiting' THEN :now ELSE due_at END,
+SET poked = 1,
+    due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now THEN :now
+             ELSE due_at END,
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id AND EXISTS (
   SELECT 1 FROM perdure_waits
@@ -533,7 +554,9 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'answered';
 -- name: wake_run
 -- Something about a waiting run changed: have it looked at.
 UPDATE perdure_runs
-SET poked = 1, due_at = CASE WHEN state = 'waiting' THEN :now ELSE due_at END
+SET poked = 1,
+    due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now THEN :now
+             ELSE due_at END
 WHERE thread_id = :thread_id AND state IN ('waiting', 'running');
 
 -- name: insert_signal
@@ -548,7 +571,7 @@ SELECT id FROM perdure_signals WHERE thread_id = :thread_id AND id = :signal_id;
 -- name: poke_thread
 -- A signal came: who waits for it is due, who is driven is not to rest.
 UPDATE perdure_runs
-SET poked = 1, due_at = CASE WHEN state = 'waiting' AND EXISTS (
+SET poked = 1, due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now AND EXISTS (
       SELECT 1 FROM perdure_waits AS w WHERE w.run_id = perdure_runs.id AND w.state = 'open'
         AND w.kind = 'signal' AND w.name = :name) THEN :now ELSE due_at END
 WHERE thread_id = :thread_id AND state IN ('waiting', 'running');
@@ -664,7 +687,8 @@ WHERE r.state = 'waiting' AND r.due_at IS NULL AND NOT EXISTS (
 SELECT r.thread_id, r.id, w.id FROM perdure_runs AS r JOIN perdure_waits AS w
   ON w.run_id = r.id AND w.state = 'open' AND COALESCE(w.wake_at, w.expires_at) IS NOT NULL
 WHERE r.state = 'waiting'
-  AND (r.due_at IS NULL OR r.due_at > COALESCE(w.wake_at, w.expires_at));
+  AND (r.due_at IS NULL
+       OR r.due_at > COALESCE(w.wake_at, w.expires_at) AND r.due_at > r.updated_at);
 
 -- name: doctor_answer_unused
 -- An answer lies there, and its run will not be looked at.
@@ -691,3 +715,12 @@ SELECT s.thread_id, s.id, s.name FROM perdure_signals AS s
 WHERE s.wait_id IS NOT NULL AND NOT EXISTS (
   SELECT 1 FROM perdure_waits AS w
   WHERE w.thread_id = s.thread_id AND w.id = s.wait_id AND w.answered_by = 'signal');
+
+-- name: doctor_signal_unused
+-- A run waits for a signal that is there, and will be looked at too late, or never.
+SELECT r.thread_id, r.id, w.name FROM perdure_runs AS r
+JOIN perdure_waits AS w ON w.run_id = r.id AND w.state = 'open' AND w.kind = 'signal'
+JOIN perdure_signals AS s
+  ON s.thread_id = r.thread_id AND s.name = w.name AND s.wait_id IS NULL
+WHERE r.state = 'waiting'
+  AND (r.due_at IS NULL OR r.due_at > s.sent_at AND r.due_at > r.updated_at);
