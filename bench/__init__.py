@@ -1,8 +1,9 @@
-"""What perdure costs beside stock LangGraph: `python -m bench`, or `make bench`.
+"""What perdure costs beside stock LangGraph and DBOS: `python -m bench`, or `make bench`.
 
-Every measurement runs all contenders in one process, interleaved round by round, so that whatever
+Every measurement runs all contenders in one go, interleaved round by round, so that whatever
 else the machine does hits all of them. Ratios are the result; absolute times are orientation only.
 
-A file per measurement: `steps` `stored` `turns` `load` `crowd` `fsyncs` `imports`. Each has
+A file per measurement: `steps` `stored` `turns` `load` `crowd` `fsyncs` `imports` of the saver,
+`accept` `drive` `recovery` `due` `sleepers` of the runtime, whose workers are processes. Each has
 one function that takes a `Bench` and returns a `Section`: tables, and the bars it can judge.
 """

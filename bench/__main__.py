@@ -7,14 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
+from bench.accept import accept
 from bench.crowd import crowd
 from bench.databases import databases
+from bench.drive import drive
+from bench.due import due
 from bench.fsyncs import fsyncs
 from bench.imports import imports
 from bench.load import load
 from bench.machine import describe
+from bench.recovery import recovery
 from bench.report import Section, page
 from bench.rounds import Bench, say
+from bench.sleepers import sleepers
 from bench.steps import steps
 from bench.stored import stored
 from bench.turns import turns
@@ -27,6 +32,11 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "concurrent": crowd,
     "fsyncs": fsyncs,
     "import": imports,
+    "accept": accept,
+    "drive": drive,
+    "recovery": recovery,
+    "due": due,
+    "sleeping": sleepers,
 }
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"

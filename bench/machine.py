@@ -21,6 +21,8 @@ _LIBRARIES = (
     "langchain-core",
     "aiosqlite",
     "psycopg",
+    "dbos",
+    "sqlalchemy",
 )
 
 

@@ -100,9 +100,10 @@ def megabytes(size: float) -> str:
 
 
 _INTRODUCTION = """\
-Written by `make bench`; do not edit. perdure's saver beside LangGraph's own, in one run, contenders
-interleaved round by round, each checked to have stored what it was given. Ratios are medians of the
-ratios of each round; milliseconds and the like are orientation only and differ between machines."""
+Written by `make bench`; do not edit. perdure's saver beside LangGraph's own, and its runtime beside
+DBOS, in one run, contenders interleaved round by round, each checked to have stored what it was
+given. Ratios are medians of the ratios of each round; milliseconds and the like are orientation
+only and differ between machines."""
 
 
 def page(sections: Sequence[Section], machine: Table, note: str) -> str:

@@ -4,10 +4,22 @@ import gc
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from bench.contenders import Contender
-from bench.databases import Databases
+from bench.databases import Databases, Kind
 from bench.report import Series
+
+
+class Named(Protocol):
+    """Whoever is measured."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def database(self) -> Kind | None: ...
+
+
+C = TypeVar("C", bound=Named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +33,16 @@ class Bench:
     def pick(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 
-    def field(self, *contenders: Contender) -> list[Contender]:
+    def field(self, *contenders: C) -> list[C]:
         """Those that take part in this run."""
         return [c for c in contenders if not any(w in c.name.lower() for w in self.without)]
 
     def interleave(
         self,
         what: str,
-        contenders: Sequence[Contender],
+        contenders: Sequence[C],
         rounds: int,
-        trial: Callable[[Contender, str, str], float],
+        trial: Callable[[C, str, str], float],
         *,
         unit: str = "ms",
     ) -> Series:

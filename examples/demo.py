@@ -1,135 +1,309 @@
-"""`make demo`: an agent is killed with SIGKILL in the middle of its work and goes on.
+"""`make demo`: an agent whose worker is killed every second with SIGKILL, and that ends right.
 
-1. A process answers a long question in ten steps. It is killed with SIGKILL, twice, at a random
-   moment. Each time a new process continues the thread: no step that was stored runs again.
-2. The same chat is stored by LangGraph's own SQLite saver and by perdure, side by side.
+An agent of five steps writes a newsletter: it sleeps for a while, asks a person, and goes on. All
+the time its worker process is killed at a random moment of each second, and replaced at once. What
+you see in the end is the history that the journal kept: each segment, who drove it, how it ended.
 
-Everything is local: SQLite in a temporary folder, a scripted model.
+Exit code 0: the result is right, and no step that was on disk ran again. Everything is local:
+SQLite in a temporary folder, no model is called.
 """
 
+import asyncio
+import multiprocessing
 import os
-import signal
-import subprocess
+import random
 import sys
 import tempfile
 import time
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import START, StateGraph
 
 import perdure
+from perdure.types import Event, Run
 
-STEPS = 10
-THREAD: RunnableConfig = {"configurable": {"thread_id": "demo"}, "recursion_limit": 100}
+STEPS = ["research", "draft", "cool_down", "approve", "publish"]
+SECONDS = 0.7  # what a step takes
+DEADLINE = 55.0
 
-
-def chat(saver: Any, pause: float = 0.0) -> Any:
-    """A chat-like graph: a bot that works through its question one message at a time."""
-
-    def bot(state: MessagesState) -> dict[str, Any]:
-        number = len(state["messages"])
-        time.sleep(pause)
-        if pause:
-            print(f"    step {number:2d} computed in process {os.getpid()}", flush=True)
-        return {"messages": [AIMessage(f"Step {number}: {random_text(1000)}")]}
-
-    def more(state: MessagesState) -> str:
-        return "bot" if len(state["messages"]) <= STEPS else END
-
-    builder = StateGraph(MessagesState).add_node("bot", bot)
-    builder.add_edge(START, "bot").add_conditional_edges("bot", more)
-    return builder.compile(checkpointer=saver)
+# --- the agent ---------------------------------------------------------------------------------
 
 
-def random_text(size: int) -> str:
-    return os.urandom(size // 2).hex()
+def both(left: list[str], right: list[str]) -> list[str]:
+    return left + right
+
+
+class Newsletter(TypedDict):
+    done: Annotated[list[str], both]
+
+
+def work(step: str) -> None:
+    """What a step does: it takes its time, and leaves a line where the demo can count it."""
+    with Path(os.environ["DEMO_LEDGER"]).open("a") as ledger:
+        ledger.write(f"{step} {time.time()}\n")
+    time.sleep(SECONDS)
+
+
+def research(state: Newsletter) -> dict[str, Any]:
+    work("research")
+    return {"done": ["research"]}
+
+
+def draft(state: Newsletter) -> dict[str, Any]:
+    work("draft")
+    return {"done": ["draft"]}
+
+
+def cool_down(state: Newsletter) -> dict[str, Any]:
+    perdure.sleep(timedelta(seconds=3))  # could be a month: nothing is running meanwhile
+    work("cool_down")
+    return {"done": ["cool_down"]}
+
+
+def approve(state: Newsletter) -> dict[str, Any]:
+    decision = perdure.ask({"question": "Publish it?"})
+    work("approve")
+    return {"done": [f"approve: {decision}"]}
+
+
+def publish(state: Newsletter) -> dict[str, Any]:
+    work("publish")
+    return {"done": ["publish"]}
+
+
+def runtime(url: str) -> perdure.Runtime:
+    builder = StateGraph(Newsletter)
+    builder.add_sequence([research, draft, cool_down, approve, publish]).add_edge(START, "research")
+    made = perdure.Runtime(url)
+    # By default a run is held after five dead workers in a row without a step on disk between.
+    made.register(builder, name="newsletter", deaths=100)
+    return made
 
 
 def worker(url: str) -> None:
-    """One process: starts the thread, or goes on where the last one stopped."""
-    with perdure.Saver(url) as saver:
-        graph = chat(saver, pause=0.15)
-        begun = graph.get_state(THREAD).values
-        question = None if begun else {"messages": [("user", "Plan my year.")]}
-        if begun:
-            print(f"    found {len(begun['messages']) - 1} steps in the journal, going on")
-        graph.invoke(question, THREAD)
+    """A worker process. `perdure worker module:runtime` is the same for the command line."""
+    with runtime(url) as mine:
+        asyncio.run(mine.work())
 
 
-def survive(url: str) -> None:
-    print("1. One question, ten steps, three processes\n")
-    for life in (1, 2, 3):
-        print(f"  process {life} starts")
-        child = subprocess.Popen([sys.executable, __file__, "worker", url])
-        if life < 3:
-            wait_for_steps(url, at_least=3 * life)
-            time.sleep(int.from_bytes(os.urandom(1)) / 1000)  # anywhere within a step
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-            print("    ... killed with SIGKILL\n")
-        elif child.wait() != 0:
-            raise SystemExit("the last process failed")
-    with perdure.Saver(url) as saver:
-        messages = chat(saver).get_state(THREAD).values["messages"]
-    steps = [message.content.split(":")[0] for message in messages[1:]]
-    whole = steps == [f"Step {n}" for n in range(1, STEPS + 1)]
-    print(f"\n  stored: {len(steps)} steps, in order, none twice: {whole}")
-    print("  (a step that was computed but not stored when its process died was computed again)\n")
-    if not whole:
-        raise SystemExit(1)
+# --- the killer --------------------------------------------------------------------------------
 
 
-def wait_for_steps(url: str, at_least: int) -> None:
-    with perdure.Saver(url) as saver:
-        graph = chat(saver)
-        deadline = time.monotonic() + 60
-        while len(graph.get_state(THREAD).values.get("messages", ())) <= at_least:
-            if time.monotonic() > deadline:
-                raise SystemExit("the worker makes no progress")
-            time.sleep(0.02)
+@dataclass
+class Workers:
+    """One worker process at a time. A fork server makes them, so that one starts in no time."""
+
+    url: str
+    killed: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._make = multiprocessing.get_context("forkserver")
+        self._make.set_forkserver_preload(["__main__", "perdure.runtime"])
+        self.now = self._start()
+        self._second = -1
+        self._draw()
+
+    def _start(self) -> ForkServerProcess:
+        process = self._make.Process(target=worker, args=(self.url,))
+        process.start()
+        return process
+
+    def _draw(self) -> None:
+        """A random moment of the next second."""
+        self._second += 1
+        self._at = self._second + random.random()  # noqa: S311 (a demo, not a secret)
+
+    def kill_at_random(self, elapsed: float) -> int | None:
+        """Kill the worker if it is time. Gives whom."""
+        if elapsed < self._at:
+            return None
+        victim = self.now
+        victim.kill()
+        victim.join()
+        assert victim.pid is not None
+        self.killed.append(victim.pid)
+        self.now = self._start()
+        self._draw()
+        return victim.pid
+
+    def drain(self) -> int | None:
+        """Stop the last one as a deploy would: with SIGTERM."""
+        self.now.terminate()
+        self.now.join(15)
+        return self.now.exitcode
 
 
-def compare(folder: Path, turns: int = 100) -> None:
-    def bot(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [AIMessage(random_text(1000))]}
-
-    builder = StateGraph(MessagesState).add_node("bot", bot).add_edge(START, "bot")
-    print(f"2. A chat of {turns} turns, messages of 1 KB ({turns * 2} KB of text)\n")
-    stock, ours = folder / "stock.db", folder / "perdure.db"
-    savers: dict[str, tuple[Path, AbstractContextManager[Any]]] = {
-        "LangGraph's SqliteSaver": (stock, SqliteSaver.from_conn_string(str(stock))),
-        "perdure.Saver": (ours, perdure.Saver(f"sqlite:///{ours}")),
-    }
-    for name, (path, opened) in savers.items():
-        begun = time.perf_counter()
-        with opened as saver:
-            graph = builder.compile(checkpointer=saver)
-            for turn in range(turns):
-                graph.invoke({"messages": [HumanMessage(random_text(1000))]}, THREAD)
-                if sys.stdout.isatty():
-                    print(f"\r  {name:24} turn {turn + 1}", end="", flush=True)
-        seconds = time.perf_counter() - begun
-        stored = sum(p.stat().st_size for p in path.parent.glob(f"{path.name}*"))
-        print(
-            "\r" * sys.stdout.isatty()
-            + f"  {name:24} {stored / 1e6:8.2f} MB on disk, {seconds:6.2f} s"
-        )
-    print()
+# --- what is shown -----------------------------------------------------------------------------
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["worker"]:
-        return worker(sys.argv[2])
-    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as folder:
-        survive(f"sqlite:///{folder}/demo.db")
-        compare(Path(folder))
+@dataclass
+class Screen:
+    color: bool = field(default_factory=sys.stdout.isatty)
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.begun
+
+    def paint(self, text: str, code: int) -> str:
+        return f"\033[{code}m{text}\033[0m" if self.color else text
+
+    def line(self, text: str, code: int = 0) -> None:
+        print(f"  {self.elapsed:5.1f} s  {self.paint(text, code) if code else text}", flush=True)
+
+
+def told(event: Event) -> str | None:
+    """An event of the run as one line of the live view."""
+    data = event.data
+    match event.kind:
+        case "started":
+            return "accepted: from here on the run is on disk"
+        case "claimed" | "recovered":
+            verb = "takes it" if event.kind == "claimed" else "takes over from the dead one"
+            return f"  worker {pid(event)} {verb}"
+        case "step" if nodes := set(data.get("nodes", ())) & set(STEPS):
+            return f"  {', '.join(nodes)} is on disk"
+        case "wait" if data["kind"] == "clock":
+            return f"  asleep until {clock_time(data['wake_at'])}"
+        case "wait":
+            return "  waits for a person"
+        case "woke":
+            return "  awake again"
+        case "answer":
+            return f"  {data['by']} answered"
+        case "done":
+            return "done"
     return None
 
 
+def pid(event: Event) -> int:
+    return int(event.data["worker"].split(":")[1])
+
+
+def clock_time(at: datetime) -> str:
+    return f"{at.astimezone():%H:%M:%S}"
+
+
+@dataclass
+class Segment:
+    worker: int
+    first: int
+    last: int = 0
+    steps: list[str] = field(default_factory=list)
+    ended: str = "?"
+
+
+def segments(events: list[Event]) -> Iterator[Segment]:
+    """The stretches of a run: from a claim to what ended it."""
+    current: Segment | None = None
+    asked = ""
+    for event in events:
+        if event.kind in ("claimed", "recovered"):
+            if current is not None:
+                yield current
+            current = Segment(pid(event), event.n, event.n, ended="killed")
+            continue
+        if current is None:
+            continue
+        current.last = event.n
+        if event.kind == "step":
+            current.steps += [node for node in event.data.get("nodes", ()) if node in STEPS]
+        elif event.kind == "wait":
+            asked = "sleeping" if event.data["kind"] == "clock" else "waiting for a person"
+        elif event.kind in ("waiting", "done", "released", "failed", "held"):
+            current.ended = asked if event.kind == "waiting" else event.kind
+            yield current
+            current = None
+    if current is not None:
+        yield current
+
+
+def show_segments(screen: Screen, found: list[Segment]) -> None:
+    print("  segment   worker    events   put on disk                 ended")
+    colors = {"killed": 31, "done": 32}
+    for number, one in enumerate(found, 1):
+        span = f"{one.first}–{one.last}" if one.last > one.first else str(one.first)
+        steps = ", ".join(one.steps) or "-"
+        ended = screen.paint(one.ended, colors.get(one.ended, 33))
+        print(f"  {number:7}  {one.worker:7}  {span:>8}   {steps:26}  {ended}")
+
+
+def ran_again(events: list[Event], ledger: list[tuple[str, float]]) -> list[str]:
+    """The steps that began although their result was on disk."""
+    stored = {
+        node: event.at.timestamp()
+        for event in events
+        if event.kind == "step"
+        for node in event.data.get("nodes", ())
+    }
+    return [step for step, at in ledger if step in stored and at > stored[step]]
+
+
+# --- all of it ---------------------------------------------------------------------------------
+
+
+def play(rt: perdure.Runtime, workers: Workers, screen: Screen) -> Run:
+    """Follow a run to its end, kill its workers, and answer what it asks."""
+    calls = rt.blocking
+    run = calls.start("newsletter", {"done": []}, thread_id="issue-1")
+    seen, answer_at = 0, float("inf")
+    while True:
+        for event in calls.events(run.id, after=seen):
+            seen = event.n
+            if (text := told(event)) is not None:
+                screen.line(text, {"answer": 36, "done": 32}.get(event.kind, 0))
+            if event.kind == "wait" and event.data["kind"] == "human":
+                answer_at = screen.elapsed + 2.5  # a person needs a moment
+        if calls.get(run.id).ended:
+            return calls.get(run.id)
+        if screen.elapsed > answer_at:
+            answer_at = float("inf")
+            [wait] = calls.waits(kind="human", thread_id="issue-1")
+            calls.answer(wait.id, "yes", by="ana@example.com")
+        if (victim := workers.kill_at_random(screen.elapsed)) is not None:
+            screen.line(f"✗ worker {victim} killed with SIGKILL", 31)
+        if screen.elapsed > DEADLINE:
+            raise SystemExit("The run did not come to its end in time.")
+        time.sleep(0.02)
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as folder:
+        os.environ["DEMO_LEDGER"] = f"{folder}/ledger"
+        url = f"sqlite:///{folder}/agents.db"
+        print(f"\nAn agent of five steps: {', '.join(STEPS)}.")
+        print("Its worker is killed with SIGKILL at a random moment of every second.\n")
+        with perdure.Runtime(url) as rt:
+            rt.blocking.runs()  # opens the journal
+            workers = Workers(url)
+            screen = Screen()
+            run = play(rt, workers, screen)
+            code = workers.drain()
+            events = rt.blocking.events(run.id)
+        lines = Path(os.environ["DEMO_LEDGER"]).read_text().splitlines()
+    ledger = [(step, float(at)) for step, at in map(str.split, lines)]
+
+    print("\nWhat the journal tells, segment by segment:\n")
+    show_segments(screen, list(segments(events)))
+
+    expected = ["research", "draft", "cool_down", "approve: yes", "publish"]
+    right = run.output == {"done": expected}
+    again = ran_again(events, ledger)
+    begun = Counter(step for step, _ in ledger)
+    twice = ", ".join(f"{step} {n}×" for step, n in begun.items() if n > 1) or "none"
+    print(f"\n  workers killed             {len(workers.killed)}")
+    print(f"  result                     {'right' if right else f'WRONG: {run.output}'}")
+    print(f"  ran again though on disk   {', '.join(again) or 'none'}")
+    print(f"  cut off, so begun again    {twice}")
+    print(f"  last worker, on SIGTERM    {'drained, exit code 0' if code == 0 else code}\n")
+    return 0 if right and not again and code == 0 else 1
+
+
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

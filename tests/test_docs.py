@@ -1,4 +1,5 @@
 """The docs are true: their Python runs, their output is what it prints, and they name no machine.
+The reference is whole: every command, method, field and error is in it. And the demo ends right.
 
 Blocks of one page share a namespace and run in order, in an empty working directory. A block may
 use `await` at its top level. In the page's source,
@@ -8,6 +9,7 @@ use `await` at its top level. In the page's source,
   above it printed.
 """
 
+import argparse
 import ast
 import asyncio
 import contextlib
@@ -18,11 +20,16 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import CodeType, ModuleType
 
 import pytest
+
+from perdure import cli, doctor, errors
+from perdure.bound import BoundGraph
+from perdure.runtime import Blocking, Runtime
+from perdure.types import Counts, Event, Run, Schedule, State, Wait
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -261,3 +268,76 @@ def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page} links to {target}, which is not there"
+
+
+REFERENCE = ROOT / "docs" / "runtime.md"
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    [choices] = [
+        action.choices
+        for action in cli._parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    ]
+    return dict(choices)
+
+
+def section(heading: str) -> str:
+    """What the reference says below a heading, up to the next one."""
+    _, found, rest = REFERENCE.read_text().partition(f"\n{heading}\n")
+    assert found, f"docs/runtime.md has no heading {heading!r}"
+    return re.split(r"\n#{1,3} ", rest)[0]
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_every_command_is_in_the_reference_with_each_of_its_options(command: str) -> None:
+    told = section(f"### `perdure {command}`")
+    assert f"`perdure {command} " in told
+    for action in commands()[command]._actions:
+        for option in action.option_strings:
+            assert option in told or option in ("-h", "--help"), f"{command} {option}"
+
+
+def test_what_the_doctor_says_of_a_healthy_journal_is_what_the_guide_shows() -> None:
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    assert f"All {len(doctor.INVARIANTS)} invariants hold." in page
+
+
+def public(kind: type) -> list[str]:
+    return sorted(name for name in vars(kind) if not name.startswith("_"))
+
+
+def words_of_the_reference() -> set[str]:
+    """Whatever stands in backquotes there, in words."""
+    quoted = re.findall(r"`([^`\n]+)`", REFERENCE.read_text())
+    return {word for text in quoted for word in re.findall(r"\w+", text)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {*public(Runtime), *public(Blocking), *public(BoundGraph)}
+        | {one.name for kind in (Run, Wait, Event, Schedule, Counts) for one in fields(kind)}
+        | {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
+    ),
+)
+def test_every_public_method_field_and_error_is_in_the_reference(name: str) -> None:
+    assert name in words_of_the_reference()
+
+
+def test_every_state_is_explained_and_drawn() -> None:
+    page = (ROOT / "docs" / "concepts.md").read_text()
+    for state in State:
+        assert f"| `{state}` |" in page
+        assert re.search(rf"(--> {state}\b|{state} -->)", page)
+
+
+@pytest.mark.slow
+def test_the_demo_ends_right_though_its_worker_is_killed_every_second() -> None:
+    played = subprocess.run(
+        [sys.executable, ROOT / "examples" / "demo.py"], capture_output=True, text=True, timeout=120
+    )
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert played.stderr == ""
+    assert "killed" in played.stdout
+    assert "ran again though on disk   none" in played.stdout

@@ -23,7 +23,7 @@ LAYERS = [
     {"journal.op", "journal.probe", "journal.sql", "journal.migrate"},
     {"journal.commit", "journal.pool", "journal.log", "journal.sqlite", "journal.postgres"},
     {"journal"},
-    {"types", "box", "clock"},
+    {"types", "box", "clock", "ids"},
     {"history"},
     {"runs", "waits", "schedules"},
     {"segment", "agent", "doctor", "arguments"},

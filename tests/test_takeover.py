@@ -205,7 +205,8 @@ async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
                         await soon(done, "the others to end")
                     worker.send(signal.SIGTERM)
                     assert worker.wait() == 0
-        assert deaths == 3 == place.times("killer kill")
+        assert deaths in (3, 4)
+        assert place.times("killer kill") == deaths
         found = await rt.get(killer.id)
         assert "3 workers in a row died" in str(found.reason)
         assert [(await rt.get(other.id)).state for other in others] == [State.DONE] * 4

@@ -19,7 +19,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, GraphOutput, StateSnapshot
 
 from perdure import runs, waits
-from perdure.driver import Drive, Driver, Raised, Returned, is_resume
+from perdure.driver import BREAKPOINTS, Drive, Driver, Raised, Returned, is_resume
 from perdure.errors import (
     AnswerRefused,
     BadArgument,
@@ -268,11 +268,8 @@ class BoundGraph:
 
     def _under_way(self, thread_id: str) -> Plan[RunRow | None]:
         """The run of a thread that is not over."""
-        found: list[RunRow] = yield runs.page(
-            thread_id=thread_id, state=None, graph=None, before=None, count=100
-        )
-        open = [row for row in found if row.state not in ENDED]
-        return min(open, key=lambda row: row.n) if open else None
+        head: RunRow | None = yield runs.head(thread_id)
+        return head
 
     def _claim(self, row: RunRow) -> Plan[RunRow | None]:
         keeper = self._keeper()
@@ -382,6 +379,7 @@ class _Call:
             setup["context"] = self._context
         if self._durability is not None:
             setup["durability"] = self._durability
+        setup |= {name: self._kwargs[name] for name in BREAKPOINTS if self._kwargs.get(name)}
         keep = {k: self._config[k] for k in ("recursion_limit", "tags") if k in self._config}
         given = self._config.get("configurable") or {}
         plain = {

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -49,6 +49,7 @@ from perdure.waits import Body, Question, WaitRow
 
 INLINE = 16 * 1024
 """Bytes of an output that is kept in the run's row; a larger one is read from its checkpoint."""
+BREAKPOINTS = ("interrupt_before", "interrupt_after")
 UNREADABLE = (Damaged, WrongKey, TypeNotAllowed)
 """What a person has to look at: trying again would give the same."""
 FINAL = (
@@ -73,6 +74,8 @@ class Drive:
     control: RunControl
     inline: bool = False
     """Driven for a caller, who gets an exception as before; nothing is retried behind his back."""
+    breakpoints: dict[str, Any] = field(default_factory=dict)
+    """Those of this run, beside those the graph was compiled with."""
     stop: str | None = None
     """Why it was told to stop: cancel, pause or shutdown."""
 
@@ -81,10 +84,20 @@ class Drive:
         return self.segment.row
 
     @property
+    def stops(self) -> bool:
+        """Whether it may come to a breakpoint."""
+        return bool(self.breakpoints) or self.graph.stops
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """What LangGraph is called with beside input and config."""
         # It hands over the checkpoints one by one; what is waited for is decided by the saver.
-        return {"context": self.context, "durability": "sync", "control": self.control}
+        return {
+            "context": self.context,
+            "durability": self.graph.durability,
+            "control": self.control,
+            **self.breakpoints,
+        }
 
     def ask_to_stop(self, why: str) -> None:
         """Stop at the next step."""
@@ -136,6 +149,7 @@ class Driver:
             setup.get("context"),
             RunControl(),
             inline,
+            {name: setup[name] for name in BREAKPOINTS if name in setup},
         )
         if row.begun:
             found = yield from self._hand_over(drive)
@@ -149,7 +163,7 @@ class Driver:
         """Delete what a run left that was stopped with `rollback`."""
         ids = yield runs.to_undo(thread_id)
         if ids:
-            yield from self.saver.pruner.delete_for_runs(ids)
+            yield from self.saver.pruner.delete_for_runs(ids, thread_id)
         for id in ids:
             yield runs.undone(thread_id, id)
 
@@ -236,7 +250,7 @@ class Driver:
         elif segment.asked:
             end = End(State.WAITING, "waiting", {})
         else:
-            stopped = (yield from self.after_breakpoint(drive)) if drive.graph.stops else None
+            stopped = (yield from self.after_breakpoint(drive)) if drive.stops else None
             end = stopped or (yield from self._done(drive, outcome))
         return (yield from self.let_go(drive.row, end))
 
@@ -337,9 +351,13 @@ class Raised:
 def describe(error: BaseException) -> dict[str, Any]:
     """An exception in words."""
     text = "".join(traceback.format_exception(error))
+    try:
+        message = str(error)
+    except Exception:
+        message = "(the exception cannot be printed)"
     return {
         "kind": f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
-        "message": _printable(str(error))[:4096],
+        "message": _printable(message)[:4096],
         "traceback": _printable(text)[-16384:],
     }
 

@@ -58,6 +58,15 @@ class Graph:
             if isinstance(graph, Pregel)
         )
 
+    @functools.cached_property
+    def durability(self) -> str:
+        """What LangGraph is told, so that it hands over checkpoints one by one.
+
+        With `sync` it cannot run a subgraph that was compiled with checkpointer=False.
+        """
+        inner = [graph for _, graph in self.pregel.get_subgraphs(recurse=True)]
+        return "async" if any(getattr(one, "checkpointer", 0) is False for one in inner) else "sync"
+
     def output(self, values: Mapping[str, Any]) -> Any:
         """What the graph returns when its channels hold these values."""
         wanted = self.pregel.output_channels
@@ -81,7 +90,7 @@ def bind(
         pregel: Pregel[Any, Any, Any, Any] = graph.compile(checkpointer=saver, name=name)
         name = name or pregel.name
     elif isinstance(graph, Pregel):
-        name = name or graph.name
+        name = name or _name_of(graph)
         _check_saver(graph.checkpointer, saver, name)
         pregel = copy.copy(graph)
         pregel.checkpointer = saver
@@ -106,6 +115,11 @@ def bind(
         shape=shape,
         fingerprint=hashlib.blake2b(shape.encode(), digest_size=16).hexdigest(),
     )
+
+
+def _name_of(graph: Pregel[Any, Any, Any, Any]) -> str:
+    """A graph's name, or, if it has none of its own, that of its one function."""
+    return next(iter(graph.nodes)) if len(graph.nodes) == 1 else graph.name
 
 
 def _check_saver(given: Any, ours: Saver, name: str) -> None:
@@ -146,8 +160,14 @@ def shape_of(graph: PregelProtocol[Any, Any, Any, Any]) -> Shape:
 
 def lost_nodes(old: Shape, new: Shape, at: CheckpointTuple) -> list[str]:
     """The nodes at which the old graph would go on here, and the new one would not."""
-    there, here = _pending(old, at), _pending(new, at)
-    return sorted(node for node in there if node not in here)
+    lost = _pending(old, at, partly=True) - _pending(new, at, partly=True)
+    heard = {channel for entry in new.values() for channel in entry["triggers"]}
+    for _, channel, value in at.pending_writes or ():  # of tasks that ended, beside one that rests
+        if channel == TASKS and value.node in old and value.node not in new:
+            lost.add(value.node)
+        elif channel not in heard:
+            lost |= {node for node, entry in old.items() if channel in entry["triggers"]}
+    return sorted(lost)
 
 
 def pending_nodes(shape: Shape, at: CheckpointTuple) -> list[str]:
@@ -166,14 +186,16 @@ def inside(shape: Shape, ns: str) -> Shape | None:
     return shape
 
 
-def _pending(shape: Shape, at: CheckpointTuple) -> set[str]:
+def _pending(shape: Shape, at: CheckpointTuple, partly: bool = False) -> set[str]:
     checkpoint = at.checkpoint
     versions, values = checkpoint["channel_versions"], checkpoint["channel_values"]
     found = set()
     for node, entry in shape.items():
         seen = checkpoint["versions_seen"].get(node, {})
         for channel in entry["triggers"]:
-            if channel in values and _is_newer(versions.get(channel), seen.get(channel)):
+            if channel not in values or not _is_newer(versions.get(channel), seen.get(channel)):
+                continue
+            if _has_joined(channel, node, values[channel], partly):
                 found.add(node)
     for send in values.get(TASKS) or ():
         if send.node in shape:
@@ -181,6 +203,15 @@ def _pending(shape: Shape, at: CheckpointTuple) -> set[str]:
         elif shape:
             found.discard(send.node)
     return found
+
+
+def _has_joined(channel: str, node: str, value: Any, partly: bool) -> bool:
+    """Whether all, or some, of those came that a node waits for; after it ran there are none."""
+    if not channel.startswith("join:"):
+        return True
+    came = value[0] if isinstance(value, tuple) else value  # a deferred node's has a mark beside
+    names = channel.removeprefix("join:").removesuffix(f":{node}")
+    return bool(came) and (partly or len("+".join(came)) == len(names))
 
 
 def _is_newer(version: Any, seen: Any) -> bool:

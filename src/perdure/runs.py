@@ -155,6 +155,11 @@ def find(run_id: str) -> Op[RunRow | None]:
     return Op("run", [Statement("run_by_id", {"id": run_id})], _first)
 
 
+def head(thread_id: str) -> Op[RunRow | None]:
+    """The first run of a thread that is not over."""
+    return Op("head", [Statement("head_of_thread", {"thread_id": thread_id})], _first)
+
+
 def page(
     *,
     thread_id: str | None,

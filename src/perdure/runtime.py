@@ -10,7 +10,6 @@ import asyncio
 import functools
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import fields
@@ -47,6 +46,7 @@ from perdure.errors import (
 )
 from perdure.graphs import Graph, bind
 from perdure.history import change
+from perdure.ids import new_id
 from perdure.journal import Journal, Plan
 from perdure.keeper import Keeper
 from perdure.runs import RunRow
@@ -297,6 +297,8 @@ class Runtime:
         row = await self.journal.ado(op)
         if row is None:
             raise ThreadBusy(str(thread_id), "is not over")
+        if multitask_strategy in ("interrupt", "rollback") and self._keeper_ is not None:
+            self._keeper_.nudge()
         self._wake()
         return await self._run(row)
 
@@ -313,7 +315,7 @@ class Runtime:
         only: str | None = None,
     ) -> Any:
         now = self._now()
-        made = change(thread_id, str(uuid.uuid4()), now)
+        made = change(thread_id, new_id(), now)
         ready = now if after is None else self._at("after", after)
         body = self._box.close(setup, where_run("setup", made.run_id), "start")
         return runs.start(
@@ -459,9 +461,7 @@ class Runtime:
         check_text("name", name)
         if key is not None:
             check_text("key", key)
-        # Of signals of one millisecond the smaller id is the older.
-        id = f"{time.time_ns():020}-{uuid.uuid4()}"
-        op = waits.signal(self._box, thread_id, id, name, key, value, self._now())
+        op = waits.signal(self._box, thread_id, new_id(), name, key, value, self._now())
         kept = await self.journal.ado(op)
         self._wake()
         return kept

@@ -64,6 +64,11 @@ def _run(
         return
     try:
         result = fn(*args, **kwargs)
+    except (SystemExit, KeyboardInterrupt) as error:
+        # In an event loop these would end it, and with it every other run of the worker.
+        raised = RuntimeError(f"{type(error).__name__}({error}) in a plain function")
+        raised.__cause__ = error
+        future.set_exception(raised)
     except BaseException as error:
         future.set_exception(error)
     else:

@@ -34,9 +34,11 @@ class Pruner:
         yield ops.delete_thread(thread_id)
         self._lanes.forget(thread_id)
 
-    def delete_for_runs(self, run_ids: Sequence[str]) -> Plan[None]:
+    def delete_for_runs(self, run_ids: Sequence[str], only: str | None = None) -> Plan[None]:
+        """Delete what runs left, on one thread only if it is named: forks have copies of it."""
         runs = {str(run_id) for run_id in run_ids}
-        for thread_id in (yield ops.threads_of_runs(sorted(runs))):
+        threads = (yield ops.threads_of_runs(sorted(runs))) if only is None else [only]
+        for thread_id in threads:
             lines = yield ops.outline(thread_id)
             doomed = {(line.ns, line.id) for line in lines if line.run_id in runs}
             yield from self._delete(thread_id, self._spare(thread_id, lines, doomed))

@@ -103,12 +103,16 @@ def _tick(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    journal = connect(arguments.url)
+    url = arguments.url or os.environ.get("PERDURE_URL", "")
+    path = url.removeprefix("sqlite:///").partition("?")[0]
+    if url.startswith("sqlite:") and not Path(path).exists():
+        raise BadArgument(f"There is no journal at {url}.")
+    journal = connect(url)
     try:
         findings = journal.do(doctor.examine())
     finally:
         journal.close()
-    for remark in doctor.remarks(arguments.url or os.environ.get("PERDURE_URL", "")):
+    for remark in doctor.remarks(url):
         print(f"note: {remark}")
     for finding in findings:
         print(f"{finding.problem}: thread {finding.thread_id!r}, {finding.id} ({finding.detail})")

@@ -216,6 +216,11 @@ SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND (id = :id OR key
 -- name: run_by_id
 SELECT {run} FROM perdure_runs WHERE id = :id;
 
+-- name: head_of_thread
+-- The run of a thread that is under way, or next.
+SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended}
+ORDER BY n LIMIT 1;
+
 -- name: runs_before
 -- Runs older than a position, newest first.
 SELECT {run} FROM perdure_runs
@@ -470,8 +475,8 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND undo = 1 AND state 
 UPDATE perdure_runs SET undo = 2 WHERE thread_id = :thread_id AND id = :id AND undo = 1;
 
 -- name: count_wait
--- Counts the event of a new question.
-UPDATE perdure_runs SET events = events + 1, change = :change, updated_at = :now
+-- Counts the event of a new question. Who asks has begun, also one that had no input to store.
+UPDATE perdure_runs SET begun = 1, events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id);
 

@@ -1,0 +1,94 @@
+"""Runs from accepted to done, and steps, per second: beside DBOS, and beside LangGraph alone."""
+
+from collections.abc import Iterator
+
+from bench.engines import Dbos, Engine, LangGraph, Perdure
+from bench.hands import CONCURRENCY
+from bench.report import Bar, Section, Series, Table, millis, times
+from bench.rounds import Bench
+
+TEXT = """\
+A backlog is accepted while nobody works; then the worker processes, which are up and warm, are let
+loose on it, and the clock runs until the last run is done in the database. "No-op": {noops} runs
+of a graph of one node, beside DBOS workflows without a step. "Steps": {loops} runs of {steps}
+super-steps each, beside DBOS workflows of {steps} steps; the figure counts steps. The functions do
+nothing, and are plain ones on both sides. Each process has {crowd} runs in hand. DBOS runs as its
+documentation says for several processes: one queue (`worker_concurrency={crowd}`, looked at every
+20 ms and not every second), an executor id for each process, no conductor, no telemetry. Its SQLite
+file is switched to WAL, which it does not do by itself and which makes it faster.
+
+"LangGraph alone" drives the same graphs in as many processes with no checkpointer, no runs and no
+database: by `ainvoke`, {crowd} at a time, as perdure's worker does, and by `invoke`, one after
+another. It is the ceiling: nothing that drives LangGraph can be faster. "CPU" is that of the worker
+processes per run and per step, without the database server's; it hardly moves with what else the
+machine does. With more processes than cores, the processes and the server share them."""
+
+FULL = 4
+
+
+def drive(bench: Bench) -> Section:
+    noops, loops, steps = bench.pick(1000, 200), bench.pick(100, 20), bench.pick(20, 10)
+    field: list[Engine] = bench.field(
+        *(
+            engine
+            for processes in (1, FULL)
+            for engine in (
+                Perdure("sqlite", processes),
+                Dbos("sqlite", processes),
+                Perdure("postgres", processes),
+                Dbos("postgres", processes),
+                LangGraph("ainvoke", processes),
+                LangGraph("invoke", processes),
+            )
+        )
+    )
+    stepped, noop_cpu, step_cpu = Series(), Series(), Series()
+
+    def trial(who: Engine, url: str, thread: str) -> float:
+        who.prepare(url)
+        with who.fleet(url) as hands:
+            one = who.drive(hands, url, "noop", noops, 1)
+            many = who.drive(hands, url, "steps", loops, steps)
+        noop_cpu.add(who.name, one.cpu / noops)
+        step_cpu.add(who.name, many.cpu / (loops * steps))
+        stepped.add(who.name, loops * steps / many.seconds)
+        return noops / one.seconds
+
+    noop = bench.interleave("drive", field, bench.pick(5, 1), trial, unit="runs/s")
+    text = TEXT.format(noops=f"{noops:,}", loops=loops, steps=steps, crowd=CONCURRENCY)
+    tables = [
+        _table("No-op runs per second", field, noop, noop_cpu, "run"),
+        _table("Steps per second", field, stepped, step_cpu, "step"),
+    ]
+    return Section("Runs and steps per second", text, tables, [*_bars(noop, stepped)])
+
+
+def _table(title: str, field: list[Engine], found: Series, cpu: Series, what: str) -> Table:
+    head = ["", "× DBOS", "× LangGraph alone", "per second", "spread", f"CPU per {what}"]
+    rows = [
+        [
+            who.name,
+            times(found.ratio(who.name, Dbos(who.database, who.processes).name))
+            if who.database
+            else "–",
+            times(found.ratio(who.name, LangGraph("ainvoke", who.processes).name)),
+            f"{found.median(who.name):,.0f}",
+            found.spread(who.name),
+            millis(cpu.median(who.name)),
+        ]
+        for who in field
+    ]
+    return Table(head, rows, title)
+
+
+def _bars(noop: Series, stepped: Series) -> Iterator[Bar]:
+    for what, found, limit in (("no-op runs", noop, 1.5), ("steps", stepped, 3.0)):
+        for processes in (1, FULL):
+            for ours, theirs in (
+                (Perdure("sqlite", processes), Dbos("sqlite", processes)),
+                (Perdure("postgres", processes), Dbos("postgres", processes)),
+            ):
+                ratio = found.ratio(ours.name, theirs.name)
+                yield Bar(
+                    f"{what} per second against DBOS, {ours.name}", limit, ratio, at_most=False
+                )

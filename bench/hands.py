@@ -1,0 +1,219 @@
+"""A process that works: `python -m bench.hands ROLE URL NUMBER`, told what to do line by line.
+
+It says `ready` once everything is imported, connected and was used once. Then it answers each line
+of its input with one line of JSON, and ends with its input. Started by `bench.fleet`.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import json
+import logging
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import count
+from typing import Any, TypeAlias, TypedDict
+
+Answer: TypeAlias = dict[str, float]
+Work: TypeAlias = Callable[[list[str]], Answer]
+
+CONCURRENCY = 50
+"""Runs, or workflows, that one process has in hand at a time."""
+QUEUE = "bench"
+POLL = 0.02
+"""Seconds between two looks of DBOS into its queue; its default of 1 would leave it idle."""
+
+
+class Count(TypedDict):
+    n: int
+    until: int
+
+
+def graphs() -> dict[str, Any]:
+    """What is driven: a graph of one node that does nothing, and a loop of super-steps."""
+    from langgraph.graph import END, START, StateGraph
+
+    def node(state: Count) -> dict[str, int]:
+        return {"n": state["n"] + 1}
+
+    noop: StateGraph[Any, Any, Any, Any] = StateGraph(Count)
+    noop.add_node("node", node).add_edge(START, "node").add_edge("node", END)
+    steps: StateGraph[Any, Any, Any, Any] = StateGraph(Count)
+    steps.add_node("node", node).add_edge(START, "node")
+    steps.add_conditional_edges("node", lambda s: "node" if s["n"] < s["until"] else END)
+    return {"noop": noop, "steps": steps}
+
+
+@contextmanager
+def _perdure(url: str, number: str) -> Iterator[Work]:
+    """`work`: until nothing is due. `work-on`: until SIGTERM. `size`: of the process."""
+    import perdure
+
+    with perdure.Runtime(url) as runtime:
+        for name, graph in graphs().items():
+            runtime.register(graph, name=name)
+        runtime.register(sleeper(), name="sleeper")
+        runtime.register(graphs()["noop"], name=f"warm-{number}")
+        for _ in range(5):
+            asyncio.run(runtime.start(f"warm-{number}", {"n": 0, "until": 1}))
+        asyncio.run(runtime.tick())
+
+        def work(words: list[str]) -> Answer:
+            if words[0] == "size":
+                # Not counted: sqlite3's weak references to cursors, dropped 200 at a time.
+                kept = sum(type(one) is not weakref.ref for one in gc.get_objects())
+                return {"rss": resident(), "objects": kept}
+            spent = time.process_time()
+            idle = words[0] == "work"
+            counts = asyncio.run(runtime.work(concurrency=CONCURRENCY, until_idle=idle))
+            return {"cpu": time.process_time() - spent, "claimed": counts.claimed}
+
+        yield work
+
+
+def sleeper() -> Any:
+    """A graph that sleeps for longer than any benchmark takes."""
+    from langgraph.graph import END, START, StateGraph
+
+    import perdure
+
+    def node(state: Count) -> dict[str, int]:
+        perdure.sleep(timedelta(days=30))
+        return {"n": state["n"] + 1}
+
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(Count)
+    return graph.add_node("node", node).add_edge(START, "node").add_edge("node", END)
+
+
+@contextmanager
+def _stuck(url: str, number: str) -> Iterator[Work]:
+    """`work N`: drive until N runs are in the middle of a node, say so, and stay there.
+
+    Its graph has the name of the one that other workers finish.
+    """
+    from langgraph.graph import END, START, StateGraph
+
+    import perdure
+
+    entered = count(1)
+    wanted = 0
+
+    async def node(state: Count) -> dict[str, int]:
+        if next(entered) == wanted:
+            print("{}", flush=True)
+        await asyncio.sleep(3600)
+        return {}
+
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(Count)
+    graph.add_node("node", node).add_edge(START, "node").add_edge("node", END)
+    with perdure.Runtime(url) as runtime:
+        runtime.register(graph, name="noop")
+
+        def work(words: list[str]) -> Answer:
+            nonlocal wanted
+            wanted = int(words[1])
+            asyncio.run(runtime.work(concurrency=wanted))
+            return {}
+
+        yield work
+
+
+@contextmanager
+def _dbos(url: str, number: str) -> Iterator[Work]:
+    """A DBOS process that takes workflows from its queue, all the time. `cpu`: what it has used."""
+    from dbos import DBOS
+
+    DBOS(
+        config={
+            "name": "bench",
+            "system_database_url": url,
+            "executor_id": f"bench-{number}",
+            "application_version": "bench",
+            "log_level": "ERROR",
+            "enable_otlp": False,
+        }
+    )
+
+    @DBOS.step()
+    def step(n: int) -> int:
+        return n + 1
+
+    @DBOS.workflow(name="noop")
+    def noop(until: int) -> int:
+        return until
+
+    @DBOS.workflow(name="steps")
+    def steps(until: int) -> int:
+        n = 0
+        while n < until:
+            n = step(n)
+        return n
+
+    DBOS.launch()
+    for _ in range(5):
+        DBOS.start_workflow(steps, 1).get_result()
+    # Its queues are found once a second: this one was there before the process was.
+    time.sleep(1.5)
+    yield lambda words: {"cpu": time.process_time()}
+    sys.stdout.flush()
+    os._exit(0)  # not asked to wait for its background threads
+
+
+@contextmanager
+def _langgraph(url: str, number: str) -> Iterator[Work]:
+    """`ainvoke GRAPH COUNT STEPS`, so many at a time; `invoke GRAPH COUNT STEPS`, one by one."""
+    bare = {name: graph.compile() for name, graph in graphs().items()}
+
+    def work(words: list[str]) -> Answer:
+        how, name, times, until = words[0], words[1], int(words[2]), int(words[3])
+        graph, spent = bare[name], time.process_time()
+        if how == "invoke":
+            for _ in range(times):
+                assert graph.invoke({"n": 0, "until": until})["n"] == until
+        else:
+            asyncio.run(_at_once(graph, times, until))
+        return {"cpu": time.process_time() - spent}
+
+    for how in ("invoke", "ainvoke"):
+        work([how, "steps", "5", "2"])
+    yield work
+
+
+async def _at_once(graph: Any, times: int, until: int) -> None:
+    left = iter(range(times))
+
+    async def one_after_another() -> None:
+        for _ in left:
+            assert (await graph.ainvoke({"n": 0, "until": until}))["n"] == until
+
+    await asyncio.gather(*(one_after_another() for _ in range(CONCURRENCY)))
+
+
+def resident() -> int:
+    """Bytes of this process in memory, once what is free was given back."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # glibc's, elsewhere there is none
+        ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+ROLES = {"perdure": _perdure, "stuck": _stuck, "dbos": _dbos, "langgraph": _langgraph}
+
+
+def main(role: str, url: str, number: str) -> None:
+    logging.disable(logging.WARNING)
+    with ROLES[role](url, number) as work:
+        print("ready", flush=True)
+        for line in sys.stdin:
+            print(json.dumps(work(line.split())), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

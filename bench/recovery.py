@@ -1,0 +1,59 @@
+"""Recovery: runs in the middle of a node when their workers are killed, until all are done."""
+
+import asyncio
+from time import perf_counter
+
+from bench.engines import LABEL, Perdure, accept, finished
+from bench.fleet import fleet
+from bench.report import Bar, Section, Table, millis
+from bench.rounds import Bench
+
+TEXT = """\
+{workers} worker processes have {runs} runs in hand, each run in the middle of its only node, which
+never returns there. All of them are killed with SIGKILL at once, and the clock starts. A new worker
+on the same host, imported and connected but idle until then, is told to work at that moment; its
+node does nothing. The clock stops when the last run is done. In the new worker {hand} runs are in
+hand at a time, which is the default."""
+
+WORKERS = 4
+
+
+def recovery(bench: Bench) -> Section:
+    runs = bench.pick(1000, 100)
+    field = bench.field(Perdure("sqlite"), Perdure("postgres"))
+
+    def trial(who: Perdure, url: str, thread: str) -> float:
+        with fleet("perdure", url) as fresh, fleet("stuck", url, WORKERS) as doomed:
+            asyncio.run(accept(url, "noop", runs, 1))
+            doomed.ask(f"work {runs // WORKERS}")
+            start = perf_counter()
+            doomed.kill()
+            fresh.tell("work-on")
+            finished(url, "SELECT count(*) FROM perdure_runs WHERE state <> 'done'")
+            took = perf_counter() - start
+            fresh.drain()
+            return took
+
+    found = bench.interleave("recovery", field, bench.pick(3, 1), trial)
+    names = {who.name: LABEL[who.database] for who in field}
+    rows = [
+        [
+            f"perdure {label}",
+            millis(found.median(name)),
+            millis(found.median(name) / runs),
+            found.spread(name),
+        ]
+        for name, label in names.items()
+    ]
+    bars = [
+        Bar(
+            f"{runs:,} runs in flight recovered after SIGKILL, perdure {label}",
+            10.0,
+            found.median(name),
+            unit="s",
+        )
+        for name, label in names.items()
+    ]
+    text = TEXT.format(workers=WORKERS, runs=f"{runs:,}", hand=50)
+    head = ["", "until all are done", "per run", "spread"]
+    return Section("Recovery after SIGKILL", text, [Table(head, rows)], bars)

@@ -1,0 +1,331 @@
+"""The command line in processes of its own: what it drives, how it stops, what it says.
+
+Exit codes are part of it, since a supervisor reads nothing else: 0 for a worker that drained, 1 for
+a journal in which something is wrong, 2 for wrong use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import perdure
+from perdure.types import Run, State
+
+AGENTS = '''
+"""A runtime as users write it, in a module of their own."""
+import operator, os, time
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+import perdure
+from langgraph.graph import START, StateGraph
+
+class Log(TypedDict, total=False):
+    log: Annotated[list, operator.add]
+
+def quick(state):
+    return {"log": ["quick"]}
+
+def first(state):
+    with open("calls", "a") as calls:
+        calls.write("first\\n")
+    while not Path("go").exists():
+        time.sleep(0.01)
+    return {"log": ["first"]}
+
+def never(state):
+    with open("calls", "a") as calls:
+        calls.write("never\\n")
+    time.sleep(600)
+
+def graph(**nodes):
+    builder = StateGraph(Log)
+    builder.add_sequence(list(nodes.items()))
+    builder.add_edge(START, next(iter(nodes)))
+    return builder
+
+rt = perdure.Runtime(os.environ["JOURNAL"])
+rt.register(graph(quick=quick), name="quick")
+rt.register(graph(first=first, second=quick), name="steps")
+rt.register(graph(never=never), name="never")
+
+class Held:
+    rt = rt
+
+number = 7
+'''
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "project"
+    found.mkdir()
+    (found / "agents.py").write_text(AGENTS)
+    return found
+
+
+@pytest.fixture
+def cli(folder: Path) -> Iterator[Start]:
+    """Starts `perdure` in the folder of the agents."""
+    children: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, url: str | None = None) -> subprocess.Popen[str]:
+        environment = {k: v for k, v in os.environ.items() if k not in ("JOURNAL", "PERDURE_URL")}
+        if url is not None:
+            environment["JOURNAL"] = url
+        child = subprocess.Popen(
+            [sys.executable, "-m", "perdure", *arguments],
+            cwd=folder, env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+        child.communicate()
+
+
+def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """What `condition` gives as soon as that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.02)
+    return found
+
+
+def ended(child: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str, str]:
+    out, err = child.communicate(timeout=seconds)
+    return child.returncode, out, err
+
+
+def calls(folder: Path) -> list[str]:
+    path = folder / "calls"
+    return path.read_text().split() if path.exists() else []
+
+
+def read(url: str, run: Run) -> Run:
+    with perdure.Runtime(url) as rt:
+        return rt.blocking.get(run.id)
+
+
+def accept(url: str, graph: str, count: int = 1) -> list[Run]:
+    with perdure.Runtime(url) as rt:
+        return [rt.blocking.start(graph, {"log": ["in"]}) for _ in range(count)]
+
+
+# -- driving and stopping
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_worker_drives_what_is_due_until_it_is_told_to_stop(
+    sqlite_url: str, cli: Start, number: signal.Signals
+) -> None:
+    [before] = accept(sqlite_url, "quick")
+    worker = cli("worker", "agents:rt", url=sqlite_url)
+    until(lambda: read(sqlite_url, before).state is State.DONE)
+    [later] = accept(sqlite_url, "quick")
+    until(lambda: read(sqlite_url, later).state is State.DONE)
+    assert worker.poll() is None
+    worker.send_signal(number)
+    code, out, err = ended(worker, 20)
+    assert (code, out) == (0, "")
+    assert f"{number.name}: draining" in err
+    assert "working on never, quick, steps" in err
+    assert "stopped: 2 claimed, 2 done" in err
+
+
+@pytest.mark.slow
+def test_a_worker_in_the_middle_of_a_step_finishes_it_and_another_finishes_the_run(
+    url: str, folder: Path, cli: Start
+) -> None:
+    number = signal.SIGTERM if url.startswith("sqlite:") else signal.SIGINT
+    [run] = accept(url, "steps")
+    worker = cli("worker", "agents:rt", url=url)
+    until(lambda: calls(folder))
+    worker.send_signal(number)
+    assert worker.stderr is not None
+    while "draining" not in worker.stderr.readline():
+        assert worker.poll() is None
+    [other] = accept(url, "quick")
+    (folder / "go").touch()
+    code, _, err = ended(worker, 20)
+    assert code == 0
+    assert "Traceback" not in err
+    with perdure.Runtime(url) as rt:
+        assert rt.blocking.get(run.id).state is State.PENDING
+        assert rt.blocking.get(other.id).state is State.PENDING  # nothing new was claimed
+        assert rt.blocking.events(run.id)[-1].kind == "released"
+    assert ended(cli("worker", "agents:rt", "--until-idle", url=url))[0] == 0
+    assert read(url, run).output == {"log": ["in", "first", "quick"]}
+    assert calls(folder) == ["first"]
+
+
+@pytest.mark.slow
+def test_a_worker_with_a_step_that_never_returns_exits_after_its_grace(
+    url: str, folder: Path, cli: Start
+) -> None:
+    [run] = accept(url, "never")
+    worker = cli("worker", "agents:rt", "--grace", "0.5", url=url)
+    until(lambda: calls(folder))
+    worker.send_signal(signal.SIGTERM)
+    code, _, err = ended(worker, 20)
+    assert code == 0
+    assert "Traceback" not in err
+    with perdure.Runtime(url) as rt:
+        assert rt.blocking.get(run.id).state is State.PENDING
+        assert rt.blocking.events(run.id)[-1].kind == "released"
+
+
+@pytest.mark.slow
+def test_until_idle_stops_by_itself_when_nothing_is_due(url: str, cli: Start) -> None:
+    runs = accept(url, "quick", 12)
+    worker = cli("worker", "agents:Held.rt", "--until-idle", "--concurrency", "3", url=url)
+    code, _, err = ended(worker)
+    assert code == 0
+    assert "12 done" in err
+    assert {read(url, run).state for run in runs} == {State.DONE}
+
+
+@pytest.mark.slow
+def test_a_tick_drives_up_to_its_limit_and_prints_its_counts(sqlite_url: str, cli: Start) -> None:
+    url = sqlite_url
+    accept(url, "quick", 5)
+    code, out, _ = ended(cli("tick", "agents:rt", "--limit", "3", url=url))
+    counts = json.loads(out)
+    assert (code, counts["claimed"], counts["done"]) == (0, 3, 3)
+    code, out, err = ended(cli("tick", "agents:rt", "--quiet", "--budget", "30", url=url))
+    counts = json.loads(out)
+    assert (code, counts["claimed"], counts["done"], err) == (0, 2, 2, "")
+
+
+# -- wrong use
+
+
+WRONG = {
+    "no name": (("worker", "agents"), "use module:name"),
+    "an empty name": (("tick", "agents:"), "use module:name"),
+    "no such module": (("worker", "nowhere:rt"), "There is no module 'nowhere'"),
+    "no such name": (("tick", "agents:missing"), "agents:missing is no perdure.Runtime"),
+    "another thing": (("worker", "agents:number"), "is no perdure.Runtime but 7"),
+    "no concurrency": (("worker", "agents:rt", "--concurrency", "0"), "at least 1"),
+    "no limit": (("tick", "agents:rt", "--limit", "0"), "must be at least 1"),
+    "no URL": (("doctor",), "PERDURE_URL"),
+    "another scheme": (("doctor", "mysql://host/db"), "mysql"),
+    "no database there": (("doctor", "postgresql://127.0.0.1:1/db"), "127.0.0.1"),
+}
+
+
+@pytest.mark.slow
+def test_wrong_use_is_told_in_a_sentence_with_exit_code_2(sqlite_url: str, cli: Start) -> None:
+    children = {name: cli(*arguments, url=sqlite_url) for name, (arguments, _) in WRONG.items()}
+    for name, (_, sentence) in WRONG.items():
+        code, out, err = ended(children[name])
+        assert (name, code, out) == (name, 2, "")
+        assert sentence in err, name
+        assert any(line.startswith("perdure: ") for line in err.splitlines()), name
+        assert "Traceback" not in err, name
+
+
+@pytest.mark.slow
+def test_a_mistake_inside_the_module_is_shown_where_it_is(folder: Path, cli: Start) -> None:
+    (folder / "broken.py").write_text("import not_installed_anywhere\n")
+    code, _, err = ended(cli("worker", "broken:rt"))
+    assert code == 1
+    assert "No module named 'not_installed_anywhere'" in err
+    assert "broken.py" in err
+
+
+def test_an_unknown_command_is_told_what_there_is(cli: Start) -> None:
+    code, _, err = ended(cli("wroker"))
+    assert code == 2
+    assert "worker" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["worker", "--help"], ["tick", "--help"], ["doctor", "--help"]],
+    ids=" ".join,
+)
+def test_help_is_there_without_loading_langgraph(arguments: list[str]) -> None:
+    code = f"""
+import sys
+from perdure.cli import main
+try:
+    main({arguments!r})
+except SystemExit as end:
+    assert end.code == 0
+print([name for name in sys.modules if name.partition(".")[0] in ("langgraph", "langchain_core")])
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("usage: perdure")
+    assert told.stdout.endswith("[]\n")
+
+
+# -- the doctor
+
+
+def by_hand(url: str, statement: str) -> None:
+    """Change a journal as nobody should."""
+    if url.startswith("sqlite:"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
+            connection.execute(statement)
+    else:
+        with psycopg.connect(url, autocommit=True) as server:
+            server.execute(statement.encode())
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_journal_in_use(url: str, cli: Start) -> None:
+    accept(url, "quick", 3)
+    code, out, err = ended(cli("doctor", url))
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1].endswith("invariants hold.")
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        ("DELETE FROM perdure_events WHERE n = 1", "the events of a run have a gap"),
+        ("UPDATE perdure_runs SET due_at = NULL", "nobody will look at it"),
+        ("UPDATE perdure_runs SET state = 'done'", "a run ended, but is still due"),
+        ("UPDATE perdure_runs SET state = 'waiting', due_at = NULL", "waits for nothing"),
+    ],
+    ids=["gap", "forgotten", "ended", "waits"],
+)
+def test_the_doctor_names_what_is_wrong_with_exit_code_1(
+    sqlite_url: str, cli: Start, damage: str, problem: str
+) -> None:
+    [run] = accept(sqlite_url, "quick")
+    by_hand(sqlite_url, damage)
+    code, out, _ = ended(cli("doctor", sqlite_url))
+    assert code == 1
+    assert problem in out
+    assert run.id in out
+    assert run.thread_id in out
+
+
+def test_the_doctor_examines_postgresql_too(postgres_url: str, cli: Start) -> None:
+    [run] = accept(postgres_url, "quick")
+    by_hand(postgres_url, "DELETE FROM perdure_events WHERE n = 1")
+    code, out, _ = ended(cli("doctor", postgres_url))
+    assert code == 1
+    assert run.id in out
