@@ -90,6 +90,8 @@ async def test_a_run_is_held_when_the_node_it_waits_in_is_gone(url: str, way: st
         assert ("added: confirm" if way == "renamed" else "added: none") in reason
         last = (await rt.events(run.id))[-1]
         assert last.kind == "held"
+        with pytest.raises(WrongState, match="is held"):  # which would hide why
+            await rt.pause(run.id)
         assert last.data["lost"] == ["approve"]
         assert last.data["removed"] == ["approve"]
         assert last.data["added"] == (["confirm"] if way == "renamed" else [])

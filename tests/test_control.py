@@ -333,6 +333,24 @@ async def test_a_driven_run_is_paused_after_its_step_and_goes_on_behind_it(
             assert done.output == said("a", "one", "stand", "two")
 
 
+async def test_a_pause_can_be_taken_back_while_the_step_still_goes_on(url: str) -> None:
+    calls = Calls()
+    with gate() as closed:
+        async with opened(url) as rt:
+            rt.register(standing(calls, closed, "loop"), name="g")
+            run = await rt.start("g", said("a"))
+            async with driving(rt):
+                await closed.reached()
+                await rt.pause(run.id)
+                await told_to_stop(rt, run)
+                await rt.resume(run.id)
+                closed.open()
+                ended = await reaches(rt, run, State.DONE, State.PAUSED)
+            assert ended.state is State.DONE
+            assert calls == ["one", "stand", "two"]
+            assert "resumed" in await history(rt, run)
+
+
 @COLORS
 @pytest.mark.parametrize("verb", ["cancel", "pause"])
 async def test_a_step_that_does_not_end_is_stopped_after_the_grace(

@@ -21,6 +21,7 @@ from langgraph.types import Command, Send, interrupt
 
 import perdure
 from perdure.errors import BadArgument, Expired, NotInRun
+from perdure.journal import probe
 from perdure.saver import Saver
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
@@ -577,6 +578,36 @@ async def test_only_an_answer_lets_a_run_go_on_from_a_breakpoint(url: str, how: 
         wait = await only_wait(rt, run)
         await drive(rt)
         assert await rt.waits() == [wait]
+        await rt.answer(wait.id, None)
+        await drive(rt)
+        assert await log_of(rt, run) == ["first", "second"]
+
+
+@pytest.mark.parametrize("where", ["interrupt_before", "interrupt_after"])
+async def test_a_driver_that_dies_at_a_breakpoint_does_not_pass_it(url: str, where: str) -> None:
+    def first(state: Log) -> Log:
+        return {"log": ["first"]}
+
+    def second(state: Log) -> Log:
+        return {"log": ["second"]}
+
+    def dies(point: str) -> None:
+        if point == "insert_wait.before":
+            raise OSError("the power is gone")
+
+    stop = {where: ["second" if where == "interrupt_before" else "first"]}
+    graph = chain(first, second).compile(**stop)  # type: ignore[arg-type]
+    async with healthy(url) as rt:
+        rt.register(graph, name="g")
+        run = await rt.start("g", {"log": []}, thread_id="t", durability="sync")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(probe, "hook", dies)
+            await drive(rt)
+        assert (await rt.get(run.id)).state is State.RUNNING, "its driver is gone"
+        rt.clock.advance(DAY)
+        await drive(rt)
+        wait = await only_wait(rt, run)
+        assert wait.value == {"breakpoint": ["second"]}
         await rt.answer(wait.id, None)
         await drive(rt)
         assert await log_of(rt, run) == ["first", "second"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 
+from perdure.checkpoint.ops import check_text
 from perdure.errors import BadAnswer, BadArgument
 from perdure.types import Kind, State
 
@@ -42,6 +43,13 @@ def check_kind(given: Kind | str) -> Kind:
         return Kind(given)
     except ValueError:
         raise BadArgument(f"{given!r} is no kind of wait; use {', '.join(Kind)}.") from None
+
+
+def check_name(name: str, given: str) -> str:
+    """A text that names something, and so is not empty."""
+    if not given:
+        raise BadArgument(f"{name} must not be empty.")
+    return check_text(name, given)
 
 
 def check_limit(limit: int) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -38,7 +38,7 @@ from perdure.errors import (
     Unserializable,
     WrongKey,
 )
-from perdure.graphs import Graph, inside, lost_nodes, pending_nodes
+from perdure.graphs import Graph, inside, lost_nodes, pending_nodes, stands_at_breakpoint
 from perdure.history import change
 from perdure.journal import Journal, Plan
 from perdure.runs import End, RunRow
@@ -153,11 +153,28 @@ class Driver:
         )
         if row.begun:
             found = yield from self._hand_over(drive)
-            if not inline and any(wait.state == "open" and not wait.task_id for wait in found):
+            if not inline and (yield from self._stands(drive, found)):
                 # Nobody let it go on from its breakpoint; to drive it would.
                 stopped = yield from self.after_breakpoint(drive)
                 return stopped or drive
         return drive
+
+    def _stands(self, drive: Drive, found: Sequence[WaitRow]) -> Plan[bool]:
+        """Whether a run is at a breakpoint, and nobody answered yet."""
+        row = drive.row
+        if any(wait.state == "open" and not wait.task_id for wait in found):
+            return True
+        if row.was != State.RUNNING or not drive.stops:
+            return False
+        # Its driver may have died between the checkpoint and the question.
+        at = yield from self.latest(row.thread_id)
+        if at is None or any(wait.interrupt_id == breakpoint_id(at) for wait in found):
+            return False
+        before: CheckpointTuple | None = None
+        if at.parent_config is not None:
+            parent = Place(row.thread_id, "", at.parent_config["configurable"]["checkpoint_id"])
+            before = yield from self.saver.reader.get_tuple(parent, False)
+        return stands_at_breakpoint(drive.graph, drive.breakpoints, at, before)
 
     def _undo(self, thread_id: str) -> Plan[None]:
         """Delete what a run left that was stopped with `rollback`."""
@@ -298,7 +315,7 @@ class Driver:
                 token=row.token,
                 question=Question(Kind.HUMAN),
                 body=Body({"breakpoint": nodes}, None, []),
-                interrupt_id=f"breakpoint:{at.checkpoint['id']}",
+                interrupt_id=breakpoint_id(at),
                 place=place,
             ),
         )
@@ -306,11 +323,10 @@ class Driver:
 
     def _after_error(self, drive: Drive, error: BaseException) -> End:
         now, attempts = self.clock.now(), drive.segment.attempts
-        if drive.stop == "cancel" or drive.stop == "pause":
-            return _stopped(drive.stop)
         left = not isinstance(error, Exception) and (drive.stop is not None or drive.inline)
-        if isinstance(error, GraphDrained) or left:
-            # Drained, cancelled with its task, or its reader left: somebody else goes on.
+        if isinstance(error, GraphDrained) or left or drive.stop in ("cancel", "pause"):
+            # Drained, cancelled with its task, or its reader left: somebody else goes on, unless
+            # the row says that it was cancelled or paused.
             attempts = max(0, attempts - 1)
             return End(State.PENDING, "released", {}, due_at=now, attempts=attempts)
         if isinstance(error, UNREADABLE):
@@ -364,6 +380,10 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 def _printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
+
+
+def breakpoint_id(at: CheckpointTuple) -> str:
+    return f"breakpoint:{at.checkpoint['id']}"
 
 
 def open_setup(box: Box, row: RunRow) -> dict[str, Any]:

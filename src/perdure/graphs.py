@@ -175,6 +175,30 @@ def pending_nodes(shape: Shape, at: CheckpointTuple) -> list[str]:
     return sorted(_pending(shape, at))
 
 
+def stands_at_breakpoint(
+    graph: Graph,
+    more: Mapping[str, Any],
+    at: CheckpointTuple,
+    before: CheckpointTuple | None,
+) -> bool:
+    """Whether LangGraph stopped at this checkpoint because it was told to, `more` included."""
+    seen = at.checkpoint["versions_seen"].get("__interrupt__", {})
+    versions = at.checkpoint["channel_versions"]
+    if not any(_is_newer(version, seen.get(channel)) for channel, version in versions.items()):
+        return False
+    stops = [graph.pregel.interrupt_before_nodes, more.get("interrupt_before")]
+    if _is_among(pending_nodes(json.loads(graph.shape), at), stops):
+        return True
+    known = {} if before is None else before.checkpoint["versions_seen"]
+    moved = at.checkpoint["versions_seen"].items()
+    ran = [node for node, what in moved if what != known.get(node) and node[:2] != "__"]
+    return _is_among(ran, [graph.pregel.interrupt_after_nodes, more.get("interrupt_after")])
+
+
+def _is_among(nodes: list[str], stops: list[Any]) -> bool:
+    return any(stop == "*" or node in (stop or ()) for node in nodes for stop in stops)
+
+
 def inside(shape: Shape, ns: str) -> Shape | None:
     """The shape of the subgraph of a namespace, if it is still there."""
     for part in ns.split("|"):

@@ -365,7 +365,7 @@ def stop(
     )
 
 
-def go_on(box: Box, made: Change, states: Iterable[State], kind: str) -> Op[bool]:
+def go_on(box: Box, made: Change, states: Sequence[State], kind: str) -> Op[bool]:
     """Make a run due that rests in one of these states. False if it does not."""
     params = {**made.params, "names": json.dumps([state.value for state in states])}
     return Op(
@@ -374,10 +374,11 @@ def go_on(box: Box, made: Change, states: Iterable[State], kind: str) -> Op[bool
             Statement("lock_thread", params),
             Statement("lock_runs", params),
             Statement("go_on", params),
+            *([Statement("unpause", params)] if State.PAUSED in states else []),
             made.event(box, kind),
             Statement("block_later", params),
         ],
-        lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
+        lambda rows: any(rows[2:4] if len(rows) > 1 else rows),
         write=True,
         key=made.key,
     )

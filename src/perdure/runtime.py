@@ -25,6 +25,7 @@ from perdure.arguments import (
     check_dict,
     check_kind,
     check_limit,
+    check_name,
     check_state,
     check_tags,
 )
@@ -274,7 +275,7 @@ class Runtime:
         if durability is not None and durability not in ("auto", "sync", "async", "exit"):
             raise BadArgument(f"durability={durability!r}: use auto, sync, async or exit.")
         if key is not None:
-            check_text("key", key)
+            check_name("key", key)
         if thread_id is None:
             thread_id = str(
                 uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, f"{name}/{key}")
@@ -291,7 +292,7 @@ class Runtime:
         if durability is not None:
             setup["durability"] = durability
         op = self._accept(
-            (name, version), check_text("thread_id", str(thread_id)), setup, multitask_strategy,
+            (name, version), check_name("thread_id", str(thread_id)), setup, multitask_strategy,
             key=key, after=after,
         )  # fmt: skip
         row = await self.journal.ado(op)
@@ -373,6 +374,8 @@ class Runtime:
     async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Event]:
         """The history of a run from event `after` on; it can be read while it grows."""
         row = await self._row(run_id)
+        if limit is not None:
+            check_limit(limit)
         found: list[Event] = []
         while limit is None or len(found) < limit:
             count = 1000 if limit is None else min(1000, limit - len(found))
@@ -457,10 +460,10 @@ class Runtime:
         """
         if not name or not isinstance(name, str):
             raise BadArgument(f"A signal has a name, not {name!r}.")
-        check_text("thread_id", thread_id)
+        check_name("thread_id", thread_id)
         check_text("name", name)
         if key is not None:
-            check_text("key", key)
+            check_name("key", key)
         op = waits.signal(self._box, thread_id, new_id(), name, key, value, self._now())
         kept = await self.journal.ado(op)
         self._wake()

@@ -251,8 +251,8 @@ WHERE thread_id = :thread_id AND state NOT IN {ended}
                   WHERE r.thread_id = :thread_id AND r.key = CAST(:key AS TEXT));
 
 -- name: stop_run
--- Cancels or pauses a run: at once, or by telling its driver. One that is being cancelled is not
--- paused any more.
+-- Cancels or pauses a run: at once, or by telling its driver. One that is held, or being cancelled,
+-- is not paused.
 UPDATE perdure_runs
 SET due_at = CASE WHEN state = 'running' THEN due_at END,
     control = CASE WHEN state = 'running' THEN CAST(:control AS TEXT) END,
@@ -261,7 +261,7 @@ SET due_at = CASE WHEN state = 'running' THEN due_at END,
     state = CASE WHEN state = 'running' THEN state ELSE CAST(:state AS TEXT) END,
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id AND state NOT IN {ended} AND state <> :state
-  AND NOT (state = 'running' AND COALESCE(control, '') = 'cancel' AND :control = 'pause')
+  AND NOT (:control = 'pause' AND (state = 'held' OR COALESCE(control, '') = 'cancel'))
 RETURNING id;
 
 -- name: go_on
@@ -279,6 +279,13 @@ WHERE thread_id = :thread_id AND id = :id AND state IN ({names})
     SELECT 1 FROM perdure_runs AS r
     WHERE r.thread_id = :thread_id AND (r.begun = 1 OR r.state = 'running')
       AND r.n > (SELECT n FROM perdure_runs WHERE thread_id = :thread_id AND id = :id)))
+RETURNING id;
+
+-- name: unpause
+-- A run that was to pause at its next step does not.
+UPDATE perdure_runs
+SET control = NULL, control_at = NULL, events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id AND state = 'running' AND control = 'pause'
 RETURNING id;
 
 -- name: block_later
