@@ -66,9 +66,10 @@ def _perdure(url: str, number: str) -> Iterator[Work]:
 
         def work(words: list[str]) -> Answer:
             if words[0] == "size":
+                size = resident()
                 # Not counted: sqlite3's weak references to cursors, dropped 200 at a time.
                 kept = sum(type(one) is not weakref.ref for one in gc.get_objects())
-                return {"rss": resident(), "objects": kept}
+                return {"rss": size, "objects": kept}
             spent = time.process_time()
             idle = words[0] == "work"
             counts = asyncio.run(runtime.work(concurrency=CONCURRENCY, until_idle=idle))

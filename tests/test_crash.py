@@ -20,7 +20,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.types import Interrupt
 
-from perdure.saver import Durability, Saver
+from perdure.saver import Saver
+from perdure.types import Durability
 from tests.crash_child import NEVER, Told, converse, open_saver
 
 pytestmark = pytest.mark.slow

@@ -242,7 +242,7 @@ class Model:
     def stop(self, run: Doer, control: str, state: str) -> bool:
         if run.ended or run.state == state:
             return run.state == state
-        if run.state == "running" and run.control == "cancel" and control == "pause":
+        if control == "pause" and (run.state == "held" or run.control == "cancel"):
             return False
         if run.state == "running":
             run.control = control
@@ -257,11 +257,15 @@ class Model:
     def go_on(self, run: Doer, states: tuple[str, ...], kind: str) -> bool:
         later = [r for r in self.of(run.thread) if r.n > run.n]
         moved_on = any(r.begun or r.state == "running" for r in later)
+        if (run.state, run.control) == ("running", "pause") and kind == "resumed":
+            run.control = None  # it is taken back
+            run.events.append(kind)
+            return True
         if run.state not in states or (run.ended and moved_on):
             return False
         earlier = [r for r in self.busy(run.thread) if r.n < run.n]
         run.state, run.attempts, run.output, run.control = "pending", 0, None, None
-        run.due = None if earlier else max(self.now, run.ready)
+        run.due = None if earlier else self.now if run.begun else max(self.now, run.ready)
         run.events.append(kind)
         for other in later:
             if other.state == "pending":
@@ -309,7 +313,8 @@ class Model:
         """Everything up to letting go."""
         run = self.runs[lease.run]
         if lease.control is not None:
-            lease.ending = ("cancelled" if lease.control == "cancel" else "paused", 0)
+            paused = ("released", lease.attempts - 1)
+            lease.ending = ("cancelled", 0) if lease.control == "cancel" else paused
             return
         if self.is_deadly(lease):
             lease.ending = ("held", 0)
@@ -417,6 +422,8 @@ class Model:
             return "lost"
         state, attempts = lease.ending
         kind, due = state, None
+        if state == "released":
+            state, due = "pending", self.now
         if state == "failed" and attempts < RETRY.attempts:
             state, due = "pending", self.now + round(RETRY.pause(attempts).total_seconds() * 1000)
         if state in ("waiting", "done"):
@@ -434,7 +441,7 @@ class Model:
         if state in ENDED or run.control is not None:
             due = None
         run.events.append(kind if state == said else state)
-        run.attempts = attempts if kind == "failed" else 0
+        run.attempts = attempts if kind in ("failed", "released") else 0
         run.state, run.due, run.control, run.worker = state, due, None, None
         if said == "done":
             run.output = [line for _, line in self.logs.get(run.thread, [])]
@@ -1067,3 +1074,16 @@ def test_a_run_that_fails_more_often_than_workers_may_die_is_not_held(side: Side
         side.clock.advance(timedelta(hours=1))
     assert rt.get(run.id).state == "failed"
     BROKEN.clear()
+
+
+def test_a_pause_that_is_taken_back_after_a_takeover_does_not_pause(side: Side) -> None:
+    rt = side.rt.blocking
+    run = rt.start("script", script(("step",)), thread_id="t")
+    claim(side, run, "dead")
+    rt.pause(run.id)
+    side.clock.advance(timedelta(seconds=10))
+    row = claim(side, run, "next")  # it is told to pause
+    rt.resume(run.id)
+    assert side.finish(row, *side.drive(row)) == "released"
+    rt.tick()
+    assert rt.get(run.id).state == "done"

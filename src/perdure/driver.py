@@ -120,7 +120,7 @@ class Driver:
     def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | End]:
         """What to drive, or, if it cannot be driven, how the segment ends."""
         if row.control is not None:
-            return _stopped(row.control)
+            return stopped(row.control, self.clock.now(), max(0, row.attempts - 1))
         if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
             reason = (
                 f"{row.attempts - 1} workers in a row died or went silent while they drove it, "
@@ -400,10 +400,12 @@ def close_error(box: Box, row: RunRow, told: Mapping[str, Any]) -> bytes:
     return box.close(dict(told), where_run("error", row.id))
 
 
-def _stopped(control: str) -> End:
+def stopped(control: str, now: int, attempts: int, **data: Any) -> End:
+    """The end of a segment that was told to stop."""
     if control == "cancel":
-        return End(State.CANCELLED, "cancelled", {})
-    return End(State.PAUSED, "paused", {})
+        return End(State.CANCELLED, "cancelled", data)
+    # The row knows whether it is still to pause: that may have been taken back by now.
+    return End(State.PENDING, "released", data, due_at=now, attempts=attempts)
 
 
 def _config(row: RunRow, setup: Mapping[str, Any], segment: Segment) -> RunnableConfig:

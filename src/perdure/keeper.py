@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from perdure import runs
 from perdure.clock import Clock, JournalClock
-from perdure.driver import Drive, Driver
+from perdure.driver import Drive, Driver, stopped
 from perdure.errors import Closed, Error, StepTimeout
 from perdure.presence import Presence
 from perdure.runs import End, Lease
@@ -168,9 +168,10 @@ class Keeper:
     def _stop(self, hold: Hold, lease: Lease) -> None:
         """Somebody cancelled or paused it: at the next step, or, when that takes too long, now."""
         hold.drive.ask_to_stop(str(lease.control))
-        if lease.control_at is not None and lease.control_at <= self._clock.now():
-            state = State.CANCELLED if lease.control == "cancel" else State.PAUSED
-            self._end(hold, End(state, state.value, {"forced": True}))
+        now = self._clock.now()
+        if lease.control_at is not None and lease.control_at <= now:
+            attempts = max(0, hold.drive.segment.attempts - 1)
+            self._end(hold, stopped(str(lease.control), now, attempts, forced=True))
 
     def _time_is_up(self, hold: Hold) -> None:
         graph, row = hold.drive.graph, hold.drive.row
