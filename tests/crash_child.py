@@ -26,7 +26,8 @@ from langgraph.types import Command, interrupt
 
 import perdure.journal.postgres  # noqa: F401 (now, so that no child has to import it)
 from perdure.journal import connect, probe
-from perdure.saver import Durability, Saver
+from perdure.saver import Saver
+from perdure.types import Durability
 
 TURNS = 2
 NEVER = 3600.0

@@ -31,6 +31,8 @@ def add(
         "checkpoint_id": "",
         "task_id": "",
         "stamp": n,
+        "run_id": None,
+        "token": None,
         "refs": None,
         "body": b"entry",
     }
@@ -89,6 +91,8 @@ class Commits:
 
 class Faulty:
     """A real backend whose next commits end as told: an error before it, or one after it."""
+
+    near = False
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

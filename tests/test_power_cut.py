@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from perdure.saver import Saver
-from perdure.types import Durability
 from perdure.testing.disk import Disk, Event, SqliteOutOfReach, surviving
+from perdure.types import Durability
 from tests.crash_child import Told, converse, open_saver
 
 pytestmark = pytest.mark.slow

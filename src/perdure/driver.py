@@ -110,6 +110,7 @@ class Driver:
 
     def __init__(self, saver: Saver, clock: Clock) -> None:
         self.saver, self.clock, self.box = saver, clock, saver.box
+        self._noted: set[str] = set()
 
     @property
     def journal(self) -> Journal:
@@ -120,7 +121,7 @@ class Driver:
     def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | End]:
         """What to drive, or, if it cannot be driven, how the segment ends."""
         if row.control is not None:
-            return stopped(row.control, self.clock.now(), max(0, row.attempts - 1))
+            return told_to_stop(row.control, self.clock.now(), max(0, row.attempts - 1))
         if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
             reason = (
                 f"{row.attempts - 1} workers in a row died or went silent while they drove it, "
@@ -140,7 +141,10 @@ class Driver:
         segment = Segment(row, self.journal, self.box, self.clock)
         segment.durability = setup.get("durability") or self.saver.durability
         if row.fingerprint != graph.fingerprint:
-            segment.begins_with = runs.set_fingerprint(row, graph.fingerprint, graph.shape)
+            if graph.fingerprint not in self._noted:
+                yield runs.note_shape(graph.fingerprint, graph.shape)
+                self._noted.add(graph.fingerprint)
+            segment.fingerprint = graph.fingerprint
         drive = Drive(
             segment,
             graph,
@@ -269,11 +273,12 @@ class Driver:
         else:
             stopped = (yield from self.after_breakpoint(drive)) if drive.stops else None
             end = stopped or (yield from self._done(drive, outcome))
-        return (yield from self.let_go(drive.row, end))
+        waited = bool(drive.row.begun) or end.state is State.WAITING
+        return (yield from self.let_go(drive.row, end, waited=waited))
 
-    def let_go(self, row: RunRow, end: End) -> Plan[str]:
+    def let_go(self, row: RunRow, end: End, *, waited: bool = True) -> Plan[str]:
         made = change(row.thread_id, row.id, self.clock.now())
-        kept = yield runs.let_go(self.box, made, row.token, end)
+        kept = yield runs.let_go(self.box, made, row.token, end, waited=waited)
         if not kept:
             return "lost"
         return "released" if end.state is State.PENDING else end.state.value
@@ -400,7 +405,7 @@ def close_error(box: Box, row: RunRow, told: Mapping[str, Any]) -> bytes:
     return box.close(dict(told), where_run("error", row.id))
 
 
-def stopped(control: str, now: int, attempts: int, **data: Any) -> End:
+def told_to_stop(control: str, now: int, attempts: int, **data: Any) -> End:
     """The end of a segment that was told to stop."""
     if control == "cancel":
         return End(State.CANCELLED, "cancelled", data)

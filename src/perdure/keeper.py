@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from perdure import runs
 from perdure.clock import Clock, JournalClock
-from perdure.driver import Drive, Driver, stopped
+from perdure.driver import Drive, Driver, told_to_stop
 from perdure.errors import Closed, Error, StepTimeout
 from perdure.presence import Presence
 from perdure.runs import End, Lease
@@ -171,7 +171,7 @@ class Keeper:
         now = self._clock.now()
         if lease.control_at is not None and lease.control_at <= now:
             attempts = max(0, hold.drive.segment.attempts - 1)
-            self._end(hold, stopped(str(lease.control), now, attempts, forced=True))
+            self._end(hold, told_to_stop(str(lease.control), now, attempts, forced=True))
 
     def _time_is_up(self, hold: Hold) -> None:
         graph, row = hold.drive.graph, hold.drive.row

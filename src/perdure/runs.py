@@ -294,8 +294,11 @@ class End(NamedTuple):
     reason: str | None = None
 
 
-def let_go(box: Box, made: Change, token: int, end: End) -> Op[bool]:
-    """End a segment. False if the lease was lost meanwhile: then nothing is changed."""
+def let_go(box: Box, made: Change, token: int, end: End, *, waited: bool = True) -> Op[bool]:
+    """End a segment. False if the lease was lost meanwhile: then nothing is changed.
+
+    `waited` says that the run may have waits, open or answered.
+    """
     params = {
         **made.params,
         "token": token,
@@ -410,16 +413,10 @@ def wake(thread_id: str, now: int) -> Op[None]:
     return Op("wake", [Statement("wake_run", params)], lambda rows: None, write=True)
 
 
-def set_fingerprint(row: RunRow, fingerprint: str, body: str) -> list[Statement]:
-    """Note with which shape of its graph a run goes on."""
-    params = {
-        "thread_id": row.thread_id,
-        "id": row.id,
-        "token": row.token,
-        "fingerprint": fingerprint,
-        "body": body,
-    }
-    return [Statement("insert_graph", params), Statement("set_fingerprint", params)]
+def note_shape(fingerprint: str, body: str) -> Op[None]:
+    """Keep what a fingerprint stands for."""
+    params = {"fingerprint": fingerprint, "body": body}
+    return Op("note_shape", [Statement("insert_graph", params)], lambda rows: None, write=True)
 
 
 def shape(fingerprint: str) -> Op[str | None]:

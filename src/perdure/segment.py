@@ -48,8 +48,8 @@ class Segment:
         """Its driver is letting it go."""
         self.untouched = True
         """Nothing was queued for it yet: what is on disk is all there is."""
-        self.begins_with: list[Statement] = []
-        """Goes with the first step."""
+        self.fingerprint: str | None = None
+        """The shape of its graph, if it was another before: noted with the first step."""
         self.progressed = False
         self.asked = False
         """An interrupt reached the top: the run is about to rest."""
@@ -93,7 +93,6 @@ class Segment:
 
     def fence(self) -> list[Statement]:
         """Refuses the batch it is in when the lease is lost."""
-        self.untouched = False
         return [Statement("fence", self._params)]
 
     def step(
@@ -105,18 +104,21 @@ class Segment:
         self.moved_at = time.monotonic()
         self._fresh.add(checkpoint_id)
         made = change(self.row.thread_id, self.row.id, self.clock.now())
+        fingerprint, self.fingerprint = self.fingerprint, None
         data: dict[str, Any] = {"step": metadata.get("step"), "source": metadata.get("source")}
         data["checkpoint"] = checkpoint_id
         if nodes:
             data["nodes"] = list(nodes)
         if ns:
             data["ns"] = ns
-        first, self.begins_with = self.begins_with, []
-        return [
-            Statement("progress", {**made.params, "token": self.row.token}),
-            made.event(self._box, "step", data),
-            *first,
-        ]
+        params = {
+            **made.params,
+            "token": self.row.token,
+            "fingerprint": fingerprint,
+            "kind": "step",
+            "body": made.body(self._box, data),
+        }
+        return [Statement("progress", params), Statement("insert_event", params)]
 
     def asks(
         self,

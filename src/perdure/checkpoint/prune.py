@@ -147,7 +147,7 @@ class Pruner:
             "refs": refs,
             "body": self._moved(body, where_writes(source, *key), where_writes(target, *key)),
         }
-        return Statement("insert_writes", params)
+        return Statement("insert_writes", {**params, "run_id": None, "token": None})
 
     def _copied_checkpoint(self, row: Row, source: str, target: str) -> Statement:
         ns, id, parent_id, run_id, step, created_at, refs, state = row

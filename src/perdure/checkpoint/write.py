@@ -280,6 +280,8 @@ class Writer:
             "checkpoint_id": checkpoint_id,
             "task_id": held.task_id,
             "stamp": stamp,
+            "run_id": None if segment is None else segment.row.id,
+            "token": None if segment is None else segment.row.token,
         }
         where = where_writes(thread_id, ns, checkpoint_id, held.task_id, stamp)
 
@@ -313,10 +315,10 @@ def _beside(
     path: str,
     stamp: int,
 ) -> list[Statement]:
-    """What goes with the writes of a task that the runtime drives: the fence, and its waits."""
+    """What goes with the writes of a task that the runtime drives: its waits."""
     if segment is None:
         return []
-    statements = segment.fence()
+    segment.untouched = False
     given = dict(writes)
     if given.get(INTERRUPT):
         before = given.get(RESUME, [])
@@ -328,8 +330,8 @@ def _beside(
             "stamp": stamp,
         }
         before = before if isinstance(before, list) else [before]
-        statements += segment.asks(given[INTERRUPT], before, where)
-    return statements
+        return segment.asks(given[INTERRUPT], before, where)
+    return []
 
 
 def _returned(parts: Sequence[tuple[str, Part]]) -> dict[str, set[int]]:

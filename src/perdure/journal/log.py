@@ -81,7 +81,9 @@ class Journal:
         if op.write:
             return await self.await_(self._take(op, waited=True))
         await self.aflush()
-        return await asyncio.to_thread(self.do, op)
+        if self._backend.near:
+            return self.peek(op)
+        return await asyncio.to_thread(self.peek, op)
 
     def run(self, plan: Plan[T], *, peek: bool = False) -> T:
         """Follow a plan, blocking. With `peek` its reads do not wait for what is queued."""
@@ -107,7 +109,8 @@ class Journal:
                 if isinstance(step, float):
                     await asyncio.sleep(step)
                 elif peek and not step.write:
-                    answer = await asyncio.to_thread(self.peek, step)
+                    near = self._backend.near
+                    answer = self.peek(step) if near else await asyncio.to_thread(self.peek, step)
                 else:
                     answer = await self.ado(step)
         except StopIteration as done:

@@ -50,6 +50,9 @@ A plan has no colour either: `Journal.run` and `Journal.arun` follow any of them
 class Backend(Protocol):
     """A database that runs batches. It may be called from any thread, one commit at a time."""
 
+    near: bool
+    """Whether it is in this process, so that a read costs less than to have a thread do it."""
+
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Run all statements in one transaction and commit it.
 

@@ -43,6 +43,8 @@ _READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 class Postgres:
     """A `Backend` on a PostgreSQL server that accepts writes."""
 
+    near = False
+
     def __init__(self, url: str, *, deadline: float = 30.0) -> None:
         self._url, self._deadline = url, deadline
         self._place = _without_password(url)

@@ -33,9 +33,17 @@ ON CONFLICT DO NOTHING;
 
 -- name: insert_writes
 -- Stores what one call of put_writes brought. Which of several calls counts is decided by
--- their stamps when they are read. A conflict is our own retry.
+-- their stamps when they are read. A conflict is our own retry. Of a run (:run_id) it refuses the
+-- batch unless the lease is still ours.
 INSERT INTO perdure_writes (thread_id, ns, checkpoint_id, task_id, stamp, refs, body)
-VALUES (:thread_id, :ns, :checkpoint_id, :task_id, :stamp, :refs, :body)
+SELECT CASE WHEN CAST(:run_id AS TEXT) IS NULL OR EXISTS (
+         SELECT 1 FROM perdure_runs
+         WHERE thread_id = :thread_id AND id = :run_id AND token = CAST(:token AS BIGINT)
+           AND state = 'running' {share})
+       THEN CAST(:thread_id AS TEXT) END,
+       CAST(:ns AS TEXT), CAST(:checkpoint_id AS TEXT), CAST(:task_id AS TEXT),
+       CAST(:stamp AS BIGINT), CAST(:refs AS TEXT), CAST(:body AS {blob})
+WHERE TRUE
 ON CONFLICT DO NOTHING;
 
 -- name: find_checkpoint
@@ -407,12 +415,9 @@ SELECT NULL WHERE NOT EXISTS (
 -- Counts a step, and refuses the batch unless the lease is still ours.
 UPDATE perdure_runs
 SET token = CASE WHEN token = :token AND state = 'running' THEN token END,
-    attempts = 1, begun = 1, events = events + 1, change = :change, updated_at = :now
+    attempts = 1, begun = 1, events = events + 1, change = :change, updated_at = :now,
+    fingerprint = COALESCE(CAST(:fingerprint AS TEXT), fingerprint)
 WHERE thread_id = :thread_id AND id = :id;
-
--- name: set_fingerprint
-UPDATE perdure_runs SET fingerprint = :fingerprint
-WHERE thread_id = :thread_id AND id = :id AND token = :token;
 
 -- name: insert_graph
 INSERT INTO perdure_graphs (fingerprint, body) VALUES (:fingerprint, :body) ON CONFLICT DO NOTHING;

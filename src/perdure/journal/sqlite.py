@@ -74,6 +74,8 @@ NETWORK = frozenset(
 class SQLite:
     """A `Backend` on one file, or in memory."""
 
+    near = True
+
     def __init__(self, path: str, *, deadline: float = 30.0, synchronous: str = "full") -> None:
         self._path, self._deadline, self._synchronous = path, deadline, synchronous.upper()
         self._memory = path == ":memory:"
