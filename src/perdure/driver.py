@@ -409,8 +409,8 @@ def told_to_stop(control: str, now: int, attempts: int, **data: Any) -> End:
     """The end of a segment that was told to stop."""
     if control == "cancel":
         return End(State.CANCELLED, "cancelled", data)
-    # The row knows whether it is still to pause: that may have been taken back by now.
-    return End(State.PENDING, "released", data, due_at=now, attempts=attempts)
+    # The row knows whether it is still to pause; if that was taken back by now, it is due.
+    return End(State.PAUSED, "paused", data, due_at=now, attempts=attempts)
 
 
 def _config(row: RunRow, setup: Mapping[str, Any], segment: Segment) -> RunnableConfig:

@@ -51,6 +51,8 @@ class RunRow(NamedTuple):
     setup: bytes
     output: bytes | None
     error: bytes | None
+    has_checkpoints: bool
+    """Whether its thread has any."""
 
 
 class Lease(NamedTuple):

@@ -41,6 +41,7 @@ from perdure.box import Box
 from perdure.checkpoint.config import (
     config_of,
     hands_back,
+    is_blank,
     is_running,
     is_untouched,
     place_of,
@@ -167,10 +168,14 @@ class Saver(BaseCheckpointSaver[int]):
     # -- LangGraph's interface: who drives
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        if is_blank(config):
+            return None
         plan = self.reader.get_tuple(place_of(config), is_running(config))
         return self.journal.run(plan, peek=is_untouched(config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        if is_blank(config):
+            return None
         plan = self.reader.get_tuple(place_of(config), is_running(config))
         return await self.journal.arun(plan, peek=is_untouched(config))
 

@@ -67,3 +67,11 @@ def is_untouched(config: RunnableConfig) -> bool:
     """
     segment = segment_of(config)
     return segment is not None and segment.untouched
+
+
+def is_blank(config: RunnableConfig) -> bool:
+    """Whether a run asks for the first checkpoint of a thread that has none."""
+    if not is_untouched(config) or config["configurable"].get("checkpoint_id"):
+        return False
+    segment = segment_of(config)
+    return segment is not None and not segment.row.has_checkpoints

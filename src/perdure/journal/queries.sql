@@ -334,7 +334,8 @@ FROM perdure_runs WHERE worker = :worker AND change = :change;
 -- The event of a run that was let go: :kind, unless it was told meanwhile to stop.
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT),
-       CASE WHEN state = :state THEN CAST(:kind AS TEXT) ELSE state END,
+       CASE WHEN state = :state THEN CAST(:kind AS TEXT)
+            WHEN state = 'pending' THEN 'released' ELSE state END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change;
 
@@ -440,11 +441,13 @@ WHERE run_id = :id AND state = 'applied'
                 AND token = :token AND state = 'running');
 
 -- name: let_go
--- Ends a segment. A run that is to rest or go on does so unless it was told to stop meanwhile;
+-- Ends a segment. A run that is to rest or go on does so unless it was told to stop meanwhile, and
+-- one that is to pause goes on if that was taken back;
 -- one that rests is due at its next clock, or now if something came in while it was driven.
 UPDATE perdure_runs
-SET state = CASE WHEN CAST(:state AS TEXT) IN {ended} OR control IS NULL THEN CAST(:state AS TEXT)
-                 WHEN control = 'cancel' THEN 'cancelled' ELSE 'paused' END,
+SET state = CASE WHEN CAST(:state AS TEXT) IN {ended} THEN CAST(:state AS TEXT)
+                 WHEN control = 'cancel' THEN 'cancelled' WHEN control = 'pause' THEN 'paused'
+                 WHEN CAST(:state AS TEXT) = 'paused' THEN 'pending' ELSE CAST(:state AS TEXT) END,
     due_at = CASE
       WHEN CAST(:state AS TEXT) IN {ended} OR control IS NOT NULL THEN NULL
       WHEN CAST(:state AS TEXT) <> 'waiting' THEN CAST(:due_at AS BIGINT)

@@ -16,7 +16,8 @@ COMMON = {
     "run": (
         "thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, "
         "was, control, undo, events, created_at, updated_at, fingerprint, reason, setup, output, "
-        "error"
+        "error, EXISTS (SELECT 1 FROM perdure_checkpoints AS c "
+        "WHERE c.thread_id = perdure_runs.thread_id)"
     ),
     "ended": "('done', 'failed', 'cancelled')",
 }
