@@ -34,13 +34,13 @@ LAYERS = [
     {"saver"},
     {"graphs", "arguments"},
     {"driver", "presence", "threads"},
-    {"keeper"},
+    {"keeper", "ledger", "inbox", "calls"},
     {"worker", "bound"},
     {"runtime"},
     {"cli"},
     {"__main__"},
 ]
-SPEAK_LANGGRAPH = {"agent", "saver", "graphs", "driver", "bound"}
+SPEAK_LANGGRAPH = {"agent", "saver", "graphs", "driver", "calls", "bound"}
 LAYER = {name: n for n, names in enumerate(LAYERS) for name in names}
 
 

@@ -1054,8 +1054,9 @@ def test_a_run_behind_one_that_was_superseded_while_it_waited_is_next(side: Side
     first = rt.start("script", script(("ask",)), thread_id="t")
     rt.tick()
     second = rt.start("script", script(), thread_id="t")
-    op = side.rt._accept(("script", ""), "t", {"input": script()}, "interrupt", only="waiting")
-    third = side.journal.do(op)
+    setup = {"input": script()}
+    plan = side.rt._ledger.accept(("script", ""), "t", setup, "interrupt", only="waiting")
+    third = side.journal.run(plan)
     assert side.journal.do(doctor.examine()) == []
     rt.tick()
     states = [rt.get(id).state for id in (first.id, second.id, third.id)]

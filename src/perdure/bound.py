@@ -16,12 +16,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.types import Command, GraphOutput, StateSnapshot
+from langgraph.types import Command, StateSnapshot
 
 from perdure import runs, waits
-from perdure.driver import BREAKPOINTS, Drive, Driver, Raised, Returned, is_resume
+from perdure.calls import Call, Gathered
+from perdure.driver import Drive, Driver, Raised, Returned, is_resume
 from perdure.errors import (
-    AnswerRefused,
     BadArgument,
     Error,
     LeaseLost,
@@ -30,6 +30,7 @@ from perdure.errors import (
 )
 from perdure.graphs import Graph
 from perdure.history import change
+from perdure.inbox import Inbox
 from perdure.journal import Plan, Refused
 from perdure.keeper import Hold, Keeper
 from perdure.runs import End, RunRow
@@ -88,6 +89,13 @@ class BoundGraph:
         return self._get_driver()  # registering a graph opens nothing
 
     @property
+    def _inbox(self) -> Inbox:
+        return Inbox(self._driver.box, self._driver.clock)
+
+    def _holding(self, drive: Drive) -> _Holding:
+        return _Holding(self._keeper(), drive)
+
+    @property
     def name(self) -> str:
         return self._graph.name
 
@@ -110,13 +118,13 @@ class BoundGraph:
         return self._whole(self.stream, input, config, kwargs)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        gathered = _Gathered(kwargs)
+        gathered = Gathered(kwargs)
         async for chunk in self.astream(input, config, **gathered.kwargs):
             gathered.add(chunk)
         return gathered.result()
 
     def _whole(self, stream: Any, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
-        gathered = _Gathered(kwargs)
+        gathered = Gathered(kwargs)
         for chunk in stream(input, config, **gathered.kwargs):
             gathered.add(chunk)
         return gathered.result()
@@ -125,10 +133,10 @@ class BoundGraph:
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[Any]:
         journal = self._driver.journal
-        call = _Call(self, input, config, kwargs)
+        call = Call(input, config, kwargs)
         drive = journal.run(self._open(call))
         outcome: Returned | Raised = Returned()
-        with call.holding(drive):
+        with self._holding(drive):
             try:
                 yield from self._graph.pregel.stream(call.input, drive.config, **call.arguments)
             except LeaseLost as lost:
@@ -144,10 +152,10 @@ class BoundGraph:
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
         journal = self._driver.journal
-        call = _Call(self, input, config, kwargs)
+        call = Call(input, config, kwargs)
         drive = await journal.arun(self._open(call))
         outcome: Returned | Raised = Returned()
-        with call.holding(drive):
+        with self._holding(drive):
             try:
                 chunks = self._graph.pregel.astream(call.input, drive.config, **call.arguments)
                 async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)):
@@ -183,9 +191,9 @@ class BoundGraph:
     ) -> RunnableConfig:
         """As LangGraph's. A run that waits on the thread is driven again on the new state."""
         journal = self._driver.journal
-        call = _Call(self, None, config, {})
+        call = Call(None, config, {})
         drive, rests = journal.run(self._occupy(call))
-        with call.holding(drive):
+        with self._holding(drive):
             try:
                 return self._graph.pregel.update_state(
                     call.with_lease(drive), values, as_node, **kwargs
@@ -197,9 +205,9 @@ class BoundGraph:
         self, config: RunnableConfig, values: Any, as_node: str | None = None, **kwargs: Any
     ) -> RunnableConfig:
         journal = self._driver.journal
-        call = _Call(self, None, config, {})
+        call = Call(None, config, {})
         drive, rests = await journal.arun(self._occupy(call))
-        with call.holding(drive):
+        with self._holding(drive):
             try:
                 return await self._graph.pregel.aupdate_state(
                     call.with_lease(drive), values, as_node, **kwargs
@@ -209,7 +217,7 @@ class BoundGraph:
 
     # -- plans
 
-    def _open(self, call: _Call) -> Plan[Drive]:
+    def _open(self, call: Call) -> Plan[Drive]:
         """The run of a call, claimed for it."""
         row = yield from self._find(call)
         begun = yield from self._driver.begin(row, self._graph, inline=True)
@@ -222,7 +230,7 @@ class BoundGraph:
         call.take(begun)
         return begun
 
-    def _find(self, call: _Call) -> Plan[RunRow]:
+    def _find(self, call: Call) -> Plan[RunRow]:
         if call.input is None or is_resume(call.input):
             under_way = yield from self._under_way(call.thread_id)
             if under_way is not None and is_resume(call.input):
@@ -280,7 +288,7 @@ class BoundGraph:
         )
         return claimed
 
-    def _answer(self, row: RunRow, call: _Call) -> Plan[None]:
+    def _answer(self, row: RunRow, call: Call) -> Plan[None]:
         """Answer what the run waits for, as `Command(resume=...)` says."""
         found: list[waits.WaitRow] = yield waits.of_run(row.id)
         open = [wait for wait in found if wait.state == "open"]
@@ -300,9 +308,7 @@ class BoundGraph:
                 f"Command(resume={{id: answer}}) with {', '.join(sorted(by_id)) or 'none'}."
             )
         for wait, value in answers:
-            now = self._driver.clock.now()
-            if not (yield waits.answer(self._driver.box, wait, value, None, now)):
-                raise AnswerRefused(wait.id, "somebody else answered it, or its time is up.")
+            yield from self._inbox.answer(wait.id, value, None)
         rest = Command(update=call.input.update, goto=call.input.goto)
         call.input, call.follows = (rest if rest != Command() else None), True
 
@@ -314,7 +320,7 @@ class BoundGraph:
         if ended == "lost" and isinstance(outcome, Returned):
             raise _taken_over(drive)
 
-    def _occupy(self, call: _Call) -> Plan[tuple[Drive, bool]]:
+    def _occupy(self, call: Call) -> Plan[tuple[Drive, bool]]:
         """A lease on a thread for something else than driving: on its waiting run, or a new one."""
         row = yield from self._under_way(call.thread_id)
         rests = row is not None and row.state == State.WAITING and not self._is_due(row)
@@ -349,76 +355,6 @@ class BoundGraph:
         yield from self._driver.let_go(drive.row, end or again)
 
 
-class _Call:
-    """One call of a bound graph."""
-
-    def __init__(
-        self, bound: BoundGraph, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
-    ) -> None:
-        self.input = input
-        self.follows = False
-        """It goes on with a run that was begun before, and says itself with what."""
-        self._bound = bound
-        self._config: dict[str, Any] = dict(config or {})
-        self._context = kwargs.pop("context", None)
-        self._kwargs = kwargs
-        configurable = dict(self._config.get("configurable") or {})
-        thread_id = configurable.get("thread_id")
-        if thread_id is None or thread_id == "":
-            raise BadArgument("The config names no thread: {'configurable': {'thread_id': ...}}.")
-        self.thread_id = str(thread_id)
-        self._durability = kwargs.pop("durability", None)
-        self.arguments: dict[str, Any] = {}
-
-    def setup(self) -> dict[str, Any]:
-        """What a worker needs to go on with this call. What only this process has stays here."""
-        setup: dict[str, Any] = {}
-        if self.input is not None:
-            setup["input"] = self.input
-        if self._context is not None:
-            setup["context"] = self._context
-        if self._durability is not None:
-            setup["durability"] = self._durability
-        setup |= {name: self._kwargs[name] for name in BREAKPOINTS if self._kwargs.get(name)}
-        keep = {k: self._config[k] for k in ("recursion_limit", "tags") if k in self._config}
-        given = self._config.get("configurable") or {}
-        plain = {
-            k: v
-            for k, v in given.items()
-            if k not in ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
-            and not k.startswith("__")
-            and isinstance(v, (str, int, float, bool, type(None)))
-        }
-        metadata = {
-            k: v
-            for k, v in (self._config.get("metadata") or {}).items()
-            if isinstance(v, (str, int, float, bool, type(None)))
-        }
-        setup["config"] = {**keep, "configurable": plain}
-        setup["metadata"] = metadata
-        return setup
-
-    def take(self, drive: Drive) -> None:
-        """Combine what the caller gave with what the run has."""
-        if not self.follows and (self.input is None or drive.input is None):
-            self.input = drive.input
-        own = {k: v for k, v in self._config.items() if k not in ("configurable", "metadata")}
-        drive.config = cast(RunnableConfig, {**drive.config, **own, **self.with_lease(drive)})
-        if self._context is not None:
-            drive.context = self._context
-        self.arguments = {**self._kwargs, **drive.arguments}
-
-    def with_lease(self, drive: Drive) -> RunnableConfig:
-        configurable = {
-            **(self._config.get("configurable") or {}),
-            **drive.config["configurable"],
-        }
-        return cast(RunnableConfig, {**self._config, "configurable": configurable})
-
-    def holding(self, drive: Drive) -> _Holding:
-        return _Holding(self._bound._keeper(), drive)
-
-
 class _Holding:
     """Keeps the lease of an inline call."""
 
@@ -434,44 +370,6 @@ class _Holding:
 
 def _is_interrupt_id(key: Any) -> bool:
     return isinstance(key, str) and re.fullmatch("(breakpoint:.*|[0-9a-f]{32})", key) is not None
-
-
-class _Gathered:
-    """Makes of a stream what `invoke` returns."""
-
-    def __init__(self, kwargs: dict[str, Any]) -> None:
-        self._mode = kwargs.pop("stream_mode", "values")
-        self._is_v2 = kwargs.get("version") == "v2"
-        both = self._mode == "values" and not self._is_v2
-        wanted = ["updates", "values"] if both else self._mode
-        self.kwargs = {**kwargs, "stream_mode": wanted}
-        self._chunks: list[Any] = []
-        self._latest: Any = None
-        self._interrupts: list[Any] = []
-
-    def add(self, chunk: Any) -> None:
-        if self._mode != "values":
-            self._chunks.append(chunk)
-            return
-        if self._is_v2:
-            self._latest = chunk["data"]
-            self._interrupts.extend(chunk.get("interrupts", ()))
-            return
-        mode, payload = chunk[-2:]
-        if mode == "values":
-            self._latest = payload
-        elif isinstance(payload, dict) and payload.get("__interrupt__") is not None:
-            self._interrupts.extend(payload["__interrupt__"])
-
-    def result(self) -> Any:
-        if self._mode != "values":
-            return self._chunks
-        if self._is_v2:
-            return GraphOutput(value=self._latest, interrupts=tuple(self._interrupts))
-        if not self._interrupts:
-            return self._latest
-        values = self._latest if isinstance(self._latest, dict) else {}
-        return {**values, "__interrupt__": self._interrupts}
 
 
 def _taken_over(drive: Drive) -> ThreadBusy:

@@ -35,6 +35,7 @@ from perdure.errors import (
     LeaseLost,
     TooLarge,
     TypeNotAllowed,
+    Unavailable,
     Unserializable,
     WrongKey,
 )
@@ -329,9 +330,10 @@ class Driver:
     def _after_error(self, drive: Drive, error: BaseException) -> End:
         now, attempts = self.clock.now(), drive.segment.attempts
         left = not isinstance(error, Exception) and (drive.stop is not None or drive.inline)
-        if isinstance(error, GraphDrained) or left or drive.stop in ("cancel", "pause"):
-            # Drained, cancelled with its task, or its reader left: somebody else goes on, unless
-            # the row says that it was cancelled or paused.
+        away = isinstance(error, Unavailable) and not drive.inline
+        if isinstance(error, GraphDrained) or left or away or drive.stop in ("cancel", "pause"):
+            # Drained, cancelled with its task, its reader left, or the journal was away: somebody
+            # else goes on, unless the row says that it was cancelled or paused.
             attempts = max(0, attempts - 1)
             return End(State.PENDING, "released", {}, due_at=now, attempts=attempts)
         if isinstance(error, UNREADABLE):

@@ -12,44 +12,33 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import fields
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from weakref import WeakSet
 
-from perdure import history, runs, schedules, waits
+from perdure import runs, schedules
 from perdure.arguments import (
-    check_answer,
-    check_config,
-    check_dict,
     check_kind,
     check_limit,
     check_name,
     check_state,
-    check_tags,
 )
 from perdure.bound import BoundGraph
-from perdure.box import where_run, where_schedule
 from perdure.checkpoint.ops import check_text
 from perdure.clock import Clock, JournalClock
-from perdure.driver import UNREADABLE, Driver, describe, open_setup
+from perdure.driver import Driver, open_setup
 from perdure.errors import (
-    AlreadyAnswered,
     BadArgument,
     NotFound,
     ThreadBusy,
     UnknownGraph,
-    WaitClosed,
-    WaitExpired,
-    WrongState,
-    WrongWait,
 )
 from perdure.graphs import Graph, bind
-from perdure.history import change
-from perdure.ids import new_id
+from perdure.inbox import Inbox
 from perdure.journal import Journal, Plan
 from perdure.keeper import Keeper
+from perdure.ledger import GRACE, PAGE, Ledger, make_setup
 from perdure.runs import RunRow
 from perdure.saver import Saver
 from perdure.types import (
@@ -60,24 +49,18 @@ from perdure.types import (
     Kind,
     Retry,
     Run,
-    RunError,
     Schedule,
     State,
     Strategy,
     Wait,
-    maybe_moment,
     milliseconds,
-    moment,
 )
-from perdure.waits import WaitRow
 from perdure.worker import Worker
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
-GRACE = timedelta(seconds=10)
-PAGE = 100
 _NAMESPACE = uuid.UUID("9a4b4f0e-5d1c-5b6e-8a51-7d7065726475")
 
 
@@ -130,6 +113,14 @@ class Runtime:
                 clock = self._given_clock or JournalClock(self.journal)
                 self._driver_ = Driver(self._saver, clock)
             return self._driver_
+
+    @property
+    def _ledger(self) -> Ledger:
+        return Ledger(self._saver, self._driver.clock)
+
+    @property
+    def _inbox(self) -> Inbox:
+        return Inbox(self._saver.box, self._driver.clock)
 
     @property
     def _keeper(self) -> Keeper:
@@ -280,79 +271,37 @@ class Runtime:
             thread_id = str(
                 uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, f"{name}/{key}")
             )
-        setup: dict[str, Any] = {
-            "metadata": check_dict("metadata", metadata),
-            "tags": check_tags(tags),
-            "config": check_config(config),
-        }
-        if input is not None:
-            setup["input"] = input
-        if context is not None:
-            setup["context"] = context
+        setup = make_setup(
+            input=input, metadata=metadata, tags=tags, context=context, config=config
+        )
         if durability is not None:
             setup["durability"] = durability
-        op = self._accept(
-            (name, version), check_name("thread_id", str(thread_id)), setup, multitask_strategy,
-            key=key, after=after,
-        )  # fmt: skip
-        row = await self.journal.ado(op)
-        if row is None:
-            raise ThreadBusy(str(thread_id), "is not over")
+        thread_id = check_name("thread_id", str(thread_id))
+        plan = self._ledger.accept(
+            (name, version), thread_id, setup, multitask_strategy, key=key, after=after
+        )
+        row = await self.journal.arun(plan)
         if multitask_strategy in ("interrupt", "rollback") and self._keeper_ is not None:
             self._keeper_.nudge()
         self._wake()
-        return await self._run(row)
-
-    def _accept(
-        self,
-        graph: tuple[str, str],
-        thread_id: str,
-        setup: dict[str, Any],
-        strategy: str,
-        *,
-        key: str | None = None,
-        after: timedelta | datetime | None = None,
-        reserve: int = 0,
-        only: str | None = None,
-    ) -> Any:
-        now = self._now()
-        made = change(thread_id, new_id(), now)
-        ready = now if after is None else self._at("after", after)
-        body = self._box.close(setup, where_run("setup", made.run_id), "start")
-        return runs.start(
-            self._box,
-            made,
-            graph=graph[0],
-            version=graph[1],
-            key=key,
-            ready_at=ready + reserve,
-            due_at=ready + reserve,
-            setup=body,
-            strategy=strategy,
-            only=only,
-            grace=round(GRACE.total_seconds() * 1000),
-        )
+        return await self.journal.arun(self._ledger.show(row))
 
     def _accept_inline(
         self, graph: Graph, thread_id: str, setup: dict[str, Any], strategy: str = "interrupt"
     ) -> Plan[RunRow]:
         """A run that its caller drives; a worker only if the caller does not come for it."""
-        op = self._accept(
+        return self._ledger.accept(
             (graph.name, graph.version),
             check_text("thread_id", thread_id),
             setup,
             strategy,
-            reserve=round(self._lease * 1000),
+            reserve=self._lease,
             only=State.WAITING.value,
         )
-        row: RunRow | None = yield op
-        if row is None:
-            raise ThreadBusy(thread_id, "is not over")
-        return row
 
     async def get(self, run_id: str) -> Run:
         """A run as it is now."""
-        return await self._run(await self._row(run_id))
+        return await self.journal.arun(self._ledger.get(run_id))
 
     async def runs(
         self,
@@ -369,24 +318,13 @@ class Runtime:
         op = runs.page(
             thread_id=thread_id, state=state, graph=graph, before=position, count=check_limit(limit)
         )
-        return [await self._run(row) for row in await self.journal.ado(op)]
+        return await self.journal.arun(self._ledger.page(op))
 
     async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Event]:
         """The history of a run from event `after` on; it can be read while it grows."""
-        row = await self._row(run_id)
         if limit is not None:
             check_limit(limit)
-        found: list[Event] = []
-        while limit is None or len(found) < limit:
-            count = 1000 if limit is None else min(1000, limit - len(found))
-            last = found[-1].n if found else after
-            page = await self.journal.ado(
-                history.events(self._box, row.thread_id, row.id, last, count)
-            )
-            found += page
-            if len(page) < count:
-                break
-        return found
+        return await self.journal.arun(self._ledger.events(run_id, after, limit))
 
     # -- waits
 
@@ -400,21 +338,14 @@ class Runtime:
         limit: int = PAGE,
     ) -> list[Wait]:
         """What is open, oldest first, at most `limit`; the page behind a wait with `after`."""
-        wanted, count = None if kind is None else check_kind(kind).value, check_limit(limit)
-        position = None if after is None else (milliseconds(after.created_at), after.id)
-        if run_id is not None:
-            found = await self.journal.ado(waits.of_run(run_id))
-            rows = [
-                row
-                for row in found
-                if (row.state == "open" and wanted in (None, row.kind))
-                and thread_id in (None, row.thread_id)
-                and (position is None or (row.created_at, row.id) > position)
-            ][:count]
-        else:
-            op = waits.page(kind=wanted, thread_id=thread_id, after=position, count=count)
-            rows = await self.journal.ado(op)
-        return [waits.to_wait(self._box, row) for row in rows]
+        plan = self._inbox.waits(
+            thread_id=thread_id,
+            run_id=run_id,
+            kind=None if kind is None else check_kind(kind).value,
+            after=after,
+            count=check_limit(limit),
+        )
+        return await self.journal.arun(plan)
 
     async def answer(self, wait_id: str, value: Any, *, by: str | None = None) -> None:
         """Answer what a run asks a person. Accepted once; `by` is recorded with the time.
@@ -422,34 +353,8 @@ class Runtime:
         Raises `AlreadyAnswered`, `WaitExpired`, `WaitClosed`, `WrongWait` or `BadAnswer`, and then
         changes nothing.
         """
-        row = await self._open_wait(wait_id)
-        body = waits.open_body(self._box, row)
-        if body.schema is not None:
-            check_answer(row.id, body.schema, value)
-        if by is not None:
-            check_text("by", by)
-        if not await self.journal.ado(waits.answer(self._box, row, value, by, self._now())):
-            await self._open_wait(wait_id)
-            raise WaitExpired(wait_id, f"its time was up at {maybe_moment(row.expires_at)}.")
+        await self.journal.arun(self._inbox.answer(wait_id, value, by))
         self._wake()
-
-    async def _open_wait(self, wait_id: str) -> WaitRow:
-        row = await self.journal.ado(waits.find(str(wait_id)))
-        if row is None:
-            raise NotFound("wait", str(wait_id))
-        if row.kind != Kind.HUMAN:
-            how = f"send the signal {row.name!r}" if row.kind == Kind.SIGNAL else "wait"
-            raise WrongWait(row.id, f"it is not for a person but for a {row.kind}; {how}.")
-        if row.state == "closed":
-            raise WaitClosed(
-                row.id, "its run ended, or asks something else by now; see Runtime.waits()."
-            )
-        if row.state != "open":
-            when = maybe_moment(row.answered_at)
-            if row.expires_at is not None and (row.answered_at or 0) >= row.expires_at:
-                raise WaitExpired(row.id, f"its time was up at {maybe_moment(row.expires_at)}.")
-            raise AlreadyAnswered(row.id, f"{row.answered_by or 'somebody'} answered it at {when}.")
-        return row
 
     async def signal(
         self, thread_id: str, name: str, value: Any = None, *, key: str | None = None
@@ -458,14 +363,7 @@ class Runtime:
 
         Kept when nobody waits for it yet. False: one with this `key` was sent before.
         """
-        if not name or not isinstance(name, str):
-            raise BadArgument(f"A signal has a name, not {name!r}.")
-        check_name("thread_id", thread_id)
-        check_text("name", name)
-        if key is not None:
-            check_name("key", key)
-        op = waits.signal(self._box, thread_id, new_id(), name, key, value, self._now())
-        kept = await self.journal.ado(op)
+        kept = await self.journal.arun(self._inbox.signal(thread_id, name, value, key))
         self._wake()
         return kept
 
@@ -495,25 +393,12 @@ class Runtime:
         reason: str | None,
         by: str | None,
     ) -> Run:
-        row = await self._row(run_id)
-        made = change(row.thread_id, row.id, self._now())
-        op = runs.stop(
-            self._box,
-            made,
-            control=verb,
-            state=state,
-            grace=round(grace.total_seconds() * 1000),
-            reason=reason,
-            by=by,
-        )
-        done = await self.journal.ado(op)
-        row = await self._row(run_id)
-        if not done and row.state != state:
-            raise WrongState(run_id, row.state, f"be {state.value}", "it is over, or about to be.")
+        plan = self._ledger.stop(run_id, verb, state, grace, reason=reason, by=by)
+        stopped = await self.journal.arun(plan)
         if self._keeper_ is not None:
             self._keeper_.nudge()
         self._wake()
-        return await self._run(row)
+        return stopped
 
     async def resume(self, run_id: str) -> Run:
         """Let a paused run go on."""
@@ -525,13 +410,9 @@ class Runtime:
         return await self._go_on(run_id, (State.FAILED, State.HELD), "retried", why)
 
     async def _go_on(self, run_id: str, states: tuple[State, ...], kind: str, why: str) -> Run:
-        row = await self._row(run_id)
-        made = change(row.thread_id, row.id, self._now())
-        if not await self.journal.ado(runs.go_on(self._box, made, states, kind)):
-            row = await self._row(run_id)
-            raise WrongState(run_id, row.state, f"be {kind}", why)
+        gone_on = await self.journal.arun(self._ledger.go_on(run_id, states, kind, why))
         self._wake()
-        return await self.get(run_id)
+        return gone_on
 
     async def fork(
         self,
@@ -547,7 +428,7 @@ class Runtime:
         `at` is the id of a checkpoint, the latest by default; `update` changes its state first. The
         old run and its thread stay as they are.
         """
-        row = await self._row(run_id)
+        row = await self.journal.arun(self._ledger.find(run_id))
         graph = self._graphs.get(f"{row.graph}@{row.version}") or self._newest.get(row.graph)
         if graph is None:
             raise UnknownGraph(row.graph, sorted(self._graphs))
@@ -566,14 +447,12 @@ class Runtime:
         if update is None and as_node is None:
             as_node = "__copy__"
         await graph.pregel.aupdate_state(place, update, as_node)  # type: ignore[arg-type]
-        setup = open_setup(self._box, row)
+        setup = open_setup(self._saver.box, row)
         setup.pop("input", None)
-        op = self._accept((graph.name, graph.version), target, setup, "reject")
-        forked: RunRow | None = await self.journal.ado(op)
-        if forked is None:
-            raise ThreadBusy(target, "began while it was copied")
+        plan = self._ledger.accept((graph.name, graph.version), target, setup, "reject")
+        forked = await self.journal.arun(plan)
         self._wake()
-        return await self._run(forked)
+        return await self.journal.arun(self._ledger.show(forked))
 
     async def prune(
         self,
@@ -589,18 +468,7 @@ class Runtime:
         wanted = [check_state(state) for state in states]
         if not set(wanted) <= ENDED:
             raise BadArgument("Only runs that ended can be pruned: done, failed, cancelled.")
-        before = self._now() - round(older_than.total_seconds() * 1000)
-        count = 0
-        while limit is None or count < limit:
-            size = PAGE if limit is None else min(PAGE, limit - count)
-            found = await self.journal.ado(runs.old(wanted, before, size))
-            for thread_id, run_id in found:
-                if await self.journal.ado(runs.delete(thread_id, run_id)) == 0:
-                    await self._saver.adelete_thread(thread_id)
-            count += len(found)
-            if len(found) < size:
-                break
-        return count
+        return await self.journal.arun(self._ledger.prune(older_than, wanted, limit))
 
     # -- schedules
 
@@ -626,29 +494,13 @@ class Runtime:
         """
         chosen, version = self._graph(graph, None)
         check_text("name", name)
-        setup: dict[str, Any] = {
-            "version": version,
-            "metadata": check_dict("metadata", metadata),
-            "tags": check_tags(tags),
-            "config": check_config(config),
-        }
-        if input is not None:
-            setup["input"] = input
-        if context is not None:
-            setup["context"] = context
-        body = self._box.close(setup, where_schedule(name), "schedule")
-        next_at = schedules.next_slot(cron, timezone, self._now())
-        await self.journal.ado(
-            schedules.put(
-                name=name,
-                graph=chosen,
-                cron=cron,
-                timezone=timezone,
-                catch_up=catch_up,
-                next_at=next_at,
-                body=body,
-            )
+        setup = make_setup(
+            input=input, metadata=metadata, tags=tags, context=context, config=config
         )
+        plan = self._ledger.schedule(
+            (chosen, version), setup, name=name, cron=cron, timezone=timezone, catch_up=catch_up
+        )
+        await self.journal.arun(plan)
         return next(one for one in await self.schedules() if one.name == name)
 
     async def schedules(self) -> list[Schedule]:
@@ -662,21 +514,7 @@ class Runtime:
         await self.journal.ado(schedules.delete(name))
 
     async def _fire(self) -> int:
-        """Start what schedules have due."""
-        now, started = self._now(), 0
-        for row in await self.journal.ado(schedules.due(now)):
-            setup = self._box.open(row.body, where_schedule(row.name))
-            version = setup.pop("version")
-            due, following = schedules.due_slots(row, now)
-            for slot in due:
-                key = schedules.key(row.name, slot)
-                op = self._accept(
-                    (row.graph, version), f"schedule:{key}", setup, "enqueue", key=key
-                )
-                if await self.journal.ado(op) is not None:
-                    started += 1
-            await self.journal.ado(schedules.move(row, following))
-        return started
+        return await self.journal.arun(self._ledger.fire())
 
     # -- driving
 
@@ -735,73 +573,6 @@ class Runtime:
     def _wake(self) -> None:
         for worker in list(self._workers):
             worker.wake()
-
-    # -- helpers
-
-    @property
-    def _box(self) -> Any:
-        return self._driver.box
-
-    def _now(self) -> int:
-        return self._driver.clock.now()
-
-    def _at(self, name: str, given: timedelta | datetime) -> int:
-        if isinstance(given, timedelta):
-            return self._now() + round(given.total_seconds() * 1000)
-        if getattr(given, "tzinfo", None) is not None:
-            return milliseconds(given)
-        raise BadArgument(f"{name} is a timedelta or a datetime with a time zone, not {given!r}.")
-
-    async def _row(self, run_id: str) -> RunRow:
-        row = await self.journal.ado(runs.find(str(run_id)))
-        if row is None:
-            raise NotFound("run", str(run_id))
-        return row
-
-    async def _run(self, row: RunRow) -> Run:
-        setup: dict[str, Any] = {}
-        output = error = None
-        try:
-            setup = open_setup(self._box, row)
-            output = await self._output(row)
-            if row.error is not None:
-                told = self._box.open(row.error, where_run("error", row.id))
-                error = RunError(*(told[field.name] for field in fields(RunError)))
-        except UNREADABLE as found:  # the other runs of a list can still be seen
-            error = RunError(**describe(found))
-        return Run(
-            id=row.id,
-            thread_id=row.thread_id,
-            graph=row.graph,
-            state=State(row.state),
-            output=output,
-            error=error,
-            reason=row.reason,
-            metadata=setup.get("metadata") or {},
-            tags=tuple(setup.get("tags") or ()),
-            created_at=moment(row.created_at),
-            updated_at=moment(row.updated_at),
-            due_at=maybe_moment(row.due_at),
-            key=row.key,
-            version=row.version,
-            attempts=row.attempts,
-        )
-
-    async def _output(self, row: RunRow) -> Any:
-        if row.output is None:
-            return None
-        kept = self._box.open(row.output, where_run("output", row.id))
-        if len(kept) == 1:
-            return kept[0]
-        checkpoint_id, channels = kept
-        config = {"configurable": {"thread_id": row.thread_id, "checkpoint_id": checkpoint_id}}
-        at = await self._saver.aget_tuple(config)  # type: ignore[arg-type]
-        if at is None:
-            return None  # pruned
-        values = at.checkpoint["channel_values"]
-        if isinstance(channels, str):
-            return values.get(channels)
-        return {channel: values[channel] for channel in channels if channel in values}
 
 
 def _blocking(
