@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pytest
 from langgraph.types import Command, interrupt
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
 import perdure
@@ -524,3 +524,70 @@ async def test_expiry_may_be_far_away() -> None:
         far = rt.clock.time + timedelta(days=200 * 365)
         run = await begin(rt, chain(asking("q", expires=far)))
         assert (await only_wait(rt, run)).expires_at == far
+
+
+# -- what a schema can say, and what it cannot
+
+
+class Payment(BaseModel):
+    amount: int
+    day: date = date(2026, 1, 1)
+
+    @field_validator("amount")
+    @classmethod
+    def is_even(cls, amount: int) -> int:
+        if amount % 2:
+            raise ValueError("must be even")
+        return amount
+
+
+async def test_an_answer_that_only_the_model_refuses_is_asked_for_again(url: str) -> None:
+    async with healthy(url, allow=[Payment]) as rt:
+        run = await begin(rt, chain(asking("pay?", response_schema=Payment)))
+        first = await only_wait(rt, run)
+        await rt.answer(first.id, {"amount": 3})
+        await drive(rt)
+        second = await only_wait(rt, run)
+        assert (second.value, second.id != first.id) == ("pay?", True)
+        await rt.answer(second.id, {"amount": 4})
+        await drive(rt)
+        assert await log_of(rt, run) == [("pay?", Payment(amount=4))]
+
+
+async def test_the_types_of_answers_are_those_of_the_graph_or_allowed() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("pay?", response_schema=Payment)))
+        await rt.answer((await only_wait(rt, run)).id, {"amount": 4})
+        await drive(rt)
+        found = await rt.get(run.id)
+        assert found.state is State.HELD
+        assert "Payment is not allowed" in str(found.reason)
+
+
+async def test_formats_are_checked_before_an_answer_is_accepted() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("pay?", response_schema=Payment)))
+        wait = await only_wait(rt, run)
+        with pytest.raises(errors.BadAnswer, match="day: 'soon' is not a 'date'"):
+            await rt.answer(wait.id, {"amount": 2, "day": "soon"})
+        assert await rt.waits() == [wait]
+
+
+async def test_a_schema_that_is_none_is_refused_where_it_is_asked_with() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("q", response_schema={"type": "integr"})))
+        found = await rt.get(run.id)
+        assert (found.state, found.attempts) == (State.FAILED, 1)
+        assert found.error is not None
+        assert "response_schema is no JSON Schema" in found.error.message
+
+
+async def test_a_plain_interrupt_with_a_schema_that_is_none_can_be_answered() -> None:
+    def asks(state: Log) -> Log:
+        return {"log": [interrupt("q", response_schema={"type": "integr"})]}
+
+    async with healthy() as rt:
+        run = await begin(rt, chain(asks))
+        await rt.answer((await only_wait(rt, run)).id, 7)
+        await drive(rt)
+        assert await log_of(rt, run) == [7]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import operator
 import signal
 import subprocess
@@ -929,3 +930,26 @@ def test_a_state_put_on_a_new_thread_is_a_run_too(rt: TemporaryRuntime) -> None:
     [run] = rt.blocking.runs()
     assert (run.state, run.metadata) == (State.DONE, {"source": "update_state"})
     assert "__interrupt__" in graph.invoke(None, T)
+
+
+def test_what_is_streamed_holds_nothing_that_json_does_not() -> None:
+    with runtime() as rt:
+        graph = rt.register(sequence(one=lambda state: {"log": ["one"]}), name="g")
+        chunks = list(graph.stream({"log": []}, T, stream_mode="checkpoints"))
+        assert [json.loads(json.dumps(chunk["config"])) for chunk in chunks]
+
+
+def test_a_run_has_the_same_output_whoever_drove_it() -> None:
+    class Two(TypedDict, total=False):
+        said: str
+        log: Annotated[list[str], operator.add]
+
+    builder = StateGraph(Two).add_node("say", lambda state: {"said": "hello"})
+    with runtime() as rt:
+        graph = rt.register(builder.add_edge(START, "say"), name="g")
+        returned = graph.invoke({"said": ""}, T)
+        other = rt.blocking.start("g", {"said": ""})
+        rt.blocking.tick()
+        [mine] = rt.blocking.runs(thread_id="t")
+        assert returned == mine.output == rt.blocking.get(other.id).output
+        assert returned == {"said": "hello", "log": []}

@@ -8,7 +8,9 @@ is bounded by its timeout, and what a driver does after it lost its run is not s
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +19,7 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure import runs
-from perdure.errors import BadArgument, NotFound, ThreadBusy, WaitClosed, WrongState
+from perdure.errors import BadArgument, NotFound, WaitClosed, WrongState
 from perdure.runtime import Runtime
 from perdure.testing import Clock
 from perdure.types import ENDED, Retry, Run, State
@@ -333,6 +335,61 @@ async def test_a_driven_run_is_paused_after_its_step_and_goes_on_behind_it(
             assert done.output == said("a", "one", "stand", "two")
 
 
+async def test_cancelling_again_keeps_the_reason(url: str) -> None:
+    calls = Calls()
+    with gate() as closed:
+        async with opened(url) as rt:
+            rt.register(standing(calls, closed, "loop"), name="g")
+            run = await rt.start("g", said("a"))
+            async with driving(rt):
+                await closed.reached()
+                await rt.cancel(run.id, reason="no longer needed")
+                await rt.cancel(run.id)
+                closed.open()
+                ended = await reaches(rt, run, State.CANCELLED)
+            assert ended.reason == "no longer needed"
+
+
+async def test_join_waits_for_the_end_and_not_longer_than_it_may(url: str) -> None:
+    calls = Calls()
+    with gate() as closed:
+        async with opened(url) as rt:
+            rt.register(standing(calls, closed, "loop"), name="g")
+            run = await rt.start("g", said("a"))
+            async with driving(rt):
+                await closed.reached()
+                with pytest.raises(TimeoutError):
+                    await rt.join(run.id, timeout=timedelta(seconds=0.05))
+                closed.open()
+                assert (await rt.join(run.id)).output == said("a", "one", "stand", "two")
+
+
+async def test_what_fails_and_why_is_in_the_log(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(fail), name="g", retry=Retry(attempts=2, first=timedelta(seconds=1)))
+        run = await rt.start("g", said("a"), thread_id="t")
+        for _ in range(2):
+            await rt.tick()
+            rt.clock.advance(timedelta(minutes=1))
+        told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+        place = f"run {run.id} of 'g' on thread 't' failed"
+        assert [line.startswith(place) for line in told] == [True, True]
+        assert "is retried at" in told[0]
+        assert told[1] == f"{place}: ValueError: no luck"
+
+
+async def test_a_worker_names_the_graphs_that_it_should_know(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(sqlite_url) as front, opened(sqlite_url) as rt:
+        rt.register(chain(echo), name="g")
+        await front.start("typo", said("a"))
+        assert (await rt.tick()).claimed == 0
+        assert "runs of 'typo' are due" in caplog.text
+
+
 async def test_a_pause_can_be_taken_back_while_the_step_still_goes_on(url: str) -> None:
     calls = Calls()
     with gate() as closed:
@@ -502,15 +559,26 @@ async def test_a_failed_run_that_is_retried_goes_on_behind_its_last_step(url: st
 
 async def test_only_the_branch_that_failed_runs_again(url: str) -> None:
     calls, broken = Calls(), Broken()
+    place: Any = {"configurable": {"thread_id": "t"}}
+
+    def fail_after_good(state: Log) -> None:
+        deadline = time.monotonic() + 30.0
+        written: list[Any] = []  # or else LangGraph stops the good one with it
+        while ["good"] not in written:
+            assert time.monotonic() < deadline
+            at: Any = rt.saver.get_tuple(place)
+            written = [value for _, _, value in at.pending_writes]
+        broken(state)
+
     builder: StateGraph[Any] = StateGraph(Log)
-    for name, node in (calls.node("good"), calls.node("bad", broken)):
+    for name, node in (calls.node("good"), calls.node("bad", fail_after_good)):
         builder.add_node(name, node)
         builder.add_edge(START, name)
     builder.add_node(*calls.node("last"))
     builder.add_edge(["good", "bad"], "last")
     async with opened(url) as rt:
         rt.register(builder, name="g", retry=ONCE)
-        run = await rt.start("g", said("a"))
+        run = await rt.start("g", said("a"), thread_id="t")
         await rt.tick()
         broken.repair()
         await rt.retry(run.id)
@@ -890,7 +958,7 @@ async def test_a_fork_refuses_a_thread_and_a_checkpoint_that_do_not_fit(sqlite_u
         rt.register(chain(echo), name="g")
         old = await rt.start("g", said("a"), thread_id="t")
         await rt.tick()
-        with pytest.raises(ThreadBusy, match="'t'"):
+        with pytest.raises(BadArgument, match="'t' has runs already"):
             await rt.fork(old.id, thread_id="t")
         with pytest.raises(NotFound, match="nothing"):
             await rt.fork(old.id, at="nothing")

@@ -18,12 +18,13 @@ HOME = Path(perdure.__file__).parent
 # A module imports from the layers above its own, and from its own.
 LAYERS = [
     {"errors", "allowlist"},
+    {"names"},
     {"seal", "shapes", "kinds"},
     {"codec"},
     {"journal.op", "journal.probe", "journal.sql", "journal.migrate"},
     {"journal.commit", "journal.pool", "journal.log", "journal.sqlite", "journal.postgres"},
     {"journal"},
-    {"types", "box", "clock", "ids"},
+    {"types", "box", "clock", "ids", "schemas"},
     {"history"},
     {"runs", "waits", "schedules"},
     {"segment", "agent", "doctor"},

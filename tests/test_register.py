@@ -208,7 +208,7 @@ def test_a_second_graph_of_a_name_is_refused_and_the_first_stays(rt: TemporaryRu
 
 @pytest.mark.parametrize("timeout", [timedelta(0), timedelta(seconds=-1)], ids=["zero", "negative"])
 def test_a_timeout_that_is_always_up_is_refused(rt: TemporaryRuntime, timeout: timedelta) -> None:
-    with pytest.raises(BadArgument, match="must be positive"):
+    with pytest.raises(BadArgument, match="is less than"):
         rt.register(builder(), name="agent", timeout=timeout)
 
 
@@ -257,7 +257,7 @@ async def test_a_runtime_without_graphs_starts_runs_for_others_but_drives_none(u
     async with runtime(url) as front, runtime(url) as back:
         back.register(builder(), name="agent")
         run = await front.start("agent", {"log": []})
-        with pytest.raises(UnknownGraph, match="register"):
+        with pytest.raises(BadArgument, match="register"):
             await front.tick()
         await back.tick()
         assert (await front.get(run.id)).output == {"log": ["noted"]}
@@ -340,3 +340,15 @@ def test_what_comes_back_is_no_graph_that_could_be_nested_without_its_lease(
 ) -> None:
     bound: object = rt.register(builder(), name="agent")
     assert not isinstance(bound, Pregel)
+
+
+@pytest.mark.parametrize("retry", [5, {"attempts": 3}])
+def test_retry_is_a_policy_and_nothing_else(rt: TemporaryRuntime, retry: Any) -> None:
+    with pytest.raises(BadArgument, match=r"perdure\.Retry"):
+        rt.register(builder(), name="agent", retry=retry)
+
+
+@pytest.mark.parametrize("bad", [{"attempts": 0}, {"factor": 0.5}, {"first": timedelta(-1)}])
+def test_a_policy_that_means_nothing_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(BadArgument, match="at least 1"):
+        perdure.Retry(**bad)

@@ -36,6 +36,7 @@ _HOME = {
 }
 
 __all__ = sorted(_HOME)
+__version__ = "0.1.0"
 
 
 # Now, if LangGraph is here already: a subgraph may be compiled before a saver is made.

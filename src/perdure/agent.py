@@ -6,6 +6,7 @@ interrupts, to be resumed by `Command(resume=...)`, and nothing is recorded.
 
 from __future__ import annotations
 
+import contextlib
 import random as _random
 import uuid as _uuid
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.errors import BadArgument, Expired, NotInRun
+from perdure.names import check_text
+from perdure.schemas import check_schema
 from perdure.types import Kind, milliseconds, moment
 from perdure.waits import Question
 
@@ -58,7 +61,8 @@ def ask(
     """Ask a person, and wait for as long as it takes.
 
     `response_schema` (a Pydantic model, TypedDict, dataclass or JSON Schema) is what an answer must
-    fit to be accepted. After `expires` none is accepted any more: then this gives `default`, or
+    fit to be accepted; one that fits the schema and that the model still refuses is asked for
+    again. After `expires` none is accepted any more: then this gives `default`, or
     raises `Expired` if there is none.
     """
     if expires is None and default is not _NOTHING:
@@ -69,19 +73,27 @@ def ask(
 
         adapter = TypeAdapter[Any](response_schema)
         response_schema = adapter.json_schema()
+    elif response_schema is not None:
+        check_schema(response_schema)
     question = Question(Kind.HUMAN, expires_at=_deadline("expires", expires))
-    answer = _interrupt(value, question, response_schema)
-    if _is_time_up(answer):
-        if default is _NOTHING:
-            raise Expired("Nobody answered in time. Give ask() a default=, or catch this.")
-        return default
-    return answer if adapter is None else adapter.validate_python(answer)
+    while True:
+        answer = _interrupt(value, question, response_schema)
+        if _is_time_up(answer):
+            if default is _NOTHING:
+                raise Expired("Nobody answered in time. Give ask() a default=, or catch this.")
+            return default
+        if adapter is None:
+            return answer
+        # What the schema cannot say (a validator of the model) is only known here: ask again.
+        with contextlib.suppress(ValueError):
+            return adapter.validate_python(answer)
 
 
 def wait_for(name: str, *, timeout: timedelta | datetime | None = None, default: Any = None) -> Any:
     """Wait for a signal and give its value, or `default` when the time is up."""
     if not name or not isinstance(name, str):
         raise BadArgument(f"wait_for() takes the name of a signal, not {name!r}.")
+    check_text("name", name)
     question = Question(Kind.SIGNAL, name=name, expires_at=_deadline("timeout", timeout))
     value = _interrupt({"signal": name}, question)
     return default if _is_time_up(value) else value
@@ -118,10 +130,9 @@ def _config() -> dict[str, Any] | None:
 
 
 def _segment() -> Segment | None:
-    from perdure.segment import KEY
+    from perdure.segment import find
 
-    found: Segment | None = (_config() or {}).get(KEY)
-    return found
+    return find(_config() or {})
 
 
 def _read(segment: Segment, make: Callable[[], T]) -> T:
@@ -154,7 +165,9 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     from langgraph.types import interrupt
 
     if "__pregel_scratchpad" not in (_config() or {}):
-        raise NotInRun("This is for the nodes of a graph; here nothing could wait or be resumed.")
+        raise NotInRun(
+            "sleep(), ask() and wait_for() are for the nodes of a graph; nothing here could wait."
+        )
     try:
         return interrupt(value, response_schema=response_schema)
     except GraphInterrupt as raised:

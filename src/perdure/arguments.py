@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
-import jsonschema
-
-from perdure.checkpoint.ops import check_text
-from perdure.errors import BadAnswer, BadArgument
+from perdure.errors import BadArgument
+from perdure.names import check_text
 from perdure.types import Kind, State
-
-
-def check_answer(wait_id: str, schema: Mapping[str, Any], value: Any) -> None:
-    problems = [
-        f"{'.'.join(map(str, error.absolute_path)) or 'it'}: {error.message}"
-        for error in jsonschema.Draft202012Validator(schema).iter_errors(_as_json(value))
-    ]
-    if problems:
-        raise BadAnswer(wait_id, f"it does not fit the response_schema: {'; '.join(problems[:5])}.")
-
-
-def _as_json(value: Any) -> Any:
-    """A model, dataclass, date or tuple as JSON would have it: that is what a schema is about."""
-    from pydantic_core import to_jsonable_python
-
-    try:
-        return to_jsonable_python(value)
-    except ValueError:
-        return value
 
 
 def check_state(given: State | str) -> State:
@@ -50,6 +30,14 @@ def check_name(name: str, given: str) -> str:
     if not given:
         raise BadArgument(f"{name} must not be empty.")
     return check_text(name, given)
+
+
+def check_duration(name: str, given: timedelta, least: timedelta = timedelta(0)) -> timedelta:
+    if not isinstance(given, timedelta):
+        raise BadArgument(f"{name} is a timedelta, such as timedelta(seconds=5), not {given!r}.")
+    if given < least:
+        raise BadArgument(f"{name}={given} is less than {least}.")
+    return given
 
 
 def check_limit(limit: int) -> int:

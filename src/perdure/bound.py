@@ -20,7 +20,7 @@ from langgraph.types import Command, StateSnapshot
 
 from perdure import runs, waits
 from perdure.calls import Call, Gathered
-from perdure.driver import Drive, Driver, Raised, Returned, is_resume
+from perdure.driver import Drive, Driver, Raised, Returned, is_resume, open_setup
 from perdure.errors import (
     BadArgument,
     Error,
@@ -233,6 +233,8 @@ class BoundGraph:
     def _find(self, call: Call) -> Plan[RunRow]:
         if call.input is None or is_resume(call.input):
             under_way = yield from self._under_way(call.thread_id)
+            if under_way is not None and not self._is_mine(under_way):
+                raise ThreadBusy(call.thread_id, f"is of the graph {under_way.graph!r}")
             if under_way is not None and is_resume(call.input):
                 yield from self._answer(under_way, call)
             if under_way is not None:
@@ -259,8 +261,27 @@ class BoundGraph:
             if head.state == State.WAITING and not self._is_due(head):
                 made = change(accepted.thread_id, accepted.id, now)
                 yield runs.supersede(self._driver.box, made)
+            elif self._is_left_behind(head, 2 * now - until):
+                yield from self._clear_away(head, accepted)
             elif accepted.ready_at < (now + until) // 2:
                 yield runs.reserve(accepted, until)
+
+    def _is_left_behind(self, head: RunRow, since: int) -> bool:
+        """Whether a call died with its process, and for a whole lease nobody went on with it."""
+        dead = head.state == State.RUNNING and head.due_at is not None and head.due_at < since
+        if not dead or not self._is_mine(head):
+            return False
+        return bool(open_setup(self._driver.box, head).get("inline"))
+
+    def _clear_away(self, head: RunRow, by: RunRow) -> Plan[None]:
+        claimed = yield from self._claim(head)
+        if claimed is not None:
+            reason = f"its caller is gone, and run {by.id} is called for"
+            end = End(State.CANCELLED, "cancelled", {"by": by.id}, reason=reason)
+            yield from self._driver.let_go(claimed, end)
+
+    def _is_mine(self, row: RunRow) -> bool:
+        return (row.graph, row.version) == (self._graph.name, self._graph.version)
 
     def _withdraw(self, row: RunRow) -> Plan[None]:
         made = change(row.thread_id, row.id, self._driver.clock.now())
@@ -323,6 +344,8 @@ class BoundGraph:
     def _occupy(self, call: Call) -> Plan[tuple[Drive, bool]]:
         """A lease on a thread for something else than driving: on its waiting run, or a new one."""
         row = yield from self._under_way(call.thread_id)
+        if row is not None and not self._is_mine(row):
+            raise ThreadBusy(call.thread_id, f"is of the graph {row.graph!r}")
         rests = row is not None and row.state == State.WAITING and not self._is_due(row)
         claimed = None
         if row is not None and rests:

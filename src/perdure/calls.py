@@ -31,7 +31,7 @@ class Call:
 
     def setup(self) -> dict[str, Any]:
         """What a worker needs to go on with this call. What only this process has stays here."""
-        setup: dict[str, Any] = {}
+        setup: dict[str, Any] = {"inline": True}
         if self.input is not None:
             setup["input"] = self.input
         if self._context is not None:

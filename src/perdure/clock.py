@@ -46,8 +46,7 @@ class JournalClock:
 
     def agree(self) -> None:
         """Ask the database for the time."""
-        before = time.monotonic()
         there = self._journal.peek(journal_time())
-        after = time.monotonic()
-        self._offset = there / 1000 - (before + after) / 2
-        self._asked = after
+        here = time.monotonic()  # however long the answer took: late is right, early is not
+        self._offset = there / 1000 - here
+        self._asked = here

@@ -12,7 +12,9 @@ Crash points and what each leaves behind; the next claim finds it:
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +33,12 @@ from perdure.box import Box, where_run, where_wait
 from perdure.checkpoint.ops import Place
 from perdure.clock import Clock
 from perdure.errors import (
+    BadArgument,
     Damaged,
+    Error,
+    Expired,
     LeaseLost,
+    NotInRun,
     TooLarge,
     TypeNotAllowed,
     Unavailable,
@@ -48,12 +54,17 @@ from perdure.segment import KEY, Segment
 from perdure.types import Kind, State, moment
 from perdure.waits import Body, Question, WaitRow
 
+log = logging.getLogger("perdure")
+
 INLINE = 16 * 1024
 """Bytes of an output that is kept in the run's row; a larger one is read from its checkpoint."""
 BREAKPOINTS = ("interrupt_before", "interrupt_after")
 UNREADABLE = (Damaged, WrongKey, TypeNotAllowed)
 """What a person has to look at: trying again would give the same."""
 FINAL = (
+    BadArgument,
+    Expired,
+    NotInRun,
     Unserializable,
     TooLarge,
     GraphRecursionError,
@@ -130,15 +141,23 @@ class Driver:
             )
             return End(State.HELD, "held", {"reason": reason}, reason=reason)
         try:
-            setup = open_setup(self.box, row)
-            if row.n > 1 and not row.begun:
-                yield from self._undo(row.thread_id)
-            if row.begun:
-                held = yield from self._check_shape(row, graph)
-                if held is not None:
-                    return held
+            return (yield from self._prepare(row, graph, inline))
         except UNREADABLE as error:
-            return End(State.HELD, "held", {"reason": str(error)}, reason=str(error))
+            return self.unfit(error)
+
+    def unfit(self, error: Exception) -> End:
+        """The end of a segment that could not begin: a person has to look."""
+        reason = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+        return End(State.HELD, "held", {"reason": reason}, reason=reason)
+
+    def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | End]:
+        setup = open_setup(self.box, row)
+        if row.n > 1 and not row.begun:
+            yield from self._undo(row.thread_id)
+        if row.begun:
+            held = yield from self._check_shape(row, graph)
+            if held is not None:
+                return held
         segment = Segment(row, self.journal, self.box, self.clock)
         segment.durability = setup.get("durability") or self.saver.durability
         if row.fingerprint != graph.fingerprint:
@@ -282,20 +301,25 @@ class Driver:
         kept = yield runs.let_go(self.box, made, row.token, end, waited=waited)
         if not kept:
             return "lost"
+        _tell(row, end)
         return "released" if end.state is State.PENDING else end.state.value
 
     def _done(self, drive: Drive, outcome: Returned) -> Plan[End]:
         output = outcome.output
         if output is _FROM_CHECKPOINT:
             at = yield from self.latest(drive.row.thread_id)
-            output = None if at is None else drive.graph.output(at.checkpoint["channel_values"])
+            output = None if at is None else drive.graph.output(at)
         blob = close_output(self.box, drive.row, [output])
         if len(blob) > INLINE:
             at = yield from self.latest(drive.row.thread_id)
             if at is not None:
                 channels = drive.graph.pregel.output_channels
                 names = channels if isinstance(channels, str) else list(channels)
-                blob = close_output(self.box, drive.row, [at.checkpoint["id"], names])
+                stored = at.checkpoint["channel_values"]
+                rest = {}  # channels that hold nothing yet have a value, but none is stored
+                if isinstance(output, dict) and not isinstance(channels, str):
+                    rest = {name: output[name] for name in output if name not in stored}
+                blob = close_output(self.box, drive.row, [at.checkpoint["id"], names, rest])
         return End(State.DONE, "done", {}, output=blob)
 
     def after_breakpoint(self, drive: Drive) -> Plan[End | None]:
@@ -337,7 +361,10 @@ class Driver:
             attempts = max(0, attempts - 1)
             return End(State.PENDING, "released", {}, due_at=now, attempts=attempts)
         if isinstance(error, UNREADABLE):
-            return End(State.HELD, "held", {"reason": str(error)}, reason=str(error))
+            return self.unfit(error)
+        if isinstance(error, asyncio.CancelledError) and attempts < drive.graph.deaths:
+            # Its event loop was torn down, by another run perhaps.
+            return End(State.PENDING, "released", {}, due_at=now, attempts=attempts)
         return self.failed(drive, error)
 
     def failed(self, drive: Drive, error: BaseException) -> End:
@@ -389,6 +416,19 @@ def _printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+def _tell(row: RunRow, end: End) -> None:
+    """Say in the log what a person may have to look at."""
+    place = f"run {row.id} of {row.graph!r} on thread {row.thread_id!r}"
+    if end.state is State.HELD:
+        log.warning("%s is held: %s", place, end.reason)
+    elif end.kind == "failed":
+        told = f"{end.data['kind']}: {end.data['message']}"
+        if end.state is State.FAILED:
+            log.warning("%s failed: %s", place, told)
+        else:
+            log.warning("%s failed and is retried at %s: %s", place, end.data["retry_at"], told)
+
+
 def breakpoint_id(at: CheckpointTuple) -> str:
     return f"breakpoint:{at.checkpoint['id']}"
 
@@ -399,7 +439,7 @@ def open_setup(box: Box, row: RunRow) -> dict[str, Any]:
 
 
 def close_output(box: Box, row: RunRow, output: list[Any]) -> bytes:
-    """A run's output: [value], or [checkpoint, channels] where it can be read."""
+    """A run's output: [value], or [checkpoint, channels, the rest] where it can be read."""
     return box.close(output, where_run("output", row.id), "the output")
 
 
@@ -421,7 +461,7 @@ def _config(row: RunRow, setup: Mapping[str, Any], segment: Segment) -> Runnable
         **(given.pop("configurable", None) or {}),
         "thread_id": row.thread_id,
         "run_id": row.id,
-        KEY: segment,
+        KEY: segment.name,
     }
     config: dict[str, Any] = {
         **given,
@@ -438,7 +478,7 @@ def _place_config(drive: Drive, wait: WaitRow) -> RunnableConfig:
             "thread_id": wait.thread_id,
             "checkpoint_ns": wait.ns,
             "checkpoint_id": wait.checkpoint_id,
-            KEY: drive.segment,
+            KEY: drive.segment.name,
         }
     }
 
@@ -449,7 +489,7 @@ def _changed(name: str, ns: str, lost: list[str], old: Any, new: Any) -> End:
     reason = (
         f"the graph {name!r} changed{where}: the run would go on at {', '.join(map(repr, lost))}, "
         f"which it can no longer reach (nodes removed: {', '.join(gone) or 'none'}; added: "
-        f"{', '.join(came) or 'none'}). Bring the node back, or fork the run, and retry it"
+        f"{', '.join(came) or 'none'}). Bring the node back and retry the run, or fork it"
     )
     data = {"reason": reason, "lost": lost, "removed": gone, "added": came}
     return End(State.HELD, "held", data, reason=reason)

@@ -131,7 +131,7 @@ class NotFound(Error):
     """There is no such run, wait or schedule in this journal."""
 
     def __init__(self, what: str, id: str) -> None:
-        super().__init__(f"There is no {what} {id!r} in this journal; it may have been pruned.")
+        super().__init__(f"There is no {what} {id!r} in this journal, or no longer.")
         self.what, self.id = what, id
 
 
@@ -140,8 +140,8 @@ class ThreadBusy(Error):
 
     def __init__(self, thread_id: str, why: str) -> None:
         super().__init__(
-            f"Thread {thread_id!r} has a run that {why}. Wait for it, cancel it, or start with "
-            "another multitask_strategy."
+            f"Thread {thread_id!r} has a run that {why}. Wait for it, resume or retry it, cancel "
+            "it, or start with another multitask_strategy."
         )
         self.thread_id = thread_id
 

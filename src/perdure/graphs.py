@@ -14,14 +14,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from langgraph._internal._serde import build_serde_allowlist
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import TASKS
+from langgraph.errors import EmptyChannelError
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
+from langgraph.pregel._checkpoint import channels_from_checkpoint
+from langgraph.pregel._io import read_channels
 from langgraph.pregel.protocol import PregelProtocol
 
 from perdure.errors import BadArgument, NotDurable
@@ -48,6 +51,11 @@ class Graph:
     def key(self) -> str:
         return f"{self.name}@{self.version}"
 
+    @property
+    def title(self) -> str:
+        """Its name, and its version if it has one."""
+        return self.key if self.version else self.name
+
     @functools.cached_property
     def stops(self) -> bool:
         """Whether it, or a graph inside it, was compiled with breakpoints."""
@@ -67,12 +75,16 @@ class Graph:
         inner = [graph for _, graph in self.pregel.get_subgraphs(recurse=True)]
         return "async" if any(getattr(one, "checkpointer", 0) is False for one in inner) else "sync"
 
-    def output(self, values: Mapping[str, Any]) -> Any:
-        """What the graph returns when its channels hold these values."""
-        wanted = self.pregel.output_channels
-        if isinstance(wanted, str):
-            return values.get(wanted)
-        return {channel: values[channel] for channel in wanted if channel in values}
+    def output(self, at: CheckpointTuple) -> Any:
+        """What the graph returns at this checkpoint."""
+        saver = cast(Saver, self.pregel.checkpointer)
+        channels, _ = channels_from_checkpoint(
+            self.pregel.channels, at.checkpoint, saver=saver, config=at.config
+        )
+        try:
+            return read_channels(channels, self.pregel.output_channels)
+        except EmptyChannelError:
+            return None
 
 
 def bind(

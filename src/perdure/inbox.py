@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from perdure import waits
-from perdure.arguments import check_answer, check_name
+from perdure.arguments import check_name
 from perdure.box import Box
-from perdure.checkpoint.ops import check_text
 from perdure.clock import Clock
 from perdure.errors import (
     AlreadyAnswered,
@@ -19,6 +18,8 @@ from perdure.errors import (
 )
 from perdure.ids import new_id
 from perdure.journal import Plan
+from perdure.names import check_text
+from perdure.schemas import check_answer
 from perdure.types import Kind, Wait, maybe_moment, milliseconds
 from perdure.waits import WaitRow
 

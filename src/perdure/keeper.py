@@ -151,8 +151,9 @@ class Keeper:
         fresh = time.monotonic() - self._lease / 2
         alive = [hold for hold in holds if hold.pulse is None or hold.pulse.at > fresh]
         kept_until = time.monotonic() + self._lease
-        journal.do(runs.renew(self.worker, self.until(), [hold.run_id for hold in alive]))
-        found = {lease.run_id: lease for lease in journal.do(runs.leases(self.worker))}
+        # Past the queue: however long a commit takes, leases are kept.
+        journal.apart(runs.renew(self.worker, self.until(), [hold.run_id for hold in alive]))
+        found = {lease.run_id: lease for lease in journal.peek(runs.leases(self.worker))}
         for hold in holds:
             if hold.key not in self._holds or hold.drive.segment.closing:
                 continue

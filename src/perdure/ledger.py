@@ -5,7 +5,8 @@ A plan has no colour: the runtime awaits it, and a caller of a bound graph may b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,6 +24,8 @@ from perdure.journal import Op, Plan
 from perdure.runs import RunRow
 from perdure.saver import Saver
 from perdure.types import Event, Run, RunError, State, maybe_moment, milliseconds, moment
+
+log = logging.getLogger("perdure")
 
 GRACE = timedelta(seconds=10)
 PAGE = 100
@@ -134,7 +137,7 @@ class Ledger:
         kept = self._box.open(row.output, where_run("output", row.id))
         if len(kept) == 1:
             return kept[0]
-        checkpoint_id, channels = kept
+        checkpoint_id, channels, rest = kept
         place = Place(row.thread_id, "", checkpoint_id)
         at = yield from self._saver.reader.get_tuple(place, False)
         if at is None:
@@ -142,7 +145,7 @@ class Ledger:
         values = at.checkpoint["channel_values"]
         if isinstance(channels, str):
             return values.get(channels)
-        return {channel: values[channel] for channel in channels if channel in values}
+        return rest | {channel: values[channel] for channel in channels if channel in values}
 
     def events(self, run_id: str, after: int, limit: int | None) -> Plan[list[Event]]:
         row = yield from self.find(run_id)
@@ -202,8 +205,8 @@ class Ledger:
             size = PAGE if limit is None else min(PAGE, limit - count)
             found = yield runs.old(states, before, size)
             for thread_id, run_id in found:
-                if (yield runs.delete(thread_id, run_id)) == 0:
-                    yield from self._saver.pruner.delete_thread(thread_id)
+                yield runs.delete(thread_id, run_id)
+                self._saver.pruner.forget(thread_id)
             count += len(found)
             if len(found) < size:
                 break
@@ -232,11 +235,17 @@ class Ledger:
             body=body,
         )
 
-    def fire(self) -> Plan[int]:
-        """Start what schedules have due, and tell how many runs that were."""
+    def fire(self, graphs: Collection[str]) -> Plan[int]:
+        """Start what schedules of these graphs have due, and tell how many runs that were."""
         now, started = self._clock.now(), 0
         for row in (yield schedules.due(now)):
-            setup = self._box.open(row.body, where_schedule(row.name))
+            if row.graph not in graphs:
+                continue  # another application's, with other types and keys
+            try:
+                setup = self._box.open(row.body, where_schedule(row.name))
+            except UNREADABLE as error:
+                log.warning("the schedule %r cannot be started: %s", row.name, error)
+                continue
             graph = (row.graph, setup.pop("version"))
             due, following = schedules.due_slots(row, now)
             for slot in due:

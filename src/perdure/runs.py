@@ -109,7 +109,8 @@ def start(
     if strategy in ("interrupt", "rollback"):
         statements.append(Statement("next_of_thread", params))  # if not all before it was stopped
     statements.append(Statement("find_run", params))
-    return Op("start", statements, _first, write=True, key=Statement("find_run", params))
+    key_found = Statement("find_run", params)
+    return Op("start", statements, _first, write=True, key=key_found, proof=made.key)
 
 
 def stop_thread(
@@ -244,6 +245,16 @@ def next_due() -> Op[int | None]:
         "next_due",
         [Statement("next_due", {})],
         lambda rows: int(rows[0][0][0]) if rows[0] else None,
+    )
+
+
+def strangers_due(now: int, graphs: Iterable[str]) -> Op[list[str]]:
+    """Graphs that have something due, but are not these."""
+    params = {"now": now, "names": json.dumps(sorted(graphs))}
+    return Op(
+        "strangers_due",
+        [Statement("strangers_due", params)],
+        lambda rows: [f"{graph}@{version}".removesuffix("@") for graph, version in rows[0]],
     )
 
 
@@ -440,17 +451,11 @@ def old(states: Iterable[str], before: int, count: int) -> Op[list[tuple[str, st
     )
 
 
-def delete(thread_id: str, run_id: str) -> Op[int]:
-    """Delete an ended run and all that belongs to it. Tells how many its thread has left."""
+def delete(thread_id: str, run_id: str) -> Op[None]:
+    """Delete an ended run, all that belongs to it, and the state of a thread without runs."""
     params = {"thread_id": thread_id, "id": run_id}
-    names = ("events", "reads", "signals", "waits")
-    return Op(
-        "delete_run",
-        [
-            *[Statement(f"delete_run_{name}", params) for name in names],
-            Statement("delete_run", params),
-            Statement("count_runs_of_thread", params),
-        ],
-        lambda rows: int(rows[-1][0][0]) if rows and rows[-1] else -1,
-        write=True,
-    )
+    names = ["lock_thread", "delete_run"]
+    names += [f"delete_run_{what}" for what in ("events", "reads", "signals", "waits")]
+    names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
+    statements = [Statement(name, params) for name in names]
+    return Op("delete_run", statements, lambda rows: None, write=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
+import re
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -19,26 +21,28 @@ from weakref import WeakSet
 
 from perdure import runs, schedules
 from perdure.arguments import (
+    check_duration,
     check_kind,
     check_limit,
     check_name,
     check_state,
 )
 from perdure.bound import BoundGraph
-from perdure.checkpoint.ops import check_text
 from perdure.clock import Clock, JournalClock
 from perdure.driver import Driver, open_setup
 from perdure.errors import (
     BadArgument,
+    Closed,
     NotFound,
-    ThreadBusy,
     UnknownGraph,
+    WrongState,
 )
 from perdure.graphs import Graph, bind
 from perdure.inbox import Inbox
 from perdure.journal import Journal, Plan
 from perdure.keeper import Keeper
 from perdure.ledger import GRACE, PAGE, Ledger, make_setup
+from perdure.names import check_text
 from perdure.runs import RunRow
 from perdure.saver import Saver
 from perdure.types import (
@@ -83,9 +87,9 @@ class Runtime:
         lease: timedelta = timedelta(seconds=3),
         clock: Clock | None = None,
     ) -> None:
-        if lease < timedelta(seconds=0.2):
-            raise BadArgument(f"lease={lease}: a lease under 0.2 s would be lost all the time.")
+        check_duration("lease", lease, timedelta(seconds=0.2))  # a shorter one is always lost
         self._saver = Saver(url, durability, allow=allow, keys=keys, max_bytes=max_bytes)
+        self._url = url
         self._lease, self._given_clock = lease.total_seconds(), clock
         self._graphs: dict[str, Graph] = {}
         self._newest: dict[str, Graph] = {}
@@ -105,6 +109,15 @@ class Runtime:
     @property
     def journal(self) -> Journal:
         return self._saver.journal
+
+    @property
+    def url(self) -> str:
+        """Where the journal is, without its password."""
+        url = self._url or os.environ.get("PERDURE_URL", "")
+        return re.sub(r"(?<=://)([^:/@]*):[^@]*@", r"\1:***@", url)
+
+    def __repr__(self) -> str:
+        return f"<perdure.Runtime {self.url} of {', '.join(self.graphs) or 'no graphs'}>"
 
     @property
     def _driver(self) -> Driver:
@@ -134,7 +147,7 @@ class Runtime:
     def blocking(self) -> Blocking:
         """The same methods for callers without an event loop."""
         with self._opening:
-            if self._blocking is None:
+            if self._blocking is None or self._blocking.pid != os.getpid():
                 self._blocking = Blocking(self)
             return self._blocking
 
@@ -192,8 +205,9 @@ class Runtime:
         died with it, the later ones driving nothing else, a run is held. Runs keep the `version`
         they were started with, and only a runtime that registered it drives them.
         """
-        if timeout <= timedelta(0):
-            raise BadArgument(f"timeout={timeout} must be positive.")
+        check_duration("timeout", timeout, timedelta(milliseconds=1))
+        if retry is not None and not isinstance(retry, Retry):
+            raise BadArgument(f"retry is a perdure.Retry(attempts=...), not {retry!r}.")
         if deaths < 3:
             raise BadArgument(
                 f"deaths={deaths}: at least 3, as the first two may have been the work of another "
@@ -231,7 +245,8 @@ class Runtime:
             return name, version
         if version is None and name in self._newest:
             return name, self._newest[name].version
-        raise UnknownGraph(name if version is None else f"{name}@{version}", sorted(self._graphs))
+        known = [graph.title for graph in self._graphs.values()]
+        raise UnknownGraph(name if version is None else f"{name}@{version}", sorted(known))
 
     # -- runs
 
@@ -269,7 +284,7 @@ class Runtime:
             check_name("key", key)
         if thread_id is None:
             thread_id = str(
-                uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, f"{name}/{key}")
+                uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, json.dumps([name, key]))
             )
         setup = make_setup(
             input=input, metadata=metadata, tags=tags, context=context, config=config
@@ -302,6 +317,17 @@ class Runtime:
     async def get(self, run_id: str) -> Run:
         """A run as it is now."""
         return await self.journal.arun(self._ledger.get(run_id))
+
+    async def join(self, run_id: str, *, timeout: timedelta | None = None) -> Run:
+        """Wait until a run has ended, whoever drives it. Raises `TimeoutError` after `timeout`."""
+        if timeout is not None:
+            check_duration("timeout", timeout)
+        pause = 0.02
+        async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+            while not (run := await self.get(run_id)).ended:
+                await asyncio.sleep(pause)
+                pause = min(0.5, pause * 1.5)
+        return run
 
     async def runs(
         self,
@@ -436,12 +462,14 @@ class Runtime:
         if await self.journal.ado(
             runs.page(thread_id=target, state=None, graph=None, before=None, count=1)
         ):
-            raise ThreadBusy(target, "was there before; fork to a new thread")
+            raise BadArgument(f"Thread {target!r} has runs already; fork to a new thread.")
         source = {"configurable": {"thread_id": row.thread_id}}
         if at is not None:
             source["configurable"]["checkpoint_id"] = at
         if await self._saver.aget_tuple(source) is None:  # type: ignore[arg-type]
-            raise NotFound("checkpoint", at or f"of thread {row.thread_id}")
+            if at is None:
+                raise WrongState(run_id, row.state, "be forked", "it has no checkpoint yet.")
+            raise NotFound("checkpoint", at)
         await self._saver.acopy_thread(row.thread_id, target)
         place = {"configurable": {**source["configurable"], "thread_id": target}}
         if update is None and as_node is None:
@@ -468,6 +496,7 @@ class Runtime:
         wanted = [check_state(state) for state in states]
         if not set(wanted) <= ENDED:
             raise BadArgument("Only runs that ended can be pruned: done, failed, cancelled.")
+        check_duration("older_than", older_than)
         return await self.journal.arun(self._ledger.prune(older_than, wanted, limit))
 
     # -- schedules
@@ -514,23 +543,29 @@ class Runtime:
         await self.journal.ado(schedules.delete(name))
 
     async def _fire(self) -> int:
-        return await self.journal.arun(self._ledger.fire())
+        return await self.journal.arun(self._ledger.fire(self._newest))
 
     # -- driving
 
     async def work(
-        self, *, concurrency: int = 50, until_idle: bool = False, grace: timedelta = GRACE
+        self,
+        *,
+        concurrency: int = 50,
+        until_idle: bool = False,
+        grace: timedelta = GRACE,
+        signals: bool = True,
     ) -> Counts:
         """Drive what is due until told to stop: by SIGTERM, SIGINT or cancellation.
 
         Then nothing more is claimed, and what is driven stops at its next step, or is given back
-        after `grace`. With `until_idle` it stops when nothing is due.
+        after `grace`. With `until_idle` it stops when nothing is due. An application with signal
+        handlers of its own passes `signals=False`, and cancels the task.
         """
         return await self._drive(
             concurrency=concurrency,
             until_idle=until_idle,
-            grace=grace.total_seconds(),
-            handle_signals=True,
+            grace=check_duration("grace", grace).total_seconds(),
+            handle_signals=signals,
         )
 
     async def tick(
@@ -540,6 +575,7 @@ class Runtime:
         budget: timedelta | None = None,
         concurrency: int = 10,
         grace: timedelta = GRACE,
+        signals: bool = False,
     ) -> Counts:
         """Drive what is due, at most `limit` segments, then return: for a cron.
 
@@ -549,15 +585,15 @@ class Runtime:
         return await self._drive(
             concurrency=concurrency,
             limit=check_limit(limit),
-            budget=None if budget is None else budget.total_seconds(),
+            budget=None if budget is None else check_duration("budget", budget).total_seconds(),
             until_idle=True,
-            grace=grace.total_seconds(),
-            handle_signals=False,
+            grace=check_duration("grace", grace).total_seconds(),
+            handle_signals=signals,
         )
 
     async def _drive(self, *, handle_signals: bool, **bounds: Any) -> Counts:
         if not self._graphs:
-            raise UnknownGraph("(any)", [])
+            raise BadArgument("This runtime has no graph to drive: call register() first.")
         if bounds["concurrency"] < 1:
             raise BadArgument("concurrency is at least 1.")
         driver = await asyncio.to_thread(lambda: self._driver)
@@ -589,6 +625,7 @@ class Blocking:
 
     start = _blocking(Runtime.start)
     get = _blocking(Runtime.get)
+    join = _blocking(Runtime.join)
     runs = _blocking(Runtime.runs)
     events = _blocking(Runtime.events)
     waits = _blocking(Runtime.waits)
@@ -608,6 +645,7 @@ class Blocking:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self.pid = os.getpid()
         self._calls: WeakSet[Coroutine[Any, Any, Any]] = WeakSet()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -617,6 +655,9 @@ class Blocking:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         self._calls.add(work)
+        if self._loop.is_closed():
+            work.close()
+            raise Closed("This runtime is closed; make a new one, or keep it open for longer.")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -49,15 +49,15 @@ from perdure.checkpoint.config import (
     texts,
 )
 from perdure.checkpoint.lanes import Lanes
-from perdure.checkpoint.ops import check_text
 from perdure.checkpoint.prune import Pruner
 from perdure.checkpoint.read import Reader, Search
 from perdure.checkpoint.rows import Rows
 from perdure.checkpoint.write import Writer
 from perdure.codec import Codec
-from perdure.errors import BadURL, Error
+from perdure.errors import BadArgument, BadURL, Error
 from perdure.journal import Journal, Plan, connect
 from perdure.journal.commit import Ticket
+from perdure.names import check_text
 from perdure.seal import AesGcm, Checksum
 from perdure.types import Durability
 
@@ -89,7 +89,7 @@ class Saver(BaseCheckpointSaver[int]):
         journal: Journal | None = None,
     ) -> None:
         if durability not in ("auto", "sync", "async", "exit"):
-            raise Error(f"durability={durability!r}: use 'auto', 'sync', 'async' or 'exit'.")
+            raise BadArgument(f"durability={durability!r}: use 'auto', 'sync', 'async' or 'exit'.")
         if url is not None and journal is not None:
             raise BadURL("Give the saver a url or a journal, not both.")
         self.durability = durability

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from perdure.errors import Damaged, Error, WrongKey
+from perdure.errors import BadArgument, Damaged, Error, WrongKey
 
 
 class Seal(Protocol):
@@ -49,8 +49,8 @@ class AesGcm:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError as error:
             raise Error("Encryption needs the extra: pip install 'perdure[encryption]'") from error
-        if not keys:
-            raise Error("keys={} has no key; pass {id: 16, 24 or 32 random bytes}")
+        if not keys or not isinstance(keys, Mapping):
+            raise BadArgument("keys={} has no key; pass {id: 16, 24 or 32 random bytes}")
         given: Mapping[Any, Any] = keys
         for key_id, key in given.items():
             if not isinstance(key, bytes) or len(key) not in (16, 24, 32):

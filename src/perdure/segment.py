@@ -1,7 +1,7 @@
 """One stretch of a run in this process: its lease, and what its driver learns on the way.
 
-It travels in LangGraph's config, so that it reaches every write of the run, in subgraphs too; each
-write carries the lease's token and is refused when another worker has the run by then.
+Its name travels in LangGraph's config, so that it reaches every write of the run, in subgraphs too;
+each write carries the lease's token and is refused when another worker has the run by then.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol
+from weakref import WeakValueDictionary
 
 from perdure import waits
 from perdure.box import Box, where_read
@@ -24,7 +25,19 @@ from perdure.types import Durability, Kind, milliseconds
 from perdure.waits import Body, Question
 
 KEY = "__perdure"
-"""Where a segment is in `config["configurable"]`."""
+"""Where a segment is named in `config["configurable"]`."""
+_SEGMENTS: WeakValueDictionary[str, Segment] = WeakValueDictionary()
+
+
+def find(configurable: Mapping[str, Any]) -> Segment | None:
+    """The segment a call belongs to. Raises `LeaseLost` if its driver was given up long ago."""
+    name = configurable.get(KEY)
+    if name is None:
+        return None
+    segment = _SEGMENTS.get(name)
+    if segment is None:
+        raise LeaseLost(str(name).partition("/")[0])
+    return segment
 
 
 class Interrupt(Protocol):
@@ -40,6 +53,8 @@ class Segment:
 
     def __init__(self, row: RunRow, journal: Journal, box: Box, clock: Clock) -> None:
         self.row, self.clock = row, clock
+        self.name = f"{row.id}/{row.token}"
+        _SEGMENTS[self.name] = self
         self._journal, self._box = journal, box
         self.durability: Durability = "auto"
         self.lost = False

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal
 
+from perdure.errors import BadArgument
+
 Durability = Literal["auto", "sync", "async", "exit"]
 Strategy = Literal["enqueue", "reject", "interrupt", "rollback"]
 
@@ -144,6 +146,12 @@ class Retry:
     first: timedelta = timedelta(seconds=1)
     factor: float = 2.0
     longest: timedelta = timedelta(minutes=5)
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.factor < 1 or min(self.first, self.longest) < timedelta(0):
+            raise BadArgument(
+                f"{self}: attempts and factor are at least 1, and no time is negative."
+            )
 
     def pause(self, attempts: int) -> timedelta:
         """How long to wait after that many attempts."""

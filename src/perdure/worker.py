@@ -20,7 +20,7 @@ from typing import Any
 from perdure import runs
 from perdure.clock import Clock
 from perdure.driver import Drive, Driver, Raised, Returned
-from perdure.errors import Error, LeaseLost, Unavailable
+from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.graphs import Graph
 from perdure.journal import Refused
 from perdure.keeper import Hold, Keeper, Pulse
@@ -78,7 +78,8 @@ class Worker:
         self._holds: set[Hold] = set()
         self._draining = False
         self._pulse = Pulse()
-        self._fired = self._looked = float("-inf")
+        self._fired = self._looked = self._asked_around = float("-inf")
+        self._strangers: set[str] = set()
         self._next = POLL
         self._alone: _Alone | None = None
         self._crowded = False
@@ -132,6 +133,8 @@ class Worker:
             self._loop.remove_signal_handler(number)
             signal.signal(number, before[number])
             self.drain()
+            if callable(before[number]) and before[number] is not signal.default_int_handler:
+                before[number](number, None)  # the application has its own way to stop
 
         for number in (signal.SIGTERM, signal.SIGINT):
             before[number] = signal.getsignal(number)
@@ -151,8 +154,8 @@ class Worker:
             try:
                 await self._fire_schedules()
                 claimed = await self._claim()
-            except Unavailable as error:
-                log.warning("The journal cannot be reached: %s", error)
+            except (Unavailable, WriteLost) as error:
+                log.warning("The journal is in trouble: %s", error)
                 claimed = 0
                 await asyncio.sleep(1.0)
             if self._is_over(claimed):
@@ -187,7 +190,19 @@ class Worker:
         claimed = await self._take(now, free)
         if not claimed and not self._tasks:
             claimed = await self._take(now, 1, suspect=True)
+        if not claimed:
+            await self._name_strangers(now)
         return claimed
+
+    async def _name_strangers(self, now: int) -> None:
+        """Say once of which graphs runs are due that this worker does not know."""
+        if time.monotonic() - self._asked_around < 10.0:
+            return
+        self._asked_around = time.monotonic()
+        for name in await self._driver.journal.ado(runs.strangers_due(now, self._graphs)):
+            if name not in self._strangers:
+                self._strangers.add(name)
+                log.warning("runs of %r are due, which is not registered in this worker", name)
 
     async def _take(self, now: int, count: int, *, suspect: bool = False) -> int:
         op = runs.claim(
@@ -214,7 +229,9 @@ class Worker:
         if time.monotonic() - self._looked >= 1.0:
             self._looked = time.monotonic()
             since = await self._driver.journal.ado(runs.suspect_due(now, self._graphs))
-            self._crowded = since is not None and now - since > PATIENCE
+            # Not for ever: what is driven here may take hours. Each minute there is a chance.
+            late = None if since is None else (now - since) % 60_000
+            self._crowded = late is not None and PATIENCE < late < 3 * PATIENCE
         return self._crowded and bool(self._tasks)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
@@ -269,7 +286,12 @@ class Worker:
     async def _segment(self, row: RunRow) -> str:
         journal = self._driver.journal
         graph = self._graphs[f"{row.graph}@{row.version}"]
-        begun = await journal.arun(self._driver.begin(row, graph))
+        try:
+            begun = await journal.arun(self._driver.begin(row, graph))
+        except (Unavailable, Refused):
+            raise
+        except Exception as error:
+            begun = self._driver.unfit(error)
         if isinstance(begun, End):
             return await journal.arun(self._driver.let_go(row, begun))
         ended: asyncio.Future[str] = self._loop.create_future()

@@ -9,10 +9,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
 from langgraph.checkpoint.serde.types import TASKS
 
-from perdure.checkpoint.ops import Place, check_text
+from perdure.checkpoint.ops import Place
 from perdure.checkpoint.read import configurable
 from perdure.errors import Error
-from perdure.segment import KEY, Segment
+from perdure.names import check_text
+from perdure.segment import Segment, find
 
 
 def place_of(config: RunnableConfig) -> Place:
@@ -56,8 +57,7 @@ def hands_back(checkpoint: Checkpoint) -> bool:
 
 def segment_of(config: RunnableConfig) -> Segment | None:
     """The stretch of a run this call belongs to, if the runtime drives it."""
-    found: Segment | None = config["configurable"].get(KEY)
-    return found
+    return find(config["configurable"])
 
 
 def is_untouched(config: RunnableConfig) -> bool:

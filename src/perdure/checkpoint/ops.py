@@ -7,31 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from perdure.checkpoint.cells import Ref
-from perdure.errors import Error, Unserializable
 from perdure.journal import Op, Row, Statement
 
 LAST = "\U0010ffff"
 """Sorts after every checkpoint id."""
-
-
-LONGEST = {"thread_id": 1024, "checkpoint_ns": 1024}
-"""Bytes of names. They are keys, and PostgreSQL's index takes 2,700 bytes of them together."""
-
-
-def check_text(name: str, text: str) -> str:
-    """Refuse a name that one of the databases cannot hold."""
-    if not isinstance(text, str):
-        raise Error(f"{name} must be a str, not {type(text).__name__}.")
-    longest = LONGEST.get(name, 256)
-    if "\x00" in text:
-        raise Unserializable(f"{name} {text!r}", "it has a NUL character")
-    try:
-        size = len(text) if text.isascii() else len(text.encode())
-    except UnicodeEncodeError:
-        raise Unserializable(f"{name} {text!r}", "it has a lone surrogate") from None
-    if size > longest:
-        raise Unserializable(f"{name} {text[:60]!r}…", f"it is over {longest} bytes long")
-    return text
 
 
 class Place(NamedTuple):

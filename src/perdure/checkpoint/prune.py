@@ -30,6 +30,10 @@ class Pruner:
     def __init__(self, rows: Rows, lanes: Lanes) -> None:
         self._rows, self._lanes = rows, lanes
 
+    def forget(self, thread_id: str) -> None:
+        """What this process remembers of a thread may be gone."""
+        self._lanes.forget(thread_id)
+
     def delete_thread(self, thread_id: str) -> Plan[None]:
         yield ops.delete_thread(thread_id)
         self._lanes.forget(thread_id)
@@ -169,7 +173,7 @@ class Pruner:
                 beside_state(parent_id, run_id, step, refs),
             ),
         }
-        return Statement("insert_checkpoint", params)
+        return Statement("insert_checkpoint", {**params, "lease_of": None})
 
     def _moved(self, sealed: bytes, source: str, target: str, beside: str = "") -> bytes:
         """A blob sealed anew: a seal is bound to its row's own key."""

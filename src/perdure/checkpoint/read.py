@@ -23,7 +23,7 @@ from langgraph.checkpoint.serde.types import TASKS
 from perdure.checkpoint import cells, ops
 from perdure.checkpoint.cells import Cell, Ref
 from perdure.checkpoint.lanes import Lanes, Tip
-from perdure.checkpoint.ops import LAST, CheckpointRow, Place, WritesRow, check_text
+from perdure.checkpoint.ops import LAST, CheckpointRow, Place, WritesRow
 from perdure.checkpoint.rows import (
     Rows,
     State,
@@ -33,6 +33,7 @@ from perdure.checkpoint.rows import (
 )
 from perdure.errors import Damaged, Error
 from perdure.journal import Plan
+from perdure.names import check_text
 
 T = TypeVar("T")
 PAGE = 32

@@ -30,7 +30,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
 from perdure.checkpoint import cells
 from perdure.checkpoint.cells import Cell, Ref
 from perdure.checkpoint.lanes import Lanes, Part, Tip, Writes
-from perdure.checkpoint.ops import Place, check_text
+from perdure.checkpoint.ops import Place
 from perdure.checkpoint.rows import (
     Rows,
     beside_state,
@@ -41,6 +41,7 @@ from perdure.checkpoint.rows import (
 from perdure.errors import TooLarge
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.commit import Ticket
+from perdure.names import check_text
 from perdure.segment import Segment
 
 ARRIVAL = 2.0
@@ -165,6 +166,7 @@ class Writer:
             "run_id": run_id,
             "base": None if tip is None else tip.id,
             "base_step": None if tip is None else tip.step,
+            "lease_of": None if segment is None else segment.row.id,
             "created_at": time.time_ns() // 1_000_000,
             "refs": refs,
             "state": state,

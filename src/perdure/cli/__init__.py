@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perdure import doctor
+from perdure import __version__, doctor
 from perdure.errors import BadArgument, Error
 from perdure.journal import connect
 
@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="perdure", description="Durable runs of LangGraph agents."
     )
+    parser.add_argument("--version", action="version", version=f"perdure {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     worker = commands.add_parser("worker", help="drive runs until told to stop")
@@ -75,7 +76,8 @@ def _worker(arguments: argparse.Namespace) -> int:
 
     async def work() -> None:
         async with runtime:
-            log.info("working on %s", ", ".join(sorted(runtime.graphs)) or "nothing")
+            graphs = ", ".join(sorted(runtime.graphs)) or "nothing"
+            log.info("working on %s at %s", graphs, runtime.url)
             counts = await runtime.work(
                 concurrency=arguments.concurrency,
                 until_idle=arguments.until_idle,
@@ -94,7 +96,10 @@ def _tick(arguments: argparse.Namespace) -> int:
     async def tick() -> None:
         async with runtime:
             counts = await runtime.tick(
-                arguments.limit, budget=budget, concurrency=arguments.concurrency
+                arguments.limit,
+                budget=budget,
+                concurrency=arguments.concurrency,
+                signals=True,
             )
             print(json.dumps(asdict(counts)))
 
@@ -130,6 +135,8 @@ def load(place: str) -> Runtime:
     module, _, name = place.partition(":")
     if not module or not name:
         raise BadArgument(f"{place!r} names no runtime: use module:name, such as agents:runtime.")
+    if module.endswith(".py"):
+        raise BadArgument(f"{place!r}: name the module without .py, as {module[:-3]}:{name}.")
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = importlib.import_module(module)
@@ -138,7 +145,9 @@ def load(place: str) -> Runtime:
             raise
         raise BadArgument(f"There is no module {module!r} in {Path.cwd()}.") from error
     for part in name.split("."):
-        found = getattr(found, part, None)
+        if not hasattr(found, part):
+            raise BadArgument(f"The module {module!r} has no {name!r}.")
+        found = getattr(found, part)
     if not isinstance(found, Runtime):
         raise BadArgument(f"{place} is no perdure.Runtime but {found!r}.")
     return found

@@ -106,9 +106,11 @@ class Committer:
     def _send_and_settle(self, batch: list[Ticket[Any]]) -> list[Results]:
         """Commit a batch; when the reply is lost, find out by our own key, or run it again."""
         lost: Exception | None = None
-        for _attempt in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             try:
-                return self._send(batch)
+                results = self._send(batch)
+                # The one before may have been committed after all, behind our back.
+                return self._check_results(batch, results) if attempt else results
             except Ambiguous as error:
                 lost = error
             try:
@@ -138,14 +140,22 @@ class Committer:
         return results
 
     def _is_committed(self, batch: list[Ticket[Any]]) -> bool:
-        """A batch is committed whole or not at all, so one key decides for all of it.
+        """A batch is committed whole or not at all, so any trace of one of its operations decides.
 
-        It must be the key of an operation that was in no other commit before.
+        It must be one that was in no other commit before.
         """
-        for ticket in batch:
-            if ticket.op.key is not None and not ticket.doubtful:
-                return bool(self._backend.read([ticket.op.key])[0])
-        return False
+        traces = [ticket.op.proof or ticket.op.key for ticket in batch if not ticket.doubtful]
+        wanted = [trace for trace in traces if trace is not None]
+        return any(self._backend.read(wanted)) if wanted else False
+
+    def _check_results(self, batch: list[Ticket[Any]], sent: list[Results]) -> list[Results]:
+        """The results of a batch that was sent twice: of what left a trace, what that says."""
+        results = []
+        for ticket, rows in zip(batch, sent, strict=True):
+            trace = ticket.op.proof or ticket.op.key
+            found = trace is not None and bool(self._backend.read([trace])[0])
+            results.append(self._results_again(ticket) if found else rows)
+        return results
 
     def _results_again(self, ticket: Ticket[Any]) -> Results:
         """The rows of an operation that is committed but whose reply was lost."""

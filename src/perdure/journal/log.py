@@ -24,7 +24,7 @@ from typing import Any, TypeVar, cast
 
 from perdure.errors import Closed, Unavailable
 from perdure.journal.commit import Committer, Ticket
-from perdure.journal.op import Backend, Op, Plan
+from perdure.journal.op import Ambiguous, Backend, Op, Plan
 
 T = TypeVar("T")
 
@@ -115,6 +115,14 @@ class Journal:
                     answer = await self.ado(step)
         except StopIteration as done:
             return cast(T, done.value)
+
+    def apart(self, op: Op[T]) -> T:
+        """Commit a write by itself, past the queue: it must not matter what comes before it."""
+        self._check()
+        try:
+            return op.result(self._backend.commit(op.render()))
+        except Ambiguous as error:
+            raise Unavailable(f"{error}. Whether it was stored is not known.") from error
 
     def peek(self, op: Op[T]) -> T:
         """Read what is on disk now, whatever is queued."""

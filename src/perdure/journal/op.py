@@ -22,7 +22,8 @@ class Op(NamedTuple, Generic[T]):
     An operation that does not `write` is run on one snapshot, after everything queued before it.
     `statements` may be a function: it is called when the transaction is formed, after every
     `prepare` of the operations that go into the same transaction, in order. `key` finds a row if
-    and only if the operation is committed: with it a lost reply to COMMIT is settled by reading.
+    the operation is committed: with it a lost reply to COMMIT is settled by reading. If it may find
+    one that an earlier operation left, `proof` finds only our own.
     An operation without a key must do no harm when its batch is run twice, and must make its
     result without rows. If a statement refuses (a guard finds its base gone), `otherwise` gives
     the operation to run in its place.
@@ -33,6 +34,7 @@ class Op(NamedTuple, Generic[T]):
     result: Callable[[Sequence[Sequence[Row]]], T]
     write: bool = False
     key: Statement | None = None
+    proof: Statement | None = None
     otherwise: Callable[[], Any] | None = None
     prepare: Callable[[], None] | None = None
 

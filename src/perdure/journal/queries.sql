@@ -11,12 +11,15 @@
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
--- be there: otherwise the key is NULL and the whole batch is refused.
+-- be there, and so must the run (:lease_of) whose driver stores it: otherwise the key is NULL and
+-- the whole batch is refused.
 INSERT INTO perdure_checkpoints
   (thread_id, ns, id, parent_id, run_id, step, created_at, refs, state)
-SELECT CASE WHEN CAST(:base AS TEXT) IS NULL OR EXISTS (
+SELECT CASE WHEN (CAST(:base AS TEXT) IS NULL OR EXISTS (
          SELECT 1 FROM perdure_checkpoints
-         WHERE thread_id = :thread_id AND ns = :ns AND id = :base AND step = :base_step {keep})
+         WHERE thread_id = :thread_id AND ns = :ns AND id = :base AND step = :base_step {keep}))
+       AND (CAST(:lease_of AS TEXT) IS NULL OR EXISTS (
+         SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :lease_of))
        THEN CAST(:thread_id AS TEXT) END,
        CAST(:ns AS TEXT), CAST(:id AS TEXT), CAST(:parent_id AS TEXT), CAST(:run_id AS TEXT),
        CAST(:step AS BIGINT), CAST(:created_at AS BIGINT), CAST(:refs AS TEXT), CAST(:state AS {blob})
@@ -250,11 +253,12 @@ ORDER BY created_at DESC, id DESC LIMIT :count;
 -- is told to stop, the others end. With :only, just the runs in that state.
 UPDATE perdure_runs
 SET due_at = CASE WHEN state = 'running' THEN due_at END,
-    control = 'cancel', control_at = :control_at, undo = :undo, reason = :reason,
+    control = 'cancel', control_at = COALESCE(control_at, :control_at), undo = :undo,
+    reason = :reason,
     state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND state NOT IN {ended}
-  AND (CAST(:only AS TEXT) IS NULL OR state = :only)
+  AND (CAST(:only AS TEXT) IS NULL OR state = :only AND COALESCE(due_at, :now + 1) > :now)
   AND NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                   WHERE r.thread_id = :thread_id AND r.key = CAST(:key AS TEXT));
 
@@ -265,7 +269,7 @@ UPDATE perdure_runs
 SET due_at = CASE WHEN state = 'running' THEN due_at END,
     control = CASE WHEN state = 'running' THEN CAST(:control AS TEXT) END,
     control_at = CASE WHEN state = 'running' THEN CAST(:control_at AS BIGINT) END,
-    reason = :reason,
+    reason = COALESCE(CAST(:reason AS TEXT), reason),
     state = CASE WHEN state = 'running' THEN state ELSE CAST(:state AS TEXT) END,
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id AND state NOT IN {ended} AND state <> :state
@@ -313,7 +317,8 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
        CAST(:body AS {blob})
-FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change;
+FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
+ON CONFLICT DO NOTHING;
 
 -- name: insert_stop_events
 -- The same for what stops runs: :asked of those that are driven, :kind of the others.
@@ -321,14 +326,16 @@ INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN state = 'running' THEN CAST(:asked AS TEXT) ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
-FROM perdure_runs WHERE thread_id = :thread_id AND change = :change;
+FROM perdure_runs WHERE thread_id = :thread_id AND change = :change
+ON CONFLICT DO NOTHING;
 
 -- name: insert_claim_events
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN was = 'running' THEN 'recovered' ELSE 'claimed' END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
-FROM perdure_runs WHERE worker = :worker AND change = :change;
+FROM perdure_runs WHERE worker = :worker AND change = :change
+ON CONFLICT DO NOTHING;
 
 -- name: insert_end_event
 -- The event of a run that was let go: :kind, unless it was told meanwhile to stop.
@@ -337,7 +344,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN state = :state THEN CAST(:kind AS TEXT)
             WHEN state = 'pending' THEN 'released' ELSE state END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
-FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change;
+FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
+ON CONFLICT DO NOTHING;
 
 -- name: find_event
 -- Our own key: was this change made?
@@ -380,6 +388,11 @@ SELECT {run} FROM perdure_runs WHERE worker = :worker AND change = :change;
 -- When the next run is due.
 SELECT due_at FROM perdure_runs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
 
+-- name: strangers_due
+-- Graphs of which something is due, but that are not among :names.
+SELECT DISTINCT graph, version FROM perdure_runs
+WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) LIMIT 10;
+
 -- name: suspect_due
 -- Since when a suspect waits for a worker that drives nothing else.
 SELECT due_at FROM perdure_runs
@@ -388,9 +401,11 @@ WHERE due_at <= :now AND state = 'running' AND attempts >= 2
 ORDER BY due_at LIMIT 1;
 
 -- name: renew
--- Keeps leases.
-UPDATE perdure_runs SET due_at = :until
-WHERE worker = :worker AND state = 'running' AND id IN ({names});
+-- Keeps leases. A run that is being written to just now is passed over until the next time.
+WITH mine AS (
+  SELECT id FROM perdure_runs
+  WHERE worker = :worker AND state = 'running' AND id IN ({names}) {skip})
+UPDATE perdure_runs SET due_at = :until WHERE id IN (SELECT id FROM mine);
 
 -- name: leases
 -- Which leases are ours, and what was asked of them.
@@ -556,14 +571,14 @@ SET poked = 1,
     due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now THEN :now
              ELSE due_at END,
     events = events + 1, change = :change, updated_at = :now
-WHERE thread_id = :thread_id AND id = :id AND EXISTS (
+WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
   SELECT 1 FROM perdure_waits
   WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
 
 -- name: count_answer
 -- Counts the event of an answer by the clock or a signal.
 UPDATE perdure_runs SET events = events + 1, change = :change, updated_at = :now
-WHERE thread_id = :thread_id AND id = :id AND EXISTS (
+WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
   SELECT 1 FROM perdure_waits
   WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
 
@@ -662,20 +677,35 @@ ORDER BY created_at LIMIT :count;
 DELETE FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND state IN {ended};
 
 -- name: delete_run_events
-DELETE FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id;
+-- This and the next: what belonged to a run that is gone.
+DELETE FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND NOT EXISTS (
+  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
 
 -- name: delete_run_reads
-DELETE FROM perdure_reads WHERE thread_id = :thread_id AND run_id = :id;
+DELETE FROM perdure_reads WHERE thread_id = :thread_id AND run_id = :id AND NOT EXISTS (
+  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
 
 -- name: delete_run_signals
 DELETE FROM perdure_signals WHERE thread_id = :thread_id AND wait_id IN (
-  SELECT id FROM perdure_waits WHERE run_id = :id);
+    SELECT id FROM perdure_waits WHERE run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
 
 -- name: delete_run_waits
-DELETE FROM perdure_waits WHERE thread_id = :thread_id AND run_id = :id;
+DELETE FROM perdure_waits WHERE thread_id = :thread_id AND run_id = :id AND NOT EXISTS (
+  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
 
--- name: count_runs_of_thread
-SELECT count(*) FROM perdure_runs WHERE thread_id = :thread_id;
+-- name: delete_idle_checkpoints
+-- This and the next: the state of a thread of which no run is left.
+DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND NOT EXISTS (
+  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id);
+
+-- name: delete_idle_writes
+DELETE FROM perdure_writes WHERE thread_id = :thread_id AND NOT EXISTS (
+  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id);
+
+-- name: delete_idle_values
+DELETE FROM perdure_values WHERE thread_id = :thread_id AND NOT EXISTS (
+  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id);
 
 -- name: doctor_two_running
 -- Two runs of one thread are driven at once.

@@ -18,7 +18,6 @@ class TemporaryRuntime(Runtime):
         if url is None:
             self._folder = tempfile.TemporaryDirectory(prefix="perdure-")
             url = f"sqlite:///{self._folder.name}/journal.db"
-        self.url = url
         super().__init__(url, clock=self.clock, **options)
 
     def close(self) -> None:

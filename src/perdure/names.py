@@ -1,0 +1,24 @@
+"""Names that a database can hold: of threads, checkpoints, signals, keys."""
+
+from __future__ import annotations
+
+from perdure.errors import BadArgument, Unserializable
+
+LONGEST = {"thread_id": 1024, "checkpoint_ns": 1024, "task_path": 8192}
+"""Bytes of names. Most are keys, and PostgreSQL's index takes 2,700 bytes of them together."""
+
+
+def check_text(name: str, text: str) -> str:
+    """Refuse a name that one of the databases cannot hold."""
+    if not isinstance(text, str):
+        raise BadArgument(f"{name} must be a str, not {type(text).__name__}.")
+    longest = LONGEST.get(name, 256)
+    if "\x00" in text:
+        raise Unserializable(f"{name} {text!r}", "it has a NUL character")
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        raise Unserializable(f"{name} {text!r}", "it has a lone surrogate") from None
+    if size > longest:
+        raise Unserializable(f"{name} {text[:60]!r}…", f"it is over {longest} bytes long")
+    return text
