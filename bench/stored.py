@@ -1,6 +1,7 @@
 """Bytes on disk after a chat of 200 turns of 1 KB messages."""
 
 from dataclasses import replace
+from typing import Any
 
 from bench.agents import chat, on, user_turns
 from bench.contenders import Contender, perdure, stock_postgres, stock_sqlite
@@ -12,8 +13,9 @@ TEXT = """\
 {turns} turns of a MessagesState chat: 1 KB from the user, 1 KB from the bot, incompressible, so
 the payload is {payload}. SQLite: the file, closed, after `wal_checkpoint(TRUNCATE)`. PostgreSQL:
 the sum of `pg_total_relation_size` of the saver's tables, indexes and TOAST included, without
-VACUUM. "DeltaChannel" is LangGraph's beta channel in place of MessagesState's reducer. Counted
-once: bytes have no noise."""
+VACUUM. What the tables take before anything is in them is shown beside, and not counted: ours have
+those of the runtime too. "DeltaChannel" is LangGraph's beta channel in place of MessagesState's
+reducer. Counted once: bytes have no noise."""
 
 _DELTA = " + DeltaChannel"
 
@@ -31,19 +33,31 @@ def stored(bench: Bench) -> Section:
         perdure("postgres", "auto"),
         perdure("postgres", "sync"),
     )
-    found = {who.name: _bytes(bench, who, turns) for who in field}
-    rows = [[name, times(found[name] / payload), megabytes(found[name])] for name in found]
+    empty = {who.name: _empty(bench, who) for who in field}
+    found = {who.name: _bytes(bench, who, turns) - empty[who.name] for who in field}
+    rows = [
+        [name, times(found[name] / payload), megabytes(found[name]), megabytes(empty[name])]
+        for name in found
+    ]
     bars = [
         Bar(f"bytes of a chat against its payload, {who.name}", 4, found[who.name] / payload)
         for who in field
         if who.maker == "perdure"
     ]
     text = TEXT.format(turns=turns, payload=megabytes(payload))
-    return Section("Bytes on disk", text, [Table(["", "× payload", "bytes"], rows)], bars)
+    return Section("Bytes on disk", text, [Table(["", "× payload", "bytes", "empty"], rows)], bars)
 
 
 def _with_delta(who: Contender) -> Contender:
     return replace(who, name=who.name + _DELTA)
+
+
+def _empty(bench: Bench, who: Contender) -> int:
+    with bench.databases.fresh(who.database) as url:
+        with who.open(url) as saver:
+            setup: Any = saver
+            setup.setup()
+        return size(url)
 
 
 def _bytes(bench: Bench, who: Contender, turns: int) -> int:
