@@ -245,8 +245,10 @@ class Worker:
         pause = self._next or POLL
         if self._end is not None:
             pause = min(pause, max(0.0, self._end - time.monotonic()))
+        # Not wait_for: up to Python 3.11 it can swallow a cancellation that comes with the event.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), pause)
+            async with asyncio.timeout(pause):
+                await self._woken.wait()
 
     async def _fire_schedules(self) -> None:
         if self._schedules is not None and time.monotonic() - self._fired >= 1.0:
