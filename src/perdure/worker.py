@@ -133,8 +133,8 @@ class Worker:
             self._loop.remove_signal_handler(number)
             signal.signal(number, before[number])
             self.drain()
-            if callable(before[number]) and before[number] is not signal.default_int_handler:
-                before[number](number, None)  # the application has its own way to stop
+            if _is_of_the_application(before[number]):
+                before[number](number, None)  # which has its own way to stop
 
         for number in (signal.SIGTERM, signal.SIGINT):
             before[number] = signal.getsignal(number)
@@ -339,3 +339,10 @@ class Worker:
 
     def _count(self, kind: str) -> None:
         self._counts[kind if kind in NAMES else "released"] += 1
+
+
+def _is_of_the_application(handler: Any) -> bool:
+    """Whether a signal handler is neither Python's nor the one of `asyncio.run`, which cancels."""
+    if not callable(handler) or handler is signal.default_int_handler:
+        return False
+    return getattr(getattr(handler, "func", handler), "__module__", "") != "asyncio.runners"
