@@ -420,12 +420,6 @@ def undone(thread_id: str, run_id: str) -> Op[None]:
     return Op("undone", [Statement("undone", params)], lambda rows: None, write=True)
 
 
-def wake(thread_id: str, now: int) -> Op[None]:
-    """Have a thread's waiting run looked at."""
-    params = {"thread_id": thread_id, "now": now}
-    return Op("wake", [Statement("wake_run", params)], lambda rows: None, write=True)
-
-
 def note_shape(fingerprint: str, body: str) -> Op[None]:
     """Keep what a fingerprint stands for."""
     params = {"fingerprint": fingerprint, "body": body}

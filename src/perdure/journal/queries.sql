@@ -586,14 +586,6 @@ WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
 UPDATE perdure_waits SET state = 'applied'
 WHERE thread_id = :thread_id AND id = :wait_id AND state = 'answered';
 
--- name: wake_run
--- Something about a waiting run changed: have it looked at.
-UPDATE perdure_runs
-SET poked = 1,
-    due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now THEN :now
-             ELSE due_at END
-WHERE thread_id = :thread_id AND state IN ('waiting', 'running');
-
 -- name: insert_signal
 -- Keeps a signal, once per key.
 INSERT INTO perdure_signals (thread_id, id, name, key, sent_at, body)
