@@ -212,7 +212,8 @@ def test_a_waiting_run_that_is_late_and_then_poked_is_no_finding(rt: TemporaryRu
     rt.blocking.tick()
     rt.clock.advance(timedelta(hours=3))
     rt.blocking.signal("t", "unheard")
-    rt.journal.do(runs.wake("t", rt.clock.now()))
+    rt.blocking.pause("t")
+    rt.blocking.resume("t")
     assert find(rt) == []
 
 
