@@ -208,12 +208,12 @@ def test_a_busy_journal_that_is_well_has_no_findings(rt: TemporaryRuntime) -> No
 
 
 def test_a_waiting_run_that_is_late_and_then_poked_is_no_finding(rt: TemporaryRuntime) -> None:
-    start(rt, "sleep", "t")
+    id = start(rt, "sleep", "t")
     rt.blocking.tick()
     rt.clock.advance(timedelta(hours=3))
     rt.blocking.signal("t", "unheard")
-    rt.blocking.pause("t")
-    rt.blocking.resume("t")
+    rt.blocking.pause(id)
+    rt.blocking.resume(id)
     assert find(rt) == []
 
 
