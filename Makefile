@@ -6,13 +6,13 @@ JOBS   ?= auto
 VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
-CODE  := $(wildcard src tests bench examples)
+CODE  := $(wildcard src tests bench matrix examples)
 
-.PHONY: help install demo test quick lint types pytest bench constraints
+.PHONY: help install demo test quick lint types pytest bench crash-matrix constraints
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 install: $(READY) ## Make .venv with perdure and all its tools (PYTHON=... picks the interpreter)
 
@@ -47,6 +47,9 @@ pytest: $(READY)
 
 bench: $(READY) ## Measure, and print the tables of the docs
 	$(BIN)/python -m bench
+
+crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/crash-matrix.md
+	$(BIN)/python -m matrix
 
 constraints: $(READY) ## Compile constraints.txt again, with the newest versions that fit
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \

@@ -104,6 +104,17 @@ class Damage(NamedTuple):
 RUN = "UPDATE perdure_runs SET {} WHERE thread_id = '{}'"
 WAIT = "UPDATE perdure_waits SET {} WHERE thread_id = '{}'"
 DAMAGES = {
+    "an effect is settled without an outcome": Damage(
+        "doctor_no_outcome",
+        "asks",
+        (
+            """INSERT INTO perdure_effects
+            (scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts,
+             digest, undo, settled, created_at, updated_at, arguments)
+            SELECT 'asks', 't', 'send', 0, id, 'asks', id, '', 'done', 1, 1, '', 0, 0, 0, 0, setup
+            FROM perdure_runs WHERE thread_id = 'asks' AND n = 1""",
+        ),
+    ),
     "a second run is driven": Damage(
         "doctor_two_running",
         "asks",

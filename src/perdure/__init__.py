@@ -13,24 +13,38 @@ if TYPE_CHECKING:
     from perdure.agent import sleep as sleep
     from perdure.agent import uuid as uuid
     from perdure.agent import wait_for as wait_for
+    from perdure.effects.call import effect as effect
+    from perdure.effects.inside import key as key
+    from perdure.effects.inside import transaction as transaction
+    from perdure.effects.outbox import outbox as outbox
     from perdure.errors import Error as Error
     from perdure.errors import LeaseLost as LeaseLost
+    from perdure.errors import NotDone as NotDone
     from perdure.journal import connect as connect
     from perdure.runtime import Runtime as Runtime
     from perdure.saver import Saver as Saver
+    from perdure.types import Done as Done
+    from perdure.types import Record as Record
     from perdure.types import Retry as Retry
 
 _HOME = {
+    "Done": "perdure.types",
     "Error": "perdure.errors",
     "LeaseLost": "perdure.errors",
+    "NotDone": "perdure.errors",
+    "Record": "perdure.types",
     "Retry": "perdure.types",
     "Runtime": "perdure.runtime",
     "Saver": "perdure.saver",
     "ask": "perdure.agent",
     "connect": "perdure.journal",
+    "effect": "perdure.effects.call",
+    "key": "perdure.effects.inside",
     "now": "perdure.agent",
+    "outbox": "perdure.effects.outbox",
     "random": "perdure.agent",
     "sleep": "perdure.agent",
+    "transaction": "perdure.effects.inside",
     "uuid": "perdure.agent",
     "wait_for": "perdure.agent",
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from perdure.errors import BadArgument
 from perdure.names import check_text
-from perdure.types import Kind, State
+from perdure.types import Kind, Settlement, State
 
 
 def check_state(given: State | str) -> State:
@@ -23,6 +23,14 @@ def check_kind(given: Kind | str) -> Kind:
         return Kind(given)
     except ValueError:
         raise BadArgument(f"{given!r} is no kind of wait; use {', '.join(Kind)}.") from None
+
+
+def check_settlement(given: Settlement | str) -> Settlement:
+    try:
+        return Settlement(given)
+    except ValueError:
+        states = ", ".join(Settlement)
+        raise BadArgument(f"{given!r} is no state of an effect; use one of {states}.") from None
 
 
 def check_name(name: str, given: str) -> str:

@@ -20,7 +20,7 @@ from langgraph.types import Command, StateSnapshot
 
 from perdure import runs, waits
 from perdure.calls import Call, Gathered
-from perdure.driver import Drive, Driver, Raised, Returned, is_resume, open_setup
+from perdure.driver import Drive, Driver, Raised, Returned, is_resume
 from perdure.errors import (
     BadArgument,
     Error,
@@ -34,6 +34,7 @@ from perdure.inbox import Inbox
 from perdure.journal import Plan, Refused
 from perdure.keeper import Hold, Keeper
 from perdure.runs import End, RunRow
+from perdure.told import open_setup
 from perdure.types import ENDED, State
 
 POLL = 0.05

@@ -11,8 +11,8 @@ from perdure.seal import Seal
 class Box:
     """Closes a value into a blob and opens it again."""
 
-    def __init__(self, codec: Codec, seal: Seal) -> None:
-        self.codec, self.seal = codec, seal
+    def __init__(self, codec: Codec, seal: Seal, limit: int = 256 * 1024 * 1024) -> None:
+        self.codec, self.seal, self.limit = codec, seal, limit
 
     def close(self, value: Any, where: str, name: str | None = None) -> bytes:
         """The blob. What cannot be stored is refused by `name`, or where it was to go."""
@@ -44,3 +44,11 @@ def where_read(run_id: str, task: str, n: int) -> str:
 
 def where_schedule(name: str) -> str:
     return f"schedule {name!r}"
+
+
+def where_effect(column: str, key: str) -> str:
+    return f"{column} of effect {key}"
+
+
+def where_message(id: str) -> str:
+    return f"message {id}"

@@ -17,6 +17,7 @@ The format is MessagePack. Extension types:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC
 from functools import partial
 from typing import Any
 
@@ -144,6 +145,8 @@ class Codec:
     # -- the fast way: no paths, gives up at the first thing out of the ordinary
 
     def _extension(self, depth: int, value: Any) -> ormsgpack.Ext:
+        if value is UTC:  # with every time of ours
+            return _UTC
         if depth == DEEPEST:
             raise RecursionError
         cls = type(value)
@@ -287,6 +290,9 @@ class Codec:
 
 
 _pack: Callable[[Any], bytes] = partial(ormsgpack.packb, option=_OPTION)
+_UTC = ormsgpack.Ext(
+    BUILTIN, _pack(["z", [ormsgpack.Ext(BUILTIN, _pack(["l", [0, 0, 0]])), "UTC"]])
+)
 
 
 def _atom(value: Any, path: str) -> Any:

@@ -17,6 +17,7 @@ INVARIANTS = {
     "doctor_ended_due": "a run ended, but is still due, leased or waiting",
     "doctor_gap": "the events of a run have a gap",
     "doctor_signal_twice": "a signal was taken by a wait that has another answer",
+    "doctor_no_outcome": "an effect is settled, but has no outcome",
     "doctor_signal_unused": "a signal is there, but the run that waits for it is not woken",
 }
 WAL_RESET = (3, 51, 3)

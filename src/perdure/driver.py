@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -29,21 +28,24 @@ from langgraph.types import Command
 
 from perdure import runs, waits
 from perdure.agent import TIME_IS_UP
-from perdure.box import Box, where_run, where_wait
+from perdure.box import where_wait
 from perdure.checkpoint.ops import Place
 from perdure.clock import Clock
+from perdure.effects import ops as effects
+from perdure.effects.ops import EffectRow
+from perdure.effects.record import is_recorded
+from perdure.effects.undo import Undo, report
 from perdure.errors import (
     BadArgument,
-    Damaged,
+    EffectHeld,
     Error,
     Expired,
     LeaseLost,
     NotInRun,
+    Postponed,
     TooLarge,
-    TypeNotAllowed,
     Unavailable,
     Unserializable,
-    WrongKey,
 )
 from perdure.graphs import Graph, inside, lost_nodes, pending_nodes, stands_at_breakpoint
 from perdure.history import change
@@ -51,7 +53,8 @@ from perdure.journal import Journal, Plan
 from perdure.runs import End, RunRow
 from perdure.saver import Saver
 from perdure.segment import KEY, Segment
-from perdure.types import Kind, State, moment
+from perdure.told import UNREADABLE, close_error, close_output, describe, open_setup
+from perdure.types import Kind, Settlement, State, moment
 from perdure.waits import Body, Question, WaitRow
 
 log = logging.getLogger("perdure")
@@ -59,8 +62,6 @@ log = logging.getLogger("perdure")
 INLINE = 16 * 1024
 """Bytes of an output that is kept in the run's row; a larger one is read from its checkpoint."""
 BREAKPOINTS = ("interrupt_before", "interrupt_after")
-UNREADABLE = (Damaged, WrongKey, TypeNotAllowed)
-"""What a person has to look at: trying again would give the same."""
 FINAL = (
     BadArgument,
     Expired,
@@ -122,6 +123,7 @@ class Driver:
 
     def __init__(self, saver: Saver, clock: Clock) -> None:
         self.saver, self.clock, self.box = saver, clock, saver.box
+        self.undo = Undo(saver, clock)
         self._noted: set[str] = set()
 
     @property
@@ -132,6 +134,8 @@ class Driver:
 
     def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | End]:
         """What to drive, or, if it cannot be driven, how the segment ends."""
+        if row.control == "cancel":
+            return (yield from self.undo.all(row))
         if row.control is not None:
             return told_to_stop(row.control, self.clock.now(), max(0, row.attempts - 1))
         if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
@@ -160,6 +164,7 @@ class Driver:
                 return held
         segment = Segment(row, self.journal, self.box, self.clock)
         segment.durability = setup.get("durability") or self.saver.durability
+        segment.saver, segment.inline, segment.unstored = self.saver, inline, graph.unstored
         if row.fingerprint != graph.fingerprint:
             if graph.fingerprint not in self._noted:
                 yield runs.note_shape(graph.fingerprint, graph.shape)
@@ -186,7 +191,7 @@ class Driver:
     def _stands(self, drive: Drive, found: Sequence[WaitRow]) -> Plan[bool]:
         """Whether a run is at a breakpoint, and nobody answered yet."""
         row = drive.row
-        if any(wait.state == "open" and not wait.task_id for wait in found):
+        if any(wait.state == "open" and _is_breakpoint(wait) for wait in found):
             return True
         if row.was != State.RUNNING or not drive.stops:
             return False
@@ -260,7 +265,7 @@ class Driver:
             if wait.state in ("consumed", "closed"):
                 continue
             body = waits.open_body(self.box, wait)
-            place = (wait.ns, wait.task_id)
+            place = (wait.ns, wait.task_id or wait.interrupt_id)
             if place not in newest or newest[place][0] <= len(body.before):
                 newest[place] = (len(body.before), wait, body)
         for _, wait, body in newest.values():
@@ -270,7 +275,7 @@ class Driver:
                 value = signals[wait.id]
             else:
                 value = self.box.open(wait.answer or b"", where_wait("answer", wait.id))
-            if wait.task_id:  # a breakpoint has none: there going on is all
+            if wait.task_id:  # a breakpoint or an effect has none: there going on is all
                 # LangGraph reads the answers of a task from its writes: there they survive.
                 self.saver.saw(wait.stamp)
                 config = _place_config(drive, wait)
@@ -284,17 +289,62 @@ class Driver:
         """Let a run go. Gives what became of it: a state, `released` or `lost`."""
         segment = drive.segment
         segment.closing = True
+        while segment.is_busy and not segment.lost:
+            yield 0.01  # an effect of a node that was cancelled: its outcome is worth waiting for
         if segment.lost or (isinstance(outcome, Raised) and isinstance(outcome.error, LeaseLost)):
             return "lost"
-        if isinstance(outcome, Raised):
+        if isinstance(outcome, Raised) and isinstance(outcome.error, Postponed):
+            end = yield from self._postpone(drive, outcome.error)
+        elif isinstance(outcome, Raised) and isinstance(outcome.error, EffectHeld):
+            end = yield from self._held(drive, outcome.error)
+        elif isinstance(outcome, Raised):
             end = self._after_error(drive, outcome.error)
         elif segment.asked:
             end = End(State.WAITING, "waiting", {})
         else:
             stopped = (yield from self.after_breakpoint(drive)) if drive.stops else None
             end = stopped or (yield from self._done(drive, outcome))
+        if drive.stop == "cancel" and end.kind == "released":
+            end = end._replace(data=report((yield effects.of_run(drive.row.id))))
         waited = bool(drive.row.begun) or end.state is State.WAITING
         return (yield from self.let_go(drive.row, end, waited=waited))
+
+    def _postpone(self, drive: Drive, error: Postponed) -> Plan[End]:
+        """An effect is tried again later: until then the run waits for the clock, unless a person
+        has to say what became of another."""
+        row = drive.row
+        found: list[EffectRow] = yield effects.of_run(row.id)
+        for other in found:
+            if other.state == Settlement.UNKNOWN:
+                why = f"and {error.effect!r} is tried again later"
+                return (yield from self._held(drive, EffectHeld(other.key, other.name, why)))
+        made = change(row.thread_id, row.id, self.clock.now())
+        shown = {"effect": error.effect, "key": error.key, "attempt": error.attempt}
+        place = {"ns": "", "checkpoint_id": "", "task_id": "", "path": "", "stamp": 0}
+        yield runs.fenced(
+            row,
+            waits.ask(
+                self.box,
+                made,
+                token=row.token,
+                question=Question(Kind.CLOCK, wake_at=error.until),
+                body=Body({**shown, "wake_at": moment(error.until).isoformat()}, None, []),
+                interrupt_id=f"effect:{error.key}",
+                place=place,
+            ),
+        )
+        return End(State.WAITING, "postponed", shown)
+
+    def _held(self, drive: Drive, error: EffectHeld) -> Plan[End]:
+        """Nobody knows what became of an effect: a person has to say, of each of them."""
+        found: list[EffectRow] = yield effects.of_run(drive.row.id)
+        unknown = [row for row in found if row.state == Settlement.UNKNOWN]
+        keys = [row.key for row in unknown]
+        if error.key not in keys:
+            keys.append(error.key)
+        others = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
+        reason = f"{error}{others}"
+        return End(State.HELD, "held", {"reason": reason, "effects": keys}, reason=reason)
 
     def let_go(self, row: RunRow, end: End, *, waited: bool = True) -> Plan[str]:
         made = change(row.thread_id, row.id, self.clock.now())
@@ -372,8 +422,9 @@ class Driver:
         attempts, retry = drive.segment.attempts, drive.graph.retry
         told = describe(error)
         blob = close_error(self.box, drive.row, told)
-        data = told | {"attempts": attempts}
-        if drive.inline or isinstance(error, FINAL) or attempts >= retry.attempts:
+        data: dict[str, Any] = told | {"attempts": attempts}
+        over = isinstance(error, FINAL) or is_recorded(error) or retry.is_over(attempts, error)
+        if drive.inline or over:
             data["final"] = True
             return End(State.FAILED, "failed", data, attempts=attempts, error=blob)
         at = self.clock.now() + round(retry.pause(attempts).total_seconds() * 1000)
@@ -398,24 +449,6 @@ class Raised:
     error: BaseException
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """An exception in words."""
-    text = "".join(traceback.format_exception(error))
-    try:
-        message = str(error)
-    except Exception:
-        message = "(the exception cannot be printed)"
-    return {
-        "kind": f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
-        "message": _printable(message)[:4096],
-        "traceback": _printable(text)[-16384:],
-    }
-
-
-def _printable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()
-
-
 def _tell(row: RunRow, end: End) -> None:
     """Say in the log what a person may have to look at."""
     place = f"run {row.id} of {row.graph!r} on thread {row.thread_id!r}"
@@ -433,18 +466,8 @@ def breakpoint_id(at: CheckpointTuple) -> str:
     return f"breakpoint:{at.checkpoint['id']}"
 
 
-def open_setup(box: Box, row: RunRow) -> dict[str, Any]:
-    setup: dict[str, Any] = box.open(row.setup, where_run("setup", row.id))
-    return setup
-
-
-def close_output(box: Box, row: RunRow, output: list[Any]) -> bytes:
-    """A run's output: [value], or [checkpoint, channels, the rest] where it can be read."""
-    return box.close(output, where_run("output", row.id), "the output")
-
-
-def close_error(box: Box, row: RunRow, told: Mapping[str, Any]) -> bytes:
-    return box.close(dict(told), where_run("error", row.id))
+def _is_breakpoint(wait: WaitRow) -> bool:
+    return wait.interrupt_id.startswith("breakpoint:")
 
 
 def told_to_stop(control: str, now: int, attempts: int, **data: Any) -> End:

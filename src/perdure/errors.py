@@ -192,3 +192,60 @@ class NotInRun(Error):
 
 class StepTimeout(Error):
     """A step made no progress for as long as its graph was registered to allow."""
+
+
+class NotDone(Error):
+    """Raise this in an effect that knows that nothing happened on the far side.
+
+    Then there is no doubt about it: it may be tried again, also with `unknown="hold"`.
+    """
+
+
+class EffectFailed(Error):
+    """An effect failed for good, with an exception that cannot be made again from its record."""
+
+    def __init__(self, key: str, kind: str, message: str) -> None:
+        super().__init__(f"Effect {key} failed: {kind}: {message}")
+        self.key, self.kind, self.message = key, kind, message
+
+
+class EffectTimeout(Error, TimeoutError):
+    """An effect took longer than its `timeout`. Whether it happened is not known."""
+
+    def __init__(self, key: str, seconds: float) -> None:
+        super().__init__(f"Effect {key} gave no answer within {seconds:g} s.")
+        self.key, self.seconds = key, seconds
+
+
+class EffectHeld(BaseException):
+    """Nobody knows what became of an effect, and its policy is to ask a person.
+
+    The run is held until `Runtime.settle`. Not an `Exception`: the code of an agent must not catch
+    it and go on.
+    """
+
+    def __init__(self, key: str, name: str, why: str) -> None:
+        super().__init__(
+            f"What became of the effect {name!r} is not known ({why}). Find out, then settle it: "
+            f"Runtime.settle({key!r}, 'done', result), 'retry' or 'fail'; or perdure settle."
+        )
+        self.key, self.effect, self.why = key, name, why
+
+
+class Postponed(BaseException):
+    """An effect is to be tried again later, and until then its run gives its process back.
+
+    Not an `Exception`: the code of an agent must not catch it and go on.
+    """
+
+    def __init__(self, key: str, name: str, until: int, attempt: int) -> None:
+        super().__init__(f"The effect {name!r} is tried again later.")
+        self.key, self.effect, self.until, self.attempt = key, name, until, attempt
+
+
+class NotSettled(Error):
+    """An effect is not one that a person can settle now; nothing was changed."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"Effect {key} cannot be settled: {why}")
+        self.key = key

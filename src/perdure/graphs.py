@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import FunctionType
 from typing import Any, cast
 
 from langgraph._internal._serde import build_serde_allowlist
@@ -25,6 +26,7 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.pregel._checkpoint import channels_from_checkpoint
 from langgraph.pregel._io import read_channels
+from langgraph.pregel._utils import get_function_nonlocals
 from langgraph.pregel.protocol import PregelProtocol
 
 from perdure.errors import BadArgument, NotDurable
@@ -32,6 +34,9 @@ from perdure.saver import Saver
 from perdure.types import Retry
 
 Shape = dict[str, Any]
+
+
+Paths = frozenset[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,12 @@ class Graph:
 
         With `sync` it cannot run a subgraph that was compiled with checkpointer=False.
         """
-        inner = [graph for _, graph in self.pregel.get_subgraphs(recurse=True)]
-        return "async" if any(getattr(one, "checkpointer", 0) is False for one in inner) else "sync"
+        return "async" if self.unstored else "sync"
+
+    @functools.cached_property
+    def unstored(self) -> Paths:
+        """The nodes in which a graph runs whose checkpoints are not stored."""
+        return _unstored(self.pregel, ())
 
     def output(self, at: CheckpointTuple) -> Any:
         """What the graph returns at this checkpoint."""
@@ -85,6 +94,28 @@ class Graph:
             return read_channels(channels, self.pregel.output_channels)
         except EmptyChannelError:
             return None
+
+
+def _unstored(graph: Pregel[Any, Any, Any, Any], path: tuple[str, ...]) -> Paths:
+    """The nodes that hold a graph compiled with checkpointer=False, by their names from the top."""
+    found: set[tuple[str, ...]] = set()
+    for name, node in graph.nodes.items():
+        place = (*path, name)
+        for inner in _graphs_in(node.bound):
+            found |= {place} if inner.checkpointer is False else _unstored(inner, place)
+    return frozenset(found)
+
+
+def _graphs_in(candidate: Any) -> list[Pregel[Any, Any, Any, Any]]:
+    """The graphs a node is, or its function may call: where LangGraph would look for them."""
+    if isinstance(candidate, Pregel):
+        return [candidate]
+    parts = list(getattr(candidate, "steps", ()))
+    for function in (getattr(candidate, "func", None), getattr(candidate, "afunc", None)):
+        if isinstance(function, FunctionType):
+            held = get_function_nonlocals(function)
+            parts += [getattr(one, "__self__", one) for one in held]
+    return [graph for part in parts if part is not candidate for graph in _graphs_in(part)]
 
 
 def bind(

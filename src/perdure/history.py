@@ -6,11 +6,11 @@ event is there if and only if the change was made, which settles a lost reply.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from perdure.box import Box, where_event
+from perdure.ids import draw
 from perdure.journal import Op, Statement
 from perdure.types import Event, moment
 
@@ -48,7 +48,7 @@ class Change(NamedTuple):
 
 
 def change(thread_id: str, run_id: str, now: int) -> Change:
-    return Change(thread_id, run_id, now, random.getrandbits(62))
+    return Change(thread_id, run_id, now, draw())
 
 
 def events(box: Box, thread_id: str, run_id: str, after: int, count: int) -> Op[list[Event]]:

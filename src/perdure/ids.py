@@ -1,10 +1,15 @@
-"""Ids that sort by the time they were made."""
+"""Ids that sort by the time they were made, and numbers that nobody else draws."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from uuid import UUID
+
+
+def draw(bits: int = 62) -> int:
+    """A number by chance, whatever an agent seeds `random` with."""
+    return secrets.randbits(bits)
 
 
 def new_id() -> str:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from perdure import runs
 from perdure.clock import Clock, JournalClock
 from perdure.driver import Drive, Driver, told_to_stop
+from perdure.effects import ops as effects
+from perdure.effects.undo import report
 from perdure.errors import Closed, Error, StepTimeout
 from perdure.presence import Presence
 from perdure.runs import End, Lease
@@ -83,6 +85,10 @@ class Keeper:
     def until(self) -> int:
         """When a lease taken now runs out."""
         return self._clock.now() + round(self._lease * 1000)
+
+    def keep(self, run_id: str) -> None:
+        """Keep the lease of a run that has no driver yet."""
+        self._driver.journal.apart(runs.renew(self.worker, self.until(), [run_id]))
 
     def start(self) -> None:
         with self._changed:
@@ -172,7 +178,9 @@ class Keeper:
         now = self._clock.now()
         if lease.control_at is not None and lease.control_at <= now:
             attempts = max(0, hold.drive.segment.attempts - 1)
-            self._end(hold, told_to_stop(str(lease.control), now, attempts, forced=True))
+            found = self._driver.journal.peek(effects.of_run(hold.run_id))
+            left = report(found)
+            self._end(hold, told_to_stop(str(lease.control), now, attempts, forced=True, **left))
 
     def _time_is_up(self, hold: Hold) -> None:
         graph, row = hold.drive.graph, hold.drive.row

@@ -16,13 +16,15 @@ from perdure.arguments import check_config, check_dict, check_tags
 from perdure.box import where_run, where_schedule
 from perdure.checkpoint.ops import Place
 from perdure.clock import Clock
-from perdure.driver import UNREADABLE, describe, open_setup
+from perdure.effects import ops as effects
+from perdure.effects.undo import report
 from perdure.errors import BadArgument, NotFound, ThreadBusy, WrongState
 from perdure.history import change
 from perdure.ids import new_id
 from perdure.journal import Op, Plan
 from perdure.runs import RunRow
 from perdure.saver import Saver
+from perdure.told import UNREADABLE, describe, open_setup
 from perdure.types import Event, Run, RunError, State, maybe_moment, milliseconds, moment
 
 log = logging.getLogger("perdure")
@@ -129,6 +131,11 @@ class Ledger:
             key=row.key,
             version=row.version,
             attempts=row.attempts,
+            saved={
+                "effects": row.saved_effects,
+                "model_calls": row.saved_calls,
+                "tokens": row.saved_tokens,
+            },
         )
 
     def _output(self, row: RunRow) -> Plan[Any]:
@@ -173,10 +180,12 @@ class Ledger:
     ) -> Plan[Run]:
         """Cancel or pause a run, at once or by telling its driver."""
         row = yield from self.find(run_id)
+        found = (yield effects.of_run(row.id)) if verb == "cancel" else []
         made = change(row.thread_id, row.id, self._clock.now())
         done = yield runs.stop(
             self._box,
             made,
+            effects=report(found),
             control=verb,
             state=state,
             grace=round(grace.total_seconds() * 1000),

@@ -12,12 +12,12 @@ Which of two callers wins is decided by the statement named here:
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.box import Box, where_event
 from perdure.history import Change
+from perdure.ids import draw
 from perdure.journal import Op, Row, Statement
 from perdure.types import State
 
@@ -51,6 +51,9 @@ class RunRow(NamedTuple):
     setup: bytes
     output: bytes | None
     error: bytes | None
+    saved_effects: int
+    saved_calls: int
+    saved_tokens: int
     has_checkpoints: bool
     """Whether its thread has any."""
 
@@ -117,7 +120,7 @@ def stop_thread(
     box: Box, by: Change, key: str | None, only: str | None, undo: bool, grace: int
 ) -> list[Statement]:
     """Another run takes over: what goes before it is stopped, in the same batch."""
-    number = random.getrandbits(62)
+    number = draw()
     params = {
         **by.params,
         "change": number,
@@ -196,7 +199,7 @@ def claim(
     suspect: bool = False,
 ) -> Op[list[RunRow]]:
     """Take up to `count` runs that are due: those that may have killed workers, or the others."""
-    number = random.getrandbits(62)
+    number = draw()
     params = {
         "worker": worker,
         "now": now,
@@ -220,7 +223,7 @@ def claim_run(
     box: Box, worker: str, now: int, until: int, thread_id: str, run_id: str
 ) -> Op[RunRow | None]:
     """Take one run, due or not. None if it is another's."""
-    number = random.getrandbits(62)
+    number = draw()
     params = {
         "worker": worker,
         "now": now,
@@ -325,9 +328,10 @@ def let_go(box: Box, made: Change, token: int, end: End, *, waited: bool = True)
         "body": made.body(box, end.data),
     }
     statements = [Statement("lock_thread", params), Statement("lock_run", params)]
-    if end.state in (State.WAITING, State.DONE):
+    postponed = end.kind == "postponed"  # its nodes were stopped: answers and questions stay
+    if end.state in (State.WAITING, State.DONE) and not postponed:
         statements.append(Statement("consume_waits", params))
-    if end.state is State.WAITING or end.kind == "updated":
+    if (end.state is State.WAITING and not postponed) or end.kind == "updated":
         statements.append(Statement("close_stale", params))
     at = len(statements)
     statements += [
@@ -354,8 +358,10 @@ def stop(
     grace: int,
     reason: str | None,
     by: str | None,
+    effects: Mapping[str, Any] | None = None,
 ) -> Op[bool]:
     """Cancel or pause a run. False if it is not in a state for it."""
+    told = {"reason": reason, "by": by, **(effects or {})}
     params = {
         **made.params,
         "control": control,
@@ -364,7 +370,7 @@ def stop(
         "reason": reason,
         "asked": "cancelling" if control == "cancel" else "pausing",
         "kind": state.value,
-        "body": made.body(box, {k: v for k, v in (("reason", reason), ("by", by)) if v}),
+        "body": made.body(box, {k: v for k, v in told.items() if v}),
     }
     return Op(
         control,
@@ -391,6 +397,7 @@ def go_on(box: Box, made: Change, states: Sequence[State], kind: str) -> Op[bool
             Statement("lock_runs", params),
             Statement("go_on", params),
             *([Statement("unpause", params)] if State.PAUSED in states else []),
+            *([Statement("retry_effects", params)] if kind == "retried" else []),
             made.event(box, kind),
             Statement("block_later", params),
         ],
@@ -449,7 +456,7 @@ def delete(thread_id: str, run_id: str) -> Op[None]:
     """Delete an ended run, all that belongs to it, and the state of a thread without runs."""
     params = {"thread_id": thread_id, "id": run_id}
     names = ["lock_thread", "delete_run"]
-    names += [f"delete_run_{what}" for what in ("events", "reads", "signals", "waits")]
+    names += [f"delete_run_{what}" for what in ("events", "reads", "effects", "signals", "waits")]
     names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
     statements = [Statement(name, params) for name in names]
     return Op("delete_run", statements, lambda rows: None, write=True)

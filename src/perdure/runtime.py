@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 from weakref import WeakSet
 
 from perdure import runs, schedules
@@ -25,11 +25,15 @@ from perdure.arguments import (
     check_kind,
     check_limit,
     check_name,
+    check_settlement,
     check_state,
 )
 from perdure.bound import BoundGraph
 from perdure.clock import Clock, JournalClock
-from perdure.driver import Driver, open_setup
+from perdure.delivery import Delivery
+from perdure.driver import Driver
+from perdure.effects import outbox
+from perdure.effects.book import Book
 from perdure.errors import (
     BadArgument,
     Closed,
@@ -45,15 +49,19 @@ from perdure.ledger import GRACE, PAGE, Ledger, make_setup
 from perdure.names import check_text
 from perdure.runs import RunRow
 from perdure.saver import Saver
+from perdure.told import open_setup
 from perdure.types import (
     ENDED,
     Counts,
     Durability,
+    EffectRecord,
     Event,
     Kind,
+    Message,
     Retry,
     Run,
     Schedule,
+    Settlement,
     State,
     Strategy,
     Wait,
@@ -94,6 +102,7 @@ class Runtime:
         self._graphs: dict[str, Graph] = {}
         self._newest: dict[str, Graph] = {}
         self._workers: set[Worker] = set()
+        self._delivery = Delivery()
         self._opening = threading.RLock()
         self._driver_: Driver | None = None
         self._keeper_: Keeper | None = None
@@ -134,6 +143,10 @@ class Runtime:
     @property
     def _inbox(self) -> Inbox:
         return Inbox(self._saver.box, self._driver.clock)
+
+    @property
+    def _book(self) -> Book:
+        return Book(self._saver.box, self._driver.clock)
 
     @property
     def _keeper(self) -> Keeper:
@@ -393,6 +406,59 @@ class Runtime:
         self._wake()
         return kept
 
+    # -- effects
+
+    async def effects(
+        self,
+        run_id: str | None = None,
+        *,
+        thread_id: str | None = None,
+        state: Settlement | str | None = None,
+        after: EffectRecord | None = None,
+        limit: int = PAGE,
+    ) -> list[EffectRecord]:
+        """Effects, oldest first: of a run, of a thread, in a state. `state="unknown"` is what
+        waits for `settle`. `after` is the last one of the page before."""
+        plan = self._book.effects(
+            run_id=run_id,
+            thread_id=thread_id,
+            state=None if state is None else check_settlement(state).value,
+            after=after,
+            count=check_limit(limit),
+        )
+        return await self.journal.arun(plan)
+
+    async def settle(
+        self,
+        key: str,
+        how: Literal["done", "retry", "fail"],
+        result: Any = None,
+        *,
+        by: str | None = None,
+    ) -> None:
+        """Say what became of an effect that nobody knows about.
+
+        `done`: it happened, and `result` is what it would have returned. `retry`: it did not, and
+        is to be called. `fail`: it did not, and is not to be; `result` says why. Its run goes on
+        when nothing more is unknown.
+        """
+        await self.journal.arun(self._book.settle(key, how, result, by))
+        self._wake()
+
+    def deliver(self, topic: str, handler: Callable[[Message], Any]) -> None:
+        """Have the workers of this runtime hand the outbox's messages of a topic to `handler`.
+
+        At least once each, with the same id; one that raises is delivered again later.
+        """
+        check_text("topic", topic)
+        if not callable(handler):
+            raise BadArgument(f"The handler of topic {topic!r} is a function, not {handler!r}.")
+        self._delivery.handlers[topic] = handler
+
+    async def messages(self, *, limit: int = PAGE) -> list[Message]:
+        """What is in the outbox and not delivered yet, oldest first."""
+        return await self.journal.ado(outbox.pending(self._saver.box, check_limit(limit)))
+
     # -- control
 
     async def pause(self, run_id: str, *, grace: timedelta = GRACE, by: str | None = None) -> Run:
@@ -592,13 +658,19 @@ class Runtime:
         )
 
     async def _drive(self, *, handle_signals: bool, **bounds: Any) -> Counts:
-        if not self._graphs:
+        if not self._graphs and not self._delivery.handlers:
             raise BadArgument("This runtime has no graph to drive: call register() first.")
         if bounds["concurrency"] < 1:
             raise BadArgument("concurrency is at least 1.")
         driver = await asyncio.to_thread(lambda: self._driver)
         worker = Worker(
-            driver, self._keeper, driver.clock, self._graphs, schedules=self._fire, **bounds
+            driver,
+            self._keeper,
+            driver.clock,
+            self._graphs,
+            schedules=self._fire,
+            delivery=self._delivery,
+            **bounds,
         )
         self._workers.add(worker)
         try:
@@ -629,6 +701,9 @@ class Blocking:
     runs = _blocking(Runtime.runs)
     events = _blocking(Runtime.events)
     waits = _blocking(Runtime.waits)
+    effects = _blocking(Runtime.effects)
+    settle = _blocking(Runtime.settle)
+    messages = _blocking(Runtime.messages)
     answer = _blocking(Runtime.answer)
     signal = _blocking(Runtime.signal)
     pause = _blocking(Runtime.pause)

@@ -16,6 +16,7 @@ A caller that passes LangGraph's own `durability="sync"` gets `sync` for that ca
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -49,10 +50,12 @@ from perdure.checkpoint.config import (
     texts,
 )
 from perdure.checkpoint.lanes import Lanes
+from perdure.checkpoint.ops import checkpoint_at
 from perdure.checkpoint.prune import Pruner
 from perdure.checkpoint.read import Reader, Search
 from perdure.checkpoint.rows import Rows
 from perdure.checkpoint.write import Writer
+from perdure.clock import JournalClock
 from perdure.codec import Codec
 from perdure.errors import BadArgument, BadURL, Error
 from perdure.journal import Journal, Plan, connect
@@ -393,6 +396,20 @@ class Saver(BaseCheckpointSaver[int]):
     ) -> Mapping[str, DeltaChannelHistory]:
         return await self._arun(self.reader.delta_history(place_of(config), channels))
 
+    def has(self, thread_id: str, ns: str, checkpoint_id: str) -> bool:
+        """Whether a checkpoint is stored, or queued before whatever is queued from now on."""
+        lane = self._lanes.get(thread_id, ns)
+        with lane.changed:
+            if lane.tip is not None and lane.tip.id == checkpoint_id:
+                return True
+        found, _ = self.journal.peek(checkpoint_at(thread_id, ns, checkpoint_id))
+        return found is not None
+
+    @functools.cached_property
+    def clock(self) -> JournalClock:
+        """The journal's clock."""
+        return JournalClock(self.journal)
+
     def saw(self, stamp: int) -> None:
         """Another process gave this number to writes; ours from now on come after them."""
         self._lanes.saw_stamp(stamp)
@@ -400,7 +417,7 @@ class Saver(BaseCheckpointSaver[int]):
     @property
     def box(self) -> Box:
         """What closes and opens everything else that is stored beside the checkpoints."""
-        return Box(self._rows.codec, self._rows.seal)
+        return Box(self._rows.codec, self._rows.seal, self._limits[0])
 
     def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> Saver:
         """Called by LangGraph with the types of a graph's schemas."""

@@ -6,10 +6,11 @@ each write carries the lease's token and is refused when another worker has the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol
 from weakref import WeakValueDictionary
@@ -55,7 +56,16 @@ class Segment:
         self.row, self.clock = row, clock
         self.name = f"{row.id}/{row.token}"
         _SEGMENTS[self.name] = self
-        self._journal, self._box = journal, box
+        self.journal, self.box = journal, box
+        self.saver: Any = None
+        """Who is handed its checkpoints."""
+        self.unstored: frozenset[tuple[str, ...]] = frozenset()
+        """The nodes, by their names from the top, inside which no checkpoints are stored."""
+        self.inline = False
+        """Driven for a caller who waits."""
+        self.desks: dict[Any, Any] = {}
+        """Where effects find their records, for tasks whose checkpoints are not stored."""
+        self._calls = 0
         self.durability: Durability = "auto"
         self.lost = False
         """Another worker has it: nothing more is written."""
@@ -89,6 +99,35 @@ class Segment:
         if self.lost:
             raise LeaseLost(self.row.id)
 
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """While an effect is on its way. None begins once the run is being let go."""
+        self.check()
+        with self._reading:
+            if self.closing:
+                raise LeaseLost(self.row.id)
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._reading:
+                self._calls -= 1
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an effect is on its way, perhaps of a node that was cancelled."""
+        with self._reading:
+            return self._calls > 0
+
+    def is_fresh(self, checkpoint_id: str) -> bool:
+        """Whether this very segment made a checkpoint, so that its tasks cannot have run before."""
+        return checkpoint_id in self._fresh
+
+    def touch(self) -> None:
+        """It made progress."""
+        self.progressed = True
+        self.moved_at = time.monotonic()
+
     @property
     def is_overdue(self) -> bool:
         """Whether the lease may be another's by now: then nothing is done before that is known."""
@@ -114,9 +153,8 @@ class Segment:
         self, ns: str, checkpoint_id: str, metadata: Mapping[str, Any], nodes: Sequence[str]
     ) -> list[Statement]:
         """Counts a checkpoint as progress, under the same fence."""
-        self.progressed = True
+        self.touch()
         self.untouched = False
-        self.moved_at = time.monotonic()
         self._fresh.add(checkpoint_id)
         made = change(self.row.thread_id, self.row.id, self.clock.now())
         fingerprint, self.fingerprint = self.fingerprint, None
@@ -131,7 +169,7 @@ class Segment:
             "token": self.row.token,
             "fingerprint": fingerprint,
             "kind": "step",
-            "body": made.body(self._box, data),
+            "body": made.body(self.box, data),
         }
         return [Statement("progress", params), Statement("insert_event", params)]
 
@@ -157,7 +195,7 @@ class Segment:
             body = Body(one.value, schema, before)
             made = change(self.row.thread_id, self.row.id, self.clock.now())
             statements += waits.ask(
-                self._box,
+                self.box,
                 made,
                 token=self.row.token,
                 question=question,
@@ -190,29 +228,31 @@ class Segment:
         task = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
         with self._reading:
             known = self._reads.get(task)
-            if known is None:
-                # A task of a checkpoint that this very segment made cannot have run before.
-                known = {} if checkpoint_id in self._fresh else self._load(task)
-                self._reads[task] = known
-            if n not in known:
-                known[n] = make()
-                self._journal.defer(self._store(task, n, known[n]))
-            return known[n]
+        if known is None:
+            # A task of a checkpoint that this very segment made cannot have run before. Not under
+            # the lock: the journal may be in a transaction that asks for it.
+            loaded = {} if checkpoint_id in self._fresh else self._load(task)
+            with self._reading:
+                known = self._reads.setdefault(task, loaded)
+        if n not in known:
+            known[n] = make()
+            self.journal.defer(self._store(task, n, known[n]))
+        return known[n]
 
     def _load(self, task: str) -> dict[int, Any]:
         params = {**self._params, "task": task}
-        return self._journal.do(
+        return self.journal.do(
             Op(
                 "reads_of_task",
                 [Statement("reads_of_task", params)],
                 lambda rows: {
-                    n: self._box.open(body, where_read(self.row.id, task, n)) for n, body in rows[0]
+                    n: self.box.open(body, where_read(self.row.id, task, n)) for n, body in rows[0]
                 },
             )
         )
 
     def _store(self, task: str, n: int, value: Any) -> Op[None]:
-        body = self._box.close(value, where_read(self.row.id, task, n))
+        body = self.box.close(value, where_read(self.row.id, task, n))
         params = {**self._params, "task": task, "n": n, "body": body}
         return Op(
             "insert_read",

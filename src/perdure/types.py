@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -33,6 +33,20 @@ class State(StrEnum):
 
 
 ENDED = frozenset({State.DONE, State.FAILED, State.CANCELLED})
+
+
+class Settlement(StrEnum):
+    """How far an effect is."""
+
+    OPEN = "open"
+    """About to be called, or called."""
+    DONE = "done"
+    FAILED = "failed"
+    """It raised, for good."""
+    UNKNOWN = "unknown"
+    """A person has to say what became of it."""
+    AGAIN = "again"
+    """Known not to have happened: called when its task comes to it."""
 
 
 class Kind(StrEnum):
@@ -109,6 +123,63 @@ class Event:
 
 
 @dataclass(frozen=True)
+class EffectRecord:
+    """A call that left the process, or was about to, as it was when it was read."""
+
+    key: str
+    """What the far side was given; what `settle` takes."""
+    name: str
+    state: Settlement
+    run_id: str
+    thread_id: str
+    attempts: int
+    arguments: Mapping[str, Any]
+    result: Any
+    error: RunError | None
+    created_at: datetime
+    updated_at: datetime
+    due_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Done:
+    """What `verify` gives for an effect that happened, with what it would have returned."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of an effect's arguments and result.
+
+    `arguments` names those to keep, all by default; `without` those to leave out. What is left out
+    is taken from the present call when an effect is tried again. Arguments with the name of a
+    secret, and Pydantic's secrets, are always left out. `result` makes of a result what is kept of
+    it, and what the caller gets, the first time too.
+    """
+
+    arguments: Collection[str] | None = None
+    without: Collection[str] = ()
+    result: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Message:
+    """What was put into the outbox. `id` is the same however often it is delivered."""
+
+    id: str
+    topic: str
+    payload: Any
+    thread_id: str
+    run_id: str
+    attempts: int
+    sent_at: datetime
+    due_at: datetime | None = None
+    error: str | None = None
+    """Why it was not delivered the last time."""
+
+
+@dataclass(frozen=True)
 class Schedule:
     """What starts runs on a cron line."""
 
@@ -136,22 +207,30 @@ class Counts:
     """Taken over by another worker meanwhile."""
     scheduled: int = 0
     """Runs started by schedules."""
+    delivered: int = 0
+    """Messages of the outbox."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """What becomes of a segment that raised: how often it is driven, and how long between."""
+    """What becomes of a segment, or an effect, that raised: how often it is tried, and how long
+    between. Exceptions of the types in `final` are not tried again."""
 
     attempts: int = 3
     first: timedelta = timedelta(seconds=1)
     factor: float = 2.0
     longest: timedelta = timedelta(minutes=5)
+    final: tuple[type[Exception], ...] = ()
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.factor < 1 or min(self.first, self.longest) < timedelta(0):
             raise BadArgument(
                 f"{self}: attempts and factor are at least 1, and no time is negative."
             )
+
+    def is_over(self, attempts: int, error: BaseException) -> bool:
+        """Whether it is not to be tried again."""
+        return attempts >= self.attempts or isinstance(error, self.final)
 
     def pause(self, attempts: int) -> timedelta:
         """How long to wait after that many attempts."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from perdure import runs
 from perdure.clock import Clock
+from perdure.delivery import Delivery
 from perdure.driver import Drive, Driver, Raised, Returned
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.graphs import Graph
@@ -67,11 +68,14 @@ class Worker:
         until_idle: bool = False,
         grace: float = 10.0,
         schedules: Callable[[], Any] | None = None,
+        delivery: Delivery | None = None,
     ) -> None:
         self._driver, self._keeper, self._clock, self._graphs = driver, keeper, clock, graphs
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
         self._until_idle = until_idle
         self._schedules = schedules
+        self._delivery = delivery or Delivery()
+        self._delivering: asyncio.Task[int] | None = None
         self._end = None if budget is None else time.monotonic() + budget
         self._counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -154,6 +158,7 @@ class Worker:
             try:
                 await self._fire_schedules()
                 claimed = await self._claim()
+                await self._deliver()
             except (Unavailable, WriteLost) as error:
                 log.warning("The journal is in trouble: %s", error)
                 claimed = 0
@@ -169,7 +174,8 @@ class Worker:
         if self._limit is not None and self._counts["claimed"] >= self._limit:
             return not self._tasks
         # One that ended while we looked may have made something due behind our back.
-        idle = not claimed and not self._tasks and not self._woken.is_set()
+        busy = self._tasks or self._delivering is not None
+        idle = not claimed and not busy and not self._woken.is_set()
         return self._until_idle and idle
 
     async def _claim(self) -> int:
@@ -255,13 +261,30 @@ class Worker:
             self._fired = time.monotonic()
             self._counts["scheduled"] += await self._schedules()
 
+    async def _deliver(self) -> None:
+        """Deliver what is in the outbox, beside the runs."""
+        driver = self._driver
+        if self._delivering is None and await self._delivery.is_due(driver.journal, self._clock):
+            deliver = self._delivery.deliver(driver.journal, driver.box, self._clock)
+            self._delivering = asyncio.create_task(deliver)
+            self._delivering.add_done_callback(self._delivered)
+
+    def _delivered(self, task: asyncio.Task[int]) -> None:
+        self._delivering = None
+        self._woken.set()
+        if not task.cancelled():
+            if (error := task.exception()) is not None:
+                log.error("Delivering messages failed", exc_info=error)
+            else:
+                self._counts["delivered"] += task.result()
+
     async def _drain(self) -> None:
         """Let everything stop at its next step; give back what does not in time."""
         for hold in list(self._holds):
             hold.drive.ask_to_stop("shutdown")
         self._draining = True
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._grace)
+        if under_way := self._tasks | ({self._delivering} if self._delivering else set()):
+            await asyncio.wait(under_way, timeout=self._grace)
         for hold in list(self._holds):
             try:
                 await asyncio.to_thread(self._keeper.release, hold)
@@ -285,11 +308,23 @@ class Worker:
             self._count(kind)
             log.info("run %s of %s: %s", row.id, row.graph, kind)
 
+    async def _begin(self, row: RunRow, graph: Graph) -> Drive | End:
+        begin = self._driver.journal.arun(self._driver.begin(row, graph))
+        if row.control is None:
+            return await begin
+        task = asyncio.create_task(begin)  # to undo what it did may take longer than a lease
+        try:
+            while not (await asyncio.wait({task}, timeout=self._keeper.beat))[0]:
+                await asyncio.to_thread(self._keeper.keep, row.id)
+            return await task
+        finally:
+            task.cancel()
+
     async def _segment(self, row: RunRow) -> str:
         journal = self._driver.journal
         graph = self._graphs[f"{row.graph}@{row.version}"]
         try:
-            begun = await journal.arun(self._driver.begin(row, graph))
+            begun = await self._begin(row, graph)
         except (Unavailable, Refused):
             raise
         except Exception as error:

@@ -166,6 +166,7 @@ def delete_thread(thread_id: str) -> Op[None]:
             Statement("delete_thread_checkpoints", params),
             Statement("delete_thread_writes", params),
             Statement("delete_thread_values", params),
+            Statement("delete_thread_effects", params),
         ],
         lambda rows: None,
         write=True,
@@ -178,6 +179,7 @@ def delete_checkpoints(thread_id: str, checkpoints: Iterable[tuple[str, str]]) -
     for ns, id in checkpoints:
         params = {"thread_id": thread_id, "ns": ns, "id": id}
         statements += [Statement("delete_checkpoint", params), Statement("delete_writes", params)]
+    statements.append(Statement("delete_old_effects", {"thread_id": thread_id}))
     return Op("delete_checkpoints", statements, lambda rows: None, write=True)
 
 

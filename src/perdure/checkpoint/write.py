@@ -11,7 +11,6 @@ go into the same transaction, the write refers to the checkpoint's row.
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -39,6 +38,7 @@ from perdure.checkpoint.rows import (
     where_writes,
 )
 from perdure.errors import TooLarge
+from perdure.ids import draw
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.commit import Ticket
 from perdure.names import check_text
@@ -120,7 +120,7 @@ class Writer:
     ) -> tuple[Tip, Op[None]]:
         thread_id, ns, parent_id = place
         id = checkpoint["id"]
-        step = random.getrandbits(48)
+        step = draw(48)
         where = where_checkpoint(thread_id, ns, id)
         known = tip.cells if tip is not None else {}
         values = checkpoint["channel_values"]

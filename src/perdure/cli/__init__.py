@@ -1,4 +1,4 @@
-"""The command line: `perdure worker`, `perdure tick`, `perdure doctor`.
+"""The command line: `perdure worker`, `tick`, `effects`, `settle`, `doctor`, `crashtest`.
 
 Exit codes: 0 all is well, 1 the doctor found something, 2 wrong use or no database.
 """
@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import json
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from perdure import __version__, doctor
-from perdure.errors import BadArgument, Error
+from perdure.cli import crashtest, effects
+from perdure.cli.place import check_there, load
+from perdure.errors import Error
 from perdure.journal import connect
-
-if TYPE_CHECKING:
-    from perdure.runtime import Runtime
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("doctor", help="check what must be true of a journal")
     check.add_argument("url", nargs="?", help="default: PERDURE_URL")
     check.set_defaults(run=_doctor)
+
+    effects.add(commands)
+    crashtest.add(commands)
     return parser
 
 
@@ -108,10 +106,7 @@ def _tick(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    url = arguments.url or os.environ.get("PERDURE_URL", "")
-    path = url.removeprefix("sqlite:///").partition("?")[0]
-    if url.startswith("sqlite:") and not Path(path).exists():
-        raise BadArgument(f"There is no journal at {url}.")
+    url = check_there(arguments.url or "")
     journal = connect(url)
     try:
         findings = journal.do(doctor.examine())
@@ -126,31 +121,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
         return 1
     print(f"All {len(doctor.INVARIANTS)} invariants hold.")
     return 0
-
-
-def load(place: str) -> Runtime:
-    """The runtime that `module:name` names."""
-    from perdure.runtime import Runtime
-
-    module, _, name = place.partition(":")
-    if not module or not name:
-        raise BadArgument(f"{place!r} names no runtime: use module:name, such as agents:runtime.")
-    if module.endswith(".py"):
-        raise BadArgument(f"{place!r}: name the module without .py, as {module[:-3]}:{name}.")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
-            raise
-        raise BadArgument(f"There is no module {module!r} in {Path.cwd()}.") from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise BadArgument(f"The module {module!r} has no {name!r}.")
-        found = getattr(found, part)
-    if not isinstance(found, Runtime):
-        raise BadArgument(f"{place} is no perdure.Runtime but {found!r}.")
-    return found
 
 
 def _told(counts: dict[str, int]) -> str:

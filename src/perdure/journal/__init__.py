@@ -19,9 +19,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from perdure.errors import BadURL
 from perdure.journal.log import Journal
-from perdure.journal.op import Op, Plan, Refused, Row, Statement
+from perdure.journal.op import Deed, Op, Plan, Refused, Row, Statement
 
-__all__ = ["Journal", "Op", "Plan", "Refused", "Row", "Statement", "connect"]
+__all__ = ["Deed", "Journal", "Op", "Plan", "Refused", "Row", "Statement", "connect"]
 
 
 def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:

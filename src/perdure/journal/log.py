@@ -18,13 +18,14 @@ import threading
 import time
 import weakref
 from collections import deque
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.util import Finalize, register_after_fork
 from typing import Any, TypeVar, cast
 
-from perdure.errors import Closed, Unavailable
-from perdure.journal.commit import Committer, Ticket
-from perdure.journal.op import Ambiguous, Backend, Op, Plan
+from perdure.errors import BadArgument, Closed, Unavailable
+from perdure.journal.commit import ATTEMPTS, Committer, Ticket
+from perdure.journal.op import Ambiguous, Backend, Op, Plan, Statement, Transaction
 
 T = TypeVar("T")
 
@@ -63,9 +64,13 @@ class Journal:
         self._taking = threading.Lock()
         self._committing = threading.Lock()
         self._changed = threading.Condition()
+        self._asleep: dict[threading.Lock, Ticket[Any]] = {}
         self._due: float | None = None
+        self._hurried = False
         self._held = False
+        self._emptied = float("-inf")
         self._clock: threading.Thread | None = None
+        self._transacting: int | None = None
 
     # -- what callers use
 
@@ -74,7 +79,7 @@ class Journal:
         if op.write:
             return self.wait(self._take(op, waited=True))
         self.flush()
-        return op.result(self._backend.read(op.render()))
+        return self.peek(op)
 
     async def ado(self, op: Op[T]) -> T:
         """Like `do`, without blocking the event loop."""
@@ -94,10 +99,14 @@ class Journal:
                 answer = None
                 if isinstance(step, float):
                     time.sleep(step)
+                elif not isinstance(step, Op):
+                    answer = step.run()
                 else:
                     answer = self.peek(step) if peek and not step.write else self.do(step)
         except StopIteration as done:
             return cast(T, done.value)
+        finally:
+            plan.close()  # now, and not when whoever has the exception lets it go
 
     async def arun(self, plan: Plan[T], *, peek: bool = False) -> T:
         """Follow a plan without blocking the event loop."""
@@ -108,6 +117,8 @@ class Journal:
                 answer = None
                 if isinstance(step, float):
                     await asyncio.sleep(step)
+                elif not isinstance(step, Op):
+                    answer = await step.arun()
                 elif peek and not step.write:
                     near = self._backend.near
                     answer = self.peek(step) if near else await asyncio.to_thread(self.peek, step)
@@ -115,6 +126,8 @@ class Journal:
                     answer = await self.ado(step)
         except StopIteration as done:
             return cast(T, done.value)
+        finally:
+            plan.close()  # now, and not when whoever has the exception lets it go
 
     def apart(self, op: Op[T]) -> T:
         """Commit a write by itself, past the queue: it must not matter what comes before it."""
@@ -124,9 +137,48 @@ class Journal:
         except Ambiguous as error:
             raise Unavailable(f"{error}. Whether it was stored is not known.") from error
 
+    def transact(self, work: Callable[[Transaction], T], proof: Statement) -> T:
+        """Do `work` in one transaction of its own, after everything queued.
+
+        `proof` finds a row if it is committed: a lost reply is settled by reading that, and if it
+        is not there, by doing the work again.
+        """
+        self.flush()
+        done: list[T] = []
+
+        def doing(transaction: Transaction) -> None:
+            done[:] = [work(transaction)]
+
+        lost: Ambiguous | None = None
+        with self._alone():
+            self._transacting = threading.get_ident()
+            try:
+                for _ in range(ATTEMPTS):
+                    try:
+                        self._backend.transact(doing)
+                        return done[0]
+                    except Ambiguous as error:
+                        lost = error
+                    if self._backend.read([proof])[0]:
+                        return done[0]
+            finally:
+                self._transacting = None
+        raise Unavailable(
+            f"A commit was sent and its outcome is unknown: {lost}. Calling again is safe: what is "
+            "already stored is not stored twice."
+        ) from lost
+
+    def _check_outside(self) -> None:
+        if self._transacting == threading.get_ident():
+            raise BadArgument(
+                "Inside of a transactional effect the journal cannot be used in any other way: no "
+                "other effects, waits or recorded reads. Do that before or after it."
+            )
+
     def peek(self, op: Op[T]) -> T:
         """Read what is on disk now, whatever is queued."""
         self._check()
+        self._check_outside()
         return op.result(self._backend.read(op.render()))
 
     def defer(self, op: Op[T], *, hold: bool = False) -> Ticket[T]:
@@ -214,12 +266,59 @@ class Journal:
         return ticket
 
     def _commit_through(self, ticket: Ticket[Any]) -> None:
+        self._check_outside()
         while not ticket.settled():
-            with self._committing:
+            if not self._committing.acquire(blocking=False) and not self._is_next(ticket):
+                continue
+            try:
                 if not ticket.settled():
                     self._commit_queue()
                     if not ticket.settled() and (away := self._committer.away) is not None:
                         raise Unavailable(str(away)) from away
+            finally:
+                self._pass_on()
+
+    def _is_next(self, ticket: Ticket[Any]) -> bool:
+        """Sleep until `ticket` is settled, or may be ours to commit. True if it is at once."""
+        gate = threading.Lock()
+        gate.acquire()
+        with self._changed:
+            if ticket.settled():
+                return False
+            self._asleep[gate] = ticket
+        try:
+            if self._committing.acquire(blocking=False):  # it was over before we were seen
+                return True
+            gate.acquire(timeout=RETRY)
+            return False
+        finally:
+            with self._changed:
+                self._asleep.pop(gate, None)
+
+    def _pass_on(self) -> None:
+        """Let the first who still waits commit next, and wake whose operations are settled.
+
+        They sleep each at a gate of their own: at the lock they would have to wait for the next
+        commit to learn of theirs, and nothing would gather behind it.
+        """
+        self._committing.release()
+        if self._asleep:
+            with self._changed:
+                woken = False
+                for gate, ticket in list(self._asleep.items()):
+                    if ticket.settled() or not woken:
+                        woken = woken or not ticket.settled()
+                        del self._asleep[gate]
+                        gate.release()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While nobody else commits."""
+        self._committing.acquire()
+        try:
+            yield
+        finally:
+            self._pass_on()
 
     async def _acommit_through(self, ticket: Ticket[Any]) -> None:
         while not ticket.settled():
@@ -238,13 +337,17 @@ class Journal:
 
     def _commit_queue(self) -> None:
         batch: list[Ticket[Any]] = []
+        begun = time.monotonic()
         try:
             while self._queue and len(batch) < self._bound:
                 batch.append(self._queue.popleft())
             if batch:
                 self._committer.commit(batch)
         finally:
-            self._put_back([ticket for ticket in batch if not ticket.settled()])
+            left = [ticket for ticket in batch if not ticket.settled()]
+            if not left and len(batch) < self._bound:
+                self._emptied = begun  # whatever is queued now came after that
+            self._put_back(left)
             self._tell(batch)
 
     def _put_back(self, batch: list[Ticket[Any]]) -> None:
@@ -276,6 +379,7 @@ class Journal:
     def _wake(self, after: float) -> None:
         due = time.monotonic() + after
         with self._changed:
+            self._hurried = self._hurried or not after
             if self._due is None or due < self._due:
                 self._due = due
                 self._changed.notify()
@@ -297,7 +401,12 @@ class Journal:
                 self._changed.wait(5.0 if self._due is None else self._due - now)
                 return not self._closed
             self._due = None
-        with self._committing:
+            ripe = self._emptied + (HOLD if self._held else self._interval)
+            if now < ripe and not self._hurried:
+                self._due = ripe  # a commit came before us, and the next may: let it ride
+                return True
+            self._hurried = False
+        with self._alone():
             self._commit_queue()
         with self._changed:
             if not self._queue and self._due is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -42,11 +42,36 @@ class Op(NamedTuple, Generic[T]):
         return self.statements() if callable(self.statements) else self.statements
 
 
-Plan = Generator[Op[Any] | float, Any, T]
+class Deed(Protocol):
+    """Something else a plan waits for, with both colours."""
+
+    def run(self) -> Any: ...
+
+    def arun(self) -> Awaitable[Any]: ...
+
+
+Plan = Generator[Op[Any] | float | Deed, Any, T]
 """What takes several operations: it yields each, or seconds to wait, and gets the result back.
 
 A plan has no colour either: `Journal.run` and `Journal.arun` follow any of them.
 """
+
+
+class Transaction(Protocol):
+    """A transaction of the journal's database while it is open."""
+
+    @property
+    def connection(self) -> Any:
+        """For the user's own statements: the database's, without its commit and rollback."""
+
+    def run(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        """Run some of our own."""
+
+
+ENDED_INSIDE = (
+    "A transactional effect ended the transaction it was given. Its outcome is committed with its "
+    "writes, by perdure: leave BEGIN, COMMIT and ROLLBACK out."
+)
 
 
 class Backend(Protocol):
@@ -62,6 +87,9 @@ class Backend(Protocol):
         took place, `Unavailable` when it did not and may be tried again; anything else is the
         statement's own fault. After all but `Ambiguous` the database is as before.
         """
+
+    def transact(self, work: Callable[[Transaction], T]) -> T:
+        """Commit what `work` does in one transaction. Raises like `commit`, and what it raises."""
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Run all statements on one snapshot."""

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
 
-from perdure.errors import BadURL, Unavailable
+from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import probe
 from perdure.journal.migrate import is_current, migrate
-from perdure.journal.op import Ambiguous, Refused, Row, Statement
+from perdure.journal.op import ENDED_INSIDE, Ambiguous, Refused, Row, Statement, Transaction
 from perdure.journal.pool import Connection, Pool, ReadOnly
 from perdure.journal.sql import has_rows, render
+
+T = TypeVar("T")
 
 FRAGMENTS = {
     "text": 'TEXT COLLATE "C"',
@@ -90,11 +93,36 @@ class Postgres:
             migrate(execute, FRAGMENTS)
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        return self._commit(lambda connection: self._pipeline(connection, _WRITE, statements))
+
+    def transact(self, work: Callable[[Transaction], T]) -> T:
+        return self._commit(lambda connection: self._work(connection, work))
+
+    def _work(self, connection: Connection, work: Callable[[Transaction], T]) -> T:
+        # Autocommit as always: psycopg's own block begins and commits, and forbids others to.
+        def run(statements: Sequence[Statement]) -> list[list[Row]]:
+            if connection.info.transaction_status == TransactionStatus.IDLE:
+                raise BadArgument(ENDED_INSIDE)
+            return self._run(connection, statements)
+
+        with connection.transaction():
+            result = work(_Open(connection, run))
+            run([])
+            probe.at("commit.before")
+        probe.at("commit.after")
+        return result
+
+    def _run(self, connection: Connection, statements: Sequence[Statement]) -> list[list[Row]]:
+        with connection.cursor() as silent:
+            cursors = [self._execute(connection, silent, *statement) for statement in statements]
+            return [[] if cursor is silent else cursor.fetchall() for cursor in cursors]
+
+    def _commit(self, run: Callable[[Connection], T]) -> T:
         give_up = time.monotonic() + self._deadline
         while True:
             with self._pool.connection(give_up) as connection:
                 try:
-                    return self._pipeline(connection, _WRITE, statements)
+                    return run(connection)
                 except errors.NotNullViolation as error:
                     raise Refused(str(error)) from error
                 except psycopg.OperationalError as error:
@@ -153,6 +181,13 @@ class Postgres:
 
     def close(self) -> None:
         self._pool.close()
+
+
+class _Open(NamedTuple):
+    """A `Transaction`."""
+
+    connection: Any
+    run: Callable[[Sequence[Statement]], list[list[Row]]]
 
 
 _ABANDONED: list[Any] = []

@@ -173,6 +173,17 @@ DELETE FROM perdure_values WHERE thread_id = :thread_id;
 -- name: delete_thread_writes
 DELETE FROM perdure_writes WHERE thread_id = :thread_id;
 
+-- name: delete_thread_effects
+-- All but those with a business key, which guard on.
+DELETE FROM perdure_effects WHERE scope = :thread_id;
+
+-- name: delete_old_effects
+-- Without a runtime: those of tasks whose checkpoint is gone, and that cannot run again.
+DELETE FROM perdure_effects
+WHERE scope = :thread_id AND run_id = '' AND state IN ('done', 'failed') AND NOT EXISTS (
+  SELECT 1 FROM perdure_checkpoints AS c
+  WHERE c.thread_id = :thread_id AND c.id = perdure_effects.checkpoint_id);
+
 -- name: all_values
 -- The values of a thread, for copying it.
 SELECT ns, channel, chain, seq, step, base, body FROM perdure_values
@@ -250,12 +261,13 @@ ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: stop_thread
 -- A new run takes the thread over, unless it is one that was accepted before: what is driven now
--- is told to stop, the others end. With :only, just the runs in that state.
+-- is told to stop, the others end, and those with effects to undo as soon as that is done. With
+-- :only, just the runs in that state.
 UPDATE perdure_runs
-SET due_at = CASE WHEN state = 'running' THEN due_at END,
+SET due_at = CASE WHEN state = 'running' THEN due_at WHEN {undo} THEN CAST(:now AS BIGINT) END,
     control = 'cancel', control_at = COALESCE(control_at, :control_at), undo = :undo,
     reason = :reason,
-    state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,
+    state = CASE WHEN state = 'running' THEN state WHEN {undo} THEN 'pending' ELSE 'cancelled' END,
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND state NOT IN {ended}
   AND (CAST(:only AS TEXT) IS NULL OR state = :only AND COALESCE(due_at, :now + 1) > :now)
@@ -264,13 +276,17 @@ WHERE thread_id = :thread_id AND state NOT IN {ended}
 
 -- name: stop_run
 -- Cancels or pauses a run: at once, or by telling its driver. One that is held, or being cancelled,
--- is not paused.
+-- is not paused. One with effects to undo is cancelled by whoever claims it next.
 UPDATE perdure_runs
-SET due_at = CASE WHEN state = 'running' THEN due_at END,
-    control = CASE WHEN state = 'running' THEN CAST(:control AS TEXT) END,
+SET due_at = CASE WHEN state = 'running' THEN due_at
+                  WHEN :control = 'cancel' AND {undo} THEN CAST(:now AS BIGINT) END,
+    control = CASE WHEN state = 'running' OR (:control = 'cancel' AND {undo})
+              THEN CAST(:control AS TEXT) END,
     control_at = CASE WHEN state = 'running' THEN CAST(:control_at AS BIGINT) END,
     reason = COALESCE(CAST(:reason AS TEXT), reason),
-    state = CASE WHEN state = 'running' THEN state ELSE CAST(:state AS TEXT) END,
+    state = CASE WHEN state = 'running' THEN state
+                 WHEN :control = 'cancel' AND {undo} THEN 'pending'
+                 ELSE CAST(:state AS TEXT) END,
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id AND state NOT IN {ended} AND state <> :state
   AND NOT (:control = 'pause' AND (state = 'held' OR COALESCE(control, '') = 'cancel'))
@@ -279,7 +295,8 @@ RETURNING id;
 -- name: go_on
 -- Makes a run that rests due again, if it is its turn: after resume, or retry.
 UPDATE perdure_runs
-SET state = 'pending', attempts = 0, reason = NULL, error = NULL, output = NULL, control = NULL,
+SET state = 'pending', attempts = 0, reason = NULL, error = NULL, output = NULL,
+    control = CASE WHEN state = 'held' THEN control END,
     due_at = CASE WHEN n = (SELECT min(r.n) FROM perdure_runs AS r
                             WHERE r.thread_id = :thread_id
                               AND (r.id = :id OR r.state NOT IN {ended}))
@@ -324,7 +341,8 @@ ON CONFLICT DO NOTHING;
 -- The same for what stops runs: :asked of those that are driven, :kind of the others.
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT),
-       CASE WHEN state = 'running' THEN CAST(:asked AS TEXT) ELSE CAST(:kind AS TEXT) END,
+       CASE WHEN state IN ('running', 'pending') THEN CAST(:asked AS TEXT)
+            ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND change = :change
 ON CONFLICT DO NOTHING;
@@ -458,12 +476,16 @@ WHERE run_id = :id AND state = 'applied'
 -- name: let_go
 -- Ends a segment. A run that is to rest or go on does so unless it was told to stop meanwhile, and
 -- one that is to pause goes on if that was taken back;
--- one that rests is due at its next clock, or now if something came in while it was driven.
+-- one that rests is due at its next clock, or now if something came in while it was driven. One that
+-- is cancelled with effects to undo is due at once, and still to be cancelled, unless it is held.
 UPDATE perdure_runs
-SET state = CASE WHEN CAST(:state AS TEXT) IN {ended} THEN CAST(:state AS TEXT)
+SET state = CASE WHEN {cancels} THEN 'pending'
+                 WHEN CAST(:state AS TEXT) = 'held' AND control = 'cancel' AND {undo} THEN 'held'
+                 WHEN CAST(:state AS TEXT) IN {ended} THEN CAST(:state AS TEXT)
                  WHEN control = 'cancel' THEN 'cancelled' WHEN control = 'pause' THEN 'paused'
                  WHEN CAST(:state AS TEXT) = 'paused' THEN 'pending' ELSE CAST(:state AS TEXT) END,
     due_at = CASE
+      WHEN {cancels} THEN CAST(:now AS BIGINT)
       WHEN CAST(:state AS TEXT) IN {ended} OR control IS NOT NULL THEN NULL
       WHEN CAST(:state AS TEXT) <> 'waiting' THEN CAST(:due_at AS BIGINT)
       WHEN poked = 1 OR EXISTS (
@@ -472,7 +494,9 @@ SET state = CASE WHEN CAST(:state AS TEXT) IN {ended} THEN CAST(:state AS TEXT)
         WHERE w.run_id = :id AND w.state = 'open' AND w.kind = 'signal') THEN CAST(:now AS BIGINT)
       ELSE (SELECT min(COALESCE(w.wake_at, w.expires_at)) FROM perdure_waits AS w
             WHERE w.run_id = :id AND w.state = 'open') END,
-    worker = NULL, control = NULL, control_at = NULL, attempts = :attempts,
+    worker = NULL, control_at = NULL, attempts = :attempts,
+    control = CASE WHEN {cancels} OR (CAST(:state AS TEXT) = 'held' AND control = 'cancel' AND {undo})
+              THEN 'cancel' END,
     output = CAST(:output AS {blob}), error = CAST(:error AS {blob}),
     reason = COALESCE(CAST(:reason AS TEXT), CASE WHEN control IS NOT NULL THEN reason END),
     events = events + 1, change = :change, updated_at = :now
@@ -634,6 +658,159 @@ WHERE thread_id = :thread_id AND run_id = :id AND task = :task;
 INSERT INTO perdure_reads (thread_id, run_id, task, n, body)
 VALUES (:thread_id, :id, :task, :n, :body) ON CONFLICT DO NOTHING;
 
+-- name: insert_effect
+-- An intent: stored before the call is made, once per place or business key. Of a run, it refuses
+-- the batch unless the lease is still ours.
+INSERT INTO perdure_effects
+  (scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, digest,
+   undo, settled, created_at, updated_at, arguments)
+VALUES (:scope, :task, :name, :n, :key, :thread_id, :run_id, :checkpoint_id,
+        CASE WHEN :run_id = '' THEN 'open' ELSE (
+          SELECT 'open' FROM perdure_runs AS r WHERE r.thread_id = :thread_id AND r.id = :run_id
+            AND r.token = :token AND r.state = 'running' {share}) END,
+        :intent, 1, :digest, :undo, 0, :created_at, :created_at, :arguments)
+ON CONFLICT DO NOTHING
+RETURNING intent;
+
+-- name: take_effect
+-- Whoever saw the row as it is may call now; of two, one.
+UPDATE perdure_effects
+SET state = 'open', intent = :intent, attempts = :attempts, thread_id = :thread_id,
+    run_id = :run_id, due_at = NULL, updated_at = :now
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :seen
+  AND state IN ('open', 'again');
+
+-- name: effect_at
+SELECT {effect} FROM perdure_effects
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
+
+-- name: find_intent
+-- Our own key: is this intent stored?
+SELECT 1 FROM perdure_effects
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent;
+
+-- name: write_effect
+-- What became of a call, if it is still ours: an outcome, or how it goes on.
+UPDATE perdure_effects
+SET state = :state, outcome = :outcome, attempts = :attempts, due_at = :due_at, updated_at = :now,
+    settled = COALESCE((SELECT r.events FROM perdure_runs AS r
+                        WHERE r.thread_id = perdure_effects.thread_id
+                          AND r.id = perdure_effects.run_id), 0)
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
+  AND state = 'open';
+
+-- name: count_effect
+-- Counts an event of an effect, and an outcome as progress. Refuses the batch unless the lease is
+-- still ours.
+UPDATE perdure_runs
+SET token = CASE WHEN token = :token AND state = 'running' THEN token END,
+    attempts = CASE WHEN :progress = 1 THEN 1 ELSE attempts END,
+    events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id;
+
+-- name: count_saved
+-- Counts what was returned from the record, with what it would have cost.
+UPDATE perdure_runs
+SET saved_effects = saved_effects + 1, saved_calls = saved_calls + :calls,
+    saved_tokens = saved_tokens + :tokens
+WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running';
+
+-- name: effects_of_task
+SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
+
+-- name: effect_by_key
+SELECT {effect} FROM perdure_effects WHERE key = :key;
+
+-- name: effects_of_run
+SELECT {effect} FROM perdure_effects WHERE run_id = :id AND run_id <> ''
+ORDER BY created_at, settled, key;
+
+-- name: unknown_effects
+-- What waits for a person to say what became of it, oldest first.
+SELECT {effect} FROM perdure_effects
+WHERE state = 'unknown' AND (created_at, key) > (:after, :after_key)
+ORDER BY created_at, key LIMIT :count;
+
+-- name: effects_after
+-- Effects of a thread, or of all, oldest first.
+SELECT {effect} FROM perdure_effects
+WHERE (created_at, key) > (:after, :after_key)
+  AND (CAST(:state AS TEXT) IS NULL OR state = :state)
+  AND (CAST(:thread_id AS TEXT) IS NULL OR thread_id = :thread_id)
+ORDER BY created_at, key LIMIT :count;
+
+-- name: decide_effect
+-- A person says what became of an effect, unless somebody calls it just now.
+UPDATE perdure_effects
+SET state = :state, outcome = :outcome, attempts = :attempts, due_at = NULL, intent = :change,
+    updated_at = :now,
+    settled = COALESCE((SELECT r.events + 1 FROM perdure_runs AS r
+                        WHERE r.thread_id = perdure_effects.thread_id
+                          AND r.id = perdure_effects.run_id), 0)
+WHERE key = :key AND (state = 'unknown' OR state IN ('open', 'failed') AND NOT EXISTS (
+  SELECT 1 FROM perdure_runs AS r WHERE r.id = perdure_effects.run_id AND r.state = 'running'))
+RETURNING key;
+
+-- name: retry_effects
+-- A person tries a run again: what failed for good may be called once more.
+UPDATE perdure_effects
+SET state = 'again', attempts = 0, due_at = NULL, intent = :change, updated_at = :now
+WHERE run_id = :id AND state = 'failed' AND EXISTS (
+  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
+
+-- name: count_decision
+UPDATE perdure_runs SET events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id AND EXISTS (
+  SELECT 1 FROM perdure_effects WHERE key = :key AND intent = :change);
+
+-- name: find_decision
+-- Our own key: was this decision made?
+SELECT key FROM perdure_effects WHERE key = :key AND intent = :change;
+
+-- name: undone_effect
+-- Its compensation was made. A business key no longer guards.
+UPDATE perdure_effects
+SET undo = 2, updated_at = :now,
+    scope = CASE WHEN task = '' THEN scope || ' undone in run ' || run_id ELSE scope END
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND undo = 1;
+
+-- name: insert_message
+INSERT INTO perdure_outbox
+  (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
+VALUES (:thread_id, :id, :run_id, :topic, :now, 0, 0, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: next_message
+-- When the next message of one of these topics is due.
+SELECT due_at FROM perdure_outbox WHERE topic IN ({names}) ORDER BY due_at LIMIT 1;
+
+-- name: take_messages
+-- Takes messages that are due; nobody else does until :until.
+WITH due AS (
+  SELECT thread_id, id FROM perdure_outbox
+  WHERE due_at <= :now AND topic IN ({names}) ORDER BY due_at, id LIMIT :count {skip})
+UPDATE perdure_outbox SET due_at = :until, attempts = attempts + 1, change = :change
+WHERE (thread_id, id) IN (SELECT thread_id, id FROM due)
+RETURNING thread_id, id, run_id, topic, attempts, sent_at, body;
+
+-- name: taken_messages
+-- Our own key: the messages of one such call.
+SELECT thread_id, id, run_id, topic, attempts, sent_at, body FROM perdure_outbox
+WHERE change = :change;
+
+-- name: delete_message
+-- It was delivered.
+DELETE FROM perdure_outbox WHERE thread_id = :thread_id AND id = :id;
+
+-- name: delay_message
+-- It was not: tried again later.
+UPDATE perdure_outbox SET due_at = :due_at, error = :error
+WHERE thread_id = :thread_id AND id = :id AND change = :change;
+
+-- name: messages
+-- What is not delivered yet, oldest first.
+SELECT thread_id, id, run_id, topic, attempts, sent_at, body, due_at, error FROM perdure_outbox
+ORDER BY sent_at, id LIMIT :count;
+
 -- name: put_schedule
 -- Stores a schedule. An unchanged cron line keeps its next slot.
 INSERT INTO perdure_schedules (name, graph, cron, timezone, catch_up, next_at, body)
@@ -675,6 +852,12 @@ DELETE FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND NOT
 
 -- name: delete_run_reads
 DELETE FROM perdure_reads WHERE thread_id = :thread_id AND run_id = :id AND NOT EXISTS (
+  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+
+-- name: delete_run_effects
+-- All but those with a business key, which guard on.
+DELETE FROM perdure_effects
+WHERE scope = :thread_id AND run_id = :id AND NOT EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
 
 -- name: delete_run_signals
@@ -757,6 +940,10 @@ SELECT s.thread_id, s.id, s.name FROM perdure_signals AS s
 WHERE s.wait_id IS NOT NULL AND NOT EXISTS (
   SELECT 1 FROM perdure_waits AS w
   WHERE w.thread_id = s.thread_id AND w.id = s.wait_id AND w.answered_by = 'signal');
+
+-- name: doctor_no_outcome
+SELECT thread_id, key, state FROM perdure_effects
+WHERE state IN ('done', 'failed') AND outcome IS NULL;
 
 -- name: doctor_signal_unused
 -- A run waits for a signal that is there, and will be looked at too late, or never.

@@ -16,11 +16,23 @@ COMMON = {
     "run": (
         "thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, "
         "was, control, undo, events, created_at, updated_at, fingerprint, reason, setup, output, "
-        "error, EXISTS (SELECT 1 FROM perdure_checkpoints AS c "
-        "WHERE c.thread_id = perdure_runs.thread_id)"
+        "error, saved_effects, saved_calls, saved_tokens, EXISTS (SELECT 1 FROM "
+        "perdure_checkpoints AS c WHERE c.thread_id = perdure_runs.thread_id)"
+    ),
+    "effect": (
+        "scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, "
+        "digest, undo, settled, due_at, created_at, updated_at, arguments, outcome"
     ),
     "ended": "('done', 'failed', 'cancelled')",
+    "undo": (
+        "EXISTS (SELECT 1 FROM perdure_effects AS e WHERE e.run_id = perdure_runs.id "
+        "AND e.undo = 1 AND e.state = 'done')"
+    ),
 }
+COMMON["cancels"] = (
+    "((CAST(:state AS TEXT) = 'cancelled' OR (control = 'cancel' AND CAST(:state AS TEXT) "
+    "NOT IN ('done', 'failed', 'held'))) AND " + COMMON["undo"] + ")"
+)
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 

@@ -21,13 +21,15 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from perdure.errors import BadURL, Unavailable
+from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import probe
 from perdure.journal.migrate import migrate
-from perdure.journal.op import Ambiguous, Refused, Row, Statement
+from perdure.journal.op import ENDED_INSIDE, Ambiguous, Refused, Row, Statement, Transaction
 from perdure.journal.sql import has_rows, positional, render
+
+T = TypeVar("T")
 
 OLDEST = (3, 39, 0)
 FRAGMENTS = {
@@ -171,9 +173,28 @@ class SQLite:
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         with self._writing:
-            return self._commit(statements)
+            return self._commit(lambda: self._run(self._writer, statements))
 
-    def _commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
+    def transact(self, work: Callable[[Transaction], T]) -> T:
+        with self._writing:
+            return self._commit(lambda: self._work(work))
+
+    def _work(self, work: Callable[[Transaction], T]) -> T:
+        lent = _Lent(self._writer)
+
+        def run(statements: Sequence[Statement]) -> list[list[Row]]:
+            if not self._writer.in_transaction:
+                raise BadArgument(ENDED_INSIDE)
+            return self._run(self._writer, statements)
+
+        try:
+            result = work(_Open(lent, run))
+            run([])
+        finally:
+            lent.take_back()
+        return result
+
+    def _commit(self, run: Callable[[], T]) -> T:
         if self._away:
             self._open()
         execute = self._writer.execute
@@ -185,7 +206,7 @@ class SQLite:
                 f"{self._path} stayed locked by another process: {error}. Nothing was written."
             ) from error
         try:
-            rows = self._run(self._writer, statements)
+            result = run()
             probe.at("commit.before")
         except BaseException as error:
             self._roll_back()
@@ -201,7 +222,7 @@ class SQLite:
             self._roll_back()
             raise Ambiguous(f"{self._path}: {error}") from error
         probe.at("commit.after")
-        return rows
+        return result
 
     def _run(
         self, connection: sqlite3.Connection, statements: Sequence[Statement]
@@ -277,6 +298,33 @@ class SQLite:
             while self._idle:
                 self._idle.pop().close()
             self._writer.close()
+
+
+class _Open(NamedTuple):
+    """A `Transaction`."""
+
+    connection: Any
+    run: Callable[[Sequence[Statement]], list[list[Row]]]
+
+
+class _Lent:
+    """A connection for somebody else's statements, for as long as the transaction lasts."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection: sqlite3.Connection | None = connection
+
+    def take_back(self) -> None:
+        self._connection = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("cursor", "execute", "executemany", "total_changes", "in_transaction"):
+            raise AttributeError(
+                f"The connection of a transactional effect has no {name!r}: it is committed, or "
+                "rolled back, by perdure."
+            )
+        if self._connection is None:
+            raise BadArgument("The transaction of this effect is over.")
+        return getattr(self._connection, name)
 
 
 _FILES: weakref.WeakSet[SQLite] = weakref.WeakSet()

@@ -10,8 +10,30 @@ with perdure.testing.runtime() as rt:       # also `async with`
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from perdure.testing.clock import Clock
 from perdure.testing.crashes import crash_at, points
-from perdure.testing.runtimes import TemporaryRuntime, runtime
+from perdure.testing.crashtest import crashtest, outside
 
-__all__ = ["Clock", "TemporaryRuntime", "crash_at", "points", "runtime"]
+if TYPE_CHECKING:
+    from perdure.testing.runtimes import TemporaryRuntime, runtime
+
+__all__ = [
+    "Clock",
+    "TemporaryRuntime",
+    "crash_at",
+    "crashtest",
+    "outside",
+    "points",
+    "runtime",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # The runtime brings LangGraph, which takes seconds: agents call `outside` without it.
+    if name in ("TemporaryRuntime", "runtime"):
+        from perdure.testing import runtimes
+
+        return getattr(runtimes, name)
+    raise AttributeError(f"module 'perdure.testing' has no attribute {name!r}")

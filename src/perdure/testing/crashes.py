@@ -23,9 +23,10 @@ def crash_at(point: str, n: int = 1) -> Iterator[None]:
     """Inside, the n-th time this process comes to `point`, it dies by SIGKILL.
 
     Use it in a process of its own: nothing is cleaned up, which is the purpose. `points()` lists
-    what there is, such as `let_go.before` or `commit.after`.
+    what there is, such as `let_go.before` or `commit.after`; `effect send.before` and
+    `effect send.after` are around the call of an effect's function.
     """
-    if point not in points():
+    if point not in points() and not point.startswith("effect "):
         raise BadArgument(f"There is no point {point!r}; see perdure.testing.points().")
     left = n
 

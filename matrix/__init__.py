@@ -1,0 +1,4 @@
+"""The crash matrix: agents of every shape, killed everywhere, with perdure and with its neighbours.
+
+`python -m matrix` runs it, and writes docs/crash-matrix.md.
+"""

@@ -1,0 +1,68 @@
+"""DBOS, with the graph of two branches: killed around each of its steps, and started again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+STEPS = [f"{branch} {n}" for branch in ("left", "right", "end") for n in (1, 2)]
+POINTS = [f"{step}.{side}" for step in STEPS for side in ("before", "after")]
+EXPECTED = [
+    line
+    for branch in ("left", "right", "end")
+    for line in (f"{branch} 1: done", f"{branch} 2 after {branch} 1: done: done")
+]
+DEADLINE = 60
+
+
+def counts(rounds: int, jobs: int, tell: Callable[[], None]) -> dict[str, int]:
+    """In how many trials what was found, as for the others."""
+    trials = [point for point in POINTS for _ in range(rounds)]
+    found: Counter[str] = Counter()
+    with ThreadPoolExecutor(jobs) as pool:
+        for problems in pool.map(_trial, trials):
+            found.update(problems)
+            tell()
+    return {"points": len(POINTS), "trials": len(trials), **found}
+
+
+def _trial(point: str) -> list[str]:
+    with tempfile.TemporaryDirectory(prefix="perdure-") as folder:
+        _live(folder, point)
+        out = _live(folder)
+        calls = Counter((Path(folder) / "ledger").read_text().splitlines())
+        problems = []
+        if out is None:
+            problems.append("unrecoverable")
+        elif out != EXPECTED:
+            problems.append("different")
+        # A step that was killed in the middle is called again by any engine: that is not counted.
+        begun = point.removesuffix(".before").removesuffix(".after")
+        again = [line for line, n in calls.items() if n > 1 and line.endswith(".after")]
+        if any(line != f"{begun}.after" for line in again):
+            problems.append("duplicated")
+        if point.endswith(".after") and f"{begun}.after" in again:
+            problems.append("again")
+        if out is not None and any(f"{step}.after" not in calls for step in STEPS):
+            problems.append("lost")
+        return problems
+
+
+def _live(folder: str, *point: str) -> list[str] | None:
+    """One process, to its end or to its point. Gives what it printed, if it came to an end."""
+    command = [sys.executable, "-m", "matrix.dbos_child", folder, *point]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    except subprocess.TimeoutExpired:
+        return None
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or not lines:
+        return None
+    result: list[str] = json.loads(lines[-1])
+    return result

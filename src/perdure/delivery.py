@@ -1,0 +1,62 @@
+"""Deliver the messages of the outbox to the handlers of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from perdure.box import Box
+from perdure.clock import Clock
+from perdure.effects import outbox
+from perdure.effects.outbox import MessageRow
+from perdure.journal import Journal
+from perdure.types import Message
+
+log = logging.getLogger("perdure")
+
+TURN = 60_000
+"""Milliseconds a handler may take before somebody else may deliver the same message."""
+PAGE = 20
+
+
+class Delivery:
+    """Handlers by topic, and the deliveries made to them."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, Callable[[Message], Any]] = {}
+
+    async def is_due(self, journal: Journal, clock: Clock) -> bool:
+        if not self.handlers:
+            return False
+        due = await journal.ado(outbox.next_due(self.handlers))
+        return due is not None and due <= clock.now()
+
+    async def deliver(self, journal: Journal, box: Box, clock: Clock) -> int:
+        """Deliver what is due, side by side. Gives how many were delivered."""
+        now = clock.now()
+        change, op = outbox.take(self.handlers, now, now + TURN, PAGE)
+        taken = await journal.ado(op)
+        done = await asyncio.gather(*(self._one(journal, box, clock, change, row) for row in taken))
+        return sum(done)
+
+    async def _one(
+        self, journal: Journal, box: Box, clock: Clock, change: int, row: MessageRow
+    ) -> bool:
+        handler = self.handlers[row.topic]
+        try:
+            message = outbox.to_message(box, row)
+            if inspect.iscoroutinefunction(handler):
+                await handler(message)
+            else:
+                await asyncio.to_thread(handler, message)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            log.warning("message %s of topic %r was not delivered: %s", row.id, row.topic, told)
+            pause = round(outbox.AGAIN.pause(row.attempts).total_seconds() * 1000)
+            await journal.ado(outbox.delay(row, change, clock.now() + pause, told))
+            return False
+        await journal.ado(outbox.delivered(row))
+        return True

@@ -1,0 +1,469 @@
+"""`@perdure.effect`: a function whose calls settle.
+
+In a run of a graph, under the runtime or with only the saver, a call is recorded before and after
+it is made. Anywhere else it is the plain function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
+
+from perdure.effects import inside, ops, record
+from perdure.effects.desk import Desk, Line, here
+from perdure.effects.inside import Inside
+from perdure.effects.ops import EffectRow, Owner
+from perdure.effects.settle import Raised, Returned, Settling, Spec
+from perdure.errors import BadArgument, EffectTimeout
+from perdure.journal import Journal, Refused, Statement, probe
+from perdure.journal.op import Transaction
+from perdure.types import Record, Retry, Settlement
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+ONCE, THRICE = Retry(attempts=1), Retry()
+SPEC = "__perdure_effect__"
+"""Where a decorated function keeps what it is."""
+
+
+@overload
+def effect(function: Callable[P, T], /) -> Callable[P, T]: ...
+
+
+@overload
+def effect(
+    *,
+    name: str | None = None,
+    key: Callable[..., Any] | None = None,
+    verify: Callable[..., Any] | None = None,
+    unknown: Literal["retry", "hold"] = "retry",
+    transactional: bool = False,
+    retry: Retry | None = THRICE,
+    timeout: float | timedelta | None = None,
+    compensate: Callable[..., Any] | None = None,
+    record: Record | Iterable[str] | None = None,
+) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+
+
+def effect(function: Any = None, /, **options: Any) -> Any:
+    """Record the calls of a function that leave the process.
+
+    name           part of the key; by default the name of the function
+    key            gives a business key from the arguments; it guards across runs and threads
+    verify         asks the far side, with the same arguments, about a call whose outcome is not
+                   known: what it gives is the outcome, `Done(None)` if that is None; None means
+                   that it did not happen
+    unknown        without verify: "retry" calls again with the same key, "hold" holds the run
+                   until a person says what became of it
+    transactional  what it writes with `perdure.transaction()` is committed with its outcome
+    retry          what becomes of an exception; None: it is final
+    timeout        seconds, or a timedelta, for one attempt
+    compensate     undoes it when its run is cancelled: called with the result, then the arguments
+    record         what is kept of arguments and result: names of arguments, or a `Record`
+    """
+    if function is None:
+        return functools.partial(_decorate, options=options)
+    return _decorate(function, options)
+
+
+def _decorate(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    made = Made.of(function, **options)
+    if made.is_async:
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return await made.acall(args, kwargs)
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return made.call(args, kwargs)
+
+    setattr(wrapper, SPEC, made)
+    return wrapper
+
+
+@dataclass(frozen=True)
+class Made:
+    """A decorated function."""
+
+    spec: Spec
+    function: Callable[..., Any]
+    signature: inspect.Signature
+    is_async: bool
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        key: Callable[..., Any] | None = None,
+        verify: Callable[..., Any] | None = None,
+        unknown: str = "retry",
+        transactional: bool = False,
+        retry: Retry | None = THRICE,
+        timeout: float | timedelta | None = None,
+        compensate: Callable[..., Any] | None = None,
+        record: Record | Iterable[str] | None = None,
+    ) -> Made:
+        title = name or getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
+        _check(function, title, unknown, transactional, verify, timeout)
+        if not isinstance(record, Record):
+            record = Record(None if record is None else tuple(record))
+        kept = record
+        signature = inspect.signature(function)
+        first = next(iter(signature.parameters), None)
+        if "." in title and first in ("self", "cls"):
+            kept = replace(kept, without=(*kept.without, first))
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        spec = Spec(
+            title,
+            key,
+            verify,
+            "hold" if unknown == "hold" else "retry",
+            transactional,
+            retry or ONCE,
+            seconds,
+            compensate,
+            kept,
+        )
+        made = cls(spec, function, signature, inspect.iscoroutinefunction(function))
+        _register(made)
+        return made
+
+    # -- the two colours
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return perform(
+            lambda: self._plain(args, kwargs), lambda found: self._settling(found, args, kwargs)
+        )
+
+    async def acall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return await aperform(
+            lambda: self._plain(args, kwargs), lambda found: self._settling(found, args, kwargs)
+        )
+
+    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calling:
+        return Calling(self.spec.name, self.function, args, kwargs, inside.plain())
+
+    def _settling(
+        self, found: tuple[Desk, int], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Settling:
+        desk, attempt = found
+        bound = self.signature.bind(*args, **kwargs)
+        business = None
+        if self.spec.key is not None:
+            business = record.key_text(self.spec.key(*bound.args, **bound.kwargs))
+        bound.apply_defaults()
+        caller = Functions(self.spec, self.function, self.signature, desk.owner, desk.journal)
+        line = Line(attempt)
+        return Settling(desk, self.spec, dict(bound.arguments), caller, line, business)
+
+
+def _check(
+    function: Callable[..., Any],
+    name: str,
+    unknown: str,
+    transactional: bool,
+    verify: Callable[..., Any] | None,
+    timeout: Any,
+) -> None:
+    is_async = inspect.iscoroutinefunction(function)
+    if not inspect.isroutine(function):
+        raise BadArgument(f"@perdure.effect is for functions and methods, not for {function!r}.")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise BadArgument(
+            f"{name} yields its result in pieces, which cannot be recorded: collect them, and "
+            "return the whole."
+        )
+    if unknown not in ("retry", "hold"):
+        raise BadArgument(f"unknown={unknown!r}: use 'retry' or 'hold'.")
+    if transactional and is_async:
+        raise BadArgument(
+            f"{name} is a coroutine: a transactional effect is a plain function, because nobody "
+            "else can write to the journal while it is called."
+        )
+    if transactional and (verify is not None or timeout is not None):
+        raise BadArgument(f"{name} is transactional: it takes neither verify= nor timeout=.")
+    if not is_async and verify is not None and inspect.iscoroutinefunction(verify):
+        raise BadArgument(f"{name} is a plain function, so its verify= must be one too.")
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if seconds is not None and not seconds > 0:
+        raise BadArgument(f"timeout={timeout!r}: use seconds, more than none.")
+
+
+_KNOWN: dict[str, Made] = {}
+
+
+def _register(made: Made) -> None:
+    """Remember an effect by its name, for who has to undo it."""
+    known = _KNOWN.get(made.spec.name)
+    if known is not None and not _are_same(known, made) and _is_found_by_name(known):
+        if not _is_found_by_name(made):
+            return
+        there = f"{known.function.__module__}.{known.function.__qualname__}"
+        raise BadArgument(
+            f"There is an effect {made.spec.name!r} with key= or compensate= already ({there}). "
+            "They would take each other's outcomes: give one of them another name=."
+        )
+    _KNOWN[made.spec.name] = made
+
+
+def _is_found_by_name(made: Made) -> bool:
+    return made.spec.key is not None or made.spec.compensate is not None
+
+
+def _are_same(one: Made, other: Made) -> bool:
+    """Whether it is one function, that was decorated again or imported under another name."""
+    homes = {one.function.__module__, other.function.__module__}
+    same = one.function.__qualname__ == other.function.__qualname__
+    return same and (len(homes) == 1 or "__main__" in homes)
+
+
+def known(name: str) -> Made | None:
+    """An effect of this process by its name."""
+    return _KNOWN.get(name)
+
+
+# -- the calls
+
+
+def perform(plain: Callable[[], Calling], settling: Callable[[tuple[Desk, int]], Settling]) -> Any:
+    """Make a call: settled in a run, plainly outside of any."""
+    found = here()
+    if found is None:
+        return _ended(plain().run())
+    return found[0].journal.run(settling(found).run())
+
+
+async def aperform(
+    plain: Callable[[], Calling], settling: Callable[[tuple[Desk, int]], Settling]
+) -> Any:
+    found = here()
+    if found is None:
+        return _ended(await plain().arun())
+    return await shielded(found[0].journal.arun(settling(found).run()))
+
+
+@dataclass
+class Calling:
+    """One call of a function, in either colour. Gives how it ended."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    inside: Inside
+    timeout: float | None = None
+
+    def run(self) -> Returned | Raised:
+        try:
+            return Returned(self._now(), self.inside.asked)
+        except BaseException as error:
+            return Raised(error)
+
+    async def arun(self) -> Returned | Raised:
+        try:
+            if not inspect.iscoroutinefunction(self.function):
+                return Returned(await asyncio.to_thread(self._now), self.inside.asked)
+            with inside.calling(self.inside):
+                self._tell()
+                limit = asyncio.timeout(self.timeout)
+                try:
+                    async with limit:
+                        value = await self.function(*self.args, **self.kwargs)
+                except TimeoutError as error:
+                    if not limit.expired():
+                        raise
+                    raise EffectTimeout(self.inside.key, self.timeout or 0) from error
+                probe.at(f"effect {self.name}.after")
+                return Returned(value, self.inside.asked)
+        except BaseException as error:
+            return Raised(error)
+
+    def _tell(self) -> None:
+        probe.at(f"effect {self.name}.before")
+        if probe.called is not None:
+            probe.called(self.name, self.inside.key if self.inside.owner is not None else "")
+
+    def _now(self) -> Any:
+        if self.timeout is None:
+            return self._call()
+        return _within(self.timeout, self.inside.key, self._call)
+
+    def _call(self) -> Any:
+        with inside.calling(self.inside):
+            self._tell()
+            value = self.function(*self.args, **self.kwargs)
+            probe.at(f"effect {self.name}.after")
+            return value
+
+
+def _within(seconds: float, key: str, call: Callable[[], T]) -> T:
+    """Call in a thread that is given up after a time: what it still does is not waited for."""
+    ended: list[T | BaseException] = []
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            ended.append(context.run(call))
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work, name="perdure-effect", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not ended:
+        raise EffectTimeout(key, seconds)
+    if isinstance(ended[0], BaseException):
+        raise ended[0]
+    return ended[0]
+
+
+@dataclass
+class Functions:
+    """A `Caller`: calls the function of an effect, and what it was decorated with."""
+
+    spec: Spec
+    function: Callable[..., Any]
+    signature: inspect.Signature | None
+    """None: it takes its arguments by name."""
+    owner: Owner
+    journal: Journal
+
+    def call(self, key: str, arguments: Mapping[str, Any], timeout: float | None) -> Calling:
+        args, kwargs = self._split(arguments)
+        name = self.spec.name
+        return Calling(name, self.function, args, kwargs, Inside(key, self.owner), timeout)
+
+    def verify(self, key: str, arguments: Mapping[str, Any]) -> Asking:
+        args, kwargs = self._split(arguments)
+        ask = cast(Callable[..., Any], self.spec.verify)
+        return Asking(ask, args, kwargs, Inside(key, self.owner))
+
+    def transact(self, settling: Settling, arguments: Mapping[str, Any]) -> Transacting:
+        args, kwargs = self._split(arguments)
+        return Transacting(settling, self.function, args, kwargs, self.owner, self.journal)
+
+    def _split(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self.signature is None:
+            return (), dict(arguments)
+        bound = inspect.BoundArguments(self.signature, cast(Any, dict(arguments)))
+        return bound.args, bound.kwargs
+
+
+@dataclass
+class Asking:
+    """A question to the far side, in either colour."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    inside: Inside
+
+    def run(self) -> Returned | Raised:
+        try:
+            with inside.calling(self.inside):
+                return Returned(self.function(*self.args, **self.kwargs))
+        except BaseException as error:
+            return Raised(error)
+
+    async def arun(self) -> Returned | Raised:
+        if not inspect.iscoroutinefunction(self.function):
+            return await asyncio.to_thread(self.run)
+        try:
+            with inside.calling(self.inside):
+                return Returned(await self.function(*self.args, **self.kwargs))
+        except BaseException as error:
+            return Raised(error)
+
+
+class _Failed(Exception):
+    """What the user's function raised, so that nobody takes it for the journal's own trouble."""
+
+
+@dataclass
+class Transacting:
+    """One call of a transactional effect: its writes and its outcome are one commit."""
+
+    settling: Settling
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    owner: Owner
+    journal: Journal
+
+    def run(self) -> Returned | Raised | EffectRow:
+        row, desk = self.settling.row, self.settling.desk
+        proof = Statement("find_intent", {**row.place, "intent": row.intent})
+        now = desk.now
+        try:
+            return self.journal.transact(lambda transaction: self._work(transaction, now), proof)
+        except _Failed as failed:
+            return Raised(cast(BaseException, failed.__cause__))
+        except Refused:
+            if desk.segment is not None:
+                desk.segment.refuse()
+            raise
+
+    async def arun(self) -> Returned | Raised | EffectRow:
+        return await asyncio.to_thread(self.run)
+
+    def _work(self, transaction: Transaction, now: int) -> Returned | EffectRow:
+        desk, row, spec = self.settling.desk, self.settling.row, self.settling.spec
+        [stored] = transaction.run([ops.insert(self.owner, row)])
+        if not stored:
+            there = EffectRow(*transaction.run([Statement("effect_at", row.place)])[0][0])
+            if there.intent != row.intent:
+                return there
+        try:
+            call = Calling(
+                spec.name,
+                self.function,
+                self.args,
+                self.kwargs,
+                Inside(row.key, self.owner, transaction, now),
+            )
+            result = call._call()
+            keep = spec.record.result
+            result = keep(result) if keep is not None else result
+            blob = record.close_result(desk.box, row.key, row.name, result)
+        except BaseException as error:
+            raise _Failed from error
+        settled = row._replace(state=Settlement.DONE.value, outcome=blob)
+        data = {"attempt": row.attempts, "transactional": True}
+        transaction.run(ops.write(self.owner, settled, now, event=(desk.box, data)).render())
+        desk.know(settled)
+        return Returned(result)
+
+
+def _ended(outcome: Returned | Raised) -> Any:
+    if isinstance(outcome, Raised):
+        raise outcome.error
+    return outcome.value
+
+
+_BACKGROUND: set[asyncio.Task[Any]] = set()
+
+
+async def shielded(call: Coroutine[Any, Any, T]) -> T:
+    """Wait for a call. If the waiter is cancelled, it goes on, so that its outcome is recorded."""
+    task = asyncio.create_task(call)
+    _BACKGROUND.add(task)
+    task.add_done_callback(_forget)
+    return await asyncio.shield(task)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _BACKGROUND.discard(task)
+    if not task.cancelled():
+        task.exception()  # seen, if nobody waits for it any more

@@ -1,0 +1,155 @@
+"""What is kept of an effect's arguments, results and exceptions. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from perdure import told
+from perdure.box import Box, where_effect
+from perdure.errors import EffectFailed, TooLarge, Unserializable
+from perdure.types import Record
+
+SECRETS = frozenset(
+    {"password", "passwd", "secret", "token", "api_key", "apikey", "access_token", "auth"}
+    | {"refresh_token", "authorization", "credentials", "private_key", "client_secret"}
+)
+"""Arguments of these names are never kept."""
+INJECTED = frozenset(["config", "runtime", "store", "writer", "run_manager", "callbacks"])
+"""What LangGraph and LangChain give a function by its name: there again in the next process."""
+
+
+def keep(record: Record, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are kept."""
+    return {
+        name: value
+        for name, value in arguments.items()
+        if (record.arguments is None or name in record.arguments)
+        and name not in record.without
+        and name.lower() not in SECRETS
+        and not hasattr(value, "get_secret_value")
+        and not (name in INJECTED and _is_injected(value))
+    }
+
+
+def _is_injected(value: Any) -> bool:
+    home = type(value).__module__.partition(".")[0]
+    return home in ("langgraph", "langchain_core", "langchain") or (
+        isinstance(value, dict) and "configurable" in value
+    )
+
+
+def encode_arguments(box: Box, name: str, kept: Mapping[str, Any]) -> bytes:
+    """The bytes, or the argument that cannot be stored, by name."""
+    try:
+        return box.codec.encode(kept, f"the arguments of effect {name!r}")
+    except Exception:
+        for argument, value in kept.items():
+            box.codec.encode(value, f"argument {argument!r} of effect {name!r}")
+        raise
+
+
+def close_arguments(box: Box, key: str, name: str, data: bytes) -> bytes:
+    return _within(box, box.seal.close(data, where_effect("arguments", key)), f"effect {name!r}")
+
+
+def digest(data: bytes) -> str:
+    """What tells arguments apart."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def close_result(box: Box, key: str, name: str, result: Any, usage: Any = None) -> bytes:
+    if isinstance(result, (Iterator, AsyncIterator)) or inspect.isawaitable(result):
+        raise Unserializable(
+            f"the result of effect {name!r}",
+            f"it is {type(result).__name__}, which comes in pieces: collect it inside the effect, "
+            "and return the whole",
+        )
+    outcome = [result] if usage is None else [result, usage]
+    where = where_effect("outcome", key)
+    return _within(box, box.close(outcome, where, f"the result of effect {name!r}"), where)
+
+
+def _within(box: Box, blob: bytes, where: str) -> bytes:
+    if len(blob) > box.limit:
+        raise TooLarge(where, len(blob), box.limit)
+    return blob
+
+
+def close_error(box: Box, key: str, error: BaseException, secrets: Mapping[str, Any]) -> bytes:
+    """An exception: in words, and so that one of the same type can be raised again."""
+    kind = type(error)
+    words = describe(error, secrets)
+    args = [_scrub(one, secrets) if isinstance(one, str) else one for one in error.args]
+    try:
+        box.codec.encode(args, "args")
+    except Exception:
+        args = [words["message"]]
+    stored = {**words, "type": [kind.__module__, kind.__qualname__], "args": args}
+    return box.close(stored, where_effect("outcome", key))
+
+
+def describe(error: BaseException, secrets: Mapping[str, Any]) -> dict[str, str]:
+    """An exception in words, without these."""
+    return {name: _scrub(words, secrets) for name, words in told.describe(error).items()}
+
+
+def _scrub(text: str, secrets: Mapping[str, Any]) -> str:
+    for secret in secrets.values():
+        hidden = secret.get_secret_value() if hasattr(secret, "get_secret_value") else secret
+        if isinstance(hidden, str) and len(hidden) > 3:
+            text = text.replace(hidden, "***")
+    return text
+
+
+def open_error(box: Box, key: str, blob: bytes) -> Exception:
+    """The exception of an effect that failed: of its type, if that is one of this process."""
+    stored = box.open(blob, where_effect("outcome", key))
+    cls = _exception_type(*stored["type"])
+    if cls is not None:
+        with contextlib.suppress(TypeError):
+            if cls.__module__ == "builtins":
+                return cls(*stored["args"])
+            error: Exception = cls.__new__(cls)
+            error.args = tuple(stored["args"])
+            return error
+    return EffectFailed(key, stored["kind"], stored["message"])
+
+
+_MARK = "__perdure_recorded__"
+
+
+def recorded(error: Exception) -> Exception:
+    """Mark an exception as the outcome of an effect: to drive its run again would give the same."""
+    setattr(error, _MARK, True)
+    return error
+
+
+def is_recorded(error: BaseException | None) -> bool:
+    """Whether an exception is, or comes from, one that is recorded."""
+    while error is not None:
+        if getattr(error, _MARK, False):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _exception_type(module: str, name: str) -> type[Exception] | None:
+    """An exception class that is imported already. Nothing is imported or run to find it."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    if not isinstance(found, type) or not issubclass(found, Exception):
+        return None
+    ours = [base for base in found.__mro__ if base.__module__ != "builtins"]
+    return None if any("__new__" in vars(base) for base in ours) else found
+
+
+def key_text(key: Any) -> str:
+    """A business key as text."""
+    return key if isinstance(key, str) else json.dumps(key, default=str, separators=(",", ":"))

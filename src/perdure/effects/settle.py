@@ -1,0 +1,475 @@
+"""One call of an effect, from wherever it was left: a plan that ends with its outcome.
+
+found                           what happens
+done, failed                    returned, raised; nothing is called
+open, with verify               the far side is asked: its answer is the outcome, or it is called
+open, unknown="retry"           called again, with the recorded arguments and the same key
+open, unknown="hold"            unknown, and the run is held
+open, of another run (its key)  waits for that one to settle it
+again                           called
+unknown                         the run is held
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol
+
+from perdure import runs
+from perdure.box import where_effect
+from perdure.effects import ops, record
+from perdure.effects.desk import Desk, Line, task_hash
+from perdure.effects.ops import EffectRow
+from perdure.errors import EffectHeld, NotDone, Postponed
+from perdure.journal import Deed, Plan
+from perdure.runs import RunRow
+from perdure.types import ENDED, Done, Record, Retry, Settlement, State, moment
+
+log = logging.getLogger("perdure")
+
+PATIENCE = 5.0
+"""Seconds a process waits for the next attempt; a longer pause is a wait of the run."""
+OTHERS = Retry(attempts=2**31, first=timedelta(seconds=1), longest=timedelta(minutes=1))
+"""How long to wait for another run that is about to settle an effect with our key."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """An effect: its name and its options."""
+
+    name: str
+    key: Callable[..., Any] | None = None
+    verify: Callable[..., Any] | None = None
+    unknown: Literal["retry", "hold"] = "retry"
+    transactional: bool = False
+    retry: Retry = Retry()  # noqa: RUF009 (it is frozen)
+    timeout: float | None = None
+    compensate: Callable[..., Any] | None = None
+    record: Record = Record()  # noqa: RUF009
+    keeps_errors: bool = True
+    """Whether an exception is an outcome. If not, it says that the call is still to be made."""
+
+
+class Returned(NamedTuple):
+    """What a function gave."""
+
+    value: Any
+    keyed: bool = False
+    """Whether it asked for the key of its effect."""
+
+
+class Raised(NamedTuple):
+    """What it raised."""
+
+    error: BaseException
+
+
+class Caller(Protocol):
+    """Who makes the calls. Each gives something a plan can wait for, and then how it ended."""
+
+    def call(self, key: str, arguments: Mapping[str, Any], timeout: float | None) -> Deed: ...
+
+    def verify(self, key: str, arguments: Mapping[str, Any]) -> Deed: ...
+
+    def transact(self, settling: Settling, arguments: Mapping[str, Any]) -> Deed: ...
+
+
+@dataclass
+class Settling:
+    """One call on its way."""
+
+    desk: Desk
+    spec: Spec
+    arguments: Mapping[str, Any]
+    caller: Caller
+    line: Line
+    business: str | None = None
+    """Its business key, if it has one."""
+    weigh: Callable[[Any], tuple[int, int]] | None = None
+    """What a result cost: calls of a model, and tokens."""
+    mark: str | None = None
+    """What tells it from other calls, in place of its arguments."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    row: EffectRow = None  # type: ignore[assignment]
+    """As it is stored, or about to be."""
+
+    def run(self) -> Plan[Any]:
+        """The outcome: returned or raised."""
+        with contextlib.nullcontext() if self.desk.segment is None else self.desk.segment.calling():
+            return (yield from self._run())
+
+    def _run(self) -> Plan[Any]:
+        self.kept = record.keep(self.spec.record, self.arguments)
+        data = record.encode_arguments(self.desk.box, self.spec.name, self.kept)
+        digest = record.digest(data if self.mark is None else self.mark.encode())
+        found = yield from self._find(digest)
+        place = (self.row.scope, self.row.task, self.row.name, self.row.n)
+        waited = False
+        while not self.desk.begin(place):  # an attempt before ours, or one with our business key
+            waited = True
+            yield 0.01
+        try:
+            if waited:
+                found = yield ops.at(*place)
+            if found is None:
+                found = yield from self._intend(data)
+            if found is None:
+                return (yield from self._attempts(self.arguments))
+            self.row = found
+            return (yield from self._go_on(digest))
+        finally:
+            self.desk.end(place)
+
+    # -- which one it is
+
+    def _find(self, digest: str) -> Plan[EffectRow | None]:
+        """What is recorded for this call; `row` is what would be."""
+        desk, spec, owner = self.desk, self.spec, self.desk.owner
+        if self.business is not None:
+            key = f"{spec.name}:{self.business}"
+            scope, task, n = f"key {key}", "", 0
+            found: EffectRow | None = yield ops.at(scope, task, spec.name, n)
+        else:
+            yield from desk.load()
+            n, found = desk.claim(spec.name, digest, self._has_same_arguments, self.line)
+            scope, task = owner.thread_id, desk.task
+            key = task_hash(scope, task, spec.name, str(n))
+        self.row = EffectRow(
+            scope=scope,
+            task=task,
+            name=spec.name,
+            n=n,
+            key=key,
+            thread_id=owner.thread_id,
+            run_id=owner.run_id,
+            checkpoint_id=desk.checkpoint_id,
+            state=Settlement.OPEN.value,
+            intent=ops.new_intent(),
+            attempts=1,
+            digest=digest,
+            undo=int(spec.compensate is not None),
+            settled=0,
+            due_at=None,
+            created_at=desk.now,
+            updated_at=0,
+            arguments=b"",
+            outcome=None,
+        )
+        return found
+
+    def _has_same_arguments(self, row: EffectRow) -> bool:
+        if self.mark is not None:
+            return False
+        try:
+            return bool(self._recorded(row) == self.kept)
+        except Exception:  # it cannot be read or compared
+            return False
+
+    def _recorded(self, row: EffectRow) -> dict[str, Any]:
+        kept: dict[str, Any] = self.desk.box.open(row.arguments, where_effect("arguments", row.key))
+        return kept
+
+    def _intend(self, data: bytes) -> Plan[EffectRow | None]:
+        """Store the intent, after all that led to it. Gives what somebody else stored before."""
+        desk, row = self.desk, self.row
+        blob = record.close_arguments(desk.box, row.key, row.name, data)
+        self.row = row = row._replace(arguments=blob)
+        yield from desk.wait_for_checkpoints()
+        if self.spec.transactional:
+            return None
+        if (yield desk.refusable(ops.intend(desk.owner, row))):
+            desk.know(row)
+            return None
+        stored: EffectRow = yield ops.at(row.scope, row.task, row.name, row.n)
+        desk.know(stored)
+        return stored
+
+    # -- what is there already
+
+    def _go_on(self, digest: str) -> Plan[Any]:
+        withdrawn = self.row.state == Settlement.AGAIN and not self.spec.keeps_errors
+        if self.row.digest != digest and not withdrawn and not self._has_same_arguments(self.row):
+            self._tell("differs", {"name": self.row.name, "key": self.row.key})
+        while True:
+            state = Settlement(self.row.state)
+            if state is Settlement.DONE:
+                return self._result()
+            if state is Settlement.FAILED:
+                self._count_saved(0, 0)
+                raise record.recorded(
+                    record.open_error(self.desk.box, self.row.key, self.row.outcome or b"")
+                )
+            if state is Settlement.UNKNOWN and self._is_of_another_run():
+                yield from self._look_later()
+                continue
+            if state is Settlement.UNKNOWN:
+                raise EffectHeld(self.row.key, self.row.name, "nobody settled it yet")
+            if state is Settlement.AGAIN:
+                if (yield from self._take(self.row.attempts + 1)):
+                    return (yield from self._attempts(self._arguments_again()))
+                continue
+            if self._is_of_another_run():
+                yield from self._wait_for_other()
+                continue
+            due = self.row.due_at
+            if due is not None:  # it was between two attempts
+                yield from self._pause_until(due)
+            if (yield from self._take(self.row.attempts + 1)):
+                return (yield from self._settle_unknown(due is not None))
+
+    def _arguments_again(self) -> dict[str, Any]:
+        """The recorded arguments, with what was not kept of them from the present call."""
+        return {**self.arguments, **self._recorded(self.row)}
+
+    def _result(self) -> Any:
+        outcome = self.desk.box.open(self.row.outcome or b"", where_effect("outcome", self.row.key))
+        self._count_saved(*(outcome[1] if len(outcome) > 1 else (0, 0)))
+        return outcome[0]
+
+    def _count_saved(self, calls: int, tokens: int) -> None:
+        if self.desk.owner.run_id:
+            self.desk.journal.defer(ops.saved(self.desk.owner, calls, tokens))
+
+    def _take(self, attempts: int) -> Plan[bool]:
+        """Be the one who goes on with it."""
+        desk, intent = self.desk, ops.new_intent()
+        op = ops.take(desk.owner, self.row, intent, attempts, desk.now)
+        self.row = yield desk.refusable(op)
+        desk.know(self.row)
+        return self.row.intent == intent
+
+    def _is_of_another_run(self) -> bool:
+        owner = self.desk.owner
+        return (self.row.thread_id, self.row.run_id) != (owner.thread_id, owner.run_id)
+
+    def _wait_for_other(self) -> Plan[None]:
+        """Another run has our business key, and has not settled it."""
+        row, other = self.row, None
+        if row.run_id:
+            other_row: RunRow | None = yield runs.find(row.run_id)
+            other = None if other_row is None else State(other_row.state)
+        if other is None or other in ENDED or other is State.HELD:
+            if (yield from self._take(row.attempts)):
+                why = f"thread {row.thread_id!r} left it open"
+                yield from self._hold(why, None)
+            return
+        yield from self._look_later()
+
+    def _look_later(self) -> Plan[None]:
+        """Another run, or a person, is about to settle it."""
+        row = self.row
+        self.line.waited += 1
+        yield from self._pause(OTHERS.pause(self.line.waited))
+        self.row = (yield ops.at(row.scope, row.task, row.name, row.n)) or row
+
+    def _settle_unknown(self, failed: bool) -> Plan[Any]:
+        """Its intent was there, and no outcome. `failed`: it was between two attempts."""
+        arguments = self._arguments_again()
+        if self.spec.verify is not None:
+            answer = yield from self._verify(arguments, "it was left in the middle")
+            if answer is not None:
+                return (yield from self._done(answer.result))
+        elif self.spec.unknown == "hold" and not failed and not self.spec.transactional:
+            yield from self._hold("its process died, or was cut off, while it was called", None)
+        return (yield from self._attempts(arguments))
+
+    # -- calling
+
+    def _attempts(self, arguments: Mapping[str, Any]) -> Plan[Any]:
+        spec = self.spec
+        while True:
+            if spec.transactional:
+                outcome = yield self.caller.transact(self, arguments)
+                if isinstance(outcome, EffectRow):  # somebody else has the key
+                    self.row = outcome
+                    return (yield from self._go_on(self.row.digest))
+            else:
+                outcome = yield self.caller.call(self.row.key, arguments, spec.timeout)
+            if isinstance(outcome, Returned):
+                if spec.transactional:
+                    return outcome.value
+                return (yield from self._done(outcome.value, rides=outcome.keyed))
+            error = outcome.error
+            if not isinstance(error, Exception) or _bubbles(error):
+                self._leave(error)
+            if spec.transactional:  # nothing is stored yet
+                yield self.desk.refusable(ops.intend(self.desk.owner, self.row))
+            answer = yield from self._doubt(error, arguments)
+            if answer is None and not spec.retry.is_over(self.row.attempts, error):
+                answer = yield from self._again(error, arguments)
+            elif answer is None and not spec.keeps_errors:
+                self._withdraw(error)
+            elif answer is None:
+                yield from self._failed(error)
+            if answer is not None:
+                return (yield from self._done(answer.result))
+
+    def _leave(self, error: BaseException) -> NoReturn:
+        """It was left from inside. Steering by LangGraph or by us says that it did not happen yet;
+        of anything else nobody knows."""
+        if isinstance(error, (EffectHeld, Postponed)) or _bubbles(error):
+            self._write(Settlement.AGAIN, None, None)
+        raise error
+
+    def _withdraw(self, error: Exception) -> NoReturn:
+        """Whoever asks again, in this attempt at the task or a later one, finds it to be called."""
+        data = {"error": f"{type(error).__name__}: {error}"}
+        self._write(Settlement.AGAIN, None, data)
+        self.desk.give_back(self.row, self.line)
+        raise error
+
+    def _doubt(self, error: Exception, arguments: Mapping[str, Any]) -> Plan[Done | None]:
+        """Whether it happened although it raised. None: no, or to try again does no harm."""
+        if isinstance(error, NotDone) or self.spec.transactional:
+            return None
+        if self.spec.verify is not None:
+            return (yield from self._verify(arguments, f"it raised {type(error).__name__}"))
+        if self.spec.unknown == "hold":
+            yield from self._hold(f"it raised {self._words(error)}", error)
+        return None
+
+    def _verify(self, arguments: Mapping[str, Any], why: str) -> Plan[Done | None]:
+        """Ask the far side, as often as it may be tried; if it does not say, hold."""
+        attempt = 0
+        while True:
+            attempt += 1
+            outcome = yield self.caller.verify(self.row.key, arguments)
+            if isinstance(outcome, Returned):
+                found = outcome.value
+                return found if found is None or isinstance(found, Done) else Done(found)
+            error = outcome.error
+            if not isinstance(error, Exception) or _bubbles(error):
+                raise error
+            if attempt >= self.spec.retry.attempts:
+                yield from self._hold(f"{why}, and verify raised {self._words(error)}", error)
+            yield min(PATIENCE, self.spec.retry.pause(attempt).total_seconds())
+
+    def _done(self, result: Any, *, rides: bool = False) -> Plan[Any]:
+        """Record what it gave. `rides`: with whatever is committed next, as the far side has the
+        key, and can tell if it should be called again."""
+        desk, row, keep = self.desk, self.row, self.spec.record.result
+        try:
+            result = keep(result) if keep is not None else result
+            usage = None if self.weigh is None else self.weigh(result)
+            blob = record.close_result(desk.box, row.key, row.name, result, usage)
+        except Exception as error:
+            return (yield from self._failed(error))  # it happened, and must not again
+        yield from self._settle(Settlement.DONE, blob, {}, rides=rides)
+        return result
+
+    def _failed(self, error: Exception) -> Plan[None]:
+        """Record that it failed for good."""
+        blob = self._close_error(error)
+        yield from self._settle(Settlement.FAILED, blob, {"error": self._words(error)})
+        raise record.recorded(error)
+
+    @property
+    def _secrets(self) -> dict[str, Any]:
+        """Arguments that are not kept, and must not be in an error's text either."""
+        return {name: self.arguments[name] for name in self.arguments if name not in self.kept}
+
+    def _close_error(self, error: BaseException) -> bytes:
+        return record.close_error(self.desk.box, self.row.key, error, self._secrets)
+
+    def _words(self, error: BaseException) -> str:
+        told = record.describe(error, self._secrets)
+        return f"{type(error).__name__}: {told['message']}"
+
+    def _settle(
+        self, state: Settlement, blob: bytes, data: dict[str, Any], *, rides: bool = False
+    ) -> Plan[None]:
+        op = self._write(state, blob, data)
+        desk = self.desk
+        if desk.segment is not None:
+            desk.segment.touch()
+        # What would cost most to lose is not left to the next commit.
+        if not rides or self.spec.unknown == "hold" or desk.is_sync:
+            yield op
+
+    def _write(
+        self,
+        state: Settlement,
+        blob: bytes | None,
+        data: dict[str, Any] | None,
+        due: int | None = None,
+    ) -> Any:
+        """Queue how far it is. Gives what to wait for, until that is on disk."""
+        desk = self.desk
+        self.row = self.row._replace(state=state.value, outcome=blob, due_at=due)
+        desk.know(self.row)
+        event = None
+        if data is not None:
+            told = {"attempt": self.row.attempts, "begun_at": moment(self.row.created_at), **data}
+            event = (desk.box, told)
+        op = desk.refusable(ops.write(desk.owner, self.row, desk.now, event=event))
+        return Waiting(desk.journal, desk.journal.defer(op))
+
+    # -- waiting
+
+    def _again(self, error: Exception, arguments: Mapping[str, Any]) -> Plan[Done | None]:
+        """Pause before the next attempt; on disk first if it is long. Gives what verify found."""
+        desk, row, retry = self.desk, self.row, self.spec.retry
+        pause = retry.pause(row.attempts)
+        due = desk.now + round(pause.total_seconds() * 1000)
+        data = {"error": self._words(error), "retry_at": moment(due)}
+        noted = self._write(Settlement.OPEN, self._close_error(error), data, due)
+        if pause.total_seconds() > PATIENCE or self.spec.unknown == "hold":
+            yield noted
+        yield from self._pause_until(due)
+        # What is on disk says that it is known to have failed: not while it is called again.
+        if self.spec.unknown == "hold" and not (yield from self._take(row.attempts + 1)):
+            raise EffectHeld(row.key, row.name, "somebody else took it meanwhile")
+        self.row = self.row._replace(attempts=row.attempts + 1, due_at=None)
+        if self.spec.verify is None:
+            return None
+        return (yield from self._verify(arguments, f"it raised {type(error).__name__}"))
+
+    def _pause_until(self, due: int) -> Plan[None]:
+        yield from self._pause(timedelta(milliseconds=max(0, due - self.desk.now)), due)
+
+    def _pause(self, pause: timedelta, due: int | None = None) -> Plan[None]:
+        """Wait here, or give the process back and be woken."""
+        seconds, segment = pause.total_seconds(), self.desk.segment
+        long = seconds > PATIENCE and segment is not None and not segment.inline
+        if segment is not None and (long or segment.closing):
+            until = due or self.desk.now + round(seconds * 1000)
+            raise Postponed(self.row.key, self.row.name, until, self.row.attempts)
+        if seconds > 0:
+            yield float(seconds)
+
+    def _hold(self, why: str, error: BaseException | None) -> Plan[None]:
+        """A person has to say what became of it."""
+        blob = None if error is None else self._close_error(error)
+        yield self._write(Settlement.UNKNOWN, blob, {"why": why})
+        raise EffectHeld(self.row.key, self.row.name, why)
+
+    def _tell(self, kind: str, data: dict[str, Any]) -> None:
+        desk = self.desk
+        if desk.owner.run_id:
+            op = ops.note(desk.owner, desk.box, desk.now, kind, data)
+            desk.journal.defer(desk.refusable(op))
+        else:
+            log.info("effect %s: %s", kind, data)
+
+
+@dataclass
+class Waiting:
+    """Something queued that a plan waits for."""
+
+    journal: Any
+    ticket: Any
+
+    def run(self) -> Any:
+        return self.journal.wait(self.ticket)
+
+    def arun(self) -> Any:
+        return self.journal.await_(self.ticket)
+
+
+def _bubbles(error: BaseException) -> bool:
+    """Whether LangGraph steers by this exception: an interrupt, a command for the parent."""
+    return any(base.__name__ == "GraphBubbleUp" for base in type(error).__mro__)

@@ -1,0 +1,106 @@
+"""A fresh database for each trial: a copy of one whose tables are there already."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+from perdure.errors import BadArgument
+
+
+class Databases(Protocol):
+    """Where trials take place."""
+
+    name: str
+    template: str
+    """The URL of the one that is copied; its tables are made before the first copy."""
+
+    def fresh(self) -> contextlib.AbstractContextManager[str]:
+        """The URL of a database of its own, which is gone afterwards."""
+
+
+@contextlib.contextmanager
+def databases(url: str | None) -> Iterator[Databases]:
+    """SQLite files in a temporary folder, or databases beside the one the URL names."""
+    if url is None:
+        with tempfile.TemporaryDirectory(prefix="perdure-crashtest-") as folder:
+            yield _Files(Path(folder))
+    elif url.startswith(("postgresql://", "postgres://")):
+        made = _Server(url)
+        try:
+            yield made
+        finally:
+            made.drop(made.template)
+    else:
+        raise BadArgument(
+            f"url={url!r}: crashtest makes SQLite files of its own, one for each trial. Leave the "
+            "URL out, or name a PostgreSQL database in whose server it may make others."
+        )
+
+
+class _Files:
+    name = "SQLite"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count(1)
+        self.template = f"sqlite:///{folder}/template.db"
+
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[str]:
+        folder = self._folder / str(next(self._numbers))
+        folder.mkdir()
+        try:
+            for part in self._folder.glob("template.db*"):
+                shutil.copy(part, folder / part.name.replace("template", "journal"))
+            yield f"sqlite:///{folder}/journal.db"
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Server:
+    name = "PostgreSQL"
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.template = self._create("template1")
+
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[str]:
+        url = self._create(urlsplit(self.template).path[1:])
+        try:
+            yield url
+        finally:
+            self.drop(url)
+
+    def _create(self, template: str) -> str:
+        name = f"perdure_crashtest_{secrets.token_hex(6)}"
+        self._execute("CREATE DATABASE {} TEMPLATE {}", name, template)
+        return urlunsplit(urlsplit(self._url)._replace(path=f"/{name}"))
+
+    def drop(self, url: str) -> None:
+        self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", urlsplit(url).path[1:])
+
+    def _execute(self, statement: Any, *names: str) -> None:
+        try:
+            import psycopg
+            from psycopg import sql
+        except ImportError as error:
+            raise BadArgument(
+                "PostgreSQL needs the extra: pip install perdure[postgres]."
+            ) from error
+        try:
+            with psycopg.connect(self._url, autocommit=True) as connection:
+                connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+        except psycopg.Error as error:
+            raise BadArgument(
+                "crashtest makes a database for each trial, and the server refused: "
+                f"{str(error).strip()}. Name a role that may create databases."
+            ) from error

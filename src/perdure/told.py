@@ -1,0 +1,46 @@
+"""What a run is given, gives back and fails with, as it is kept in its row."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from perdure.box import Box, where_run
+from perdure.errors import Damaged, TypeNotAllowed, WrongKey
+from perdure.runs import RunRow
+
+UNREADABLE = (Damaged, WrongKey, TypeNotAllowed)
+"""What a person has to look at: trying again would give the same."""
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """An exception in words."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        message = str(error)
+    except Exception:
+        message = "(the exception cannot be printed)"
+    return {
+        "kind": f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
+        "message": _printable(message)[:4096],
+        "traceback": _printable(text)[-16384:],
+    }
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
+def open_setup(box: Box, row: RunRow) -> dict[str, Any]:
+    setup: dict[str, Any] = box.open(row.setup, where_run("setup", row.id))
+    return setup
+
+
+def close_output(box: Box, row: RunRow, output: list[Any]) -> bytes:
+    """A run's output: [value], or [checkpoint, channels, the rest] where it can be read."""
+    return box.close(output, where_run("output", row.id), "the output")
+
+
+def close_error(box: Box, row: RunRow, told: Mapping[str, Any]) -> bytes:
+    return box.close(dict(told), where_run("error", row.id))

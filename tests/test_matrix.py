@@ -1,0 +1,30 @@
+"""Agents of every shape survive being killed: a few points of each, of those `make crash-matrix`
+kills all."""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.__main__ import SHAPES, Line, render
+from matrix.graphs import INPUTS
+from perdure.testing.crashtest import CrashTest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_agent_of_every_shape_survives_being_killed(shape: str) -> None:
+    test = CrashTest(f"matrix.graphs:{shape}", INPUTS[shape], limit=12, recovery=0)
+    test.run().check()
+
+
+@pytest.mark.slow
+def test_the_stock_saver_duplicates_what_perdure_does_not() -> None:
+    test = CrashTest("matrix.graphs:chain", INPUTS["chain"], stock=True, recovery=0)
+    assert test.run().counts["duplicated"] > 0
+
+
+def test_the_page_says_what_was_counted() -> None:
+    counts = {"points": 10, "trials": 20, "duplicated": 5}
+    page = render([Line("chain", "SQLite", "perdure", counts)], 60.0)
+    assert "20 kills at 10 points: 5 duplicated, 0 lost" in page
+    assert "| perdure | 10 | 20 | 5 (25%) | 0 |" in page
