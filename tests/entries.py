@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from perdure.journal import Journal, Op, Row, Statement, connect, probe
-from perdure.journal.op import Backend
+from perdure.journal.op import Backend, Transaction
+
+T = TypeVar("T")
 
 PATIENCE = 20.0
 """Seconds until a test gives up on something that must happen."""
@@ -107,6 +109,13 @@ class Faulty:
         rows = self._backend.commit(statements)
         _raise_next(self.after)
         return rows
+
+    def transact(self, work: Callable[[Transaction], T]) -> T:
+        self.commits += 1
+        _raise_next(self.before)
+        result = self._backend.transact(work)
+        _raise_next(self.after)
+        return result
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         _raise_next(self.unreadable)

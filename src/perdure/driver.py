@@ -33,7 +33,7 @@ from perdure.checkpoint.ops import Place
 from perdure.clock import Clock
 from perdure.effects import ops as effects
 from perdure.effects.ops import EffectRow
-from perdure.effects.record import is_recorded
+from perdure.effects.record import describe, is_recorded
 from perdure.effects.undo import Undo, report
 from perdure.errors import (
     BadArgument,
@@ -53,7 +53,7 @@ from perdure.journal import Journal, Plan
 from perdure.runs import End, RunRow
 from perdure.saver import Saver
 from perdure.segment import KEY, Segment
-from perdure.told import UNREADABLE, close_error, close_output, describe, open_setup
+from perdure.told import UNREADABLE, close_error, close_output, open_setup
 from perdure.types import Kind, Settlement, State, moment
 from perdure.waits import Body, Question, WaitRow
 
@@ -420,7 +420,7 @@ class Driver:
     def failed(self, drive: Drive, error: BaseException) -> End:
         """The end of a segment that raised: for good, or to be tried again after a while."""
         attempts, retry = drive.segment.attempts, drive.graph.retry
-        told = describe(error)
+        told = describe(error, drive.segment.secrets)
         blob = close_error(self.box, drive.row, told)
         data: dict[str, Any] = told | {"attempts": attempts}
         over = isinstance(error, FINAL) or is_recorded(error) or retry.is_over(attempts, error)

@@ -38,7 +38,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from perdure.allowlist import ask_graphs_for_their_types
-from perdure.box import Box
+from perdure.box import Box, scrub
 from perdure.checkpoint.config import (
     config_of,
     hands_back,
@@ -62,6 +62,7 @@ from perdure.journal import Journal, Plan, connect
 from perdure.journal.commit import Ticket
 from perdure.names import check_text
 from perdure.seal import AesGcm, Checksum
+from perdure.segment import Segment
 from perdure.types import Durability
 
 T = TypeVar("T")
@@ -313,6 +314,8 @@ class Saver(BaseCheckpointSaver[int]):
         if (segment := segment_of(config)) is not None:
             segment.check()
             mode = segment.durability
+            if segment.secrets:
+                writes = [(channel, _without(value, segment)) for channel, value in writes]
         ticket = self._writer.put_writes(
             journal,
             place,
@@ -444,6 +447,11 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _without(value: Any, segment: Segment) -> Any:
+    """An exception in words, without what must not be stored; anything else as it is."""
+    return scrub(repr(value), segment.secrets) if isinstance(value, BaseException) else value
 
 
 class _Serde:

@@ -65,6 +65,8 @@ class Segment:
         """Driven for a caller who waits."""
         self.desks: dict[Any, Any] = {}
         """Where effects find their records, for tasks whose checkpoints are not stored."""
+        self.secrets: dict[str, Any] = {}
+        """Arguments of effects that must not be in what is stored of an error."""
         self._calls = 0
         self.durability: Durability = "auto"
         self.lost = False

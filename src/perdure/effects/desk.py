@@ -52,6 +52,8 @@ class Desk:
     rows: dict[str, dict[int, EffectRow]] = field(default_factory=dict)
     """By name and number: what is recorded."""
     loaded: bool = False
+    resting: bool = False
+    """Whether a run without a segment can rest, too."""
     taken: dict[tuple[int, str], set[int]] = field(default_factory=dict)
     """By attempt and name: what calls of this attempt at the task have found or made."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -65,6 +67,11 @@ class Desk:
         """Whether everything is waited for."""
         keeper = self.segment or self.saver
         return self.asked == "sync" or (keeper is not None and keeper.durability == "sync")
+
+    @property
+    def postpones(self) -> bool:
+        """Whether the run can give its process back for a long pause."""
+        return self.resting if self.segment is None else not self.segment.inline
 
     def refusable(self, op: Op[Any]) -> Op[Any]:
         """An operation that ends this segment when its lease is lost."""
@@ -260,7 +267,7 @@ def here() -> tuple[Desk, int] | None:
 
 
 def _outer(scratchpad: Any, levels: int) -> Any:
-    """The scratchpad of the node that many graphs outside; LangGraph makes one per attempt at it."""
+    """The scratchpad of the node that many graphs outside: another one for each attempt at it."""
     for _ in range(levels):
         function = scratchpad.get_null_resume
         held = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from perdure import told
-from perdure.box import Box, where_effect
+from perdure.box import Box, scrub, where_effect
 from perdure.errors import EffectFailed, TooLarge, Unserializable
 from perdure.types import Record
 
@@ -85,7 +85,7 @@ def close_error(box: Box, key: str, error: BaseException, secrets: Mapping[str, 
     """An exception: in words, and so that one of the same type can be raised again."""
     kind = type(error)
     words = describe(error, secrets)
-    args = [_scrub(one, secrets) if isinstance(one, str) else one for one in error.args]
+    args = [scrub(one, secrets) if isinstance(one, str) else one for one in error.args]
     try:
         box.codec.encode(args, "args")
     except Exception:
@@ -96,15 +96,7 @@ def close_error(box: Box, key: str, error: BaseException, secrets: Mapping[str, 
 
 def describe(error: BaseException, secrets: Mapping[str, Any]) -> dict[str, str]:
     """An exception in words, without these."""
-    return {name: _scrub(words, secrets) for name, words in told.describe(error).items()}
-
-
-def _scrub(text: str, secrets: Mapping[str, Any]) -> str:
-    for secret in secrets.values():
-        hidden = secret.get_secret_value() if hasattr(secret, "get_secret_value") else secret
-        if isinstance(hidden, str) and len(hidden) > 3:
-            text = text.replace(hidden, "***")
-    return text
+    return {name: scrub(words, secrets) for name, words in told.describe(error).items()}
 
 
 def open_error(box: Box, key: str, blob: bytes) -> Exception:

@@ -104,6 +104,8 @@ class Settling:
 
     def _run(self) -> Plan[Any]:
         self.kept = record.keep(self.spec.record, self.arguments)
+        if self.desk.segment is not None:
+            self.desk.segment.secrets.update(self._secrets)
         data = record.encode_arguments(self.desk.box, self.spec.name, self.kept)
         digest = record.digest(data if self.mark is None else self.mark.encode())
         found = yield from self._find(digest)
@@ -288,6 +290,7 @@ class Settling:
                     self.row = outcome
                     return (yield from self._go_on(self.row.digest))
             else:
+                yield from self._check_lease()
                 outcome = yield self.caller.call(self.row.key, arguments, spec.timeout)
             if isinstance(outcome, Returned):
                 if spec.transactional:
@@ -307,6 +310,15 @@ class Settling:
                 yield from self._failed(error)
             if answer is not None:
                 return (yield from self._done(answer.result))
+
+    def _check_lease(self) -> Plan[None]:
+        """A process that stood still behind its intent may have lost the run: then it does not
+        call any more what another has called, or asked the far side about."""
+        segment = self.desk.segment
+        if segment is not None:
+            segment.check()
+            if segment.is_overdue:
+                yield self.desk.refusable(runs.fenced(segment.row, ()))
 
     def _leave(self, error: BaseException) -> NoReturn:
         """It was left from inside. Steering by LangGraph or by us says that it did not happen yet;
@@ -434,8 +446,8 @@ class Settling:
     def _pause(self, pause: timedelta, due: int | None = None) -> Plan[None]:
         """Wait here, or give the process back and be woken."""
         seconds, segment = pause.total_seconds(), self.desk.segment
-        long = seconds > PATIENCE and segment is not None and not segment.inline
-        if segment is not None and (long or segment.closing):
+        closing = segment is not None and segment.closing
+        if closing or (seconds > PATIENCE and self.desk.postpones):
             until = due or self.desk.now + round(seconds * 1000)
             raise Postponed(self.row.key, self.row.name, until, self.row.attempts)
         if seconds > 0:

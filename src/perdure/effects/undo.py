@@ -66,7 +66,7 @@ class Undo:
         arguments = box.open(one.arguments, where_effect("arguments", one.key))
         journal = self._saver.journal
         task, name = UNDO + one.key, f"undo {one.name}"
-        desk = Desk(owner, task, journal, box, self._clock, None, "", loaded=True)
+        desk = Desk(owner, task, journal, box, self._clock, None, "", loaded=True, resting=True)
         before = yield ops.at(row.thread_id, task, name, 0)
         if before is not None:
             desk.know(before)

@@ -485,7 +485,7 @@ SET state = CASE WHEN {cancels} THEN 'pending'
                  WHEN control = 'cancel' THEN 'cancelled' WHEN control = 'pause' THEN 'paused'
                  WHEN CAST(:state AS TEXT) = 'paused' THEN 'pending' ELSE CAST(:state AS TEXT) END,
     due_at = CASE
-      WHEN {cancels} THEN CAST(:now AS BIGINT)
+      WHEN {cancels} THEN COALESCE(CAST(:due_at AS BIGINT), CAST(:now AS BIGINT))
       WHEN CAST(:state AS TEXT) IN {ended} OR control IS NOT NULL THEN NULL
       WHEN CAST(:state AS TEXT) <> 'waiting' THEN CAST(:due_at AS BIGINT)
       WHEN poked = 1 OR EXISTS (
