@@ -4,6 +4,7 @@ Every measurement runs all contenders in one go, interleaved round by round, so 
 else the machine does hits all of them. Ratios are the result; absolute times are orientation only.
 
 A file per measurement: `steps` `stored` `turns` `load` `crowd` `fsyncs` `imports` of the saver,
-`accept` `drive` `recovery` `due` `sleepers` of the runtime, whose workers are processes. Each has
-one function that takes a `Bench` and returns a `Section`: tables, and the bars it can judge.
+`accept` `drive` `recovery` `due` `sleepers` of the runtime, whose workers are processes, `commits`
+`effects` `agent` of its effects. Each has one function that takes a `Bench` and returns a
+`Section`: tables, and the bars it can judge.
 """

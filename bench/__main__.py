@@ -8,10 +8,13 @@ from pathlib import Path
 from time import perf_counter
 
 from bench.accept import accept
+from bench.agent import agent
+from bench.commits import commits
 from bench.crowd import crowd
 from bench.databases import databases
 from bench.drive import drive
 from bench.due import due
+from bench.effects import effects
 from bench.fsyncs import fsyncs
 from bench.imports import imports
 from bench.load import load
@@ -37,6 +40,9 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "recovery": recovery,
     "due": due,
     "sleeping": sleepers,
+    "commits": commits,
+    "effects": effects,
+    "agent": agent,
 }
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"

@@ -53,9 +53,9 @@ def _sqlite(who: Contender, url: str, steps: int) -> int:
 
 def _postgres(who: Contender, url: str, steps: int) -> int:
     loop(who, url, "first", 1)  # tables and migrations
-    before = _wal_syncs(url)
+    before = wal_syncs(url)
     loop(who, url, "counted", steps)
-    return _wal_syncs(url) - before
+    return wal_syncs(url) - before
 
 
 _CLIENTS = """
@@ -64,7 +64,7 @@ WHERE datname = current_database() AND backend_type = 'client backend'
 """
 
 
-def _wal_syncs(url: str) -> int:
+def wal_syncs(url: str) -> int:
     """A backend hands in its counts when it ends, so wait until nobody else is there."""
     while ask(url, _CLIENTS) > 1:
         time.sleep(0.05)

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
@@ -50,13 +50,70 @@ def graphs() -> dict[str, Any]:
     return {"noop": noop, "steps": steps}
 
 
+def effects() -> dict[str, Any]:
+    """Graphs of one node that calls effects one after another, plain ones or coroutines.
+
+    Those that ask for their key leave their outcome to the next commit; the others wait for it.
+    """
+    from langgraph.graph import END, START, StateGraph
+
+    import perdure
+
+    @perdure.effect
+    def plain(n: int) -> int:
+        perdure.key()
+        return n + 1
+
+    @perdure.effect
+    def unkeyed(n: int) -> int:
+        return n + 1
+
+    @perdure.effect
+    async def coroutine(n: int) -> int:
+        perdure.key()
+        return n + 1
+
+    @perdure.effect
+    async def unkeyed_coroutine(n: int) -> int:
+        return n + 1
+
+    def node_of(call: Callable[[int], int]) -> Any:
+        def node(state: Count) -> dict[str, int]:
+            n = state["n"]
+            while n < state["until"]:
+                n = call(n)
+            return {"n": n}
+
+        return node
+
+    def anode_of(call: Callable[[int], Awaitable[int]]) -> Any:
+        async def node(state: Count) -> dict[str, int]:
+            n = state["n"]
+            while n < state["until"]:
+                n = await call(n)
+            return {"n": n}
+
+        return node
+
+    def graph_of(node: Any) -> Any:
+        graph: StateGraph[Any, Any, Any, Any] = StateGraph(Count)
+        return graph.add_node("node", node).add_edge(START, "node").add_edge("node", END)
+
+    return {
+        "effects": graph_of(node_of(plain)),
+        "effects-unkeyed": graph_of(node_of(unkeyed)),
+        "effects-async": graph_of(anode_of(coroutine)),
+        "effects-async-unkeyed": graph_of(anode_of(unkeyed_coroutine)),
+    }
+
+
 @contextmanager
 def _perdure(url: str, number: str) -> Iterator[Work]:
     """`work`: until nothing is due. `work-on`: until SIGTERM. `size`: of the process."""
     import perdure
 
     with perdure.Runtime(url) as runtime:
-        for name, graph in graphs().items():
+        for name, graph in {**graphs(), **effects()}.items():
             runtime.register(graph, name=name)
         runtime.register(sleeper(), name="sleeper")
         runtime.register(graphs()["noop"], name=f"warm-{number}")
@@ -156,9 +213,21 @@ def _dbos(url: str, number: str) -> Iterator[Work]:
             n = step(n)
         return n
 
+    @DBOS.step()
+    async def astep(n: int) -> int:
+        return n + 1
+
+    @DBOS.workflow(name="steps-async")
+    async def asteps(until: int) -> int:
+        n = 0
+        while n < until:
+            n = await astep(n)
+        return n
+
     DBOS.launch()
     for _ in range(5):
         DBOS.start_workflow(steps, 1).get_result()
+        DBOS.start_workflow(asteps, 1).get_result()  # type: ignore[unused-coroutine]  # of its loop
     # Its queues are found once a second: this one was there before the process was.
     time.sleep(1.5)
     yield lambda words: {"cpu": time.process_time()}

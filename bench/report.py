@@ -69,14 +69,21 @@ class Series:
     def names(self) -> list[str]:
         return list(self._found)
 
+    def last(self, name: str) -> float:
+        return self._found[name][-1]
+
     def median(self, name: str) -> float:
         return median(self._found[name])
 
     def ratio(self, name: str, to: str) -> float | None:
         """The median over the rounds of name / to; None when either was not measured."""
-        pairs = zip(self._found.get(name, ()), self._found.get(to, ()), strict=False)
-        ratios = [one / other for one, other in pairs]
+        ratios = self.ratios(name, to)
         return median(ratios) if ratios else None
+
+    def ratios(self, name: str, to: str) -> list[float]:
+        """name / to of each round."""
+        pairs = zip(self._found.get(name, ()), self._found.get(to, ()), strict=False)
+        return [one / other for one, other in pairs]
 
     def spread(self, name: str) -> str:
         """Slowest minus fastest round, as a share of the median."""
@@ -125,4 +132,4 @@ def page(sections: Sequence[Section], machine: Table, note: str) -> str:
 
 
 def _unit(unit: str) -> str:
-    return unit if unit == "×" else f" {unit}"
+    return unit if unit in ("", "×") else f" {unit}"

@@ -92,7 +92,7 @@ class Policy:
 
 NAMED: dict[str, Policy | None] = {"read": None, "retry": Policy(), "hold": Policy(unknown="hold")}
 """Policies by name. None: it is not settled, but called every time."""
-MODEL = Spec("model", retry=ONCE, keeps_errors=False)
+MODEL = Spec("model", retry=ONCE, reads=True, keeps_errors=False)
 
 
 class Durable(AgentMiddleware[Any, Any, Any]):
@@ -392,10 +392,24 @@ _BESIDE = {"id", "response_metadata", "usage_metadata", "artifact"}
 """What a message carries that no model is told."""
 
 
+_TOOLS: dict[int, tuple[BaseTool, str]] = {}
+
+
+def _told_of(tool: BaseTool) -> str:
+    """What a model is told of a tool. LangChain makes its schema anew each time it is asked."""
+    known = _TOOLS.get(id(tool))
+    if known is None or known[0] is not tool:
+        if len(_TOOLS) > 1000:
+            _TOOLS.clear()
+        told = json.dumps([tool.name, tool.description, tool.tool_call_schema], default=_plain)
+        known = _TOOLS[id(tool)] = tool, told
+    return known[1]
+
+
 def _plain(value: Any) -> Any:
     """Something that JSON has no words for, in terms of what it has."""
     if isinstance(value, BaseTool):
-        return [value.name, value.description, value.tool_call_schema]
+        return _told_of(value)
     if isinstance(value, BaseModel):
         return value.model_dump(exclude=_BESIDE, warnings=False)
     if isinstance(value, type):

@@ -28,6 +28,7 @@ from weakref import WeakSet
 import langgraph._internal._serde  # noqa: F401 (the switch for ask_graphs_for_their_types)
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
     BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
@@ -66,6 +67,9 @@ from perdure.segment import Segment
 from perdure.types import Durability
 
 T = TypeVar("T")
+
+ERROR_SOURCE = "__error_source_node__"
+"""LangGraph's note of the node whose error a handler is to see."""
 
 
 class Saver(BaseCheckpointSaver[int]):
@@ -310,6 +314,10 @@ class Saver(BaseCheckpointSaver[int]):
         check_text("task_path", task_path)
         journal = self.journal
         leaves = any(channel in (INTERRUPT, ERROR) for channel, _ in writes)
+        if any(channel == ERROR and isinstance(value, BaseException) for channel, value in writes):
+            # LangGraph adds what a task wrote before it failed or was cancelled, and would take
+            # that for all it had to write: where to go next could be missing.
+            writes = [one for one in writes if one[0] in (*WRITES_IDX_MAP, ERROR_SOURCE)]
         mode = self.durability
         if (segment := segment_of(config)) is not None:
             segment.check()

@@ -50,6 +50,9 @@ class Spec:
     timeout: float | None = None
     compensate: Callable[..., Any] | None = None
     record: Record = Record()  # noqa: RUF009
+    reads: bool = False
+    """It changes nothing on the far side: to call it again after a crash only costs. So its intent
+    need not be on disk first, and its outcome is committed at once, but not waited for."""
     keeps_errors: bool = True
     """Whether an exception is an outcome. If not, it says that the call is still to be made."""
 
@@ -183,7 +186,12 @@ class Settling:
         yield from desk.wait_for_checkpoints()
         if self.spec.transactional:
             return None
-        if (yield desk.refusable(ops.intend(desk.owner, row))):
+        intent = desk.refusable(ops.intend(desk.owner, row))
+        if self.spec.reads and not desk.is_sync:
+            desk.journal.defer(intent)
+            desk.know(row)
+            return None
+        if (yield intent):
             desk.know(row)
             return None
         stored: EffectRow = yield ops.at(row.scope, row.task, row.name, row.n)
@@ -398,8 +406,10 @@ class Settling:
         desk = self.desk
         if desk.segment is not None:
             desk.segment.touch()
+        if self.spec.reads and not desk.is_sync:
+            desk.journal.hurry()
         # What would cost most to lose is not left to the next commit.
-        if not rides or self.spec.unknown == "hold" or desk.is_sync:
+        elif not rides or self.spec.unknown == "hold" or desk.is_sync:
             yield op
 
     def _write(

@@ -189,6 +189,10 @@ class Journal:
             self._wake(HOLD if hold else self._interval)
         return ticket
 
+    def hurry(self) -> None:
+        """Have what is queued committed now, without waiting for it."""
+        self._wake(0.0)
+
     def wait(self, ticket: Ticket[T]) -> T:
         """Wait until a deferred operation is durable, and give its result."""
         ticket.waited = True

@@ -1,0 +1,177 @@
+"""What durability costs an agent whose model takes its time."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForLLMRun,
+    CallbackManagerForLLMRun,
+)
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+
+import perdure
+from bench.databases import Kind
+from bench.report import Bar, Section, Series, Table, millis
+from bench.rounds import Bench
+from perdure.langchain import Durable
+
+TEXT = """\
+An agent of `langchain.agents.create_agent` asks its model {turns} times, and calls a tool after
+each answer but the last. The model answers after {thinks:.0f} ms, by `asyncio.sleep`; the tool
+returns at once. "No durability" is `ainvoke` of it without middleware and checkpointer; "idle
+middleware" is the same with middleware that only passes the calls on, which has its price in
+LangChain. The others have `perdure.langchain.Durable()`, so that each call of the model and of the
+tool is an effect, and are run by the runtime: accepted by `start`, driven by `tick`, from before
+the one to after the other. The overhead is the median of the ratios of each round; beside it the
+smallest and the largest."""
+
+THINKS = 0.2
+_NONE = "no durability"
+
+
+class Model(BaseChatModel):
+    """Answers after a while: with a call of its tool, until it has asked often enough."""
+
+    turns: int
+
+    @property
+    def _llm_type(self) -> str:
+        return "bench"
+
+    def bind_tools(self, tools: Any, **_: Any) -> Any:
+        return self
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **_: Any,
+    ) -> ChatResult:
+        await asyncio.sleep(THINKS)
+        return self._answer(messages)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **_: Any,
+    ) -> ChatResult:
+        return self._answer(messages)
+
+    def _answer(self, messages: list[BaseMessage]) -> ChatResult:
+        turn = 1 + sum(isinstance(message, AIMessage) for message in messages)
+        call = {"name": "look_up", "args": {"word": f"word {turn}"}, "id": f"call-{turn}"}
+        answer = AIMessage(f"answer {turn}", tool_calls=[call] if turn < self.turns else [])
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+async def look_up(word: str) -> str:
+    """Look up a word."""
+    return f"what {word} means"
+
+
+class Idle(AgentMiddleware[Any, Any, Any]):
+    """Middleware around the same calls that only passes them on."""
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return await handler(request)
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return await handler(request)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the agent is run: durably on a database, or not."""
+
+    name: str
+    middleware: Callable[[], AgentMiddleware[Any, Any, Any]] | None = None
+    database: Kind | None = None
+
+    async def run(self, url: str, turns: int) -> float:
+        """Seconds of a whole run, once everything is warm."""
+        around = [] if self.middleware is None else [self.middleware()]
+        made: Any = create_agent(Model(turns=turns), [look_up], middleware=around)
+        if self.database is None:
+            await made.ainvoke(_input())
+            start = perf_counter()
+            output = await made.ainvoke(_input())
+            took = perf_counter() - start
+        else:
+            async with perdure.Runtime(url) as runtime:
+                runtime.register(made, name="agent")
+                await runtime.start("agent", _input())
+                await runtime.tick()
+                start = perf_counter()
+                run = await runtime.start("agent", _input())
+                await runtime.tick()
+                took = perf_counter() - start
+                output = (await runtime.get(run.id)).output
+        assert output["messages"][-1].content == f"answer {turns}", f"{self.name} lost its way"
+        return took
+
+
+def _input() -> dict[str, Any]:
+    return {"messages": [("user", "What do these words mean?")]}
+
+
+def agent(bench: Bench) -> Section:
+    turns, rounds = bench.pick(20, 5), bench.pick(9, 3)
+    field = bench.field(
+        Way(_NONE),
+        Way("no durability, idle middleware", Idle),
+        Way("perdure SQLite", Durable, "sqlite"),
+        Way("perdure PostgreSQL", Durable, "postgres"),
+    )
+
+    def trial(who: Way, url: str, thread: str) -> float:
+        return asyncio.run(who.run(url, turns))
+
+    found = bench.interleave("agent", field, rounds, trial)
+    rows = [
+        [
+            who.name,
+            _percents(found, who.name),
+            millis((found.median(who.name) - found.median(_NONE)) / turns),
+            millis(found.median(who.name)),
+        ]
+        for who in field
+    ]
+    head = ["", "overhead", "per turn", "whole run"]
+    text = TEXT.format(turns=turns, thinks=THINKS * 1000)
+    return Section("An agent with a model", text, [Table(head, rows)], _bars(field, found))
+
+
+def _overheads(found: Series, name: str) -> list[float]:
+    """In percent, of each round."""
+    return [(ratio - 1) * 100 for ratio in found.ratios(name, _NONE)]
+
+
+def _percents(found: Series, name: str) -> str:
+    each = _overheads(found, name)
+    if name == _NONE or not each:
+        return "–"
+    return f"{median(each):.2f} % ({min(each):.2f} to {max(each):.2f})"
+
+
+def _bars(field: list[Way], found: Series) -> list[Bar]:
+    return [
+        Bar(
+            f"slower than without durability, an agent whose model takes 200 ms, {who.name}",
+            1.9,
+            median(_overheads(found, who.name)),
+            unit="%",
+        )
+        for who in field
+        if who.database
+    ]
