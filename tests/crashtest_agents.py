@@ -53,7 +53,16 @@ def last(state: State) -> State:
 
 @perdure.effect
 def mail(to: str) -> str:
-    return f"mailed {to}"
+    return f"mailed {to}" if perdure.key() else ""
+
+
+@perdure.effect
+def letter(to: str) -> str:
+    return f"posted to {to}"
+
+
+def posts_a_letter(state: State) -> State:
+    return {"log": [letter("ana")]}
 
 
 def mails(state: State) -> State:
@@ -68,6 +77,7 @@ async def rests(state: State) -> State:
 
 careful = graph(plan, mails, rests)
 one_mail = graph(mails)
+one_letter = graph(posts_a_letter)
 
 
 @task

@@ -123,6 +123,16 @@ def test_what_an_effect_and_its_question_to_the_far_side_do_is_judged_by_its_key
 # -- careless agents
 
 
+def test_an_effect_that_never_asks_for_its_key_is_found_where_it_is_called_again() -> None:
+    report = kill("one_letter")
+    [group] = report.groups()
+    assert group.finding.problem is Problem.DUPLICATED
+    assert group.finding.what == "effect letter"
+    assert "never asks for perdure.key()" in group.finding.detail
+    assert report.counts["again_with_key"] == 0
+    kill("one_letter", harmless=["effect letter"]).check()
+
+
 def test_a_line_that_writes_without_an_effect_is_found_where_it_repeats(tmp_path: Path) -> None:
     report = kill("careless", {"folder": str(tmp_path)}, limit=20)
     [group] = report.groups()

@@ -375,7 +375,7 @@ async def test_an_effect_that_is_called_just_now_cannot_be_settled(url: str) -> 
             async with driving(rt):
                 await stands.reached()
                 [effect] = await rt.effects(run.id)
-                with pytest.raises(NotSettled, match="calls it just now"):
+                with pytest.raises(NotSettled, match="driven just now"):
                     await rt.settle(effect.key, "done", "by hand")
                 stands.open()
                 run = await reaches(rt, run, State.DONE)

@@ -143,7 +143,14 @@ class Driver:
                 f"{row.attempts - 1} workers in a row died or went silent while they drove it, "
                 "without a step on disk in between"
             )
-            return End(State.HELD, "held", {"reason": reason}, reason=reason)
+            found: list[EffectRow] = yield effects.of_run(row.id)
+            keys = [one.key for one in found if one.state in (Settlement.OPEN, Settlement.UNKNOWN)]
+            data: dict[str, Any] = {"reason": reason}
+            if keys:
+                names = sorted({one.name for one in found if one.key in keys})
+                reason += f"; what became of {', '.join(map(repr, names))} is not known"
+                data = {"reason": reason, "effects": keys}
+            return End(State.HELD, "held", data, reason=reason)
         try:
             return (yield from self._prepare(row, graph, inline))
         except UNREADABLE as error:

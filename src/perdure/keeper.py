@@ -35,10 +35,16 @@ log = logging.getLogger("perdure")
 class Pulse:
     """An event loop's sign of life."""
 
-    at: float = field(default_factory=time.monotonic)
+    beaten: float = field(default_factory=time.monotonic)
+    excused: int = 0
+    """How many plain effects, called by coroutines, block the loop just now."""
+
+    @property
+    def at(self) -> float:
+        return time.monotonic() if self.excused else self.beaten
 
     def beat(self) -> None:
-        self.at = time.monotonic()
+        self.beaten = time.monotonic()
 
 
 @dataclass(eq=False)
@@ -101,6 +107,7 @@ class Keeper:
 
     def hold(self, hold: Hold) -> None:
         hold.drive.segment.kept_until = time.monotonic() + self._lease
+        hold.drive.segment.pulse = hold.pulse
         self._holds[hold.key] = hold
 
     def drop(self, hold: Hold) -> None:

@@ -67,6 +67,8 @@ class Segment:
         """Where effects find their records, for tasks whose checkpoints are not stored."""
         self.secrets: dict[str, Any] = {}
         """Arguments of effects that must not be in what is stored of an error."""
+        self.pulse: Any = None
+        """The sign of life of the event loop it is driven in."""
         self._calls = 0
         self.durability: Durability = "auto"
         self.lost = False
@@ -114,6 +116,19 @@ class Segment:
         finally:
             with self._reading:
                 self._calls -= 1
+
+    @contextlib.contextmanager
+    def blocking(self) -> Iterator[None]:
+        """While a plain effect is called in the event loop, and keeps it from giving a sign."""
+        if self.pulse is None:
+            yield
+            return
+        self.pulse.excused += 1
+        try:
+            yield
+        finally:
+            self.pulse.beat()
+            self.pulse.excused -= 1
 
     @property
     def is_busy(self) -> bool:

@@ -139,6 +139,8 @@ class EffectRecord:
     created_at: datetime
     updated_at: datetime
     due_at: datetime | None
+    undone: bool = False
+    """Whether its compensation was made."""
 
 
 @dataclass(frozen=True)

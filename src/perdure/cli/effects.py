@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 from typing import Any
 
 from perdure.cli.place import opened
 from perdure.effects import ops
 from perdure.effects.book import HOW, Book
 from perdure.errors import BadArgument, Error
-from perdure.types import Settlement
+from perdure.types import Settlement, moment
 
 WHERE = "a journal's URL, or module:name of its Runtime (needed for encryption and own types)"
 
@@ -73,11 +74,22 @@ def _effects(arguments: argparse.Namespace) -> int:
                 print(json.dumps(told, default=str))
             else:
                 print(f"{row.state:8} {row.key}  {row.name}({_told(shown)})")
-                print(f"         thread {row.thread_id}, run {row.run_id or 'none'}")
+                when = moment(row.created_at).isoformat(" ", "seconds")
+                calls = f"{row.attempts} call{'s' * (row.attempts != 1)}"
+                run = row.run_id or "none"
+                print(f"         thread {row.thread_id}, run {run}, {calls} since {when}")
                 if error:
                     print(f"         {error}")
-    if not rows and not arguments.json:
-        print("No effect waits for a person." if state == "unknown" else "There are none.")
+                if row.state == Settlement.UNKNOWN:
+                    place = arguments.place or "$PERDURE_URL"
+                    command = shlex.join([place, row.key]).replace("'$PERDURE_URL'", place)
+                    print(f"         perdure settle {command} done --result JSON | retry | fail")
+        if not rows and not arguments.json:
+            print("No effect waits for a person." if state == "unknown" else "There are none.")
+        if state == "unknown" and not one and not arguments.json:
+            still = ops.page(thread_id=None, state=Settlement.OPEN, after=None, count=1)
+            if journal.do(still):
+                print("Some are open: being called, or left by who called them. See --state open.")
     return 0
 
 
@@ -88,12 +100,17 @@ def _told(arguments: dict[str, Any]) -> str:
 
 def _settle(arguments: argparse.Namespace) -> int:
     result = None
+    if arguments.how == "done" and arguments.result is None:
+        raise BadArgument("done needs --result: what the call returned, as JSON; null if nothing.")
     if arguments.result is not None:
         try:
             result = json.loads(arguments.result)
         except ValueError:
             if arguments.how == "done":
-                raise BadArgument(f"--result {arguments.result!r} is no JSON.") from None
+                quoted = shlex.quote(json.dumps(arguments.result))
+                raise BadArgument(
+                    f"--result {arguments.result!r} is no JSON; a text is {quoted}."
+                ) from None
             result = arguments.result
     with opened(arguments.place) as (journal, box, clock):
         journal.run(Book(box, clock).settle(arguments.key, arguments.how, result, arguments.by))

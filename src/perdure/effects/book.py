@@ -69,8 +69,12 @@ class Book:
         state, now = HOW[how].value, self._clock.now()
         if not (yield ops.decide(self._box, row, state, outcome, by, now)):
             row = (yield ops.find(row.key)) or row
-            why = "its run calls it just now." if row.state == Settlement.OPEN else "nobody has to."
-            raise NotSettled(row.key, f"it is {row.state}, and {why}")
+            why = "that is settled"
+            if row.state == Settlement.AGAIN:
+                why = "its run is about to call it"
+            elif row.state != Settlement.DONE:
+                why = "its run is being driven just now"
+            raise NotSettled(row.key, f"it is {row.state}: {why}.")
         if row.run_id:
             yield from self._go_on(row.run_id)
 

@@ -7,11 +7,13 @@ it is made. Anywhere else it is the plain function.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import inspect
+import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
@@ -28,6 +30,8 @@ from perdure.types import Record, Retry, Settlement
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+log = logging.getLogger("perdure")
 
 ONCE, THRICE = Retry(attempts=1), Retry()
 SPEC = "__perdure_effect__"
@@ -69,6 +73,8 @@ def effect(function: Any = None, /, **options: Any) -> Any:
     compensate     undoes it when its run is cancelled: called with the result, then the arguments
     record         what is kept of arguments and result: names of arguments, or a `Record`
     """
+    if unknown := options.keys() - inspect.signature(Made.of).parameters.keys():
+        raise BadArgument(f"@perdure.effect has no option {sorted(unknown)[0]!r}.")
     if function is None:
         return functools.partial(_decorate, options=options)
     return _decorate(function, options)
@@ -115,6 +121,7 @@ class Made:
         compensate: Callable[..., Any] | None = None,
         record: Record | Iterable[str] | None = None,
     ) -> Made:
+        _check_options(key, verify, compensate, retry, timeout)
         title = name or getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
         _check(function, title, unknown, transactional, verify, timeout)
         if not isinstance(record, Record):
@@ -167,6 +174,17 @@ class Made:
         caller = Functions(self.spec, self.function, self.signature, desk.owner, desk.journal)
         line = Line(attempt)
         return Settling(desk, self.spec, dict(bound.arguments), caller, line, business)
+
+
+def _check_options(key: Any, verify: Any, compensate: Any, retry: Any, timeout: Any) -> None:
+    for option, given in (("key", key), ("verify", verify), ("compensate", compensate)):
+        if given is not None and not callable(given):
+            raise BadArgument(f"{option}={given!r}: use a function of the effect's arguments.")
+    if retry is not None and not isinstance(retry, Retry):
+        raise BadArgument(f"retry={retry!r}: use perdure.Retry(attempts=...), or None.")
+    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if timeout is not None and not number and not isinstance(timeout, timedelta):
+        raise BadArgument(f"timeout={timeout!r}: use seconds, or a timedelta.")
 
 
 def _check(
@@ -242,7 +260,35 @@ def perform(plain: Callable[[], Calling], settling: Callable[[tuple[Desk, int]],
     found = here()
     if found is None:
         return _ended(plain().run())
-    return found[0].journal.run(settling(found).run())
+    desk, call = found[0], settling(found)
+    with contextlib.nullcontext() if not _in_loop() else _blocking(desk, call.spec.name):
+        return desk.journal.run(call.run())
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+_WARNED: set[str] = set()
+
+
+@contextlib.contextmanager
+def _blocking(desk: Desk, name: str) -> Iterator[None]:
+    """A plain effect is called by a coroutine: nothing else in its event loop goes on meanwhile."""
+    if name not in _WARNED:
+        _WARNED.add(name)
+        log.warning(
+            "effect %r is a plain function, and a coroutine calls it: the event loop, with every "
+            "other run in it, stands still meanwhile. Make it a coroutine, or its node a plain "
+            "function.",
+            name,
+        )
+    with contextlib.nullcontext() if desk.segment is None else desk.segment.blocking():
+        yield
 
 
 async def aperform(
@@ -347,6 +393,8 @@ class Functions:
 
     def verify(self, key: str, arguments: Mapping[str, Any]) -> Asking:
         args, kwargs = self._split(arguments)
+        if probe.asked is not None:
+            probe.asked(key)  # the far side is: so it can tell
         ask = cast(Callable[..., Any], self.spec.verify)
         return Asking(ask, args, kwargs, Inside(key, self.owner))
 

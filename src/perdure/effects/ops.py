@@ -217,7 +217,7 @@ def decide(
         "key": row.key,
         "state": state,
         "outcome": outcome,
-        "attempts": 0 if state == Settlement.AGAIN else row.attempts,
+        "attempts": row.attempts,
     }
     data = {"name": row.name, "key": row.key, "state": state} | ({"by": by} if by else {})
     return Op(
@@ -263,4 +263,5 @@ def to_record(box: Box, row: EffectRow) -> EffectRecord:
         created_at=moment(row.created_at),
         updated_at=moment(row.updated_at),
         due_at=maybe_moment(row.due_at),
+        undone=row.undo == 2,
     )

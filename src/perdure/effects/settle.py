@@ -33,7 +33,7 @@ log = logging.getLogger("perdure")
 
 PATIENCE = 5.0
 """Seconds a process waits for the next attempt; a longer pause is a wait of the run."""
-OTHERS = Retry(attempts=2**31, first=timedelta(seconds=1), longest=timedelta(minutes=1))
+OTHERS = Retry(attempts=2**31, first=timedelta(seconds=0.1), longest=timedelta(minutes=1))
 """How long to wait for another run that is about to settle an effect with our key."""
 
 
@@ -220,7 +220,7 @@ class Settling:
                 raise EffectHeld(self.row.key, self.row.name, "nobody settled it yet")
             if state is Settlement.AGAIN:
                 if (yield from self._take(self.row.attempts + 1)):
-                    return (yield from self._attempts(self._arguments_again()))
+                    return (yield from self._attempts(self._arguments_again(), "called again"))
                 continue
             if self._is_of_another_run():
                 yield from self._wait_for_other()
@@ -228,7 +228,7 @@ class Settling:
             due = self.row.due_at
             if due is not None:  # it was between two attempts
                 yield from self._pause_until(due)
-            if (yield from self._take(self.row.attempts + 1)):
+            if (yield from self._take(self.row.attempts)):
                 return (yield from self._settle_unknown(due is not None))
 
     def _arguments_again(self) -> dict[str, Any]:
@@ -236,6 +236,9 @@ class Settling:
         return {**self.arguments, **self._recorded(self.row)}
 
     def _result(self) -> Any:
+        if self._is_of_another_run():
+            told = {"name": self.row.name, "key": self.row.key, "state": self.row.state}
+            self._tell("effect", {**told, "how": f"in run {self.row.run_id or 'of no runtime'}"})
         outcome = self.desk.box.open(self.row.outcome or b"", where_effect("outcome", self.row.key))
         self._count_saved(*(outcome[1] if len(outcome) > 1 else (0, 0)))
         return outcome[0]
@@ -282,14 +285,15 @@ class Settling:
         if self.spec.verify is not None:
             answer = yield from self._verify(arguments, "it was left in the middle")
             if answer is not None:
-                return (yield from self._done(answer.result))
+                return (yield from self._done(answer.result, how="verified"))
         elif self.spec.unknown == "hold" and not failed and not self.spec.transactional:
-            yield from self._hold("its process died, or was cut off, while it was called", None)
-        return (yield from self._attempts(arguments))
+            yield from self._hold("whoever called it died, or lost the run, meanwhile", None)
+        self.row = self.row._replace(attempts=self.row.attempts + 1)
+        return (yield from self._attempts(arguments, "called again"))
 
     # -- calling
 
-    def _attempts(self, arguments: Mapping[str, Any]) -> Plan[Any]:
+    def _attempts(self, arguments: Mapping[str, Any], how: str = "") -> Plan[Any]:
         spec = self.spec
         while True:
             if spec.transactional:
@@ -303,7 +307,7 @@ class Settling:
             if isinstance(outcome, Returned):
                 if spec.transactional:
                     return outcome.value
-                return (yield from self._done(outcome.value, rides=outcome.keyed))
+                return (yield from self._done(outcome.value, rides=outcome.keyed, how=how))
             error = outcome.error
             if not isinstance(error, Exception) or _bubbles(error):
                 self._leave(error)
@@ -368,9 +372,9 @@ class Settling:
                 yield from self._hold(f"{why}, and verify raised {self._words(error)}", error)
             yield min(PATIENCE, self.spec.retry.pause(attempt).total_seconds())
 
-    def _done(self, result: Any, *, rides: bool = False) -> Plan[Any]:
+    def _done(self, result: Any, *, rides: bool = False, how: str = "") -> Plan[Any]:
         """Record what it gave. `rides`: with whatever is committed next, as the far side has the
-        key, and can tell if it should be called again."""
+        key, and can tell if it should be called again. `how`: if it is not just called."""
         desk, row, keep = self.desk, self.row, self.spec.record.result
         try:
             result = keep(result) if keep is not None else result
@@ -378,7 +382,7 @@ class Settling:
             blob = record.close_result(desk.box, row.key, row.name, result, usage)
         except Exception as error:
             return (yield from self._failed(error))  # it happened, and must not again
-        yield from self._settle(Settlement.DONE, blob, {}, rides=rides)
+        yield from self._settle(Settlement.DONE, blob, {"how": how} if how else {}, rides=rides)
         return result
 
     def _failed(self, error: Exception) -> Plan[None]:

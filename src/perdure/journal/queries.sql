@@ -748,7 +748,8 @@ SET state = :state, outcome = :outcome, attempts = :attempts, due_at = NULL, int
                         WHERE r.thread_id = perdure_effects.thread_id
                           AND r.id = perdure_effects.run_id), 0)
 WHERE key = :key AND (state = 'unknown' OR state IN ('open', 'failed') AND NOT EXISTS (
-  SELECT 1 FROM perdure_runs AS r WHERE r.id = perdure_effects.run_id AND r.state = 'running'))
+  SELECT 1 FROM perdure_runs AS r
+  WHERE r.id = perdure_effects.run_id AND r.state = 'running' AND r.due_at > :now))
 RETURNING key;
 
 -- name: retry_effects

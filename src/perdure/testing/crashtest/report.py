@@ -109,7 +109,7 @@ class Report:
         notes = [
             f"{tally[outcome]} {words}"
             for outcome, words in (
-                (Outcome.AGAIN, "called again with the same key"),
+                (Outcome.AGAIN, f"called again with the same key{self._whose()}"),
                 (Outcome.HELD, "held for a person"),
                 (Outcome.UNREACHED, "not reached"),
             )
@@ -118,6 +118,23 @@ class Report:
         told = f" ({', '.join(notes)})" if notes else ""
         each = "whenever it ended" if tally[Outcome.HELD] else "every time"
         return f"{kills}: the same result {each}, nothing duplicated, nothing lost{told}."
+
+    def _whose(self) -> str:
+        """The effects that were called again: right only if their far sides honour the key."""
+        names = sorted({n for t in self.trials for n, calls in t.effects.items() if calls.again})
+        return f": right if the far side of {', '.join(names)} honours it" if names else ""
+
+    def seen(self) -> str:
+        """What was seen of it when nobody killed it: if that is nothing, nothing is tested."""
+        calls = sum(calls.total() for calls in self.usual.effects.values())
+        told = (
+            (calls, "calls of effects"),
+            (self.usual.actions.total(), "outward actions outside of them"),
+            (self.usual.models.total(), "model calls outside of them"),
+            (self.usual.outside.total(), "reports by outside()"),
+        )
+        seen = [f"{n} {what}" for n, what in told if n]
+        return f"Seen when left alone: {', '.join(seen) or 'nothing that leaves the process'}."
 
     def check(self) -> None:
         """Raises `AssertionError`, with the findings as its message, unless all is well."""

@@ -43,6 +43,7 @@ def show(report: Report, console: Console) -> None:
         _finding(number, group, report, console)
     style = "bold green" if report.ok else "bold red"
     console.print(f"[{style}]{escape(report.verdict())}[/]", highlight=False)
+    console.print(f"[dim]{escape(report.seen())}[/]", highlight=False)
     if any(group.finding.problem == "varies" for group in groups):
         console.print(
             "[dim]What varies by itself cannot be compared: make it the same in every run, or "
