@@ -112,7 +112,8 @@ def fan_out() -> Any:
         return {"log": [await fetch(f"item {state['item']}")]}
 
     graph = StateGraph(State)
-    graph.add_node("work", work)
+    node: Any = work
+    graph.add_node("work", node)
     graph.add_node("join", _coroutine("join"))
     items = [Send("work", {"item": item}) for item in range(4)]
     graph.add_conditional_edges(START, lambda state: items, ["work"])

@@ -1,4 +1,4 @@
-"""A plain effect that a coroutine calls stops the event loop: that must not cost anybody a lease."""
+"""A plain effect that a coroutine calls stops the event loop: that must cost nobody a lease."""
 
 from __future__ import annotations
 

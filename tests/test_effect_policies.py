@@ -136,7 +136,7 @@ async def test_a_verify_that_cannot_say_holds_the_run(url: str) -> None:
 
     async with opened(url) as rt:
         run, effect = await held(rt, one(send, "ana"))
-        assert "the far side is away" in str((await rt.get(run.id)).reason)
+        assert "verify raised" in str((await rt.get(run.id)).reason)
         assert asked == ["ana"] * 3
         await rt.settle(effect.key, "done", "it came")
         await rt.tick()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from perdure.effects.inside import current
 from perdure.errors import BadArgument, Expired, NotInRun
 from perdure.names import check_text
 from perdure.schemas import check_schema
@@ -137,6 +138,12 @@ def _segment() -> Segment | None:
 
 def _read(segment: Segment, make: Callable[[], T]) -> T:
     config = _config() or {}
+    inside = current()
+    if inside is not None and inside.owner is not None:
+        # Its own, so that a recorded effect, which is not called again, shifts nothing.
+        inside.reads += 1
+        found: T = segment.read(f"effect {inside.key}", None, inside.reads, make)
+        return found
     info = getattr(config.get("__pregel_runtime"), "execution_info", None)
     attempt = getattr(info, "node_attempt", 1)
     task = config.get("checkpoint_ns", "")

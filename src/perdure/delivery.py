@@ -51,12 +51,15 @@ class Delivery:
             if inspect.iscoroutinefunction(handler):
                 await handler(message)
             else:
-                await asyncio.to_thread(handler, message)
+                given = await asyncio.to_thread(handler, message)
+                if inspect.isawaitable(given):  # an object, or a lambda around a coroutine
+                    await given
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
             log.warning("message %s of topic %r was not delivered: %s", row.id, row.topic, told)
             pause = round(outbox.AGAIN.pause(row.attempts).total_seconds() * 1000)
-            await journal.ado(outbox.delay(row, change, clock.now() + pause, told))
+            kind = type(error).__name__  # what it says may hold the payload
+            await journal.ado(outbox.delay(row, change, clock.now() + pause, kind))
             return False
         await journal.ado(outbox.delivered(row))
         return True

@@ -32,7 +32,7 @@ from perdure.box import where_wait
 from perdure.checkpoint.ops import Place
 from perdure.clock import Clock
 from perdure.effects import ops as effects
-from perdure.effects.ops import EffectRow
+from perdure.effects.ops import EffectRow, Owner
 from perdure.effects.record import describe, is_recorded
 from perdure.effects.undo import Undo, report
 from perdure.errors import (
@@ -295,9 +295,12 @@ class Driver:
     def finish(self, drive: Drive, outcome: Returned | Raised) -> Plan[str]:
         """Let a run go. Gives what became of it: a state, `released` or `lost`."""
         segment = drive.segment
-        segment.closing = True
+        segment.ending = True
         while segment.is_busy and not segment.lost:
             yield 0.01  # an effect of a node that was cancelled: its outcome is worth waiting for
+        segment.closing = True
+        if segment.signal is not None and not segment.lost:
+            outcome = Raised(segment.signal)  # also if the agent's code swallowed it
         if segment.lost or (isinstance(outcome, Raised) and isinstance(outcome.error, LeaseLost)):
             return "lost"
         if isinstance(outcome, Raised) and isinstance(outcome.error, Postponed):
@@ -310,7 +313,10 @@ class Driver:
             end = End(State.WAITING, "waiting", {})
         else:
             stopped = (yield from self.after_breakpoint(drive)) if drive.stops else None
-            end = stopped or (yield from self._done(drive, outcome))
+            left = None if stopped else (yield from self._left_open(drive))
+            end = stopped or left or (yield from self._done(drive, outcome))
+        if end.state is State.FAILED and not drive.inline:
+            end = (yield from self._unknown(drive)) or end
         if drive.stop == "cancel" and end.kind == "released":
             end = end._replace(data=report((yield effects.of_run(drive.row.id))))
         waited = bool(drive.row.begun) or end.state is State.WAITING
@@ -341,6 +347,26 @@ class Driver:
             ),
         )
         return End(State.WAITING, "postponed", shown)
+
+    def _left_open(self, drive: Drive) -> Plan[End | None]:
+        """A run that is at its end, but never came back to an effect that was cut off."""
+        if not drive.row.begun:
+            return None
+        found: list[EffectRow] = yield effects.of_run(drive.row.id)
+        if not any(row.state == Settlement.OPEN and row.mark != 1 for row in found):
+            return None
+        owner = Owner(drive.row.thread_id, drive.row.id, drive.row.token)
+        yield effects.abandon(owner, self.clock.now())
+        return (yield from self._unknown(drive))
+
+    def _unknown(self, drive: Drive) -> Plan[End | None]:
+        """How a run ends of which an effect is unknown, whatever else happened."""
+        found: list[EffectRow] = yield effects.of_run(drive.row.id)
+        unknown = [row for row in found if row.state == Settlement.UNKNOWN]
+        if not unknown:
+            return None
+        why = "the run went on without it"
+        return (yield from self._held(drive, EffectHeld(unknown[0].key, unknown[0].name, why)))
 
     def _held(self, drive: Drive, error: EffectHeld) -> Plan[End]:
         """Nobody knows what became of an effect: a person has to say, of each of them."""

@@ -254,7 +254,8 @@ class _Call:
 
         def settling(found: tuple[Desk, int]) -> Settling:
             self.desk, attempt = found
-            caller = Functions(self.spec, function, None, self.desk.owner, self.desk.journal)
+            desk = self.desk
+            caller = Functions(self.spec, function, None, desk.owner, desk.journal, desk.execution)
             return Settling(
                 self.desk,
                 self.spec,
@@ -307,7 +308,7 @@ class _ToolCall(_Call):
         if policy.key is None:
             self.mark = call["id"]
         else:
-            self.business = record.key_text(policy.key(**call["args"]))
+            self.business = record.key_text(call["name"], policy.key(**call["args"]))
 
     def request(self, arguments: Mapping[str, Any]) -> ToolCallRequest:
         """The request, with the arguments that are recorded."""

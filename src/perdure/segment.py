@@ -73,6 +73,10 @@ class Segment:
         self.durability: Durability = "auto"
         self.lost = False
         """Another worker has it: nothing more is written."""
+        self.signal: BaseException | None = None
+        """What an effect raised: it is to be tried again later, or nobody knows about it."""
+        self.ending = False
+        """LangGraph is done with it; effects that are on their way are waited for."""
         self.closing = False
         """Its driver is letting it go."""
         self.untouched = True
@@ -99,16 +103,20 @@ class Segment:
         return 1 if self.progressed else self.row.attempts
 
     def check(self) -> None:
-        """Raises `LeaseLost` once it is known that the run is another's."""
+        """Raises `LeaseLost` once it is known that the run is another's, and what an effect raised
+        to end the segment, if somebody swallowed that."""
         if self.lost:
             raise LeaseLost(self.row.id)
+        if self.signal is not None:
+            raise self.signal
 
     @contextlib.contextmanager
-    def calling(self) -> Iterator[None]:
-        """While an effect is on its way. None begins once the run is being let go."""
+    def calling(self, nested: bool = False) -> Iterator[None]:
+        """While an effect is on its way. None begins once the run is being let go, but those that
+        another one calls, which is waited for."""
         self.check()
         with self._reading:
-            if self.closing:
+            if self.closing or (self.ending and not nested):
                 raise LeaseLost(self.row.id)
             self._calls += 1
         try:

@@ -12,10 +12,12 @@ import contextvars
 import functools
 import inspect
 import logging
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from perdure.effects import inside, ops, record
@@ -122,14 +124,14 @@ class Made:
         record: Record | Iterable[str] | None = None,
     ) -> Made:
         _check_options(key, verify, compensate, retry, timeout)
-        title = name or getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
+        title = name or _name_of(function)
         _check(function, title, unknown, transactional, verify, timeout)
         if not isinstance(record, Record):
             record = Record(None if record is None else tuple(record))
         kept = record
         signature = inspect.signature(function)
         first = next(iter(signature.parameters), None)
-        if "." in title and first in ("self", "cls"):
+        if "." in _name_of(function) and first in ("self", "cls"):
             kept = replace(kept, without=(*kept.without, first))
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         spec = Spec(
@@ -167,13 +169,34 @@ class Made:
     ) -> Settling:
         desk, attempt = found
         bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
         business = None
         if self.spec.key is not None:
-            business = record.key_text(self.spec.key(*bound.args, **bound.kwargs))
-        bound.apply_defaults()
-        caller = Functions(self.spec, self.function, self.signature, desk.owner, desk.journal)
+            key = self.spec.key(*bound.args, **bound.kwargs)
+            business = record.key_text(self.spec.name, key)
+        caller = Functions(
+            self.spec, self.function, self.signature, desk.owner, desk.journal, desk.execution
+        )
         line = Line(attempt)
-        return Settling(desk, self.spec, dict(bound.arguments), caller, line, business)
+        first = next(iter(bound.arguments), None)
+        if first in ("self", "cls") and first in self.spec.record.without:
+            line.instance = bound.arguments[first]
+        home = _home(self.function)
+        return Settling(desk, self.spec, dict(bound.arguments), caller, line, business, home=home)
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__qualname__", repr(function))).rpartition("<locals>.")[2]
+
+
+def _home(function: Callable[..., Any]) -> str:
+    """The module of a function, also if it was started as a script; two may have one name."""
+    module = getattr(function, "__module__", "") or ""
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    return spec.name if spec is not None else Path(getattr(main, "__file__", "") or "").stem
 
 
 def _check_options(key: Any, verify: Any, compensate: Any, retry: Any, timeout: Any) -> None:
@@ -320,7 +343,7 @@ class Calling:
     async def arun(self) -> Returned | Raised:
         try:
             if not inspect.iscoroutinefunction(self.function):
-                return Returned(await asyncio.to_thread(self._now), self.inside.asked)
+                return await asyncio.to_thread(self.run)
             with inside.calling(self.inside):
                 self._tell()
                 limit = asyncio.timeout(self.timeout)
@@ -385,18 +408,21 @@ class Functions:
     """None: it takes its arguments by name."""
     owner: Owner
     journal: Journal
+    execution: int = 0
+    """Of the task that calls."""
 
     def call(self, key: str, arguments: Mapping[str, Any], timeout: float | None) -> Calling:
         args, kwargs = self._split(arguments)
         name = self.spec.name
-        return Calling(name, self.function, args, kwargs, Inside(key, self.owner), timeout)
+        inside = Inside(key, self.owner, execution=self.execution)
+        return Calling(name, self.function, args, kwargs, inside, timeout)
 
     def verify(self, key: str, arguments: Mapping[str, Any]) -> Asking:
         args, kwargs = self._split(arguments)
         if probe.asked is not None:
             probe.asked(key)  # the far side is: so it can tell
         ask = cast(Callable[..., Any], self.spec.verify)
-        return Asking(ask, args, kwargs, Inside(key, self.owner))
+        return Asking(ask, args, kwargs, Inside(key, self.owner, verifying=True))
 
     def transact(self, settling: Settling, arguments: Mapping[str, Any]) -> Transacting:
         args, kwargs = self._split(arguments)

@@ -12,22 +12,28 @@ import asyncio
 import functools
 import hashlib
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import langchain_core
+import langgraph
+
 from perdure.box import Box
 from perdure.clock import Clock
 from perdure.effects import ops
+from perdure.effects.inside import current
 from perdure.effects.ops import EffectRow, Owner
 from perdure.errors import BadArgument
 from perdure.journal import Journal, Op, Plan
 from perdure.saver import Saver
 from perdure.segment import Segment, find
+from perdure.types import Settlement
 
 ARRIVES = 5.0
 """Seconds a checkpoint may take to reach the saver after its step began."""
@@ -52,10 +58,15 @@ class Desk:
     rows: dict[str, dict[int, EffectRow]] = field(default_factory=dict)
     """By name and number: what is recorded."""
     loaded: bool = False
+    execution: int = 0
+    nested: bool = False
+    """Whether these are the effects that an effect calls."""
     resting: bool = False
     """Whether a run without a segment can rest, too."""
     taken: dict[tuple[int, str], set[int]] = field(default_factory=dict)
     """By attempt and name: what calls of this attempt at the task have found or made."""
+    callers: dict[tuple[int, str, str], Any] = field(default_factory=dict)
+    """By attempt, name and digest: whose method it was."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -82,7 +93,7 @@ class Desk:
         if self.loaded:
             return
         rows: list[EffectRow] = []
-        if self.segment is None or not self.segment.is_fresh(self.checkpoint_id):
+        if self.nested or self.segment is None or not self.segment.is_fresh(self.checkpoint_id):
             rows = yield ops.of_task(self.owner.thread_id, self.task)
         with self.lock:
             if not self.loaded:
@@ -91,20 +102,35 @@ class Desk:
                     self.rows.setdefault(row.name, {})[row.n] = row
 
     def claim(
-        self, name: str, digest: str, same: Callable[[EffectRow], bool], line: Line
+        self,
+        name: str,
+        digest: str,
+        same: Callable[[EffectRow], bool],
+        line: Line,
+        *,
+        cautious: bool = False,
     ) -> tuple[int, EffectRow | None]:
-        """The number of a call, and its record if it has one."""
+        """The number of a call, and its record if it has one. `cautious`: one that was cut off
+        holds the run, so it is found by whoever comes, rather than that a second call is made."""
         with self.lock:
             rows = self.rows.setdefault(name, {})
             if line.number is not None:
                 return line.number, rows.get(line.number)
             taken = self.taken.setdefault((line.attempt, name), set())
+            caller = self.callers.setdefault((line.attempt, name, digest), line.instance)
+            if caller is not line.instance and not line.is_in_turn():
+                raise BadArgument(
+                    f"{name} is called of two objects side by side, with equal arguments: after a "
+                    "crash they could not be told apart. Give it an argument, or a key=, that can."
+                )
             free = sorted(rows.keys() - taken)
             n = next((n for n in free if rows[n].digest == digest), None)
             if n is None:
                 n = next((n for n in free if same(rows[n])), None)
             if n is None and free and line.is_in_turn():
                 n = len(taken) if len(taken) in free else free[0]
+            if n is None and cautious:
+                n = next((n for n in free if rows[n].state == Settlement.OPEN), None)
             if n is None:
                 n = len(taken)
                 while n in rows or n in taken:
@@ -164,12 +190,27 @@ class Line:
         self.number = number
         """The number of the call, if it is known."""
         self.waited = 0
+        self.instance: Any = None
+        """Whose method it is, if it is one."""
+        scratchpad = configurable().get("__pregel_scratchpad")
+        self._counter: Any = getattr(scratchpad, "interrupt_counter", None)
         try:
             self._caller = asyncio.current_task()
         except RuntimeError:
             self._caller = None
         self._known = beside is not None
         self._beside = _is_beside(self._caller is None) if beside is None else beside
+
+    def asked(self) -> int:
+        """How many interrupts the task has come to so far, by LangGraph's counter."""
+        counter = getattr(self._counter, "_counter", None)
+        return 0 if counter is None else int(repr(counter.__self__)[len("count(") : -1])
+
+    def skip(self, interrupts: int) -> None:
+        """A recorded call came to these, and does not come to them again: the next is its own."""
+        if self._counter is not None:
+            for _ in range(interrupts):
+                self._counter()
 
     def is_in_turn(self) -> bool:
         """Whether the node itself calls, and not something it runs side by side."""
@@ -194,23 +235,30 @@ def _code_of(coroutine: Any) -> str:
     return "" if code is None else code.co_filename
 
 
+_LANGGRAPH = tuple(os.path.join(path, "") for path in langgraph.__path__)
+_LANGCHAIN = os.path.join(os.path.dirname(langchain_core.__file__), "")
+
+
 def _is_langgraph(file: str) -> bool:
-    return "langgraph" in file.replace("\\", "/").split("/")
+    return file.startswith(_LANGGRAPH)
 
 
 def _is_beside(in_thread: bool) -> bool:
     """Whether this is called by a tool of a ToolNode, or in a thread that the node started."""
     frame: FrameType | None = sys._getframe(1)
-    in_tool = False
+    in_tool, before = False, None
     while frame is not None:
-        kind = _kind_of(frame.f_code.co_filename)
+        code = frame.f_code
+        kind = _kind_of(code.co_filename)
         if kind == "tool node":
             return True
         if kind == "node":
             return False  # the node itself, or one of a graph inside of a tool
         in_tool = in_tool or kind == "tool"
-        if in_thread and kind == "thread":
-            return in_tool  # here a plain node, or a tool of a ToolNode, begins beside a loop
+        if in_thread and kind == "thread" and code.co_name == "wrapper":
+            # Here a plain node begins beside a loop; or a tool, or a part of a chain.
+            return in_tool or before == "runnable"
+        before = kind
         frame = frame.f_back
     return in_thread
 
@@ -218,14 +266,19 @@ def _is_beside(in_thread: bool) -> bool:
 @functools.cache
 def _kind_of(file: str) -> str | None:
     """What a file on the stack says of a call, if anything. Every call looks at all of them."""
-    file = file.replace("\\", "/")
-    if file.endswith("tool_node.py"):
-        return "tool node"
-    if file.endswith("langgraph/pregel/_retry.py"):
-        return "node"
-    if file.endswith("langchain_core/runnables/config.py"):
+    if file.startswith(_LANGGRAPH):
+        tail = file.replace("\\", "/")
+        if tail.endswith("/prebuilt/tool_node.py"):
+            return "tool node"
+        return "node" if tail.endswith("/pregel/_retry.py") else None
+    if not file.startswith(_LANGCHAIN):
+        return None
+    tail = file.removeprefix(_LANGCHAIN).replace("\\", "/")
+    if tail == "runnables/config.py":
         return "thread"
-    return "tool" if "/langchain_core/tools/" in file else None
+    if tail.startswith("runnables/"):
+        return "runnable"
+    return "tool" if tail.startswith("tools/") else None
 
 
 _DESKS: WeakKeyDictionary[Any, Desk] = WeakKeyDictionary()
@@ -263,7 +316,27 @@ def here() -> tuple[Desk, int] | None:
         desk = _DESKS.get(execution)
         if desk is None:
             desk = _DESKS[execution] = _make(config, segment, saver, info)
-    return desk, attempt
+            desk.execution = id(execution)
+    outer = current()
+    if outer is not None and outer.verifying:
+        return None
+    if outer is None or outer.execution != id(execution):
+        return desk, attempt
+    with _LOCK:
+        if outer.desk is None:
+            # They belong to the effect that calls them: found again when it is called again.
+            outer.desk = replace(
+                desk,
+                task=task_hash(outer.key),
+                execution=id(execution),
+                rows={},
+                taken={},
+                callers={},
+                lock=threading.Lock(),
+                loaded=False,
+                nested=True,
+            )
+    return outer.desk, attempt
 
 
 def _outer(scratchpad: Any, levels: int) -> Any:

@@ -27,6 +27,19 @@ class Inside:
     messages: int = 0
     asked: bool = False
     """Whether the function asked for its key: then the far side can tell a second attempt."""
+    verifying: bool = False
+    """Whether it is the question to the far side: what that calls is not recorded."""
+    execution: int = 0
+    """Of the task it is called in. Another graph that it runs has its own."""
+    outer: Inside | None = None
+    desk: Any = None
+    """Where the effects it calls itself find their records."""
+    reads: int = 0
+    """Recorded reads of the function so far."""
+
+    def is_within(self, key: str) -> bool:
+        """Whether it is called, through whatever, by an effect of this key."""
+        return self.key == key or (self.outer is not None and self.outer.is_within(key))
 
 
 _INSIDE: ContextVar[Inside | None] = ContextVar("perdure_effect", default=None)
@@ -34,6 +47,7 @@ _INSIDE: ContextVar[Inside | None] = ContextVar("perdure_effect", default=None)
 
 @contextlib.contextmanager
 def calling(inside: Inside) -> Iterator[None]:
+    inside.outer = current()
     token = _INSIDE.set(inside)
     try:
         yield
@@ -46,8 +60,9 @@ def current() -> Inside | None:
 
 
 def plain() -> Inside:
-    """For a call outside of a run, whose key nobody will ask for again."""
-    return Inside(uuid.uuid4().hex)
+    """For a call that is not recorded. Inside of one that is, it has that one's key."""
+    outer = current()
+    return Inside(uuid.uuid4().hex if outer is None or outer.owner is None else outer.key)
 
 
 def key() -> str:

@@ -28,6 +28,7 @@ class EffectRow(NamedTuple):
     attempts: int
     digest: str
     undo: int
+    mark: int
     settled: int
     due_at: int | None
     created_at: int
@@ -113,8 +114,9 @@ def write(
     now: int,
     *,
     event: tuple[Box, dict[str, Any]] | None = None,
-) -> Op[None]:
-    """Store how far a call is, as `row` says, with an event of its run."""
+) -> Op[bool]:
+    """Store how far a call is, as `row` says, with an event of its run. False: it is no longer
+    ours, but of another process, which without a runtime nobody keeps away."""
     made = change(owner.thread_id, owner.run_id, now)
     params = {
         **row.place,
@@ -123,6 +125,7 @@ def write(
         "outcome": row.outcome,
         "attempts": row.attempts,
         "due_at": row.due_at,
+        "mark": row.mark,
         "now": now,
     }
     statements = [Statement("write_effect", params)]
@@ -138,9 +141,23 @@ def write(
         ]
     else:
         statements = [*owner.fence, *statements]
-    key = made.key if event is not None and owner.run_id else None
     name = f"the outcome of effect {row.name!r}"
-    return Op(name, statements, lambda rows: None, write=True, key=key)
+    at = next(n for n, one in enumerate(statements) if one.name == "write_effect")
+    return Op(
+        name,
+        statements,
+        lambda rows: bool(rows[at] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=Statement("find_outcome", params),
+        proof=made.key if event is not None and owner.run_id else None,
+    )
+
+
+def abandon(owner: Owner, now: int) -> Op[None]:
+    """What is open will not be called again by its run: a person has to say what became of it."""
+    params = {"id": owner.run_id, "now": now}
+    statements = [*owner.fence, Statement("abandon_effects", params)]
+    return Op("abandon_effects", statements, lambda rows: None, write=True)
 
 
 def note(owner: Owner, box: Box, now: int, kind: str, data: dict[str, Any]) -> Op[None]:

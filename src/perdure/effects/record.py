@@ -12,29 +12,42 @@ from typing import Any
 
 from perdure import told
 from perdure.box import Box, scrub, where_effect
-from perdure.errors import EffectFailed, TooLarge, Unserializable
+from perdure.errors import BadArgument, EffectFailed, TooLarge, Unserializable
+from perdure.names import check_text
 from perdure.types import Record
 
 SECRETS = frozenset(
-    {"password", "passwd", "secret", "token", "api_key", "apikey", "access_token", "auth"}
-    | {"refresh_token", "authorization", "credentials", "private_key", "client_secret"}
+    {"auth", "authorization", "credentials", "passwd", "pwd", "token", "x-api-key", "cookie"}
+    | {f"{kind}_token" for kind in ("access", "auth", "bearer", "id", "refresh", "session")}
 )
-"""Arguments of these names are never kept."""
+ENDINGS = ("password", "secret", "api_key", "apikey", "access_key", "private_key", "secret_key")
+"""Arguments with these names, or names that end so, are never kept; nor such keys of a dict."""
 INJECTED = frozenset(["config", "runtime", "store", "writer", "run_manager", "callbacks"])
 """What LangGraph and LangChain give a function by its name: there again in the next process."""
+
+
+def _is_secret(name: Any) -> bool:
+    return isinstance(name, str) and (name.lower() in SECRETS or name.lower().endswith(ENDINGS))
 
 
 def keep(record: Record, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that are kept."""
     return {
-        name: value
+        name: _without_secrets(value)
         for name, value in arguments.items()
         if (record.arguments is None or name in record.arguments)
         and name not in record.without
-        and name.lower() not in SECRETS
+        and not _is_secret(name)
         and not hasattr(value, "get_secret_value")
         and not (name in INJECTED and _is_injected(value))
     }
+
+
+def _without_secrets(value: Any) -> Any:
+    """A dict without the keys that are secrets, such as headers; anything else as it is."""
+    if type(value) is dict and any(_is_secret(key) for key in value):
+        return {key: value[key] for key in value if not _is_secret(key)}
+    return value
 
 
 def _is_injected(value: Any) -> bool:
@@ -63,14 +76,27 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def close_result(box: Box, key: str, name: str, result: Any, usage: Any = None) -> bytes:
+def complete(recorded: dict[str, Any], present: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded arguments, with what was not kept of them from the present call."""
+    whole = {**present, **recorded}
+    for name, value in recorded.items():
+        given = present.get(name)
+        if isinstance(value, dict) and isinstance(given, dict):
+            missing = {key: given[key] for key in given if key not in value and _is_secret(key)}
+            whole[name] = {**value, **missing} if missing else value
+    return whole
+
+
+def close_result(
+    box: Box, key: str, name: str, result: Any, usage: Any = None, asked: int = 0
+) -> bytes:
     if isinstance(result, (Iterator, AsyncIterator)) or inspect.isawaitable(result):
         raise Unserializable(
             f"the result of effect {name!r}",
             f"it is {type(result).__name__}, which comes in pieces: collect it inside the effect, "
             "and return the whole",
         )
-    outcome = [result] if usage is None else [result, usage]
+    outcome = [result, usage, asked] if usage or asked else [result]
     where = where_effect("outcome", key)
     return _within(box, box.close(outcome, where, f"the result of effect {name!r}"), where)
 
@@ -81,16 +107,21 @@ def _within(box: Box, blob: bytes, where: str) -> bytes:
     return blob
 
 
-def close_error(box: Box, key: str, error: BaseException, secrets: Mapping[str, Any]) -> bytes:
+def close_error(
+    box: Box, key: str, error: BaseException, secrets: Mapping[str, Any], asked: int = 0
+) -> bytes:
     """An exception: in words, and so that one of the same type can be raised again."""
     kind = type(error)
     words = describe(error, secrets)
     args = [scrub(one, secrets) if isinstance(one, str) else one for one in error.args]
     try:
         box.codec.encode(args, "args")
+        leaks = scrub(repr(args), secrets) != repr(args)
     except Exception:
+        leaks = True
+    if leaks:
         args = [words["message"]]
-    stored = {**words, "type": [kind.__module__, kind.__qualname__], "args": args}
+    stored = {**words, "asked": asked, "type": [kind.__module__, kind.__qualname__], "args": args}
     return box.close(stored, where_effect("outcome", key))
 
 
@@ -142,6 +173,22 @@ def _exception_type(module: str, name: str) -> type[Exception] | None:
     return None if any("__new__" in vars(base) for base in ours) else found
 
 
-def key_text(key: Any) -> str:
-    """A business key as text."""
-    return key if isinstance(key, str) else json.dumps(key, default=str, separators=(",", ":"))
+def key_text(name: str, key: Any) -> str:
+    """A business key as text: the same in every process."""
+    if key is None:
+        raise BadArgument(f"The key of effect {name!r} is None, which would be one for all calls.")
+    try:
+        text = key if isinstance(key, str) else json.dumps(key, sort_keys=True, **_COMPACT)
+    except (TypeError, ValueError) as error:
+        raise BadArgument(
+            f"The key of effect {name!r} is {key!r}, but must be text, or fit into JSON: {error}"
+        ) from None
+    data = text.encode(errors="surrogatepass")
+    if len(data) > LONGEST_KEY:
+        text = f"{text[:40]}… {hashlib.blake2b(data, digest_size=16).hexdigest()}"
+    return check_text("key", text)
+
+
+_COMPACT: dict[str, Any] = {"separators": (",", ":")}
+LONGEST_KEY = 200
+"""Bytes of a business key that is kept as it is."""

@@ -23,14 +23,17 @@ from perdure import runs
 from perdure.box import where_effect
 from perdure.effects import ops, record
 from perdure.effects.desk import Desk, Line, task_hash
+from perdure.effects.inside import current
 from perdure.effects.ops import EffectRow
-from perdure.errors import EffectHeld, NotDone, Postponed
+from perdure.errors import BadArgument, EffectHeld, NotDone, Postponed
 from perdure.journal import Deed, Plan
 from perdure.runs import RunRow
 from perdure.types import ENDED, Done, Record, Retry, Settlement, State, moment
 
 log = logging.getLogger("perdure")
 
+HAPPENED = 2
+"""The mark of what failed and is not to be called again."""
 PATIENCE = 5.0
 """Seconds a process waits for the next attempt; a longer pause is a wait of the run."""
 OTHERS = Retry(attempts=2**31, first=timedelta(seconds=0.1), longest=timedelta(minutes=1))
@@ -96,23 +99,41 @@ class Settling:
     """What a result cost: calls of a model, and tokens."""
     mark: str | None = None
     """What tells it from other calls, in place of its arguments."""
+    home: str = ""
+    """Where its function is: another one may have the same name."""
     kept: dict[str, Any] = field(default_factory=dict)
     row: EffectRow = None  # type: ignore[assignment]
     """As it is stored, or about to be."""
+    _asked: int = 0
+    """Interrupts of the task before the function was called."""
 
     def run(self) -> Plan[Any]:
         """The outcome: returned or raised."""
-        with contextlib.nullcontext() if self.desk.segment is None else self.desk.segment.calling():
-            return (yield from self._run())
+        segment = self.desk.segment
+        calls = contextlib.nullcontext() if segment is None else segment.calling(self.desk.nested)
+        with calls:
+            try:
+                return (yield from self._run())
+            except (EffectHeld, Postponed) as signal:
+                if segment is not None:
+                    segment.signal = segment.signal or signal  # whoever may swallow it
+                raise
 
     def _run(self) -> Plan[Any]:
         self.kept = record.keep(self.spec.record, self.arguments)
         if self.desk.segment is not None:
             self.desk.segment.secrets.update(self._secrets)
         data = record.encode_arguments(self.desk.box, self.spec.name, self.kept)
-        digest = record.digest(data if self.mark is None else self.mark.encode())
+        told = data + self.home.encode() if self.mark is None else self.mark.encode()
+        digest = record.digest(told)
         found = yield from self._find(digest)
         place = (self.row.scope, self.row.task, self.row.name, self.row.n)
+        outer = current() if self.business is not None and self.desk.nested else None
+        if outer is not None and outer.is_within(self.row.key):
+            raise BadArgument(
+                f"Effect {self.row.name!r} calls itself with the same business key, "
+                f"{self.business!r}: it would wait for itself."
+            )
         waited = False
         while not self.desk.begin(place):  # an attempt before ours, or one with our business key
             waited = True
@@ -140,7 +161,8 @@ class Settling:
             found: EffectRow | None = yield ops.at(scope, task, spec.name, n)
         else:
             yield from desk.load()
-            n, found = desk.claim(spec.name, digest, self._has_same_arguments, self.line)
+            same, hold = self._has_same_arguments, spec.unknown == "hold"
+            n, found = desk.claim(spec.name, digest, same, self.line, cautious=hold)
             scope, task = owner.thread_id, desk.task
             key = task_hash(scope, task, spec.name, str(n))
         self.row = EffectRow(
@@ -157,6 +179,7 @@ class Settling:
             attempts=1,
             digest=digest,
             undo=int(spec.compensate is not None),
+            mark=int(spec.reads),
             settled=0,
             due_at=None,
             created_at=desk.now,
@@ -210,6 +233,7 @@ class Settling:
                 return self._result()
             if state is Settlement.FAILED:
                 self._count_saved(0, 0)
+                self.line.skip(self._open_outcome().get("asked", 0))
                 raise record.recorded(
                     record.open_error(self.desk.box, self.row.key, self.row.outcome or b"")
                 )
@@ -219,9 +243,9 @@ class Settling:
             if state is Settlement.UNKNOWN:
                 raise EffectHeld(self.row.key, self.row.name, "nobody settled it yet")
             if state is Settlement.AGAIN:
-                if (yield from self._take(self.row.attempts + 1)):
-                    return (yield from self._attempts(self._arguments_again(), "called again"))
-                continue
+                if not (yield from self._take(self.row.attempts)):
+                    continue
+                return (yield from self._settle_unknown(True))
             if self._is_of_another_run():
                 yield from self._wait_for_other()
                 continue
@@ -233,15 +257,20 @@ class Settling:
 
     def _arguments_again(self) -> dict[str, Any]:
         """The recorded arguments, with what was not kept of them from the present call."""
-        return {**self.arguments, **self._recorded(self.row)}
+        return record.complete(self._recorded(self.row), self.arguments)
+
+    def _open_outcome(self) -> Any:
+        return self.desk.box.open(self.row.outcome or b"", where_effect("outcome", self.row.key))
 
     def _result(self) -> Any:
         if self._is_of_another_run():
             told = {"name": self.row.name, "key": self.row.key, "state": self.row.state}
             self._tell("effect", {**told, "how": f"in run {self.row.run_id or 'of no runtime'}"})
-        outcome = self.desk.box.open(self.row.outcome or b"", where_effect("outcome", self.row.key))
-        self._count_saved(*(outcome[1] if len(outcome) > 1 else (0, 0)))
-        return outcome[0]
+        outcome = self._open_outcome()
+        result, usage, asked = (*outcome, None, 0)[:3] if len(outcome) < 3 else outcome
+        self._count_saved(*(usage or (0, 0)))
+        self.line.skip(asked)
+        return result
 
     def _count_saved(self, calls: int, tokens: int) -> None:
         if self.desk.owner.run_id:
@@ -303,6 +332,7 @@ class Settling:
                     return (yield from self._go_on(self.row.digest))
             else:
                 yield from self._check_lease()
+                self._asked = self.line.asked()
                 outcome = yield self.caller.call(self.row.key, arguments, spec.timeout)
             if isinstance(outcome, Returned):
                 if spec.transactional:
@@ -316,12 +346,13 @@ class Settling:
             answer = yield from self._doubt(error, arguments)
             if answer is None and not spec.retry.is_over(self.row.attempts, error):
                 answer = yield from self._again(error, arguments)
+                arguments = self._arguments_again()  # whatever the function did to them
             elif answer is None and not spec.keeps_errors:
                 self._withdraw(error)
             elif answer is None:
                 yield from self._failed(error)
             if answer is not None:
-                return (yield from self._done(answer.result))
+                return (yield from self._done(answer.result, how="verified"))
 
     def _check_lease(self) -> Plan[None]:
         """A process that stood still behind its intent may have lost the run: then it does not
@@ -341,8 +372,7 @@ class Settling:
 
     def _withdraw(self, error: Exception) -> NoReturn:
         """Whoever asks again, in this attempt at the task or a later one, finds it to be called."""
-        data = {"error": f"{type(error).__name__}: {error}"}
-        self._write(Settlement.AGAIN, None, data)
+        self._write(Settlement.AGAIN, None, {"error": self._words(error)})
         self.desk.give_back(self.row, self.line)
         raise error
 
@@ -353,7 +383,7 @@ class Settling:
         if self.spec.verify is not None:
             return (yield from self._verify(arguments, f"it raised {type(error).__name__}"))
         if self.spec.unknown == "hold":
-            yield from self._hold(f"it raised {self._words(error)}", error)
+            yield from self._hold(f"it raised {type(error).__name__}", error)
         return None
 
     def _verify(self, arguments: Mapping[str, Any], why: str) -> Plan[Done | None]:
@@ -369,7 +399,7 @@ class Settling:
             if not isinstance(error, Exception) or _bubbles(error):
                 raise error
             if attempt >= self.spec.retry.attempts:
-                yield from self._hold(f"{why}, and verify raised {self._words(error)}", error)
+                yield from self._hold(f"{why}, and verify raised {type(error).__name__}", error)
             yield min(PATIENCE, self.spec.retry.pause(attempt).total_seconds())
 
     def _done(self, result: Any, *, rides: bool = False, how: str = "") -> Plan[Any]:
@@ -379,9 +409,11 @@ class Settling:
         try:
             result = keep(result) if keep is not None else result
             usage = None if self.weigh is None else self.weigh(result)
-            blob = record.close_result(desk.box, row.key, row.name, result, usage)
+            asked = self.line.asked() - self._asked
+            blob = record.close_result(desk.box, row.key, row.name, result, usage, asked)
         except Exception as error:
-            return (yield from self._failed(error))  # it happened, and must not again
+            self.row = row._replace(mark=HAPPENED)  # and must not again
+            return (yield from self._failed(error))
         yield from self._settle(Settlement.DONE, blob, {"how": how} if how else {}, rides=rides)
         return result
 
@@ -397,7 +429,8 @@ class Settling:
         return {name: self.arguments[name] for name in self.arguments if name not in self.kept}
 
     def _close_error(self, error: BaseException) -> bytes:
-        return record.close_error(self.desk.box, self.row.key, error, self._secrets)
+        asked = self.line.asked() - self._asked
+        return record.close_error(self.desk.box, self.row.key, error, self._secrets, asked)
 
     def _words(self, error: BaseException) -> str:
         told = record.describe(error, self._secrets)
@@ -413,8 +446,9 @@ class Settling:
         if self.spec.reads and not desk.is_sync:
             desk.journal.hurry()
         # What would cost most to lose is not left to the next commit.
-        elif not rides or self.spec.unknown == "hold" or desk.is_sync:
-            yield op
+        elif (not rides or self.spec.unknown == "hold" or desk.is_sync) and not (yield op):
+            why = "another process took it meanwhile, and what this one did is not on record"
+            raise EffectHeld(self.row.key, self.row.name, why)
 
     def _write(
         self,

@@ -65,7 +65,7 @@ class Undo:
         [result, *_] = box.open(one.outcome or b"", where_effect("outcome", one.key))
         arguments = box.open(one.arguments, where_effect("arguments", one.key))
         journal = self._saver.journal
-        task, name = UNDO + one.key, f"undo {one.name}"
+        task, name = f"{UNDO}{row.id} {one.key}", f"undo {one.name}"
         desk = Desk(owner, task, journal, box, self._clock, None, "", loaded=True, resting=True)
         before = yield ops.at(row.thread_id, task, name, 0)
         if before is not None:
@@ -84,6 +84,9 @@ class _Compensation(Functions):
 
     def call(self, key: str, arguments: Mapping[str, Any], timeout: float | None) -> Calling:
         args, kwargs = self._split(arguments["arguments"])
+        parameters = () if self.signature is None else self.signature.parameters.values()
+        if not any(one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL) for one in parameters):
+            args, kwargs = (), dict(arguments["arguments"])
         args, inside = (arguments["result"], *args), Inside(key, self.owner)
         return Calling(self.spec.name, self.function, args, kwargs, inside, timeout)
 

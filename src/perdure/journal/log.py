@@ -261,6 +261,8 @@ class Journal:
     def _take(self, op: Op[T], waited: bool) -> Ticket[T]:
         if self._committer.lost is not None or self._pid != os.getpid():
             self._check()
+        if waited and self._transacting is not None:
+            self._check_outside()
         ticket = Ticket(op, waited)
         with self._taking:
             if self._closed:

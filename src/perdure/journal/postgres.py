@@ -16,6 +16,7 @@ import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import probe
@@ -105,10 +106,13 @@ class Postgres:
                 raise BadArgument(ENDED_INSIDE)
             return self._run(connection, statements)
 
-        with connection.transaction():
-            result = work(_Open(connection, run))
-            run([])
-            probe.at("commit.before")
+        try:
+            with connection.transaction():
+                result = work(_Open(connection, run))
+                run([])
+                probe.at("commit.before")
+        finally:
+            connection.row_factory = tuple_row  # whatever its borrower set
         probe.at("commit.after")
         return result
 
@@ -169,7 +173,7 @@ class Postgres:
         """Send a statement. All that give no rows share one cursor, which is cheaper."""
         sql, returns = self._sql[name]
         probe.at(f"{name}.before")
-        cursor = connection.cursor() if returns else silent
+        cursor = connection.cursor(row_factory=tuple_row) if returns else silent
         cursor.execute(sql, params)
         probe.at(f"{name}.after")
         return cursor

@@ -663,12 +663,12 @@ VALUES (:thread_id, :id, :task, :n, :body) ON CONFLICT DO NOTHING;
 -- the batch unless the lease is still ours.
 INSERT INTO perdure_effects
   (scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, digest,
-   undo, settled, created_at, updated_at, arguments)
+   undo, mark, settled, created_at, updated_at, arguments)
 VALUES (:scope, :task, :name, :n, :key, :thread_id, :run_id, :checkpoint_id,
         CASE WHEN :run_id = '' THEN 'open' ELSE (
           SELECT 'open' FROM perdure_runs AS r WHERE r.thread_id = :thread_id AND r.id = :run_id
             AND r.token = :token AND r.state = 'running' {share}) END,
-        :intent, 1, :digest, :undo, 0, :created_at, :created_at, :arguments)
+        :intent, 1, :digest, :undo, :mark, 0, :created_at, :created_at, :arguments)
 ON CONFLICT DO NOTHING
 RETURNING intent;
 
@@ -692,12 +692,25 @@ WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :
 -- name: write_effect
 -- What became of a call, if it is still ours: an outcome, or how it goes on.
 UPDATE perdure_effects
-SET state = :state, outcome = :outcome, attempts = :attempts, due_at = :due_at, updated_at = :now,
+SET state = :state, outcome = :outcome, attempts = :attempts, due_at = :due_at, mark = :mark,
+    updated_at = :now,
     settled = COALESCE((SELECT r.events FROM perdure_runs AS r
                         WHERE r.thread_id = perdure_effects.thread_id
                           AND r.id = perdure_effects.run_id), 0)
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
-  AND state = 'open';
+  AND state = 'open'
+RETURNING n;
+
+-- name: find_outcome
+-- Our own key: is that stored?
+SELECT n FROM perdure_effects
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
+  AND state = :state;
+
+-- name: abandon_effects
+-- Nobody will come back to these: a person has to say what became of them.
+UPDATE perdure_effects SET state = 'unknown', updated_at = :now
+WHERE run_id = :id AND state = 'open' AND mark <> 1;
 
 -- name: count_effect
 -- Counts an event of an effect, and an outcome as progress. Refuses the batch unless the lease is
@@ -719,7 +732,9 @@ WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'runnin
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
 
 -- name: effect_by_key
-SELECT {effect} FROM perdure_effects WHERE key = :key;
+-- Of a business key whose call was undone there may be another one since.
+SELECT {effect} FROM perdure_effects WHERE key = :key
+ORDER BY CASE WHEN undo = 2 THEN 1 ELSE 0 END, created_at DESC LIMIT 1;
 
 -- name: effects_of_run
 SELECT {effect} FROM perdure_effects WHERE run_id = :id AND run_id <> ''
@@ -743,11 +758,11 @@ ORDER BY created_at, key LIMIT :count;
 -- A person says what became of an effect, unless somebody calls it just now.
 UPDATE perdure_effects
 SET state = :state, outcome = :outcome, attempts = :attempts, due_at = NULL, intent = :change,
-    updated_at = :now,
+    updated_at = :now, mark = CASE WHEN CAST(:state AS TEXT) = 'failed' THEN 2 ELSE 0 END,
     settled = COALESCE((SELECT r.events + 1 FROM perdure_runs AS r
                         WHERE r.thread_id = perdure_effects.thread_id
                           AND r.id = perdure_effects.run_id), 0)
-WHERE key = :key AND (state = 'unknown' OR state IN ('open', 'failed') AND NOT EXISTS (
+WHERE key = :key AND undo <> 2 AND (state = 'unknown' OR state IN ('open', 'failed') AND NOT EXISTS (
   SELECT 1 FROM perdure_runs AS r
   WHERE r.id = perdure_effects.run_id AND r.state = 'running' AND r.due_at > :now))
 RETURNING key;
@@ -756,7 +771,7 @@ RETURNING key;
 -- A person tries a run again: what failed for good may be called once more.
 UPDATE perdure_effects
 SET state = 'again', attempts = 0, due_at = NULL, intent = :change, updated_at = :now
-WHERE run_id = :id AND state = 'failed' AND EXISTS (
+WHERE run_id = :id AND state = 'failed' AND mark = 0 AND EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
 
 -- name: count_decision

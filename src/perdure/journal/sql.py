@@ -21,7 +21,7 @@ COMMON = {
     ),
     "effect": (
         "scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, "
-        "digest, undo, settled, due_at, created_at, updated_at, arguments, outcome"
+        "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome"
     ),
     "ended": "('done', 'failed', 'cancelled')",
     "undo": (

@@ -14,6 +14,8 @@ ALTER TABLE perdure_runs ADD COLUMN saved_tokens BIGINT NOT NULL DEFAULT 0;
 -- intent    drawn by whoever may call now; an outcome is stored only if it is still his
 -- digest    of the arguments
 -- undo      1: it has a compensation, 2: that was made
+-- mark      1: it only reads, so that nobody has to know what became of it; 2: failed, and not to be
+--           called even if the run is tried again: it happened, or a person said so
 -- settled   the number of the run's event of its outcome: the order in which effects settled
 -- due_at    not to be tried again before that
 --
@@ -36,6 +38,7 @@ CREATE TABLE perdure_effects (
   attempts      INTEGER NOT NULL,
   digest        {text} NOT NULL,
   undo          INTEGER NOT NULL,
+  mark          INTEGER NOT NULL,
   settled       INTEGER NOT NULL,
   due_at        BIGINT,
   created_at    BIGINT NOT NULL,
