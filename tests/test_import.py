@@ -37,6 +37,7 @@ LAYERS = [
     {"effects.ops", "effects.record"},
     {"effects.desk", "effects.inside"},
     {"effects.settle"},
+    {"effects.deeds"},
     {"effects.call", "effects.book"},
     {"effects.undo", "effects.outbox", "langchain", "agent"},
     {"graphs", "arguments"},

@@ -33,7 +33,8 @@ from langgraph.types import Command
 from pydantic import BaseModel
 
 from perdure.effects import inside, record
-from perdure.effects.call import ONCE, SPEC, Calling, Functions, aperform, perform
+from perdure.effects.call import ONCE, SPEC, aperform, perform
+from perdure.effects.deeds import Calling, Functions
 from perdure.effects.desk import Desk, Line
 from perdure.effects.settle import Settling, Spec
 from perdure.errors import BadArgument

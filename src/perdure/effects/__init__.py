@@ -18,6 +18,7 @@ An outcome is stored only by whoever has the intent (write_effect), under the le
     desk      where a call stands: its task, and which record is its own
     settle    one call, from wherever it was left
     inside    what the function of an effect can ask: its key, its transaction
+    deeds     the calls themselves, in either colour
     call      the decorator
     undo      compensations, for a run that is cancelled
     outbox    messages that go out once what made them is committed

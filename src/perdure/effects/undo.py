@@ -13,7 +13,8 @@ from typing import Any
 from perdure.box import where_effect
 from perdure.clock import Clock
 from perdure.effects import ops
-from perdure.effects.call import Calling, Functions, known
+from perdure.effects.call import known
+from perdure.effects.deeds import Calling, Functions
 from perdure.effects.desk import Desk, Line
 from perdure.effects.inside import Inside
 from perdure.effects.ops import EffectRow, Owner
