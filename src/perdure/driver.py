@@ -49,7 +49,7 @@ from perdure.errors import (
 )
 from perdure.graphs import Graph, inside, lost_nodes, pending_nodes, stands_at_breakpoint
 from perdure.history import change
-from perdure.journal import Journal, Plan
+from perdure.journal import Journal, Op, Plan
 from perdure.runs import End, RunRow
 from perdure.saver import Saver
 from perdure.segment import KEY, Segment
@@ -331,22 +331,27 @@ class Driver:
             if other.state == Settlement.UNKNOWN:
                 why = f"and {error.effect!r} is tried again later"
                 return (yield from self._held(drive, EffectHeld(other.key, other.name, why)))
+        told = {"effect": error.effect, "key": error.key, "attempt": error.attempt}
+        shown = {**told, "wake_at": moment(error.until).isoformat()}
+        question = Question(Kind.CLOCK, wake_at=error.until)
+        yield self._ask(row, question, shown, f"effect:{error.key}")
+        return End(State.WAITING, "postponed", told)
+
+    def _ask(
+        self, row: RunRow, question: Question, shown: Any, interrupt_id: str, at: str = ""
+    ) -> Op[None]:
+        """A question of the run itself, not of one of its tasks."""
         made = change(row.thread_id, row.id, self.clock.now())
-        shown = {"effect": error.effect, "key": error.key, "attempt": error.attempt}
-        place = {"ns": "", "checkpoint_id": "", "task_id": "", "path": "", "stamp": 0}
-        yield runs.fenced(
-            row,
-            waits.ask(
-                self.box,
-                made,
-                token=row.token,
-                question=Question(Kind.CLOCK, wake_at=error.until),
-                body=Body({**shown, "wake_at": moment(error.until).isoformat()}, None, []),
-                interrupt_id=f"effect:{error.key}",
-                place=place,
-            ),
+        asked = waits.ask(
+            self.box,
+            made,
+            token=row.token,
+            question=question,
+            body=Body(shown, None, []),
+            interrupt_id=interrupt_id,
+            place={"ns": "", "checkpoint_id": at, "task_id": "", "path": "", "stamp": 0},
         )
-        return End(State.WAITING, "postponed", shown)
+        return runs.fenced(row, asked)
 
     def _left_open(self, drive: Drive) -> Plan[End | None]:
         """A run that is at its end, but never came back to an effect that was cut off."""
@@ -412,26 +417,8 @@ class Driver:
         nodes = [] if at is None else pending_nodes(json.loads(drive.graph.shape), at)
         if at is None or not nodes:
             return None
-        made = change(row.thread_id, row.id, self.clock.now())
-        place = {
-            "ns": "",
-            "checkpoint_id": at.checkpoint["id"],
-            "task_id": "",
-            "path": "",
-            "stamp": 0,
-        }
-        yield runs.fenced(
-            row,
-            waits.ask(
-                self.box,
-                made,
-                token=row.token,
-                question=Question(Kind.HUMAN),
-                body=Body({"breakpoint": nodes}, None, []),
-                interrupt_id=breakpoint_id(at),
-                place=place,
-            ),
-        )
+        shown, id = {"breakpoint": nodes}, at.checkpoint["id"]
+        yield self._ask(row, Question(Kind.HUMAN), shown, breakpoint_id(at), id)
         return End(State.WAITING, "waiting", {})
 
     def _after_error(self, drive: Drive, error: BaseException) -> End:
