@@ -193,6 +193,10 @@ def check(judge: Judge, mode: Durability, part: int, fresh: Callable[[str], str]
             thread = f"{number}-{attempt}"
             url = fresh(thread)
             ended = judge.run(url, mode, thread, kill=number)
+            if ended.status == 0 and mode != "sync":
+                # Who commits for whom is left to chance there, and this time it took fewer.
+                assert len(ended.points()) < number
+                continue
             assert ended.status == -signal.SIGKILL
             outcomes.append(outcome(url, thread, ended, whole))
             assert outcomes[-1].end == end
