@@ -52,6 +52,10 @@ class Tally:
         """Whether an effect gives its key to the far side, or is a question to a model."""
         return any(key in self.asked or key in self.thinking for key in self.effects[name])
 
+    def thinks(self, name: str) -> bool:
+        """Whether an effect is a question to a model."""
+        return any(key in self.thinking for key in self.effects[name])
+
     @classmethod
     def of(cls, lives: Iterable[Life]) -> Tally:
         tally = cls()
@@ -184,6 +188,8 @@ def _effects(tally: Tally, clean: Tally, ended: bool) -> tuple[dict[str, Calls],
         twice = max(0, places - expected)
         again = max(0, calls.total() - usual.total() - twice)
         lost = max(0, expected - places) if ended else 0
+        if clean.thinks(name) or tally.thinks(name):
+            again, twice = again + twice, 0  # a question is asked again, perhaps by another task
         if again and keyed and not (clean.tells(name) or tally.tells(name)):
             findings.append(Finding(Problem.DUPLICATED, f"effect {name}", "", UNKEYED))
             again, twice = 0, twice + again
