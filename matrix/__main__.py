@@ -83,8 +83,8 @@ def main() -> None:
                     lines.append(_test(progress, shape, database, url, driver, options, arguments))
                 if shape == "branches" and database == "SQLite":
                     lines.append(_dbos(progress, arguments))
-    text = render(lines, time.monotonic() - begun)
-    if arguments.shapes or arguments.limit or arguments.only_sqlite:
+    text = render(lines, time.monotonic() - begun, arguments.limit)
+    if (arguments.shapes or arguments.limit or arguments.only_sqlite) and not arguments.write:
         print(text)
     else:
         PAGE.write_text(text)
@@ -95,6 +95,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m matrix", description=__doc__)
     parser.add_argument("shapes", nargs="*", choices=[*SHAPES, []], help="default: all")
     parser.add_argument("--limit", type=int, metavar="N", help="points of each; default: all")
+    parser.add_argument("--write", action="store_true", help="write the page also with a limit")
     parser.add_argument("--only-sqlite", action="store_true", help="leave PostgreSQL out")
     return parser.parse_args()
 
@@ -148,7 +149,7 @@ def _dbos(progress: Progress, arguments: argparse.Namespace) -> Line:
     return Line("branches", "SQLite", f"DBOS {version('dbos')}", counts)
 
 
-def render(lines: list[Line], seconds: float) -> str:
+def render(lines: list[Line], seconds: float, limit: int | None = None) -> str:
     ours = [line.counts for line in lines if line.driver == "perdure"]
     stock = [line.counts for line in lines if line.driver.startswith("LangGraph")]
     parts = [INTRO.strip(), "", _sentence(ours, stock), ""]
@@ -167,7 +168,13 @@ def render(lines: list[Line], seconds: float) -> str:
                 if (line.shape, line.database) == (shape, database)
             ]
         parts.append("")
-    parts += ["## How it was made", "", MADE.format(**_machine(seconds)).strip(), ""]
+    made = MADE.format(**_machine(seconds)).strip()
+    if limit is not None:
+        made = (
+            f"**Only {limit} points of each row, evenly chosen over the run;** `make crash-matrix` "
+            f"without `--limit` takes all of them.\n\n{made}"
+        )
+    parts += ["## How it was made", "", made, ""]
     return "\n".join(parts)
 
 

@@ -111,7 +111,8 @@ DAMAGES = {
             """INSERT INTO perdure_effects
             (scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts,
              digest, undo, mark, settled, created_at, updated_at, arguments)
-            SELECT 'asks', 't', 'send', 0, id, 'asks', id, '', 'done', 1, 1, '', 0, 0, 0, 0, 0, setup
+            SELECT 'asks', 't', 'send', 0, id, 'asks', id, '', 'done', 1, 1, '', 0, 0, 0, 0, 0,
+                   setup
             FROM perdure_runs WHERE thread_id = 'asks' AND n = 1""",
         ),
     ),
