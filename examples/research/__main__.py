@@ -111,8 +111,6 @@ def summary(story: "Story", seconds: float) -> Table:
     row("  replayed to nodes", saved["effects"], f"that ran again; of them {replayed}")
     again = len(story.repeated)
     table.add_row("Recorded, yet repeated", f"[{'red' if again else 'bold green'}]{again}[/]")
-    table.add_row()
-    table.add_row("Report", "", Text(output["report"], "default not dim"))
     return table
 
 
@@ -161,6 +159,8 @@ def main() -> int:
         return 1
     seconds = time.monotonic() - screen.begun
     console.print(Padding(summary(story, seconds), (1 - console.is_terminal, 2, 1, 2)))
+    report = story.run.output["report"]
+    console.print(f"  [bold]Report[/] {report}", highlight=False, soft_wrap=True)
     console.print(f"  [dim]The same moments again: --seed {seed}[/]\n")
     return 1 if story.repeated else 0
 
