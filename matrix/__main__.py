@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from matrix import dbos_trials
 from matrix.graphs import INPUTS
-from perdure.testing.crashtest import CrashTest
+from perdure.testing.crashtest import CrashTest, counts
 from perdure.testing.postgres import local_postgres
 
 PAGE = Path(__file__).parent.parent / "docs" / "crash-matrix.md"
@@ -133,20 +133,21 @@ def _test(
     )
     report = test.run()
     progress.remove_task(task)
-    counts = {**report.counts, "trials": len(report.trials), "points": len(report.points)}
+    found = counts(report.trials)  # of those killed in recovery too
+    found |= {"trials": len(report.trials), "points": len(report.points)}
     for finding in report.findings:
         progress.console.print(f"{shape}, {database}, {driver}: {finding}")
     if driver == "perdure" and not report.ok:
         progress.console.print(str(report))
-    return Line(shape, database, driver, counts)
+    return Line(shape, database, driver, found)
 
 
 def _dbos(progress: Progress, arguments: argparse.Namespace) -> Line:
     rounds = 1 if arguments.limit else 3
     task = progress.add_task("branches, SQLite, DBOS", total=rounds * len(dbos_trials.POINTS))
-    counts = dbos_trials.counts(rounds, os.cpu_count() or 1, lambda: progress.advance(task))
+    found = dbos_trials.counts(rounds, os.cpu_count() or 1, lambda: progress.advance(task))
     progress.remove_task(task)
-    return Line("branches", "SQLite", f"DBOS {version('dbos')}", counts)
+    return Line("branches", "SQLite", f"DBOS {version('dbos')}", found)
 
 
 def render(lines: list[Line], seconds: float, limit: int | None = None) -> str:
@@ -209,8 +210,8 @@ MADE = """
 In {minutes:.0f} minutes on {cores} cores with Python {python}, SQLite {sqlite}, langgraph
 {langgraph}, langchain {langchain}, dbos {dbos}. Kills are points and, for perdure and LangGraph, a
 second kill at one point of each recovery. DBOS runs the same graph of two branches in a workflow,
-its effects as steps, killed around each step three times over and started again with the same
-executor; its steps have no key, and one that was killed in the middle and is made again is not
+its effects as steps, killed around each step, once or several times, and started again with the
+same executor; its steps have no key, and one that was killed in the middle and is made again is not
 counted as duplicated but as "again". How long anything takes is left to chance, so a row may differ
 by a few from one run to the next; the zeros of perdure may not.
 """
