@@ -154,6 +154,13 @@ def render(lines: list[Line], seconds: float, limit: int | None = None) -> str:
     ours = [line.counts for line in lines if line.driver == "perdure"]
     stock = [line.counts for line in lines if line.driver.startswith("LangGraph")]
     parts = [INTRO.strip(), "", _sentence(ours, stock), ""]
+    if limit is not None:
+        on = " and ".join(dict.fromkeys(line.database for line in lines))
+        parts += [
+            f"**This page is of {limit} points of each row only, evenly chosen over the run, on {on}.** "
+            "`make crash-matrix` takes all of them, on both databases.",
+            "",
+        ]
     shapes = dict.fromkeys(line.shape for line in lines)
     for shape in shapes:
         parts += [
@@ -170,11 +177,6 @@ def render(lines: list[Line], seconds: float, limit: int | None = None) -> str:
             ]
         parts.append("")
     made = MADE.format(**_machine(seconds)).strip()
-    if limit is not None:
-        made = (
-            f"**Only {limit} points of each row, evenly chosen over the run;** `make crash-matrix` "
-            f"without `--limit` takes all of them.\n\n{made}"
-        )
     parts += ["## How it was made", "", made, ""]
     return "\n".join(parts)
 
