@@ -156,7 +156,7 @@ def render(lines: list[Line], seconds: float, limit: int | None = None) -> str:
     parts = [INTRO.strip(), "", _sentence(ours, stock), ""]
     if limit is not None:
         on = " and ".join(dict.fromkeys(line.database for line in lines))
-        told = f"**This page is of {limit} points of each row only, evenly chosen over the run, on {on}"
+        told = f"**This page is of {limit} points of each row only, evenly chosen over it, on {on}"
         parts += [f"{told}.** `make crash-matrix` takes all of them, on both databases.", ""]
     shapes = dict.fromkeys(line.shape for line in lines)
     for shape in shapes:
