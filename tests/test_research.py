@@ -273,10 +273,14 @@ def judge(story: Story, site: Site) -> None:
     assert sorted(site.keys) == sorted(LIGHTHOUSES)
     assert {len(set(keys)) for keys in site.keys.values()} == {1}
     calls = story.setting.calls()
-    assert len(calls) == MODEL_CALLS
-    # Four branches at a time: a kill cuts off four calls at most.
-    again = sum(count - 1 for count in story.called.values())
-    assert again <= 4 * len(story.killed)
+    recorded = {effect.key for effect in story.effects}
+    assert len(calls.keys() & recorded) == MODEL_CALLS
+    # A question needs no intent on disk: cut off before the checkpoint it came from was durable,
+    # it is another task's question after the kill. Four branches at a time: a kill cuts off four
+    # calls at most.
+    unrecorded = sum(count for key, count in calls.items() if key not in recorded)
+    again = sum(count - 1 for key, count in story.called.items() if key in recorded)
+    assert again + unrecorded <= 4 * len(story.killed)
     names = Counter(effect.name for effect in story.effects)
     assert names == {"fetch": len(LIGHTHOUSES), "model": MODEL_CALLS, "save": 1}
     assert {effect.state.value for effect in story.effects} == {"done"}

@@ -113,8 +113,15 @@ class Keeper:
     def drop(self, hold: Hold) -> None:
         self._holds.pop(hold.key, None)
 
+    def stop(self, run_id: str, why: str) -> None:
+        """Somebody here asked to stop a run: if it is driven here, it begins no further step."""
+        for hold in list(self._holds.values()):
+            if hold.run_id == run_id:
+                hold.drive.ask_to_stop(why)
+        self.nudge()
+
     def nudge(self) -> None:
-        """Look at the journal now: somebody here asked to stop a run."""
+        """Look at the journal now: somebody here asked to stop runs."""
         with self._changed:
             self._renewed = 0.0
             self._changed.notify_all()

@@ -487,8 +487,8 @@ class Runtime:
     ) -> Run:
         plan = self._ledger.stop(run_id, verb, state, grace, reason=reason, by=by)
         stopped = await self.journal.arun(plan)
-        if self._keeper_ is not None:
-            self._keeper_.nudge()
+        if self._keeper_ is not None and stopped.state is State.RUNNING:
+            self._keeper_.stop(run_id, verb)
         self._wake()
         return stopped
 
