@@ -303,6 +303,11 @@ async def test_postgresql_restarted_under_load_loses_nothing(
                 except perdure.errors.Unavailable:
                     await asyncio.sleep(0.05)
 
+        # A worker that cannot reach its database when it starts says so and ends, rightly.
+        folder = Path(tempfile.gettempdir()) / f"perdure-{os.getuid()}"
+        for worker in (first, second):
+            there = f"*-{worker.pid}-*.lock"
+            await soon(lambda: _true(any(folder.glob(there))), "a worker to be there")  # noqa: B023
         for n in range(100):
             await start(n)
             if n in (30, 70):
