@@ -33,6 +33,7 @@ LAYERS = [
     {"checkpoint.write", "checkpoint.read", "checkpoint.prune"},
     {"checkpoint.config"},
     {"saver", "told"},
+    {"reflections"},
     {"effects"},
     {"effects.ops", "effects.record"},
     {"effects.desk", "effects.inside"},
@@ -45,8 +46,15 @@ LAYERS = [
     {"keeper", "ledger", "inbox", "calls"},
     {"worker", "bound"},
     {"runtime"},
+    {"langmem.draft"},
+    {"langmem.memories", "langmem.reflection"},
+    {"langmem.driving"},
+    {"langmem.executor"},
+    {"langmem.kept"},
+    {"langmem"},
     {"cli.place"},
     {"cli.effects", "cli.crashtest"},
+    {"cli.reflections"},
     {"cli"},
     {"__main__"},
 ]
@@ -124,7 +132,7 @@ def test_modules_of_one_layer_do_not_import_in_a_circle() -> None:
 def test_only_what_drives_graphs_and_stores_checkpoints_imports_langgraph(
     name: str, path: Path
 ) -> None:
-    if name not in SPEAK_LANGGRAPH and not name.startswith("checkpoint."):
+    if name not in SPEAK_LANGGRAPH and not name.startswith(("checkpoint.", "langmem.")):
         roots = {one.partition(".")[0] for one in imported(path)}
         assert roots.isdisjoint({"langgraph", "langchain", "langchain_core"})
 

@@ -446,6 +446,16 @@ class Driver:
         over = isinstance(error, FINAL) or is_recorded(error) or retry.is_over(attempts, error)
         if drive.inline or over:
             data["final"] = True
+            if drive.graph.hold and not drive.inline:
+                reason = f"{told['kind']}: {told['message']}"
+                return End(
+                    State.HELD,
+                    "held",
+                    {**data, "reason": reason},
+                    attempts=attempts,
+                    error=blob,
+                    reason=reason,
+                )
             return End(State.FAILED, "failed", data, attempts=attempts, error=blob)
         at = self.clock.now() + round(retry.pause(attempts).total_seconds() * 1000)
         data["retry_at"] = moment(at)

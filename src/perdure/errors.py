@@ -123,6 +123,40 @@ class UnknownGraph(Error):
         self.name, self.known = name, known
 
 
+class UnknownReflector(BadArgument):
+    """A reflection names a reflector that this process does not have."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(
+            f"No reflector {name!r} is known here: {why}. Bring it back under this name, then "
+            "retry the reflection; or cancel it."
+        )
+        self.name = name
+
+
+class ReflectionFailed(Error):
+    """A reflection came to no end: it is held until a person retries or cancels it."""
+
+    def __init__(self, id: str, reason: str) -> None:
+        super().__init__(
+            f"Reflection {id} is held: {reason}. Correct the cause, then call retry({id!r}) or "
+            "cancel() of its executor, or `perdure reflections`."
+        )
+        self.id, self.reason = id, reason
+
+
+class ReflectionLeft(Error):
+    """An executor was shut down before a reflection was over. It is on disk, and goes on with the
+    next executor of the same name."""
+
+    def __init__(self, id: str, executor: str) -> None:
+        super().__init__(
+            f"The executor {executor!r} was shut down before reflection {id} was over. Nothing is "
+            "lost: it is in the journal, and the next executor of this name goes on with it."
+        )
+        self.id, self.executor = id, executor
+
+
 class NotDurable(Error):
     """A graph cannot be driven by a runtime as it is."""
 

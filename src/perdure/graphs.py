@@ -49,6 +49,8 @@ class Graph:
     timeout: timedelta
     retry: Retry
     deaths: int
+    hold: bool
+    """Whether a run that failed for good is held, for a person to retry."""
     shape: str = field(repr=False)
     fingerprint: str
 
@@ -127,6 +129,7 @@ def bind(
     timeout: timedelta,
     retry: Retry,
     deaths: int,
+    hold: bool,
 ) -> Graph:
     """A copy of `graph` on the runtime's saver. What was given is not changed."""
     if isinstance(graph, StateGraph):
@@ -155,6 +158,7 @@ def bind(
         timeout=timeout,
         retry=retry,
         deaths=deaths,
+        hold=hold,
         shape=shape,
         fingerprint=hashlib.blake2b(shape.encode(), digest_size=16).hexdigest(),
     )

@@ -102,14 +102,16 @@ def start(
         "reject": int(strategy == "reject"),
     }
     statements = [Statement("insert_thread", params), Statement("count_run", params)]
-    if strategy in ("interrupt", "rollback"):
+    takes_over = strategy in ("interrupt", "rollback", "replace")
+    if takes_over:
+        only = "idle" if strategy == "replace" else only
         statements += stop_thread(box, made, key, only, strategy == "rollback", grace)
     data = {"graph": graph, "version": version, "key": key}
     statements += [
         Statement("insert_run", params),
         made.event(box, "started", {k: v for k, v in data.items() if v}),
     ]
-    if strategy in ("interrupt", "rollback"):
+    if takes_over:
         statements.append(Statement("next_of_thread", params))  # if not all before it was stopped
     statements.append(Statement("find_run", params))
     key_found = Statement("find_run", params)
@@ -159,6 +161,29 @@ def reserve(row: RunRow, until: int) -> Op[None]:
 
 def find(run_id: str) -> Op[RunRow | None]:
     return Op("run", [Statement("run_by_id", {"id": run_id})], _first)
+
+
+def find_all(run_ids: Iterable[str]) -> Op[list[RunRow]]:
+    params = {"names": json.dumps(sorted(run_ids))}
+    return Op("runs_by_ids", [Statement("runs_by_ids", params)], _runs)
+
+
+def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[list[RunRow]]:
+    """Runs that are not over, of the graphs from one name to before another, oldest first."""
+    params = {
+        "first": first,
+        "last": last,
+        "after": after[0],
+        "after_id": after[1],
+        "count": count,
+    }
+    return Op("unfinished", [Statement("unfinished_runs", params)], _runs)
+
+
+def is_due(graph: str, worker: str, before: int, now: int) -> Op[bool]:
+    """Whether runs of a graph that were to begin by then are due, or driven by this worker."""
+    params = {"graph": graph, "worker": worker, "before": before, "now": now}
+    return Op("is_due", [Statement("is_due", params)], lambda rows: bool(rows[0]))
 
 
 def head(thread_id: str) -> Op[RunRow | None]:

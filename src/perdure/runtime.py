@@ -209,14 +209,16 @@ class Runtime:
         timeout: timedelta = timedelta(hours=1),
         retry: Retry | None = None,
         deaths: int = 5,
+        hold: bool = False,
     ) -> BoundGraph:
         """Let this runtime drive a graph, and give it back bound to the journal.
 
         It takes a StateGraph, a compiled graph or an `@entrypoint`, and does not change it.
         `timeout` bounds a step: after that long without progress the segment counts as failed.
         `retry` says what becomes of a segment that raised. After `deaths` workers in a row that
-        died with it, the later ones driving nothing else, a run is held. Runs keep the `version`
-        they were started with, and only a runtime that registered it drives them.
+        died with it, the later ones driving nothing else, a run is held. With `hold` a run that
+        failed for good is held too, for a person to retry. Runs keep the `version` they were
+        started with, and only a runtime that registered it drives them.
         """
         check_duration("timeout", timeout, timedelta(milliseconds=1))
         if retry is not None and not isinstance(retry, Retry):
@@ -234,6 +236,7 @@ class Runtime:
             timeout=timeout,
             retry=retry or Retry(),
             deaths=deaths,
+            hold=hold,
         )
         check_text("name", bound.name)
         if "@" in bound.name:
@@ -620,14 +623,17 @@ class Runtime:
         until_idle: bool = False,
         grace: timedelta = GRACE,
         signals: bool = True,
+        graphs: Iterable[str] | None = None,
     ) -> Counts:
         """Drive what is due until told to stop: by SIGTERM, SIGINT or cancellation.
 
         Then nothing more is claimed, and what is driven stops at its next step, or is given back
         after `grace`. With `until_idle` it stops when nothing is due. An application with signal
-        handlers of its own passes `signals=False`, and cancels the task.
+        handlers of its own passes `signals=False`, and cancels the task. `graphs` names those to
+        drive, all by default; then neither schedules are fired nor messages delivered.
         """
         return await self._drive(
+            graphs=graphs,
             concurrency=concurrency,
             until_idle=until_idle,
             grace=check_duration("grace", grace).total_seconds(),
@@ -657,21 +663,22 @@ class Runtime:
             handle_signals=signals,
         )
 
-    async def _drive(self, *, handle_signals: bool, **bounds: Any) -> Counts:
+    async def _drive(
+        self, *, handle_signals: bool, graphs: Iterable[str] | None = None, **bounds: Any
+    ) -> Counts:
         if not self._graphs and not self._delivery.handlers:
             raise BadArgument("This runtime has no graph to drive: call register() first.")
         if bounds["concurrency"] < 1:
             raise BadArgument("concurrency is at least 1.")
         driver = await asyncio.to_thread(lambda: self._driver)
-        worker = Worker(
-            driver,
-            self._keeper,
-            driver.clock,
-            self._graphs,
-            schedules=self._fire,
-            delivery=self._delivery,
-            **bounds,
-        )
+        if graphs is None:
+            chosen = self._graphs
+            bounds |= {"schedules": self._fire, "delivery": self._delivery}
+        else:
+            names = {name for name, _ in (self._graph(name, None) for name in graphs)}
+            chosen = {key: one for key, one in self._graphs.items() if one.name in names}
+            bounds["knows_all"] = False
+        worker = Worker(driver, self._keeper, driver.clock, chosen, **bounds)
         self._workers.add(worker)
         try:
             return await worker.run(handle_signals=handle_signals)

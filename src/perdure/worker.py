@@ -69,7 +69,9 @@ class Worker:
         grace: float = 10.0,
         schedules: Callable[[], Any] | None = None,
         delivery: Delivery | None = None,
+        knows_all: bool = True,
     ) -> None:
+        """`knows_all` says that what is due of other graphs is worth a warning."""
         self._driver, self._keeper, self._clock, self._graphs = driver, keeper, clock, graphs
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
         self._until_idle = until_idle
@@ -83,6 +85,7 @@ class Worker:
         self._draining = False
         self._pulse = Pulse()
         self._fired = self._looked = self._asked_around = float("-inf")
+        self._names_strangers = knows_all
         self._strangers: set[str] = set()
         self._next = POLL
         self._alone: _Alone | None = None
@@ -202,7 +205,7 @@ class Worker:
 
     async def _name_strangers(self, now: int) -> None:
         """Say once of which graphs runs are due that this worker does not know."""
-        if time.monotonic() - self._asked_around < 10.0:
+        if not self._names_strangers or time.monotonic() - self._asked_around < 10.0:
             return
         self._asked_around = time.monotonic()
         for name in await self._driver.journal.ado(runs.strangers_due(now, self._graphs)):

@@ -1,4 +1,5 @@
-"""The command line: `perdure worker`, `tick`, `effects`, `settle`, `doctor`, `crashtest`.
+"""The command line: `perdure worker`, `tick`, `effects`, `settle`, `reflections`,
+`doctor`, `crashtest`.
 
 Exit codes: 0 all is well, 1 the doctor found something, 2 wrong use or no database.
 """
@@ -15,7 +16,7 @@ from dataclasses import asdict
 from datetime import timedelta
 
 from perdure import __version__, doctor
-from perdure.cli import crashtest, effects
+from perdure.cli import crashtest, effects, reflections
 from perdure.cli.place import check_there, load
 from perdure.errors import Error
 from perdure.journal import connect
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_doctor)
 
     effects.add(commands)
+    reflections.add(commands)
     crashtest.add(commands)
     return parser
 

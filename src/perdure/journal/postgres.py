@@ -35,6 +35,10 @@ FRAGMENTS = {
     "share": "FOR SHARE",
     "lock": "FOR UPDATE",
     "skip": "FOR UPDATE SKIP LOCKED",
+    "identity": (
+        "SELECT current_database(), CAST(pg_postmaster_start_time() AS TEXT) || "
+        "CAST(current_schemas(false) AS TEXT)"
+    ),
     "names": "SELECT jsonb_array_elements_text(CAST(:names AS JSONB))",
     "clock": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
 }

@@ -6,8 +6,8 @@
 --
 -- Fragments, where the two differ: {keep} keeps a row from being deleted until commit, {share} from
 -- being changed; {lock} takes it for ourselves, {skip} too, but passes over what others have;
--- {names} is the list in the JSON parameter :names; {clock} is the time. The same for both: {run}
--- is the columns of a run, {ended} the states in which it ended.
+-- {names} is the list in the JSON parameter :names; {clock} is the time; {identity} says which
+-- database it is. The same for both: {run} is the columns of a run, {ended} the states in which it ended.
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
@@ -259,10 +259,21 @@ WHERE thread_id = :thread_id AND (created_at, id) < (:before, :before_id)
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
+-- name: runs_by_ids
+SELECT {run} FROM perdure_runs WHERE id IN ({names});
+
+-- name: unfinished_runs
+-- Runs that are not over, of graphs whose names are in a range, behind a position, oldest first.
+SELECT {run} FROM perdure_runs
+WHERE (created_at, id) > (:after, :after_id) AND state NOT IN {ended}
+  AND graph >= :first AND graph < :last
+ORDER BY created_at, id LIMIT :count;
+
 -- name: stop_thread
 -- A new run takes the thread over, unless it is one that was accepted before: what is driven now
 -- is told to stop, the others end, and those with effects to undo as soon as that is done. With
--- :only, just the runs in that state.
+-- :only, just the runs in that state; `idle` are all that are held, or neither driven nor in the
+-- middle of their effects.
 UPDATE perdure_runs
 SET due_at = CASE WHEN state = 'running' THEN due_at WHEN {undo} THEN CAST(:now AS BIGINT) END,
     control = 'cancel', control_at = COALESCE(control_at, :control_at), undo = :undo,
@@ -270,7 +281,9 @@ SET due_at = CASE WHEN state = 'running' THEN due_at WHEN {undo} THEN CAST(:now 
     state = CASE WHEN state = 'running' THEN state WHEN {undo} THEN 'pending' ELSE 'cancelled' END,
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND state NOT IN {ended}
-  AND (CAST(:only AS TEXT) IS NULL OR state = :only AND COALESCE(due_at, :now + 1) > :now)
+  AND (CAST(:only AS TEXT) IS NULL OR state = :only AND COALESCE(due_at, :now + 1) > :now
+       OR :only = 'idle' AND (state = 'held' OR state <> 'running' AND NOT EXISTS (
+         SELECT 1 FROM perdure_effects AS e WHERE e.run_id = perdure_runs.id)))
   AND NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                   WHERE r.thread_id = :thread_id AND r.key = CAST(:key AS TEXT));
 
@@ -405,6 +418,16 @@ SELECT {run} FROM perdure_runs WHERE worker = :worker AND change = :change;
 -- name: next_due
 -- When the next run is due.
 SELECT due_at FROM perdure_runs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
+
+-- name: is_due
+-- Whether a graph has a run that was to begin by :before and is due or next in its thread, or one
+-- that this worker drives.
+SELECT 1 FROM perdure_runs AS r
+WHERE r.graph = :graph AND r.ready_at <= :before AND (
+  r.state = 'running' AND r.worker = :worker OR r.state = 'pending' AND r.due_at <= :now
+  OR r.state = 'pending' AND r.due_at IS NULL AND EXISTS (
+    SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = r.thread_id AND o.state = 'running'))
+LIMIT 1;
 
 -- name: strangers_due
 -- Graphs of which something is due, but that are not among :names.
@@ -897,6 +920,10 @@ DELETE FROM perdure_writes WHERE thread_id = :thread_id AND NOT EXISTS (
 -- name: delete_idle_values
 DELETE FROM perdure_values WHERE thread_id = :thread_id AND NOT EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id);
+
+-- name: identity
+-- Which database this is: asked on two connections, it says whether they lead to one.
+{identity};
 
 -- name: doctor_two_running
 -- Two runs of one thread are driven at once.

@@ -40,6 +40,7 @@ FRAGMENTS = {
     "share": "",
     "lock": "",
     "skip": "",
+    "identity": "SELECT file, '' FROM pragma_database_list WHERE name = 'main'",
     "names": "SELECT value FROM json_each(:names)",
     "clock": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
 }

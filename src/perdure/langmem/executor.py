@@ -1,0 +1,379 @@
+"""`ReflectionExecutor`: LangMem's, with the queue in a journal.
+
+A reflection is a run of the graph in `reflection.py`, on a thread made of executor, namespace and
+conversation. Crash points and what each leaves behind:
+
+    submit, before its commit       nothing; nobody was told that it was accepted
+    submit, after it                a run that is due when it was to be, and the one that it
+                                    replaces cancelled, in the same batch
+    waiting, working, keeping       what the runtime leaves: a lease that runs out, a checkpoint,
+                                    an effect that settles
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import weakref
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from langgraph.store.base import BaseStore, SearchItem
+from langmem.knowledge.extraction import MemoryStoreManager
+
+from perdure import runs
+from perdure.arguments import check_limit
+from perdure.effects.call import effect
+from perdure.effects.inside import key as effect_key
+from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
+from perdure.journal import Plan
+from perdure.langmem.draft import Door, Write
+from perdure.langmem.driving import Driving, Reflection
+from perdure.langmem.memories import Memories
+from perdure.langmem.reflection import (
+    RUNTIME,
+    UNSAID,
+    Means,
+    Namespace,
+    Request,
+    as_runnable,
+    build,
+    current_config,
+    find,
+    name_of,
+    resolved,
+    template_of,
+)
+from perdure.ledger import make_setup
+from perdure.names import check_text
+from perdure.reflections import PREFIX, Pending, Reflections
+from perdure.runtime import Runtime
+from perdure.types import Retry, State
+
+RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
+PAGE = 100
+
+
+class ReflectionExecutor:
+    """Background reflections that survive the process.
+
+    reflector   what `create_memory_store_manager()` gives, any Runnable, a graph, a function; or
+                the name of one: a graph of the `Runtime`, or "module:name"
+    namespace   where it writes, with variables such as "{user_id}"; by default the reflector's own
+    store       where its memories are; by default the reflector's own, else the one of the first
+                graph that submits
+    journal     a URL or a `Runtime`; `PERDURE_URL` by default
+    name        the same in every process that shares the work; by default made of reflector and
+                namespace
+    retry       how often a reflection that raised is tried, and when; then it is held
+    timeout     for one attempt
+    concurrency how many at once in this process
+    """
+
+    def __init__(
+        self,
+        reflector: Any,
+        namespace: str | Namespace | None = None,
+        /,
+        *,
+        store: BaseStore | None = None,
+        journal: str | Runtime | None = None,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: timedelta = timedelta(minutes=10),
+        concurrency: int = 1,
+    ) -> None:
+        self._reflector = reflector if isinstance(reflector, str) else as_runnable(reflector)
+        self._template = template_of(reflector, namespace)
+        self.name = check_text("name", name or name_of(reflector, self._template))
+        if concurrency < 1:
+            raise BadArgument(f"concurrency={concurrency} must be at least 1.")
+        self._concurrency = concurrency
+        self._own = not isinstance(journal, Runtime)
+        self._runtime = journal if isinstance(journal, Runtime) else Runtime(journal)
+        self._graph = PREFIX + self.name
+        means = Means(self._find_reflector, self._find_door, self._keep, lambda: self._box)
+        self._runtime.register(
+            build(means), self._graph, retry=retry or RETRY, timeout=timeout, hold=True
+        )
+        self._runtime.saver.setup()
+        self._opening = threading.RLock()
+        self._closed = False
+        self._driving: Driving | None = None
+        self._latest: weakref.WeakValueDictionary[str, Reflection] = weakref.WeakValueDictionary()
+        self._store: BaseStore | None = None
+        self._memories: Memories | None = None
+        if store is None and isinstance(reflector, MemoryStoreManager):
+            store = reflector._store
+        if store is not None:
+            self.use(store)
+        atexit.register(_leave, weakref.ref(self))
+
+    def __repr__(self) -> str:
+        return f"<perdure.langmem.ReflectionExecutor {self.name!r} at {self._runtime.url}>"
+
+    # -- what LangMem's has
+
+    def submit(
+        self,
+        payload: dict[str, Any],
+        /,
+        config: Any = None,
+        *,
+        after_seconds: float = 0,
+        thread_id: Any = UNSAID,
+    ) -> Reflection:
+        """Accept a reflection for good: when this returns, it is on disk.
+
+        It is begun in `after_seconds`, by this process or another. A later one of the same
+        conversation (`thread_id`, by default the one of `config`) and namespace takes its place
+        unless it was begun; without a conversation each stands for itself. In a node that runs
+        again after a crash, it is submitted once.
+        """
+        config = config if config is not None else current_config() or {}
+        self._check_open()
+        if not after_seconds >= 0:
+            raise BadArgument(f"after_seconds={after_seconds!r}: use seconds from now on.")
+        self._use_store_of(config)
+        request = Request.of(payload, config, self._template, thread_id)
+        place = "" if request.thread_id is None else request.place(self.name, "")
+        id = self._accept(place, request, float(after_seconds))
+        return self._promise(id, place, after_seconds)
+
+    def search(
+        self,
+        query: str | None = None,
+        *,
+        filter: dict[str, Any] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        namespace: str | Namespace | None = None,
+    ) -> list[dict[str, Any]]:
+        """Memories in the store."""
+        found = self._needed().search(
+            self._where(namespace), query=query, filter=filter, limit=limit, offset=offset
+        )
+        return _as_dicts(found)
+
+    async def asearch(
+        self,
+        query: str | None = None,
+        *,
+        filter: dict[str, Any] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        namespace: str | Namespace | None = None,
+    ) -> list[dict[str, Any]]:
+        """Memories in the store."""
+        found = await self._needed().asearch(
+            self._where(namespace), query=query, filter=filter, limit=limit, offset=offset
+        )
+        return _as_dicts(found)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Stop working. What is not due yet is left for the next start, and so is, without `wait`,
+        what is due. `cancel_futures` cancels what this executor accepted and somebody still has
+        the future of."""
+        with self._opening:
+            if self._closed:
+                return
+            self._closed = True
+        driving = self._mine()
+        if driving is not None:
+            if cancel_futures:
+                for one in driving.waited:
+                    one.cancel()
+            if wait:
+                with contextlib.suppress(Unavailable, Closed):
+                    self._runtime.journal.run(self._all_due())
+            driving.stop()
+        if self._own:
+            self._runtime.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    # -- what it has not
+
+    def pending(self, *, after: Pending | None = None, limit: int = PAGE) -> list[Pending]:
+        """Reflections of this name that are not over, oldest first, at most `limit`; the page
+        behind one with `after`."""
+        plan = self._reflections.pending(self.name, after, check_limit(limit))
+        return self._runtime.journal.run(plan)
+
+    def cancel(self, id: str) -> None:
+        """Cancel a reflection. One that is being worked on stops before it writes, if it can."""
+        self._runtime.journal.run(self._reflections.cancel(id, self.name))
+        if (driving := self._mine()) is not None:
+            driving.look_at(id)
+
+    def retry(self, id: str) -> None:
+        """Let a reflection that is held be tried again."""
+        self._runtime.journal.run(self._reflections.retry(id, self.name))
+        self._runtime._wake()
+
+    def use(self, store: BaseStore) -> None:
+        """Say where the memories are, if nobody said before; from now on reflections are made."""
+        with self._opening:
+            self._check_open()
+            if self._store is None:
+                self._store = store
+                self._door = Door(store)
+            self._start()
+
+    def adopt(
+        self,
+        request: Request,
+        *,
+        key: str,
+        due_at: datetime,
+        writes: list[Write] | None = None,
+        made_at: float = 0.0,
+    ) -> str:
+        """Accept what was submitted elsewhere, once: the same key gives the same reflection. One
+        of the same conversation that is here already is a later one, and is not replaced."""
+        setup = self._setup(request, key)
+        if writes is not None:
+            setup["input"] |= {"writes": writes, "made_at": made_at}
+        place = request.place(self.name, key)
+        plan = self._runtime._ledger.accept(
+            (self._graph, ""), place, setup, "enqueue", key=key, after=due_at
+        )
+        id = self._runtime.journal.run(plan).id
+        self._runtime._wake()
+        return id
+
+    # -- accepting
+
+    @effect(name="reflect", record=("place", "after"))
+    def _accept(self, place: str, request: Request, after: float) -> str:
+        key = effect_key()
+        plan = self._runtime._ledger.accept(
+            (self._graph, ""),
+            place or request.place(self.name, key),
+            self._setup(request, key),
+            "replace",
+            key=key,
+            after=timedelta(seconds=after),
+        )
+        return self._runtime.journal.run(plan).id
+
+    def _setup(self, request: Request, key: str) -> dict[str, Any]:
+        told = {"namespace": list(request.namespace), "thread_id": request.thread_id}
+        input = {"request": dict(vars(request)), "id": key, "writes": None, "result": None}
+        return make_setup(input=input, metadata=told, tags=(), context=None, config=None)
+
+    def _promise(self, id: str, place: str, after: float) -> Reflection:
+        reflection = Reflection(id, self.name, self._withdraw)
+        with self._opening:
+            driving = self._start()
+            if place:
+                before = self._latest.get(place)
+                self._latest[place] = reflection
+                if before is not None and before.id != id:
+                    driving.look_at(before.id)
+            driving.watch(reflection, after)
+        self._runtime._wake()
+        return reflection
+
+    # -- what the graph needs
+
+    def _find_reflector(self) -> Any:
+        if not isinstance(self._reflector, str):
+            return self._reflector
+        graph = self._runtime._newest.get(self._reflector)
+        return find(self._reflector) if graph is None else graph.pregel
+
+    def _find_door(self) -> Door:
+        self._needed()
+        return self._door
+
+    def _keep(self, writes: list[Write], made_at: float) -> None:
+        if self._memories is None:
+            self._memories = Memories(self._needed(), self._runtime.journal)
+        self._memories.keep(writes, made_at)
+
+    @property
+    def _box(self) -> Any:
+        return self._runtime.saver.box
+
+    def _needed(self) -> BaseStore:
+        if self._store is None:
+            raise BadArgument(
+                f"The executor {self.name!r} has no store: pass store=..., submit from a graph "
+                "that was compiled with one, or call resume_pending_reflections(executor, store)."
+            )
+        return self._store
+
+    def _use_store_of(self, config: Any) -> None:
+        if self._store is None:
+            context = (config.get("configurable") or {}).get(RUNTIME)
+            store = getattr(context, "store", None)
+            self.use(self._needed() if store is None else store)
+
+    def _where(self, namespace: str | Namespace | None) -> Namespace:
+        if namespace is None:
+            return resolved(self._template, current_config())
+        return (namespace,) if isinstance(namespace, str) else namespace
+
+    # -- driving
+
+    def _start(self) -> Driving:
+        found = self._mine()
+        if found is None:
+            found = self._driving = Driving(self._runtime, self._graph, self._concurrency)
+        return found
+
+    def _mine(self) -> Driving | None:
+        """The thread of this process; a fork has none."""
+        found = self._driving
+        return found if found is not None and found.pid == os.getpid() else None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"The executor {self.name!r} was shut down; make a new one.")
+
+    @property
+    def _reflections(self) -> Reflections:
+        return Reflections(self._box, self._runtime._driver.clock)
+
+    def _withdraw(self, id: str) -> bool:
+        """Cancel a reflection for who has its future: only if nobody works on it."""
+        try:
+            row = self._runtime.journal.run(self._reflections.find(id, self.name))
+            if row.state == State.RUNNING:
+                return False
+            self.cancel(id)
+        except (WrongState, NotFound):
+            return False
+        return True
+
+    def _all_due(self) -> Plan[None]:
+        """Wait until nothing is left that was due when this began."""
+        clock, worker = self._runtime._driver.clock, self._runtime._keeper.worker
+        begun = clock.now()
+        while (yield runs.is_due(self._graph, worker, begun, clock.now())):
+            yield 0.02
+
+
+def _as_dicts(found: list[SearchItem]) -> list[dict[str, Any]]:
+    return [item.dict() for item in found]
+
+
+def _leave(executor: weakref.ref[ReflectionExecutor]) -> None:
+    """When the process ends: give back what is worked on, and wait for nothing."""
+    one = executor()
+    if one is not None:
+        with contextlib.suppress(Error):
+            one.shutdown(wait=False)

@@ -1,0 +1,287 @@
+"""A reflection is a run of a small graph: reflect, then keep what was written.
+
+    reflect    calls the reflector, with a draft in place of the store: it changes nothing outside
+    keep       brings the draft into the store, once
+
+Between the two is a checkpoint, so a reflection that was cut off before it is begun again with
+nothing written, and one that was cut off after it asks no model again.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import importlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.config import get_config
+from langgraph.graph import START, StateGraph
+from langgraph.pregel import Pregel
+from langgraph.runtime import Runtime as Context
+from langgraph.store.base import BaseStore
+from langmem.knowledge.extraction import MemoryStoreManager
+from langmem.utils import NamespaceTemplate
+
+from perdure.box import Box
+from perdure.errors import BadArgument, Error, UnknownReflector
+from perdure.langmem.draft import Door, Draft, Write, drafting
+from perdure.names import check_text
+
+log = logging.getLogger("perdure")
+
+Namespace = tuple[str, ...]
+RUNTIME = "__pregel_runtime"
+"""Where LangGraph keeps, in `configurable`, what a node may ask for; its store among it."""
+ITS_OWN = ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "run_id")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was submitted, as plain data: enough to do it in another process, weeks later."""
+
+    payload: Any
+    namespace: Namespace = ()
+    thread_id: str | None = None
+    """Of the conversation."""
+    configurable: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, payload: Any, config: RunnableConfig, template: NamespaceTemplate, thread_id: Any
+    ) -> Request:
+        given = config.get("configurable") or {}
+        if thread_id is UNSAID:
+            thread_id = given.get("thread_id")
+        return cls(
+            payload,
+            resolved(template, config),
+            None if thread_id in (None, "") else check_text("thread_id", str(thread_id)),
+            {key: value for key, value in given.items() if _is_kept(key, value)},
+            {k: v for k, v in (config.get("metadata") or {}).items() if _is_kept(k, v)},
+            tuple(map(str, config.get("tags") or ())),
+        )
+
+    def config(self) -> dict[str, Any]:
+        """What a reflector is called with."""
+        inner = dict(self.configurable)
+        if self.thread_id is not None:
+            inner["thread_id"] = self.thread_id
+        return {"configurable": inner, "metadata": dict(self.metadata), "tags": list(self.tags)}
+
+    def place(self, executor: str, key: str) -> str:
+        """The thread its run is on: one for each conversation in each namespace, so that a later
+        one takes its place; if it belongs to none, one of its own."""
+        told = [*self.namespace, "", self.thread_id] if self.thread_id is not None else [key]
+        digest = hashlib.blake2b(json.dumps(told).encode(), digest_size=16)
+        return f"reflection:{executor}:{digest.hexdigest()}"
+
+
+class _Unsaid:
+    def __repr__(self) -> str:
+        return "<the thread of the config>"
+
+
+UNSAID: Any = _Unsaid()
+
+
+def _is_kept(key: Any, value: Any) -> bool:
+    """What of a config can be stored: what its user put there, not what LangGraph works with."""
+    scalar = value is None or isinstance(value, (str, int, float, bool))
+    return isinstance(key, str) and scalar and not key.startswith("__") and key not in ITS_OWN
+
+
+def current_config() -> RunnableConfig | None:
+    """Of the node this is called in."""
+    try:
+        return get_config()
+    except RuntimeError:
+        return None
+
+
+def resolved(template: NamespaceTemplate, config: RunnableConfig | None) -> Namespace:
+    """A namespace without variables."""
+    given = (config or {}).get("configurable") or {}
+    if missing := [name for name in template.vars.values() if given.get(name) is None]:
+        raise BadArgument(
+            f"The namespace {'/'.join(template.template)} needs {missing[0]!r}, which is not in "
+            f"config['configurable']: there is {', '.join(map(repr, given)) or 'nothing'}. Pass "
+            f"config={{'configurable': {{{missing[0]!r}: ...}}}}."
+        )
+    found: Namespace = template({"configurable": {k: str(v) for k, v in given.items()}})
+    if bad := [label for label in found if not label or "." in label]:
+        raise BadArgument(
+            f"The namespace {found!r} cannot be used: a store takes no label that is empty or has "
+            f"a '.', such as {bad[0]!r}."
+        )
+    return found
+
+
+# -- the reflector
+
+
+def name_of(reflector: Any, template: NamespaceTemplate) -> str:
+    """A name that is the same after a restart: what the reflector is, and where it writes."""
+    own = getattr(reflector, "name", None) or getattr(reflector, "__name__", None)
+    what = own if isinstance(own, str) and own != "LangGraph" else type(reflector).__name__
+    where = "/".join(template.template)
+    return f"{what}({where})" if where else what
+
+
+def template_of(reflector: Any, namespace: str | Namespace | None) -> NamespaceTemplate:
+    given = getattr(reflector, "namespace", None) if namespace is None else namespace
+    if given is not None and not isinstance(given, (str, tuple, NamespaceTemplate)):
+        raise BadArgument(f"namespace={given!r}: use a text, or a tuple of texts.")
+    return NamespaceTemplate(() if given is None else given)
+
+
+def as_runnable(reflector: Any) -> Runnable[Any, Any]:
+    if isinstance(reflector, Runnable):
+        return reflector
+    if callable(reflector):
+        return RunnableLambda(reflector)
+    raise BadArgument(
+        f"{reflector!r} cannot reflect: use what create_memory_store_manager() gives, a Runnable, "
+        "a graph, a function, or the name of one ('module:name')."
+    )
+
+
+def find(name: str) -> Runnable[Any, Any]:
+    """A reflector by its name."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+        return as_runnable(found)
+    except (ImportError, AttributeError, ValueError, BadArgument) as error:
+        raise UnknownReflector(name, str(error)) from error
+
+
+def bound(reflector: Runnable[Any, Any], door: Door, namespace: Namespace) -> Runnable[Any, Any]:
+    """A reflector that writes through a door; what was given is not changed."""
+    if isinstance(reflector, MemoryStoreManager):
+        manager: Any = copy.copy(reflector)
+        manager._store = door
+        if namespace:
+            manager.namespace = NamespaceTemplate(namespace)
+        found: Runnable[Any, Any] = manager
+        return found
+    if isinstance(reflector, Pregel):
+        # As one step: what its nodes write must not be lost when only the later ones run again.
+        return reflector.copy({"store": door, "checkpointer": False})
+    return reflector
+
+
+# -- the graph
+
+
+class Reflecting(TypedDict, total=False):
+    request: dict[str, Any]
+    id: str
+    writes: list[Write] | None
+    made_at: float
+    result: Any
+
+
+class Reflected(TypedDict, total=False):
+    result: Any
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a reflection needs that cannot be stored."""
+
+    reflector: Callable[[], Runnable[Any, Any]]
+    door: Callable[[], Door]
+    keep: Callable[[list[Write], float], None]
+    box: Callable[[], Box]
+
+
+def build(means: Means) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
+    """The graph of a reflection."""
+
+    async def reflect(state: Reflecting, config: RunnableConfig) -> Reflecting:
+        if state["writes"] is not None:
+            return {}  # it was done before, where only a store keeps records
+        request = Request(**state["request"])
+        result, writes = await reflect_on(
+            means.reflector(), means.door(), request, state["id"], config
+        )
+        return {
+            "writes": writes,
+            "made_at": time.time(),
+            "result": _storable(result, means.box(), state["id"]),
+        }
+
+    def keep(state: Reflecting) -> Reflecting:
+        means.keep(state["writes"] or [], state["made_at"])
+        return {}
+
+    builder = StateGraph(Reflecting, output_schema=Reflected)
+    builder.add_node("reflect", reflect)
+    builder.add_node("keep", keep)
+    builder.add_edge(START, "reflect")
+    builder.add_edge("reflect", "keep")
+    return builder
+
+
+async def reflect_on(
+    reflector: Runnable[Any, Any],
+    door: Door,
+    request: Request,
+    reflection_id: str,
+    config: RunnableConfig | None = None,
+) -> tuple[Any, list[Write]]:
+    """Call a reflector. Gives what it returned and what it wrote; the store is as before."""
+    draft = Draft(door.store, reflection_id)
+    mine = _config(request, door, config or {})
+    token = var_child_runnable_config.set(mine)
+    try:
+        with drafting(draft):
+            result = await bound(reflector, door, tuple(request.namespace)).ainvoke(
+                request.payload, mine
+            )
+    finally:
+        var_child_runnable_config.reset(token)
+    return _with_keys(result, draft), draft.writes
+
+
+def _config(request: Request, store: BaseStore, around: Mapping[str, Any]) -> RunnableConfig:
+    """The config of who submitted. Of the node that works on it, only who listens: a graph in a
+    reflector is none of its subgraphs, and has no checkpoints."""
+    given: Any = request.config()
+    given["configurable"][RUNTIME] = Context(store=store)
+    if callbacks := around.get("callbacks"):
+        given["callbacks"] = callbacks
+    found: RunnableConfig = given
+    return found
+
+
+def _with_keys(result: Any, draft: Draft) -> Any:
+    """What a memory manager returned, with the keys under which its memories are kept."""
+    if not isinstance(result, list):
+        return result
+    return [
+        {**one, "key": draft.key(one["namespace"], one["key"])}
+        if isinstance(one, dict) and {"namespace", "key"} <= one.keys()
+        else one
+        for one in result
+    ]
+
+
+def _storable(result: Any, box: Box, reflection_id: str) -> Any:
+    """What a reflector returned is for whoever waits for it; its memories are what counts."""
+    try:
+        box.codec.encode(result, "the result")
+    except Error as error:
+        log.warning("What reflection %s returned is not kept: %s", reflection_id, error)
+        return None
+    return result
