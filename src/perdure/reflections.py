@@ -35,7 +35,7 @@ class Pending:
     thread_id: str | None
     """Of the conversation."""
     state: State
-    """pending, running or held."""
+    """pending, running, waiting (for another one in its namespace) or held."""
     due_at: datetime | None
     submitted_at: datetime
     attempts: int

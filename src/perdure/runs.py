@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from perdure.box import Box, where_event
 from perdure.history import Change
 from perdure.ids import draw
-from perdure.journal import Op, Row, Statement
+from perdure.journal import Op, Plan, Row, Statement
 from perdure.types import State
 
 DISTANT = 2**62
@@ -178,6 +178,14 @@ def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[
         "count": count,
     }
     return Op("unfinished", [Statement("unfinished_runs", params)], _runs)
+
+
+def take_turn(scope: str, run_id: str) -> Plan[bool]:
+    """Take one's turn with what only one run at a time may work on. False: another has it."""
+    params = {"scope": scope, "run_id": run_id}
+    yield Op("take_turn", [Statement("take_turn", params)], lambda rows: None, write=True)
+    turn = yield Op("turn_of", [Statement("turn_of", params)], lambda rows: rows[0][0][0])
+    return bool(turn == run_id)
 
 
 def is_due(graph: str, worker: str, before: int, now: int) -> Op[bool]:

@@ -20,7 +20,9 @@ def add(commands: Any) -> None:
     )
     show.add_argument("place", nargs="?", help=f"{WHERE}; default: PERDURE_URL")
     show.add_argument("--executor", metavar="NAME", help="of one executor")
-    show.add_argument("--state", choices=["pending", "running", "held"], help="in one state")
+    show.add_argument(
+        "--state", choices=["pending", "waiting", "running", "held"], help="in one state"
+    )
     show.add_argument("--limit", type=int, default=100, metavar="N", help="default 100")
     show.add_argument("--json", action="store_true", help="one JSON object per line")
     what = show.add_mutually_exclusive_group()

@@ -419,12 +419,23 @@ SELECT {run} FROM perdure_runs WHERE worker = :worker AND change = :change;
 -- When the next run is due.
 SELECT due_at FROM perdure_runs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
 
+-- name: take_turn
+-- Gives a run its turn, unless another one has it that is driven.
+INSERT INTO perdure_turns (scope, run_id) VALUES (:scope, :run_id)
+ON CONFLICT (scope) DO UPDATE SET run_id = excluded.run_id
+WHERE NOT EXISTS (SELECT 1 FROM perdure_runs AS r WHERE r.id = perdure_turns.run_id
+                  AND r.id <> excluded.run_id AND r.state = 'running');
+
+-- name: turn_of
+SELECT run_id FROM perdure_turns WHERE scope = :scope;
+
 -- name: is_due
--- Whether a graph has a run that was to begin by :before and is due or next in its thread, or one
--- that this worker drives.
+-- Whether a graph has a run that was to begin by :before and is due, waits for the clock, or is next
+-- in its thread; or one that this worker drives.
 SELECT 1 FROM perdure_runs AS r
 WHERE r.graph = :graph AND r.ready_at <= :before AND (
   r.state = 'running' AND r.worker = :worker OR r.state = 'pending' AND r.due_at <= :now
+  OR r.state = 'waiting' AND r.due_at IS NOT NULL
   OR r.state = 'pending' AND r.due_at IS NULL AND EXISTS (
     SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = r.thread_id AND o.state = 'running'))
 LIMIT 1;

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import threading
 import weakref
@@ -95,7 +96,9 @@ class ReflectionExecutor:
         self._own = not isinstance(journal, Runtime)
         self._runtime = journal if isinstance(journal, Runtime) else Runtime(journal)
         self._graph = PREFIX + self.name
-        means = Means(self._find_reflector, self._find_door, self._keep, lambda: self._box)
+        means = Means(
+            self._find_reflector, self._find_door, self._keep, self._turn, lambda: self._box
+        )
         self._runtime.register(
             build(means), self._graph, retry=retry or RETRY, timeout=timeout, hold=True
         )
@@ -298,6 +301,12 @@ class ReflectionExecutor:
     def _find_door(self) -> Door:
         self._needed()
         return self._door
+
+    async def _turn(self, namespace: Namespace, run_id: str) -> bool:
+        if not namespace:
+            return True
+        scope = json.dumps([self._graph, *namespace])
+        return await self._runtime.journal.arun(runs.take_turn(scope, run_id))
 
     def _keep(self, writes: list[Write], made_at: float) -> None:
         if self._memories is None:

@@ -1,6 +1,7 @@
 """A reflection is a run of a small graph: reflect, then keep what was written.
 
-    reflect    calls the reflector, with a draft in place of the store: it changes nothing outside
+    reflect    calls the reflector, when no other reflection works in its namespace, with a draft in
+               place of the store: it changes nothing outside
     keep       brings the draft into the store, once
 
 Between the two is a checkpoint, so a reflection that was cut off before it is begun again with
@@ -16,8 +17,9 @@ import importlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypedDict
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
@@ -30,6 +32,7 @@ from langgraph.store.base import BaseStore
 from langmem.knowledge.extraction import MemoryStoreManager
 from langmem.utils import NamespaceTemplate
 
+from perdure.agent import sleep
 from perdure.box import Box
 from perdure.errors import BadArgument, Error, UnknownReflector
 from perdure.langmem.draft import Door, Draft, Write, drafting
@@ -40,6 +43,8 @@ log = logging.getLogger("perdure")
 Namespace = tuple[str, ...]
 RUNTIME = "__pregel_runtime"
 """Where LangGraph keeps, in `configurable`, what a node may ask for; its store among it."""
+FIRST, LONGEST = timedelta(seconds=0.2), timedelta(seconds=5)
+"""How long a reflection waits for another one in its namespace before it looks again."""
 ITS_OWN = ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "run_id")
 
 
@@ -202,6 +207,7 @@ class Means:
     reflector: Callable[[], Runnable[Any, Any]]
     door: Callable[[], Door]
     keep: Callable[[list[Write], float], None]
+    turn: Callable[[Namespace, str], Awaitable[bool]]
     box: Callable[[], Box]
 
 
@@ -212,6 +218,12 @@ def build(means: Means) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
         if state["writes"] is not None:
             return {}  # it was done before, where only a store keeps records
         request = Request(**state["request"])
+        pause = FIRST
+        # What two conversations of one user teach at once, each without knowing of the other, would
+        # be learned twice.
+        while not await means.turn(tuple(request.namespace), config["configurable"]["run_id"]):
+            sleep(pause)
+            pause = min(2 * pause, LONGEST)
         result, writes = await reflect_on(
             means.reflector(), means.door(), request, state["id"], config
         )
