@@ -99,8 +99,10 @@ def test_every_key_starts_with_the_thread(url: str) -> None:
                     f"WHERE i.indisprimary AND i.indrelid = '{table}'::regclass",
                 )
             ]
-        # The scope of an effect is its thread, or its business key, which is one for all threads.
-        assert key == ["scope" if table == "perdure_effects" else "thread_id"]
+        # The scope of an effect is its thread, or its business key, which is one for all threads;
+        # turns are between threads.
+        scoped = table in ("perdure_effects", "perdure_turns")
+        assert key == ["scope" if scoped else "thread_id"]
 
 
 def test_a_second_connect_changes_nothing(url: str) -> None:
