@@ -37,6 +37,7 @@ LAYERS = [
     {"effects"},
     {"effects.ops", "effects.record"},
     {"effects.desk", "effects.inside"},
+    {"effects.filing"},
     {"effects.settle"},
     {"effects.deeds"},
     {"effects.call", "effects.book"},

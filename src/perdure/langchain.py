@@ -36,7 +36,8 @@ from perdure.effects import inside, record
 from perdure.effects.call import ONCE, SPEC, aperform, perform
 from perdure.effects.deeds import Calling, Functions
 from perdure.effects.desk import Desk, Line
-from perdure.effects.settle import Settling, Spec
+from perdure.effects.filing import Spec
+from perdure.effects.settle import Settling
 from perdure.errors import BadArgument
 from perdure.types import Record, Retry
 
@@ -261,11 +262,11 @@ class _Call:
                 self.desk,
                 self.spec,
                 self.arguments,
-                caller,
                 Line(attempt, beside=self.beside),
+                caller,
                 self.business,
-                self.weigh,
                 self.mark,
+                weigh=self.weigh,
             )
 
         return plain, settling

@@ -21,7 +21,8 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 from perdure.effects import inside, record
 from perdure.effects.deeds import Calling, Functions
 from perdure.effects.desk import Desk, Line, here
-from perdure.effects.settle import Raised, Returned, Settling, Spec
+from perdure.effects.filing import Spec
+from perdure.effects.settle import Raised, Returned, Settling
 from perdure.errors import BadArgument
 from perdure.types import Record, Retry
 
@@ -177,7 +178,7 @@ class Made:
         if first in ("self", "cls") and first in self.spec.record.without:
             line.instance = bound.arguments[first]
         home = _home(self.function)
-        return Settling(desk, self.spec, dict(bound.arguments), caller, line, business, home=home)
+        return Settling(desk, self.spec, dict(bound.arguments), line, caller, business, home=home)
 
 
 def _name_of(function: Any) -> str:

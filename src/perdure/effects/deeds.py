@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from perdure.effects import inside, ops, record
+from perdure.effects.filing import Spec
 from perdure.effects.inside import Inside
 from perdure.effects.ops import EffectRow, Owner
-from perdure.effects.settle import Raised, Returned, Settling, Spec
+from perdure.effects.settle import Raised, Returned, Settling
 from perdure.errors import EffectTimeout
 from perdure.journal import Journal, Refused, Statement, probe
 from perdure.journal.op import Transaction

@@ -14,50 +14,26 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from perdure import runs
-from perdure.box import where_effect
 from perdure.effects import ops, record
-from perdure.effects.desk import Desk, Line, task_hash
+from perdure.effects.desk import task_hash
+from perdure.effects.filing import PATIENCE, Filing
 from perdure.effects.inside import current
 from perdure.effects.ops import EffectRow
 from perdure.errors import BadArgument, EffectHeld, NotDone, Postponed
 from perdure.journal import Deed, Plan
 from perdure.runs import RunRow
-from perdure.types import ENDED, Done, Record, Retry, Settlement, State, moment
+from perdure.types import ENDED, Done, Retry, Settlement, State, moment
 
 log = logging.getLogger("perdure")
 
-HAPPENED = 2
-"""The mark of what failed and is not to be called again."""
-PATIENCE = 5.0
-"""Seconds a process waits for the next attempt; a longer pause is a wait of the run."""
 OTHERS = Retry(attempts=2**31, first=timedelta(seconds=0.1), longest=timedelta(minutes=1))
 """How long to wait for another run that is about to settle an effect with our key."""
-
-
-@dataclass(frozen=True)
-class Spec:
-    """An effect: its name and its options."""
-
-    name: str
-    key: Callable[..., Any] | None = None
-    verify: Callable[..., Any] | None = None
-    unknown: Literal["retry", "hold"] = "retry"
-    transactional: bool = False
-    retry: Retry = Retry()  # noqa: RUF009 (it is frozen)
-    timeout: float | None = None
-    compensate: Callable[..., Any] | None = None
-    record: Record = Record()  # noqa: RUF009
-    reads: bool = False
-    """It changes nothing on the far side: to call it again after a crash only costs. So its intent
-    need not be on disk first, and its outcome is committed at once, but not waited for."""
-    keeps_errors: bool = True
-    """Whether an exception is an outcome. If not, it says that the call is still to be made."""
 
 
 class Returned(NamedTuple):
@@ -85,27 +61,16 @@ class Caller(Protocol):
 
 
 @dataclass
-class Settling:
+class Settling(Filing):
     """One call on its way."""
 
-    desk: Desk
-    spec: Spec
-    arguments: Mapping[str, Any]
     caller: Caller
-    line: Line
     business: str | None = None
     """Its business key, if it has one."""
-    weigh: Callable[[Any], tuple[int, int]] | None = None
-    """What a result cost: calls of a model, and tokens."""
     mark: str | None = None
     """What tells it from other calls, in place of its arguments."""
     home: str = ""
     """Where its function is: another one may have the same name."""
-    kept: dict[str, Any] = field(default_factory=dict)
-    row: EffectRow = None  # type: ignore[assignment]
-    """As it is stored, or about to be."""
-    _asked: int = 0
-    """Interrupts of the task before the function was called."""
 
     def run(self) -> Plan[Any]:
         """The outcome: returned or raised."""
@@ -197,10 +162,6 @@ class Settling:
         except Exception:  # it cannot be read or compared
             return False
 
-    def _recorded(self, row: EffectRow) -> dict[str, Any]:
-        kept: dict[str, Any] = self.desk.box.open(row.arguments, where_effect("arguments", row.key))
-        return kept
-
     def _intend(self, data: bytes) -> Plan[EffectRow | None]:
         """Store the intent, after all that led to it. Gives what somebody else stored before."""
         desk, row = self.desk, self.row
@@ -255,13 +216,6 @@ class Settling:
             if (yield from self._take(self.row.attempts)):
                 return (yield from self._settle_unknown(due is not None))
 
-    def _arguments_again(self) -> dict[str, Any]:
-        """The recorded arguments, with what was not kept of them from the present call."""
-        return record.complete(self._recorded(self.row), self.arguments)
-
-    def _open_outcome(self) -> Any:
-        return self.desk.box.open(self.row.outcome or b"", where_effect("outcome", self.row.key))
-
     def _result(self) -> Any:
         if self._is_of_another_run():
             told = {"name": self.row.name, "key": self.row.key, "state": self.row.state}
@@ -271,22 +225,6 @@ class Settling:
         self._count_saved(*(usage or (0, 0)))
         self.line.skip(asked)
         return result
-
-    def _count_saved(self, calls: int, tokens: int) -> None:
-        if self.desk.owner.run_id:
-            self.desk.journal.defer(ops.saved(self.desk.owner, calls, tokens))
-
-    def _take(self, attempts: int) -> Plan[bool]:
-        """Be the one who goes on with it."""
-        desk, intent = self.desk, ops.new_intent()
-        op = ops.take(desk.owner, self.row, intent, attempts, desk.now)
-        self.row = yield desk.refusable(op)
-        desk.know(self.row)
-        return self.row.intent == intent
-
-    def _is_of_another_run(self) -> bool:
-        owner = self.desk.owner
-        return (self.row.thread_id, self.row.run_id) != (owner.thread_id, owner.run_id)
 
     def _wait_for_other(self) -> Plan[None]:
         """Another run has our business key, and has not settled it."""
@@ -402,72 +340,6 @@ class Settling:
                 yield from self._hold(f"{why}, and verify raised {type(error).__name__}", error)
             yield min(PATIENCE, self.spec.retry.pause(attempt).total_seconds())
 
-    def _done(self, result: Any, *, rides: bool = False, how: str = "") -> Plan[Any]:
-        """Record what it gave. `rides`: with whatever is committed next, as the far side has the
-        key, and can tell if it should be called again. `how`: if it is not just called."""
-        desk, row, keep = self.desk, self.row, self.spec.record.result
-        try:
-            result = keep(result) if keep is not None else result
-            usage = None if self.weigh is None else self.weigh(result)
-            asked = self.line.asked() - self._asked
-            blob = record.close_result(desk.box, row.key, row.name, result, usage, asked)
-        except Exception as error:
-            self.row = row._replace(mark=HAPPENED)  # and must not again
-            return (yield from self._failed(error))
-        yield from self._settle(Settlement.DONE, blob, {"how": how} if how else {}, rides=rides)
-        return result
-
-    def _failed(self, error: Exception) -> Plan[None]:
-        """Record that it failed for good."""
-        blob = self._close_error(error)
-        yield from self._settle(Settlement.FAILED, blob, {"error": self._words(error)})
-        raise record.recorded(error)
-
-    @property
-    def _secrets(self) -> dict[str, Any]:
-        """Arguments that are not kept, and must not be in an error's text either."""
-        return {name: self.arguments[name] for name in self.arguments if name not in self.kept}
-
-    def _close_error(self, error: BaseException) -> bytes:
-        asked = self.line.asked() - self._asked
-        return record.close_error(self.desk.box, self.row.key, error, self._secrets, asked)
-
-    def _words(self, error: BaseException) -> str:
-        told = record.describe(error, self._secrets)
-        return f"{type(error).__name__}: {told['message']}"
-
-    def _settle(
-        self, state: Settlement, blob: bytes, data: dict[str, Any], *, rides: bool = False
-    ) -> Plan[None]:
-        op = self._write(state, blob, data)
-        desk = self.desk
-        if desk.segment is not None:
-            desk.segment.touch()
-        if self.spec.reads and not desk.is_sync:
-            desk.journal.hurry()
-        # What would cost most to lose is not left to the next commit.
-        elif (not rides or self.spec.unknown == "hold" or desk.is_sync) and not (yield op):
-            why = "another process took it meanwhile, and what this one did is not on record"
-            raise EffectHeld(self.row.key, self.row.name, why)
-
-    def _write(
-        self,
-        state: Settlement,
-        blob: bytes | None,
-        data: dict[str, Any] | None,
-        due: int | None = None,
-    ) -> Any:
-        """Queue how far it is. Gives what to wait for, until that is on disk."""
-        desk = self.desk
-        self.row = self.row._replace(state=state.value, outcome=blob, due_at=due)
-        desk.know(self.row)
-        event = None
-        if data is not None:
-            told = {"attempt": self.row.attempts, "begun_at": moment(self.row.created_at), **data}
-            event = (desk.box, told)
-        op = desk.refusable(ops.write(desk.owner, self.row, desk.now, event=event))
-        return Waiting(desk.journal, desk.journal.defer(op))
-
     # -- waiting
 
     def _again(self, error: Exception, arguments: Mapping[str, Any]) -> Plan[Done | None]:
@@ -487,47 +359,6 @@ class Settling:
         if self.spec.verify is None:
             return None
         return (yield from self._verify(arguments, f"it raised {type(error).__name__}"))
-
-    def _pause_until(self, due: int) -> Plan[None]:
-        yield from self._pause(timedelta(milliseconds=max(0, due - self.desk.now)), due)
-
-    def _pause(self, pause: timedelta, due: int | None = None) -> Plan[None]:
-        """Wait here, or give the process back and be woken."""
-        seconds, segment = pause.total_seconds(), self.desk.segment
-        closing = segment is not None and segment.closing
-        if closing or (seconds > PATIENCE and self.desk.postpones):
-            until = due or self.desk.now + round(seconds * 1000)
-            raise Postponed(self.row.key, self.row.name, until, self.row.attempts)
-        if seconds > 0:
-            yield float(seconds)
-
-    def _hold(self, why: str, error: BaseException | None) -> Plan[None]:
-        """A person has to say what became of it."""
-        blob = None if error is None else self._close_error(error)
-        yield self._write(Settlement.UNKNOWN, blob, {"why": why})
-        raise EffectHeld(self.row.key, self.row.name, why)
-
-    def _tell(self, kind: str, data: dict[str, Any]) -> None:
-        desk = self.desk
-        if desk.owner.run_id:
-            op = ops.note(desk.owner, desk.box, desk.now, kind, data)
-            desk.journal.defer(desk.refusable(op))
-        else:
-            log.info("effect %s: %s", kind, data)
-
-
-@dataclass
-class Waiting:
-    """Something queued that a plan waits for."""
-
-    journal: Any
-    ticket: Any
-
-    def run(self) -> Any:
-        return self.journal.wait(self.ticket)
-
-    def arun(self) -> Any:
-        return self.journal.await_(self.ticket)
 
 
 def _bubbles(error: BaseException) -> bool:

@@ -16,9 +16,10 @@ from perdure.effects import ops
 from perdure.effects.call import known
 from perdure.effects.deeds import Calling, Functions
 from perdure.effects.desk import Desk, Line
+from perdure.effects.filing import Spec
 from perdure.effects.inside import Inside
 from perdure.effects.ops import EffectRow, Owner
-from perdure.effects.settle import Settling, Spec
+from perdure.effects.settle import Settling
 from perdure.errors import EffectHeld, Postponed
 from perdure.journal import Plan
 from perdure.runs import End, RunRow
@@ -75,7 +76,7 @@ class Undo:
         caller = _Compensation(spec, made.spec.compensate, made.signature, owner, journal)
         line = Line(1, number=0)
         yield from Settling(
-            desk, spec, {"result": result, "arguments": arguments}, caller, line
+            desk, spec, {"result": result, "arguments": arguments}, line, caller
         ).run()
         yield ops.undone(owner, one, self._clock.now())
 
