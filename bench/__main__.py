@@ -20,6 +20,7 @@ from bench.imports import imports
 from bench.load import load
 from bench.machine import describe
 from bench.recovery import recovery
+from bench.reflections import reflections
 from bench.report import Section, page
 from bench.rounds import Bench, say
 from bench.sleepers import sleepers
@@ -43,6 +44,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "commits": commits,
     "effects": effects,
     "agent": agent,
+    "reflections": reflections,
 }
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"

@@ -51,6 +51,7 @@ LAYERS = [
     {"langmem.memories", "langmem.reflection"},
     {"langmem.driving"},
     {"langmem.executor"},
+    {"langmem.records"},
     {"langmem.kept"},
     {"langmem"},
     {"cli.place"},

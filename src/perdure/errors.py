@@ -139,8 +139,8 @@ class ReflectionFailed(Error):
 
     def __init__(self, id: str, reason: str) -> None:
         super().__init__(
-            f"Reflection {id} is held: {reason}. Correct the cause, then call retry({id!r}) or "
-            "cancel() of its executor, or `perdure reflections`."
+            f"Reflection {id} is held: {reason.rstrip('.')}. Correct the cause, then call "
+            f"retry({id!r}) or cancel() of its executor, or `perdure reflections`."
         )
         self.id, self.reason = id, reason
 
@@ -152,7 +152,7 @@ class ReflectionLeft(Error):
     def __init__(self, id: str, executor: str) -> None:
         super().__init__(
             f"The executor {executor!r} was shut down before reflection {id} was over. Nothing is "
-            "lost: it is in the journal, and the next executor of this name goes on with it."
+            "lost: it is kept, and the next executor of this name goes on with it."
         )
         self.id, self.executor = id, executor
 

@@ -135,7 +135,7 @@ def stop_thread(
         "kind": "cancelled",
         "body": box.close({"by": by.run_id}, where_event(number)),
     }
-    names = ("stop_thread", "insert_stop_events", "close_waits")
+    names = ("stop_thread", "insert_takeover_events", "close_waits")
     return [Statement(name, params) for name in names]
 
 
@@ -188,9 +188,16 @@ def take_turn(scope: str, run_id: str) -> Plan[bool]:
     return bool(turn == run_id)
 
 
-def is_due(graph: str, worker: str, before: int, now: int) -> Op[bool]:
-    """Whether runs of a graph that were to begin by then are due, or driven by this worker."""
-    params = {"graph": graph, "worker": worker, "before": before, "now": now}
+def has_turn(scope: str, run_id: str) -> Op[bool]:
+    """Whether nobody else took his turn since this run, which is driven, did."""
+    statement = Statement("lock_turn", {"scope": scope})
+    return Op("has_turn", [statement], lambda rows: [run_id] in map(list, rows[0]), write=True)
+
+
+def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool]:
+    """Whether runs of a graph that were to begin by then are due, or about to be, or driven by this
+    worker."""
+    params = {"graph": graph, "worker": worker, "before": before, "now": now, "soon": soon}
     return Op("is_due", [Statement("is_due", params)], lambda rows: bool(rows[0]))
 
 

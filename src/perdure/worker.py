@@ -71,7 +71,10 @@ class Worker:
         delivery: Delivery | None = None,
         knows_all: bool = True,
     ) -> None:
-        """`knows_all` says that what is due of other graphs is worth a warning."""
+        """In the loop that drives. `knows_all` says that what is due of other graphs is worth a
+        warning."""
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
         self._driver, self._keeper, self._clock, self._graphs = driver, keeper, clock, graphs
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
         self._until_idle = until_idle
@@ -93,9 +96,7 @@ class Worker:
 
     async def run(self, *, handle_signals: bool) -> Counts:
         """Drive runs; see `Runtime.work` and `Runtime.tick`."""
-        self._loop = asyncio.get_running_loop()
         Threads.serve(self._loop)
-        self._woken = asyncio.Event()
         wake = self.wake
         self._keeper.on_dead.add(wake)
         self._keeper.start()

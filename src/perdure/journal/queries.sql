@@ -283,7 +283,8 @@ SET due_at = CASE WHEN state = 'running' THEN due_at WHEN {undo} THEN CAST(:now 
 WHERE thread_id = :thread_id AND state NOT IN {ended}
   AND (CAST(:only AS TEXT) IS NULL OR state = :only AND COALESCE(due_at, :now + 1) > :now
        OR :only = 'idle' AND (state = 'held' OR state <> 'running' AND NOT EXISTS (
-         SELECT 1 FROM perdure_effects AS e WHERE e.run_id = perdure_runs.id)))
+         SELECT 1 FROM perdure_effects AS e
+         WHERE e.run_id = perdure_runs.id AND e.run_id <> '')))
   AND NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                   WHERE r.thread_id = :thread_id AND r.key = CAST(:key AS TEXT));
 
@@ -351,13 +352,23 @@ FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING;
 
 -- name: insert_stop_events
--- The same for what stops runs: :asked of those that are driven, :kind of the others.
+-- The same for what stops a run: :asked if it is driven, else :kind.
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN state IN ('running', 'pending') THEN CAST(:asked AS TEXT)
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
-FROM perdure_runs WHERE thread_id = :thread_id AND change = :change
+FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
+ON CONFLICT DO NOTHING;
+
+-- name: insert_takeover_events
+-- The same for runs whose thread was taken over.
+INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+SELECT thread_id, id, events, CAST(:now AS BIGINT),
+       CASE WHEN state IN ('running', 'pending') THEN CAST(:asked AS TEXT)
+            ELSE CAST(:kind AS TEXT) END,
+       CAST(:change AS BIGINT), CAST(:body AS {blob})
+FROM perdure_runs WHERE thread_id = :thread_id AND change = :change AND control = 'cancel'
 ON CONFLICT DO NOTHING;
 
 -- name: insert_claim_events
@@ -429,15 +440,24 @@ WHERE NOT EXISTS (SELECT 1 FROM perdure_runs AS r WHERE r.id = perdure_turns.run
 -- name: turn_of
 SELECT run_id FROM perdure_turns WHERE scope = :scope;
 
+-- name: lock_turn
+-- The same, when nobody is about to take it.
+SELECT run_id FROM perdure_turns WHERE scope = :scope {lock};
+
 -- name: is_due
--- Whether a graph has a run that was to begin by :before and is due, waits for the clock, or is next
--- in its thread; or one that this worker drives.
-SELECT 1 FROM perdure_runs AS r
-WHERE r.graph = :graph AND r.ready_at <= :before AND (
-  r.state = 'running' AND r.worker = :worker OR r.state = 'pending' AND r.due_at <= :now
-  OR r.state = 'waiting' AND r.due_at IS NOT NULL
-  OR r.state = 'pending' AND r.due_at IS NULL AND EXISTS (
-    SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = r.thread_id AND o.state = 'running'))
+-- Whether a graph has a run that was to begin by :before and is due, waits for the clock until :soon
+-- at most, or is next in its thread; or one that this worker drives.
+SELECT 1 FROM perdure_runs
+WHERE worker = :worker AND state = 'running' AND graph = :graph AND ready_at <= :before
+UNION ALL
+SELECT 1 FROM perdure_runs
+WHERE due_at <= :soon AND graph = :graph AND ready_at <= :before
+  AND (state = 'waiting' OR state = 'pending' AND due_at <= :now)
+UNION ALL
+SELECT 1 FROM perdure_runs AS o JOIN perdure_runs AS r
+  ON r.thread_id = o.thread_id AND r.state = 'pending' AND r.state NOT IN {ended}
+WHERE o.worker IS NOT NULL AND o.state = 'running'
+  AND r.graph = :graph AND r.ready_at <= :before AND r.due_at IS NULL
 LIMIT 1;
 
 -- name: strangers_due
@@ -540,8 +560,9 @@ RETURNING state;
 -- name: close_waits
 -- Nobody waits any more once a run ended.
 UPDATE perdure_waits SET state = 'closed'
-WHERE thread_id = :thread_id AND state = 'open' AND run_id IN (
-  SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state IN {ended});
+WHERE thread_id = :thread_id AND state = 'open' AND EXISTS (
+  SELECT 1 FROM perdure_runs AS r
+  WHERE r.thread_id = :thread_id AND r.id = perdure_waits.run_id AND r.state IN {ended});
 
 -- name: next_of_thread
 -- Lets the next run of a thread be due, when it is its turn.

@@ -26,7 +26,7 @@ COMMON = {
     "ended": "('done', 'failed', 'cancelled')",
     "undo": (
         "EXISTS (SELECT 1 FROM perdure_effects AS e WHERE e.run_id = perdure_runs.id "
-        "AND e.undo = 1 AND e.state = 'done')"
+        "AND e.run_id <> '' AND e.undo = 1 AND e.state = 'done')"
     ),
 }
 COMMON["cancels"] = (

@@ -27,6 +27,7 @@ from langgraph.store.base import (
     SearchOp,
     TTLConfig,
 )
+from langgraph.store.base.embed import EmbeddingsLambda
 from langgraph.store.memory import InMemoryStore
 
 Place = tuple[tuple[str, ...], str]
@@ -71,23 +72,24 @@ class Draft:
         if isinstance(op, PutOp):
             self._put(op)
             return None
-        return self._store.batch([op])[0]
+        return do(self._store, [op])[0]
 
     def _get(self, op: GetOp) -> Item | None:
         op = op._replace(key=self.key(op.namespace, op.key))
         inner: BaseStore = self._fresh if (op.namespace, op.key) in self._writes else self._store
-        found = inner.batch([op])[0]
+        found = do(inner, [op])[0]
         return found if isinstance(found, Item) else None
 
     def _search(self, op: SearchOp) -> list[SearchItem]:
         end = op.offset + op.limit
         wider = op._replace(offset=0, limit=end + len(self._writes))
-        stored: Any = self._store.batch([wider])[0]
+        stored: Any = do(self._store, [wider])[0]
         found = [item for item in stored if (item.namespace, item.key) not in self._writes]
         if self._writes:
             # Not by meaning, which only the store's index knows: all that match its filter.
             fresh: Any = self._fresh.batch([wider._replace(query=None)])[0]
-            found += fresh
+            # A store gives the newest first, and the nearest.
+            found = fresh + found if op.query is None else found + fresh
         return found[op.offset : end]
 
     def _put(self, op: PutOp) -> None:
@@ -146,11 +148,21 @@ class Door(BaseStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         draft = _DRAFT.get()
-        return check_loop(self.store).batch(ops) if draft is None else draft.batch(ops)
+        return do(self.store, ops) if draft is None else draft.batch(ops)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         # A store with coroutines belongs to the loop it was made in; its plain methods go there.
         return await asyncio.to_thread(self.batch, list(ops))
+
+
+def do(store: BaseStore, ops: Iterable[Op]) -> list[Result]:
+    """A batch on a store, from a thread."""
+    check_loop(store)
+    embeddings = getattr(store, "embeddings", None)
+    awaited = isinstance(embeddings, EmbeddingsLambda) and not hasattr(embeddings, "func")
+    if awaited and not hasattr(store, "_loop"):  # one with a loop of its own sees to that itself
+        return asyncio.run(store.abatch(ops))
+    return store.batch(ops)
 
 
 def check_loop(store: BaseStore) -> BaseStore:

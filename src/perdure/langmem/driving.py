@@ -39,12 +39,20 @@ class Reflection(Future[Any]):
     def __init__(self, id: str, executor: str, cancel: Callable[[str], bool]) -> None:
         super().__init__()
         self.id, self._executor, self._withdraw = id, executor, cancel
+        self._ending = threading.RLock()
 
     def cancel(self) -> bool:
         """Cancel the reflection, unless it is being worked on or over."""
         if self.done():
             return self.cancelled()
-        return self._withdraw(self.id) and super().cancel()
+        return self._withdraw(self.id) and self._end_cancelled()
+
+    def _end_cancelled(self) -> bool:
+        """Cancelled, and told so to who waits for several futures: once."""
+        with self._ending:
+            if not self.done() and super().cancel():
+                self.set_running_or_notify_cancel()
+        return self.cancelled()
 
     def settle(self, run: Run) -> bool:
         """Tell how it ended, if it did."""
@@ -52,8 +60,7 @@ class Reflection(Future[Any]):
             return True
         with contextlib.suppress(Exception):  # its user cancelled it just now
             if run.state is State.CANCELLED:
-                super().cancel()
-                self.set_running_or_notify_cancel()
+                self._end_cancelled()
             elif run.state is State.DONE:
                 self.set_result((run.output or {}).get("result"))
             elif run.state is State.HELD or run.state in ENDED:
@@ -85,6 +92,9 @@ class Driving:
         with self._watching:
             self._waited[reflection.id] = reflection
             heapq.heappush(self._due, (time.monotonic() + after, reflection.id))
+            if len(self._due) > 2 * len(self._waited) + AT_ONCE:  # most are nobody's any more
+                self._due = [one for one in self._due if one[1] in self._waited]
+                heapq.heapify(self._due)
 
     def look_at(self, id: str) -> None:
         """Something may have become of a reflection before it was due."""
@@ -94,7 +104,8 @@ class Driving:
 
     @property
     def waited(self) -> list[Reflection]:
-        return [one for one in self._waited.values() if not one.done()]
+        with self._watching:
+            return [one for one in self._waited.values() if not one.done()]
 
     def stop(self) -> None:
         """Give back what is worked on, and end the thread."""
@@ -115,6 +126,8 @@ class Driving:
             log.exception("Driving the reflections of %r ended.", self._graph)
         finally:
             self._loop.close()
+            for one in self.waited:  # also if its runtime was closed before it
+                one.leave()
 
     async def _live(self) -> None:
         watching = asyncio.create_task(self._watch())
@@ -130,8 +143,11 @@ class Driving:
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            with contextlib.suppress(Error):
-                await self._tell()
+            with contextlib.suppress(Error):  # all of them, as nobody looks again
+                ids = [one.id for one in self.waited]
+                for n in range(0, len(ids), AT_ONCE):
+                    await self._look(ids[n : n + AT_ONCE])
+            await _let_end()
 
     async def _work(self) -> None:
         working = asyncio.create_task(
@@ -179,15 +195,17 @@ class Driving:
                     ids.append(id)
         if not ids:
             return
-        rows: dict[str, runs.RunRow] = {}
         try:
-            rows = {row.id: row for row in await self._runtime.journal.ado(runs.find_all(ids))}
-            for id in ids:
-                await self._settle(id, rows.get(id))
+            await self._look(ids)
         finally:
             with self._watching:
                 for id in ids:
                     heapq.heappush(self._due, (now + LOOK, id))  # gone from there if it is over
+
+    async def _look(self, ids: list[str]) -> None:
+        rows = {row.id: row for row in await self._runtime.journal.ado(runs.find_all(ids))}
+        for id in ids:
+            await self._settle(id, rows.get(id))
 
     async def _settle(self, id: str, row: runs.RunRow | None) -> None:
         one = self._waited.get(id)
@@ -200,3 +218,14 @@ class Driving:
                 one.settle(await self._runtime.get(id))
         except NotFound as error:  # somebody pruned it
             one.leave(error)
+
+
+async def _let_end() -> None:
+    """Let the tasks of a loop that is going to be closed end: those told to, then all of them."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left:
+        _, left = await asyncio.wait(left, timeout=0.5)
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=0.5)

@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from langgraph.store.base import BaseStore, SearchItem
 from langmem.knowledge.extraction import MemoryStoreManager
+from langmem.utils import NamespaceTemplate
 
 from perdure import runs
 from perdure.arguments import check_limit
@@ -34,6 +35,7 @@ from perdure.journal import Plan
 from perdure.langmem.draft import Door, Write
 from perdure.langmem.driving import Driving, Reflection
 from perdure.langmem.memories import Memories
+from perdure.langmem.reflection import LONGEST as LONGEST_PAUSE
 from perdure.langmem.reflection import (
     RUNTIME,
     UNSAID,
@@ -53,9 +55,12 @@ from perdure.names import check_text
 from perdure.reflections import PREFIX, Pending, Reflections
 from perdure.runtime import Runtime
 from perdure.types import Retry, State
+from perdure.worker import POLL
 
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
 PAGE = 100
+FARTHEST = 100 * 365 * 86_400
+"""Seconds a reflection can wait: a hundred years."""
 
 
 class ReflectionExecutor:
@@ -88,8 +93,9 @@ class ReflectionExecutor:
         concurrency: int = 1,
     ) -> None:
         self._reflector = reflector if isinstance(reflector, str) else as_runnable(reflector)
-        self._template = template_of(reflector, namespace)
-        self.name = check_text("name", name or name_of(reflector, self._template))
+        self._given = template_of(reflector, namespace)
+        self._is_given = namespace is not None
+        self.name = check_text("name", name or name_of(reflector, self._given))
         if concurrency < 1:
             raise BadArgument(f"concurrency={concurrency} must be at least 1.")
         self._concurrency = concurrency
@@ -97,7 +103,12 @@ class ReflectionExecutor:
         self._runtime = journal if isinstance(journal, Runtime) else Runtime(journal)
         self._graph = PREFIX + self.name
         means = Means(
-            self._find_reflector, self._find_door, self._keep, self._turn, lambda: self._box
+            self._find_reflector,
+            self._find_door,
+            self._keep,
+            self._turn,
+            self._has_turn,
+            lambda: self._box,
         )
         self._runtime.register(
             build(means), self._graph, retry=retry or RETRY, timeout=timeout, hold=True
@@ -109,8 +120,8 @@ class ReflectionExecutor:
         self._latest: weakref.WeakValueDictionary[str, Reflection] = weakref.WeakValueDictionary()
         self._store: BaseStore | None = None
         self._memories: Memories | None = None
-        if store is None and isinstance(reflector, MemoryStoreManager):
-            store = reflector._store
+        if store is None and isinstance(known := self._known(), MemoryStoreManager):
+            store = known._store
         if store is not None:
             self.use(store)
         atexit.register(_leave, weakref.ref(self))
@@ -138,7 +149,8 @@ class ReflectionExecutor:
         """
         config = config if config is not None else current_config() or {}
         self._check_open()
-        if not after_seconds >= 0:
+        number = isinstance(after_seconds, (int, float))
+        if not number or not 0 <= after_seconds <= FARTHEST:
             raise BadArgument(f"after_seconds={after_seconds!r}: use seconds from now on.")
         self._use_store_of(config)
         request = Request.of(payload, config, self._template, thread_id)
@@ -171,7 +183,7 @@ class ReflectionExecutor:
         namespace: str | Namespace | None = None,
     ) -> list[dict[str, Any]]:
         """Memories in the store."""
-        found = await self._needed().asearch(
+        found = await self._find_door().asearch(
             self._where(namespace), query=query, filter=filter, limit=limit, offset=offset
         )
         return _as_dicts(found)
@@ -218,6 +230,8 @@ class ReflectionExecutor:
     def cancel(self, id: str) -> None:
         """Cancel a reflection. One that is being worked on stops before it writes, if it can."""
         self._runtime.journal.run(self._reflections.cancel(id, self.name))
+        if self._runtime._keeper_ is not None:
+            self._runtime._keeper_.stop(id, "cancel")
         if (driving := self._mine()) is not None:
             driving.look_at(id)
 
@@ -287,7 +301,8 @@ class ReflectionExecutor:
                 if before is not None and before.id != id:
                     driving.look_at(before.id)
             driving.watch(reflection, after)
-        self._runtime._wake()
+        if after < POLL:  # else it is looked for before it is due
+            self._runtime._wake()
         return reflection
 
     # -- what the graph needs
@@ -298,6 +313,17 @@ class ReflectionExecutor:
         graph = self._runtime._newest.get(self._reflector)
         return find(self._reflector) if graph is None else graph.pregel
 
+    def _known(self) -> Any:
+        """The reflector, if it is there; if not, who works on a reflection says why."""
+        with contextlib.suppress(Exception):
+            return self._find_reflector()
+
+    @property
+    def _template(self) -> NamespaceTemplate:
+        if self._is_given or not isinstance(self._reflector, str):
+            return self._given
+        return template_of(self._known(), None)
+
     def _find_door(self) -> Door:
         self._needed()
         return self._door
@@ -305,13 +331,29 @@ class ReflectionExecutor:
     async def _turn(self, namespace: Namespace, run_id: str) -> bool:
         if not namespace:
             return True
-        scope = json.dumps([self._graph, *namespace])
-        return await self._runtime.journal.arun(runs.take_turn(scope, run_id))
+        plan = runs.take_turn(self._scope(namespace), run_id)
+        return await self._runtime.journal.arun(plan)
 
-    def _keep(self, writes: list[Write], made_at: float) -> None:
+    def _has_turn(self, namespace: Namespace, run_id: str) -> bool:
+        self._stop_if_cancelled(run_id)
+        if not namespace:
+            return True
+        return self._runtime.journal.do(runs.has_turn(self._scope(namespace), run_id))
+
+    def _stop_if_cancelled(self, run_id: str) -> None:
+        """Somebody elsewhere may have cancelled it, and its driver hears of that later."""
+        row = self._runtime.journal.do(runs.find(run_id))
+        if row is not None and row.control == "cancel":
+            self._runtime._keeper.stop(run_id, "cancel")
+            raise WrongState(run_id, row.state, "be kept", "it was cancelled.")
+
+    def _scope(self, namespace: Namespace) -> str:
+        return json.dumps([self._graph, *namespace])
+
+    def _keep(self, writes: list[Write], made_at: float, is_current: bool) -> bool:
         if self._memories is None:
             self._memories = Memories(self._needed(), self._runtime.journal)
-        self._memories.keep(writes, made_at)
+        return self._memories.keep(writes, made_at, is_current)
 
     @property
     def _box(self) -> Any:
@@ -371,8 +413,8 @@ class ReflectionExecutor:
     def _all_due(self) -> Plan[None]:
         """Wait until nothing is left that was due when this began."""
         clock, worker = self._runtime._driver.clock, self._runtime._keeper.worker
-        begun = clock.now()
-        while (yield runs.is_due(self._graph, worker, begun, clock.now())):
+        begun, longest = clock.now(), round(LONGEST_PAUSE.total_seconds() * 2000)
+        while (yield runs.is_due(self._graph, worker, begun, now := clock.now(), now + longest)):
             yield 0.02
 
 

@@ -1,10 +1,13 @@
 """Pending reflections in a LangGraph store: for applications that have nothing else.
 
 `persist` wraps LangMem's own executor: a record is in the store before `submit` returns, and gone
-when its memories are written. A `BaseStore` has no compare-and-set and no transaction, so who works
-on a record is agreed upon by writing one's name and looking again a moment later. That is enough
-for processes that are not stopped in between; for more, a `ReflectionExecutor` takes the records
-over into its journal, where the claim is one statement.
+when its memories are written.
+
+What a store alone cannot promise: it has no compare-and-set. A process that stands still for longer
+than two need to agree on a record (`records.py`), just between reading it and writing its name, may
+ask the model a second time for what another one is working on. Who is about to keep what a model
+said looks again, and drops it if the record is not his any more. For more than that, a
+`ReflectionExecutor` takes the records over into its journal, where accepting one is one statement.
 
 Crash points and what each leaves behind:
 
@@ -18,31 +21,33 @@ Crash points and what each leaves behind:
 from __future__ import annotations
 
 import asyncio
-import base64
+import concurrent.futures
 import contextlib
-import hashlib
-import json
+import functools
+import heapq
+import itertools
+import logging
+import math
 import queue
-import random
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
-from types import TracebackType
+from dataclasses import dataclass, replace
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self
-from urllib.parse import quote
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langgraph.store.base import BaseStore, PutOp
+from langgraph.store.base import BaseStore
+from langmem.knowledge.extraction import MemoryStoreManager
 from langmem.reflection import LocalReflectionExecutor
 
-from perdure.codec import Codec
-from perdure.errors import BadArgument
-from perdure.langmem.draft import Door, Write
-from perdure.langmem.executor import PAGE, RETRY, ReflectionExecutor
+from perdure.errors import BadArgument, Closed, NotFound, ReflectionLeft
+from perdure.langmem.draft import Door
+from perdure.langmem.executor import ReflectionExecutor
 from perdure.langmem.memories import redo
+from perdure.langmem.records import Claims, Kept, Records
 from perdure.langmem.reflection import (
     UNSAID,
     Request,
@@ -54,151 +59,84 @@ from perdure.langmem.reflection import (
 from perdure.names import check_text
 from perdure.presence import Presence
 from perdure.reflections import Pending
-from perdure.types import RunError, State, moment
+from perdure.told import describe
+from perdure.types import moment
 
-ROOT = ("perdure", "reflections")
-LEASE = 600.0
-"""Seconds after its time that a record is its owner's, if nobody can see that he is dead."""
-AGREE = (0.1, 0.3)
-"""Seconds after which two who claim a record at once both see who was the last."""
+log = logging.getLogger("perdure")
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A pending reflection as a store holds it."""
+class Ticket:
+    """What LangMem's queue holds of a record."""
 
     id: str
-    request: Request
-    due_at: float
-    submitted_at: float
-    owner: str = ""
-    """Who said last that he works on it."""
-    until: float = 0.0
-    begun: bool = False
-    attempts: int = 0
-    writes: list[Write] | None = None
-    made_at: float = 0.0
-    error: str | None = None
-    """What it raised the last time."""
-
-    @property
-    def key(self) -> str:
-        """Its place in the store. Until it is begun, that is the one of its conversation, where a
-        later one takes it."""
-        if self.begun or self.request.thread_id is None:
-            return self.id
-        told = json.dumps([*self.request.namespace, "", self.request.thread_id])
-        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
-
-    @property
-    def is_held(self) -> bool:
-        return self.attempts >= RETRY.attempts
-
-    def to_pending(self, name: str) -> Pending:
-        return Pending(
-            id=self.id,
-            executor=name,
-            namespace=self.request.namespace,
-            thread_id=self.request.thread_id,
-            state=State.HELD if self.is_held else State.PENDING,
-            due_at=moment(round(self.due_at * 1000)),
-            submitted_at=moment(round(self.submitted_at * 1000)),
-            attempts=self.attempts,
-            error=None if self.error is None else RunError("Error", self.error, ""),
-            reason=self.error,
-        )
 
 
-class Records:
-    """The pending reflections of one executor in a store."""
+class Due(queue.PriorityQueue[Any]):
+    """LangMem's queue, which gives nothing before its time, and nothing that was cancelled. When
+    the process comes to its end, it is the one who notices."""
 
-    def __init__(self, store: BaseStore, name: str) -> None:
-        self.store, self._codec = store, Codec()
-        self._place = (*ROOT, quote(name, safe="").replace(".", "%2E"))
+    def __init__(self, at_exit: Callable[[], None]) -> None:
+        super().__init__()
+        self._at_exit, self._closed, self._number = at_exit, False, itertools.count()
 
-    def put(self, one: Kept, *, instead_of: Kept | None = None) -> None:
-        data = asdict(replace(one, request=replace(one.request, payload=None), writes=None))
-        data |= {
-            "payload": self._pack(one.request.payload, "the payload"),
-            "writes": None if one.writes is None else self._pack(one.writes, "the writes"),
-        }
-        ops = [PutOp(self._place, one.key, data, index=False)]
-        if instead_of is not None and instead_of.key != one.key:
-            ops.append(PutOp(self._place, instead_of.key, None))
-        self.store.batch(ops)
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not threading.main_thread().is_alive():
+            self._at_exit()
+        end = time.monotonic() + (timeout or 0.0)
+        with self.not_empty:
+            while not self._closed:
+                until_due = self._until_due()
+                if until_due <= 0.0:
+                    return self._get()
+                left = end - time.monotonic()
+                if left <= 0.0:
+                    break
+                self.not_empty.wait(min(left, until_due))
+        raise queue.Empty
 
-    def delete(self, one: Kept) -> None:
-        self.store.batch([PutOp(self._place, one.key, None)])
+    def empty(self) -> bool:
+        """Whether nothing is due."""
+        with self.mutex:
+            return self._closed or self._until_due() > 0.0
 
-    def get(self, key: str) -> Kept | None:
-        found = self.store.get(self._place, key)
-        return None if found is None else self._open(found.value)
+    def take_out(self, after: float) -> list[Any]:
+        """Remove the tasks whose time is after that."""
+        with self.mutex:
+            found = [task for at, _, task in self.queue if at > after]
+            self.queue[:] = [entry for entry in self.queue if entry[0] <= after]
+            heapq.heapify(self.queue)
+        return found
 
-    def all(self) -> list[Kept]:
-        """Every record. Somebody else may work on them meanwhile, so that pages shift."""
-        found: dict[str, Kept] = {}
-        offset = 0
-        while page := self.store.search(self._place, limit=PAGE, offset=offset):
-            found |= {item.key: self._open(item.value) for item in page}
-            offset += max(1, len(page) - 10)
-            if len(page) < PAGE:
-                break
-        return sorted(found.values(), key=lambda one: (one.due_at, one.id))
+    def close(self) -> None:
+        with self.mutex:
+            self._closed = True
+            self.not_empty.notify_all()
 
-    def _open(self, data: dict[str, Any]) -> Kept:
-        data = dict(data)
-        payload, writes = data.pop("payload"), data.pop("writes")
-        request = data.pop("request") | {"payload": self._unpack(payload)}
-        request |= {"namespace": tuple(request["namespace"]), "tags": tuple(request["tags"])}
-        made = None if writes is None else self._unpack(writes)
-        return Kept(request=Request(**request), writes=made, **data)
+    def _until_due(self) -> float:
+        while self.queue and self.queue[0][2].future.cancelled():
+            self._get()
+        return self.queue[0][0] - time.time() if self.queue else math.inf
 
-    def _pack(self, value: Any, path: str) -> str:
-        return base64.b64encode(self._codec.encode(value, path)).decode()
+    def _put(self, item: Any) -> None:
+        at, task = item
+        heapq.heappush(self.queue, (at, next(self._number), task))
 
-    def _unpack(self, text: str) -> Any:
-        return self._codec.decode(base64.b64decode(text), "a record of a reflection")
-
-
-class Claims:
-    """Who works on which record, as far as a store can say."""
-
-    def __init__(self, records: Records, presence: Presence) -> None:
-        self._records, self._presence = records, presence
-
-    def is_free(self, one: Kept) -> bool:
-        """Whether nobody who is alive works on a record."""
-        return not one.owner or self._presence.is_dead(one.owner) or one.until < time.time()
-
-    def take(self, wanted: list[Kept]) -> list[Kept]:
-        """Those of them that are ours now."""
-        mine = [self.of(one) for one in wanted]
-        for one in mine:
-            self._records.put(one)
-        if mine:
-            time.sleep(random.uniform(*AGREE))  # noqa: S311 (nothing secret)
-        return [one for one in mine if self._records.get(one.key) == one]
-
-    def of(self, one: Kept) -> Kept:
-        until = max(time.time(), one.due_at) + LEASE
-        return replace(one, owner=self._presence.id, until=until)
-
-
-class Ticket(dict[str, Any]):
-    """What LangMem's queue holds of a record. Its queue compares what is due at the same time."""
-
-    def __lt__(self, other: Any) -> bool:
-        return bool(self["reflection"] < other["reflection"])
+    def _get(self) -> Any:
+        at, _, task = heapq.heappop(self.queue)
+        return at, task
 
 
 class Instead(Runnable[Any, Any]):
     """What LangMem's thread calls in the place of the reflector."""
 
-    def __init__(self, work: Callable[[Any], Any]) -> None:
-        self._work = work
+    def __init__(self, reflector: Runnable[Any, Any], begin: Callable[[str], Any]) -> None:
+        self._reflector, self._begin = reflector, begin
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        return self._work(input)
+        if isinstance(input, Ticket):
+            return self._begin(input.id)
+        return self._reflector.invoke(input)  # submitted to LangMem's executor itself
 
 
 class Persisted:
@@ -208,17 +146,25 @@ class Persisted:
         self, executor: LocalReflectionExecutor, store: BaseStore, name: str | None
     ) -> None:
         self._executor, self._store = executor, store
-        self._reflector, self._door = executor._reflector, Door(executor._store or store)
+        self._reflector = executor._reflector
         self._template = template_of(self._reflector, None)
         self.name = check_text("name", name or name_of(self._reflector, self._template))
         self._records = Records(store, self.name)
         self._presence = Presence()
-        self._presence.show()
         self._claims = Claims(self._records, self._presence)
-        self._changing = threading.Lock()
-        self._here: set[str] = set()
-        """The ids of those that are in the queue of this process."""
-        executor._reflector, executor._store = Instead(self._begin), self._door.store
+        self._changing, self._resuming = threading.RLock(), threading.Lock()
+        self._here: dict[str, Future[Any]] = {}
+        """By the id of a reflection: what this process has to do."""
+        self._closed = False
+        memories = executor._store
+        if memories is None and isinstance(self._reflector, MemoryStoreManager):
+            memories = self._reflector._store
+        self._door = Door(store if memories is None else memories)
+        self._presence.show()
+        self._take_executor_over()
+
+    def __repr__(self) -> str:
+        return f"<perdure.langmem.Persisted {self.name!r} in {type(self._store).__name__}>"
 
     def submit(
         self,
@@ -229,14 +175,22 @@ class Persisted:
         after_seconds: float = 0,
         thread_id: Any = UNSAID,
     ) -> Future[Any]:
-        """As LangMem's, but a record is in the store before this returns."""
+        """As LangMem's, but a record is in the store before this returns. To cancel the future
+        deletes it."""
         config = config if config is not None else current_config() or {}
+        if not after_seconds >= 0:
+            raise BadArgument(f"after_seconds={after_seconds!r}: use seconds from now on.")
         request = Request.of(payload, config, self._template, thread_id)
         now = time.time()
         one = self._claims.of(Kept(uuid.uuid4().hex, request, now + after_seconds, now))
         with self._changing:
-            self._records.put(one)
-            return self._enqueue(one)
+            self._check_open()
+            before = self._records.add(one)
+            future = self._enqueue(one)
+            earlier = None if before is None else self._here.pop(before.id, None)
+        if earlier is not None:
+            earlier.cancel()
+        return future
 
     def search(self, query: str | None = None, **options: Any) -> list[Any]:
         found: list[Any] = self._executor.search(query, **options)
@@ -247,37 +201,61 @@ class Persisted:
         return found
 
     def pending(self) -> list[Pending]:
-        """Every record of this name."""
-        return [one.to_pending(self.name) for one in self._records.all()]
+        """Every record of this name, the first that is due first."""
+        return [
+            one.to_pending(self.name, running=one.begun and self._is_taken(one))
+            for one in self._records.all()
+        ]
 
     def resume(self) -> list[Pending]:
         """Take up what nobody works on; see `resume_pending_reflections`."""
-        with self._changing:
-            free = [
-                one
-                for one in self._records.all()
-                if one.id not in self._here and not one.is_held and self._claims.is_free(one)
-            ]
+        with self._resuming:
+            self._check_open()
+            found = self._records.all()
+            with self._changing:
+                free = [one for one in found if not (one.is_held or self._is_taken(one))]
             taken = self._claims.take(free)
-            for one in taken:
-                self._enqueue(one)
+            with self._changing:
+                if self._closed:
+                    self._records.put(*(replace(one, owner="") for one in taken))
+                    self._check_open()
+                for one in taken:
+                    self._enqueue(one)
         return [one.to_pending(self.name) for one in taken]
 
+    def retry(self, id: str) -> None:
+        """Let one that is held be tried again, by the next `resume`."""
+        one = self._existing(id)
+        if one.is_held:
+            self._records.put(replace(one, attempts=0))
+
+    def cancel(self, id: str) -> None:
+        """Delete a record. If it is being worked on, nothing of that is written."""
+        one = self._existing(id)
+        future = self._here.get(id)
+        if future is None or not future.cancel():
+            self._records.delete(one)
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Stop working. What is not due yet is left in the store; with `cancel_futures` it is
-        cancelled."""
-        left = self._take_out(None if cancel_futures or not wait else time.time())
-        for task in left:
-            id = task.payload["reflection"]
-            self._executor._pending_tasks.pop(task.thread_id, None)
-            one = self._find(task.payload)
-            if one is not None and cancel_futures:
-                self._records.delete(one)
-            elif one is not None:
-                self._records.put(replace(one, owner=""))  # for whoever comes next
-            task.future.cancel()
-            self._here.discard(id)
-        self._executor.shutdown(wait=wait)
+        """Stop working. What is not due yet is left in the store, and so is, without `wait`, what
+        is due; with `cancel_futures` all that is not begun is cancelled."""
+        with self._changing:
+            self._closed = True
+        due = time.time() if wait and not cancel_futures else 0.0
+        waiting = self._queue.take_out(due)
+        if cancel_futures:
+            for task in waiting:
+                task.future.cancel()
+        else:
+            self._leave(waiting)
+        worker = self._executor._worker
+        wait = wait and worker is not threading.current_thread()
+        while wait and worker.is_alive() and (waited := list(self._here.values())):
+            concurrent.futures.wait(waited, timeout=1.0)
+        self._queue.close()
+        self._executor.shutdown(wait=False)
+        if wait:
+            worker.join()
         if not self._here:
             self._presence.hide()
 
@@ -294,19 +272,21 @@ class Persisted:
 
     # -- what LangMem's thread calls
 
-    def _begin(self, ticket: dict[str, Any]) -> Any:
+    def _begin(self, id: str) -> Any:
         """Work on one record, in the place of the reflector."""
         with self._changing:
-            self._here.discard(ticket["reflection"])
-            one = self._find(ticket)
+            one = self._mine(id)
             if one is None:
-                return None  # a later one took its place, or it was cancelled
+                return None  # a later one took its place, it was cancelled, or another has it
+            if self._records.is_superseded(one):
+                self._records.delete(one)
+                return None
             begun = self._claims.of(replace(one, begun=True, attempts=one.attempts + 1))
-            self._records.put(begun, instead_of=one)
+            self._records.put(begun)
         try:
             return self._work_on(begun)
         except Exception as error:
-            self._records.put(replace(begun, owner="", error=f"{type(error).__name__}: {error}"))
+            self._give_back(id, error)
             raise
 
     def _work_on(self, one: Kept) -> Any:
@@ -314,40 +294,90 @@ class Persisted:
         if one.writes is None:
             reflecting = reflect_on(self._reflector, self._door, one.request, one.id)
             result, writes = asyncio.run(reflecting)
-            one = replace(one, writes=writes, made_at=time.time())
-            self._records.put(one)
+            with self._changing:
+                if self._mine(one.id) is None:
+                    log.warning("Reflection %s is not ours any more: nothing is written.", one.id)
+                    return None
+                one = self._claims.of(replace(one, writes=writes, made_at=time.time()))
+                self._records.put(one)
         redo(self._door.store, one.writes or [], one.made_at)
         self._records.delete(one)
         return result
 
+    def _give_back(self, id: str, error: Exception) -> None:
+        """Let somebody else try, or us later."""
+        with self._changing:
+            one = self._mine(id)
+            if one is not None:
+                self._records.put(replace(one, owner="", error=describe(error)))
+
     # -- the queue
 
+    def _take_executor_over(self) -> None:
+        executor, waiting = self._executor, self._executor._task_queue
+        self._queue = Due(self._exit)
+        executor._task_queue = self._queue
+        executor._reflector = Instead(self._reflector, self._begin)
+        executor._store = self._door.store
+        nothing: Future[Any] = Future()
+        nothing.cancel()
+        # Its thread waits at the queue it had: it skips what is cancelled, and comes to ours.
+        waiting.put((0.0, SimpleNamespace(future=nothing, thread_id=None)))
+
     def _enqueue(self, one: Kept) -> Future[Any]:
-        self._here.add(one.id)
         after: Any = max(0.0, one.due_at - time.time())
-        place = None if one.request.thread_id is None or one.begun else one.key
+        # Without the thread: who takes whose place is decided by the records.
         future: Future[Any] = self._executor.submit(
-            Ticket(reflection=one.id, key=one.key),
-            {"configurable": {"reflection": one.id}},
-            after_seconds=after,
-            thread_id=place,
+            Ticket(one.id), {"tags": ["perdure"]}, after_seconds=after, thread_id=None
         )
+        self._here[one.id] = future
+        future.add_done_callback(functools.partial(self._over, one))
         return future
 
-    def _find(self, ticket: dict[str, Any]) -> Kept | None:
-        one = self._records.get(ticket["key"])
-        return one if one is not None and one.id == ticket["reflection"] else None
+    def _over(self, one: Kept, future: Future[Any]) -> None:
+        with self._changing:
+            known = self._here.pop(one.id, None)
+            if known is not None and future.cancelled():
+                self._records.delete(one)
 
-    def _take_out(self, due: float | None) -> list[Any]:
-        """Take tasks out of LangMem's queue: all, or those that are not due."""
-        tasks: list[tuple[float, Any]] = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                tasks.append(self._executor._task_queue.get_nowait())
-        for at, task in tasks:
-            if due is not None and at <= due:
-                self._executor._task_queue.put((at, task))
-        return [task for at, task in tasks if due is None or at > due]
+    def _leave(self, tasks: list[Any]) -> None:
+        """Leave records for whoever comes next."""
+        left = {t.payload.id: t.future for t in tasks if isinstance(t.payload, Ticket)}
+        with self._changing:
+            kept = self._records.get_all(list(left))
+            self._records.put(
+                *(replace(one, owner="") for one in kept if self._claims.is_mine(one))
+            )
+        for id, future in left.items():
+            with contextlib.suppress(concurrent.futures.InvalidStateError):  # it was cancelled
+                future.set_exception(ReflectionLeft(id, self.name))
+
+    def _exit(self) -> None:
+        """The process ends, and nobody called `shutdown`: its thread must not keep it from that."""
+        with contextlib.suppress(Exception):  # the store may be closed; then others see us dead
+            self.shutdown(wait=False)
+        self._queue.close()
+        self._executor.shutdown(wait=False)
+
+    # -- records
+
+    def _mine(self, id: str) -> Kept | None:
+        one = self._records.get(id)
+        return one if one is not None and self._claims.is_mine(one) else None
+
+    def _existing(self, id: str) -> Kept:
+        one = self._records.get(id)
+        if one is None:
+            raise NotFound("reflection", id)
+        return one
+
+    def _is_taken(self, one: Kept) -> bool:
+        return one.id in self._here or not self._claims.is_free(one)
+
+    def _check_open(self) -> None:
+        # Its thread is over too if LangMem's own executor was shut down, or the process forked.
+        if self._closed or not self._executor._worker.is_alive():
+            raise Closed(f"The executor {self.name!r} was shut down; make a new one.")
 
 
 def persist(
@@ -359,9 +389,21 @@ def persist(
     same way, and call `resume_pending_reflections`.
     """
     if not isinstance(executor, LocalReflectionExecutor):
-        raise BadArgument(f"persist() wraps LangMem's LocalReflectionExecutor, not {executor!r}.")
+        raise BadArgument(
+            f"persist() wraps LangMem's LocalReflectionExecutor, not {executor!r}: make one with "
+            "langmem.ReflectionExecutor(manager, store=store)."
+        )
+    if not isinstance(store, BaseStore):
+        raise BadArgument(f"persist() keeps records in a LangGraph BaseStore, not in {store!r}.")
     if isinstance(executor._reflector, Instead):
         raise BadArgument("This executor is wrapped already: use what persist() gave then.")
+    if not executor._worker_running:
+        raise BadArgument("This executor was shut down: wrap a new one.")
+    if executor._pending_tasks or not executor._task_queue.empty():
+        raise BadArgument(
+            "This executor has reflections pending that are in no store: wrap it before the first "
+            "submit."
+        )
     return Persisted(executor, store, name)
 
 
@@ -394,15 +436,27 @@ def resume_pending_reflections(
 
 
 def _take_over(executor: ReflectionExecutor, store: BaseStore) -> None:
-    records = Records(store, executor.name)
-    claims = Claims(records, Presence())
-    for one in records.all():
-        if claims.is_free(one):
-            executor.adopt(
-                one.request,
-                key=one.id,
-                due_at=moment(round(one.due_at * 1000)),
-                writes=one.writes,
-                made_at=one.made_at,
-            )
+    """Also those that are held: the journal holds them again if need be, and can retry them."""
+    records, presence = Records(store, executor.name), Presence()
+    claims = Claims(records, presence)
+    free = [one for one in records.all() if claims.is_free(one)]
+    if not free:
+        return
+    presence.show()
+    taken = claims.take(free)
+    try:
+        while taken:
+            one = taken[-1]
+            if not records.is_superseded(one):
+                executor.adopt(
+                    one.request,
+                    key=one.id,
+                    due_at=moment(round(one.due_at * 1000)),
+                    writes=one.writes,
+                    made_at=one.made_at,
+                )
             records.delete(one)
+            taken.pop()
+    finally:
+        records.put(*(replace(one, owner="") for one in taken))
+        presence.hide()

@@ -6,7 +6,8 @@ Crash points of the node that does it, and what each leaves behind:
     store in the journal's     one transaction with the outcome of the effect: all or nothing
       database
     store elsewhere, intent    the store has all, some or none of them: each is looked at again,
-                               and written if it is missing and nobody changed it since
+                               and written if it is missing and nobody changed it since; or left
+                               to another reflection, if one wrote in this namespace since
     outcome recorded           done; nothing is written again
 """
 
@@ -14,19 +15,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ParamSpec
 
 from langgraph.store.base import BaseStore, PutOp
 
-from perdure.effects.call import effect
+from perdure.effects.call import Made
 from perdure.effects.inside import transaction
 from perdure.journal import Journal, Op, Statement
-from perdure.langmem.draft import Write, check_loop
-from perdure.types import Done, Record
+from perdure.langmem.draft import Write, check_loop, do
+from perdure.types import Record
 
+P = ParamSpec("P")
 Query = tuple[str, Any]
 
 IDENTITY: Op[tuple[str, str]] = Op(
@@ -41,15 +45,16 @@ class Memories:
         self.store, self._journal = store, journal
         self._together: bool | None = None
 
-    def keep(self, writes: list[Write], made_at: float) -> None:
-        """Inside of a node: write what is not written yet."""
+    def keep(self, writes: list[Write], made_at: float, is_current: bool) -> bool:
+        """Inside of a node: write what is not written yet. False if no more is written, as others
+        wrote since this was made."""
         if not writes:
-            return
+            return True
         check_loop(self.store)
+        keeping = Keeping(self.store, is_current)
         if self.together:
-            self._in_transaction(queries(self.store, writes))
-        else:
-            self._apart(writes, made_at)
+            return keeping.in_transaction(queries(self.store, writes))
+        return keeping.apart(writes, made_at)
 
     @property
     def together(self) -> bool:
@@ -58,20 +63,43 @@ class Memories:
             self._together = is_same_database(self.store, self._journal)
         return self._together
 
-    @effect(name="memories", transactional=True, record=Record(arguments=()))
-    def _in_transaction(self, made: list[Query]) -> None:
-        connection = transaction()
-        for sql, params in made:
-            connection.execute(sql, params)
 
-    def _finish(self, writes: list[Write], made_at: float) -> Done:
-        """Somebody was cut off while he wrote."""
-        redo(self.store, writes, made_at)
-        return Done()
+def _kept(**options: Any) -> Callable[[Callable[P, bool]], Callable[P, bool]]:
+    """An effect that has no exception as its outcome: the reflection is tried again, and this too,
+    which may be done twice."""
 
-    @effect(name="memories", verify=_finish)
-    def _apart(self, writes: list[Write], made_at: float) -> None:
-        self.store.batch([to_op(write) for write in writes])
+    def decorate(function: Callable[P, bool]) -> Callable[P, bool]:
+        made = Made.of(function, name="memories", retry=None, **options)
+        made = replace(made, spec=replace(made.spec, keeps_errors=False))
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> bool:
+            return bool(made.call(args, kwargs))
+
+        return call
+
+    return decorate
+
+
+class Keeping:
+    """One try to write. The result says whether all is written."""
+
+    def __init__(self, store: BaseStore, is_current: bool) -> None:
+        self._store, self._is_current = store, is_current
+
+    @_kept(transactional=True, record=Record(arguments=()))
+    def in_transaction(self, made: list[Query]) -> bool:
+        if self._is_current:
+            connection = transaction()
+            for sql, params in made:
+                connection.execute(sql, params)
+        return self._is_current
+
+    @_kept()
+    def apart(self, writes: list[Write], made_at: float) -> bool:
+        if self._is_current:
+            redo(self._store, writes, made_at)
+        return self._is_current
 
 
 def to_op(write: Write) -> PutOp:
@@ -89,7 +117,7 @@ def redo(store: BaseStore, writes: list[Write], made_at: float) -> None:
             continue
         missing.append(op)
     if missing:
-        store.batch(missing)
+        do(store, missing)
 
 
 def _aware(at: datetime) -> datetime:
@@ -106,11 +134,21 @@ def queries(store: Any, writes: list[Write]) -> list[Query]:
     found: list[Query] = list(made)
     if embed:
         sql, texts = embed
-        vectors = store.embeddings.embed_documents([text for *_, text in texts])
+        vectors = _embedded(store, [text for *_, text in texts])
         params: list[Any] = []
         for (*place, _), vector in zip(texts, vectors, strict=True):
             params += [*place, _vector(store)(vector)]
         found.append((sql, params))
+    return found
+
+
+def _embedded(store: Any, texts: list[str]) -> list[list[float]]:
+    loop: Any = getattr(store, "_loop", None)
+    if loop is None:
+        found: list[list[float]] = store.embeddings.embed_documents(texts)
+    else:
+        embedding = store.embeddings.aembed_documents(texts)
+        found = asyncio.run_coroutine_threadsafe(embedding, loop).result()
     return found
 
 
@@ -138,7 +176,8 @@ def is_same_database(store: Any, journal: Journal) -> bool:
         return False
     try:
         theirs = _ask(store, FRAGMENTS["identity"])
-    except Exception:  # it is closed, or in trouble: then its own methods shall say so
+    except Exception:
+        store.get(("perdure",), "")  # if it is closed, or in trouble, that says so
         return False
     ours = journal.do(IDENTITY)
     if _is_of("sqlite", store):

@@ -2,7 +2,8 @@
 
     reflect    calls the reflector, when no other reflection works in its namespace, with a draft in
                place of the store: it changes nothing outside
-    keep       brings the draft into the store, once
+    keep       brings the draft into the store, once; or has it made again, if another reflection
+               worked in its namespace since
 
 Between the two is a checkpoint, so a reflection that was cut off before it is begun again with
 nothing written, and one that was cut off after it asks no model again.
@@ -20,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import var_child_runnable_config
@@ -29,6 +30,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import Runtime as Context
 from langgraph.store.base import BaseStore
+from langgraph.types import Command
 from langmem.knowledge.extraction import MemoryStoreManager
 from langmem.utils import NamespaceTemplate
 
@@ -136,7 +138,10 @@ def resolved(template: NamespaceTemplate, config: RunnableConfig | None) -> Name
 
 def name_of(reflector: Any, template: NamespaceTemplate) -> str:
     """A name that is the same after a restart: what the reflector is, and where it writes."""
-    own = getattr(reflector, "name", None) or getattr(reflector, "__name__", None)
+    if isinstance(reflector, str):
+        own: Any = reflector
+    else:
+        own = getattr(reflector, "name", None) or getattr(reflector, "__name__", None)
     what = own if isinstance(own, str) and own != "LangGraph" else type(reflector).__name__
     where = "/".join(template.template)
     return f"{what}({where})" if where else what
@@ -206,8 +211,9 @@ class Means:
 
     reflector: Callable[[], Runnable[Any, Any]]
     door: Callable[[], Door]
-    keep: Callable[[list[Write], float], None]
+    keep: Callable[[list[Write], float, bool], bool]
     turn: Callable[[Namespace, str], Awaitable[bool]]
+    has_turn: Callable[[Namespace, str], bool]
     box: Callable[[], Box]
 
 
@@ -215,8 +221,6 @@ def build(means: Means) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
     """The graph of a reflection."""
 
     async def reflect(state: Reflecting, config: RunnableConfig) -> Reflecting:
-        if state["writes"] is not None:
-            return {}  # it was done before, where only a store keeps records
         request = Request(**state["request"])
         pause = FIRST
         # What two conversations of one user teach at once, each without knowing of the other, would
@@ -224,6 +228,8 @@ def build(means: Means) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
         while not await means.turn(tuple(request.namespace), config["configurable"]["run_id"]):
             sleep(pause)
             pause = min(2 * pause, LONGEST)
+        if state["writes"] is not None:
+            return {}  # it was done before, where only a store keeps records
         result, writes = await reflect_on(
             means.reflector(), means.door(), request, state["id"], config
         )
@@ -233,9 +239,14 @@ def build(means: Means) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
             "result": _storable(result, means.box(), state["id"]),
         }
 
-    def keep(state: Reflecting) -> Reflecting:
-        means.keep(state["writes"] or [], state["made_at"])
-        return {}
+    def keep(state: Reflecting, config: RunnableConfig) -> Reflecting | Command[Literal["reflect"]]:
+        # If it was given back in between, another one may have had its turn: of what that wrote,
+        # this one did not know.
+        namespace = tuple(state["request"]["namespace"])
+        is_current = means.has_turn(namespace, config["configurable"]["run_id"])
+        if means.keep(state["writes"] or [], state["made_at"], is_current):
+            return {}
+        return Command(update={"writes": None}, goto="reflect")
 
     builder = StateGraph(Reflecting, output_schema=Reflected)
     builder.add_node("reflect", reflect)

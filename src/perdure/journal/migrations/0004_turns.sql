@@ -4,3 +4,10 @@ CREATE TABLE perdure_turns (
   scope {text} NOT NULL PRIMARY KEY,
   run_id {text} NOT NULL
 );
+
+-- The runs of a thread that are not over: however many were before them, they are found at once.
+CREATE INDEX perdure_runs_open ON perdure_runs (thread_id, n)
+WHERE state NOT IN ('done', 'failed', 'cancelled');
+
+-- Those that a later run of their thread took the place of.
+CREATE INDEX perdure_runs_stopped ON perdure_runs (thread_id, change) WHERE control = 'cancel';
