@@ -319,7 +319,13 @@ def test_the_config_of_who_submitted_is_the_one_a_reflector_sees(
         seen.append(get_config())
 
     config = {
-        "configurable": {"thread_id": "t", "user": "ann", "n": 3, "socket": object()},
+        "configurable": {
+            "thread_id": "t",
+            "user": "ann",
+            "n": 3,
+            "socket": object(),
+            "openai_api_key": "sk-1",
+        },
         "metadata": {"source": "chat", "lock": threading.Lock()},
         "tags": ["memory"],
         "callbacks": [],

@@ -26,7 +26,8 @@ INJECTED = frozenset(["config", "runtime", "store", "writer", "run_manager", "ca
 """What LangGraph and LangChain give a function by its name: there again in the next process."""
 
 
-def _is_secret(name: Any) -> bool:
+def is_secret(name: Any) -> bool:
+    """Whether what has this name must not be stored."""
     return isinstance(name, str) and (name.lower() in SECRETS or name.lower().endswith(ENDINGS))
 
 
@@ -37,7 +38,7 @@ def keep(record: Record, arguments: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in arguments.items()
         if (record.arguments is None or name in record.arguments)
         and name not in record.without
-        and not _is_secret(name)
+        and not is_secret(name)
         and not hasattr(value, "get_secret_value")
         and not (name in INJECTED and _is_injected(value))
     }
@@ -45,8 +46,8 @@ def keep(record: Record, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_secrets(value: Any) -> Any:
     """A dict without the keys that are secrets, such as headers; anything else as it is."""
-    if type(value) is dict and any(_is_secret(key) for key in value):
-        return {key: value[key] for key in value if not _is_secret(key)}
+    if type(value) is dict and any(is_secret(key) for key in value):
+        return {key: value[key] for key in value if not is_secret(key)}
     return value
 
 
@@ -82,7 +83,7 @@ def complete(recorded: dict[str, Any], present: Mapping[str, Any]) -> dict[str, 
     for name, value in recorded.items():
         given = present.get(name)
         if isinstance(value, dict) and isinstance(given, dict):
-            missing = {key: given[key] for key in given if key not in value and _is_secret(key)}
+            missing = {key: given[key] for key in given if key not in value and is_secret(key)}
             whole[name] = {**value, **missing} if missing else value
     return whole
 

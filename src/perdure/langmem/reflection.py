@@ -36,6 +36,7 @@ from langmem.utils import NamespaceTemplate
 
 from perdure.agent import sleep
 from perdure.box import Box
+from perdure.effects.record import is_secret
 from perdure.errors import BadArgument, Error, UnknownReflector
 from perdure.langmem.draft import Door, Draft, Write, drafting
 from perdure.names import check_text
@@ -102,9 +103,11 @@ UNSAID: Any = _Unsaid()
 
 
 def _is_kept(key: Any, value: Any) -> bool:
-    """What of a config can be stored: what its user put there, not what LangGraph works with."""
+    """What of a config is stored: what its user put there, if it is no secret; not what LangGraph
+    works with."""
     scalar = value is None or isinstance(value, (str, int, float, bool))
-    return isinstance(key, str) and scalar and not key.startswith("__") and key not in ITS_OWN
+    ours = isinstance(key, str) and not key.startswith("__") and key not in ITS_OWN
+    return ours and scalar and not is_secret(key)
 
 
 def current_config() -> RunnableConfig | None:
