@@ -34,6 +34,8 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import AsyncPostgresStore
 from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 from langgraph.types import RetryPolicy
+from langmem import create_memory_store_manager
+from pydantic import BaseModel
 
 import perdure
 from perdure.doctor import examine
@@ -50,7 +52,7 @@ from perdure.langmem import Pending, Reflection, ReflectionExecutor
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State
 from tests.agents import NOON, Gate, Log, chain, gate
-from tests.memory import manager, opened_store, remembered, talk, who
+from tests.memory import NAMESPACE, Scripted, manager, opened_store, remembered, talk, who
 
 ROOT = Path(__file__).parent.parent
 HOUR = timedelta(hours=1)
@@ -1842,7 +1844,7 @@ async def test_search_finds_memories_as_langmems_does(url: str, store: BaseStore
         assert len(executor.search(namespace=where, offset=1)) == 1
         assert len(executor.search(namespace="memories")) == 2
         assert executor.search(namespace=where, filter={"kind": "Other"}) == []
-        with pytest.raises(BadArgument, match="needs 'user'"):
+        with pytest.raises(BadArgument, match="pass namespace="):
             executor.search()
 
         def node(state: Log) -> Log:
@@ -1851,3 +1853,89 @@ async def test_search_finds_memories_as_langmems_does(url: str, store: BaseStore
         graph = graph_that(node)
         answer = await asyncio.to_thread(graph.invoke, {"log": []}, who("ann"))
         assert sorted(answer["log"]) == sorted(one["key"] for one in found)
+
+
+# -- in an event loop, and beside others
+
+
+async def test_in_the_loop_of_its_store_an_executor_is_left_with_async_with(
+    sqlite_url: str,
+) -> None:
+    async with AsyncSqliteStore.from_conn_string(sqlite_url.removeprefix("sqlite:///")) as store:
+        async with ReflectionExecutor(manager(), store=store, journal=sqlite_url) as executor:
+            made = executor.submit(talk("fact-tea"), who("ann"))
+        assert made.result(0) is not None
+        found = await store.asearch(("memories", "ann"))
+        assert [item.value["content"]["content"] for item in found] == ["fact-tea"]
+
+
+async def test_shutdown_in_the_loop_of_its_store_leaves_what_is_due_and_does_not_hang(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncSqliteStore.from_conn_string(sqlite_url.removeprefix("sqlite:///")) as store:
+        executor = ReflectionExecutor(manager(), store=store, journal=sqlite_url)
+        made = executor.submit(talk("fact-tea"), who("ann"))
+        executor.shutdown()  # the loop cannot serve the store meanwhile
+        assert "await executor.ashutdown()" in caplog.text
+        with pytest.raises(ReflectionLeft):
+            made.result(0)
+        async with ReflectionExecutor(manager(), store=store, journal=sqlite_url) as executor:
+            pass
+        found = await store.asearch(("memories", "ann"))
+        assert [item.value["content"]["content"] for item in found] == ["fact-tea"]
+
+
+class Profile(BaseModel):
+    name: str
+
+
+class Episode(BaseModel):
+    what: str
+
+
+@ON_A_FILE
+def test_managers_of_different_schemas_on_one_namespace_have_different_names(
+    url: str, store: BaseStore
+) -> None:
+    def made(*schemas: type[BaseModel]) -> Any:
+        return create_memory_store_manager(Scripted(), schemas=list(schemas), namespace=NAMESPACE)
+
+    names = set()
+    for schemas in ((Profile,), (Episode,), (Profile, Episode), ()):
+        with ReflectionExecutor(made(*schemas), store=store, journal=url) as executor:
+            names.add(executor.name)
+    assert len(names) == 4
+
+
+@ON_A_FILE
+def test_two_executors_of_one_name_in_one_process_are_told_of(
+    url: str, store: BaseStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ReflectionExecutor(manager(), store=store, journal=url):
+        assert "share their reflections" not in caplog.text
+        with ReflectionExecutor(manager(), store=store, journal=url):
+            assert "share their reflections" in caplog.text
+    caplog.clear()
+    with ReflectionExecutor(manager(), store=store, journal=url):
+        assert "share their reflections" not in caplog.text
+
+
+@ON_A_FILE
+def test_what_is_pending_and_has_no_store_yet_is_told_of(
+    url: str, store: BaseStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ReflectionExecutor(manager(), store=store, journal=url) as executor:
+        executor.submit(talk("fact-tea"), who("ann"), after_seconds=600)
+    with ReflectionExecutor(manager(), journal=url):
+        assert "wait until it is known where their memories are" in caplog.text
+
+
+@ON_A_FILE
+@pytest.mark.parametrize("payload", [["hello"], {"text": "hello"}, "hello"])
+def test_what_no_memory_manager_can_take_is_refused_at_once(
+    url: str, store: BaseStore, payload: Any
+) -> None:
+    with ReflectionExecutor(manager(), store=store, journal=url) as executor:
+        with pytest.raises(BadArgument, match="messages"):
+            executor.submit(payload, who("ann"))
+        assert executor.pending() == []

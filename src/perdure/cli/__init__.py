@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -29,9 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("perdure").setLevel(level)
     try:
         code: int = arguments.run(arguments)
+        sys.stdout.flush()
     except Error as error:
         print(f"perdure: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever reads it has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return code
 
 

@@ -12,9 +12,11 @@ conversation. Crash points and what each leaves behind:
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import json
+import logging
 import os
 import threading
 import weakref
@@ -59,6 +61,11 @@ from perdure.worker import POLL
 
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
 PAGE = 100
+log = logging.getLogger("perdure")
+_OPEN: weakref.WeakValueDictionary[tuple[str, str], ReflectionExecutor] = (
+    weakref.WeakValueDictionary()
+)
+"""The executors of this process, by journal and name."""
 FARTHEST = 100 * 365 * 86_400
 """Seconds a reflection can wait: a hundred years."""
 
@@ -124,6 +131,21 @@ class ReflectionExecutor:
             store = known._store
         if store is not None:
             self.use(store)
+        elif waiting := self.pending(limit=1):
+            log.warning(
+                "Reflections of %r are pending, since %s at least, and wait until it is known "
+                "where their memories are: pass store=..., or call resume_pending_reflections().",
+                self.name,
+                waiting[0].submitted_at,
+            )
+        self._title = (self._runtime.url, self.name)
+        if self._own and self._title in _OPEN:
+            log.warning(
+                "Two executors %r in this process share their reflections. If they are to do "
+                "different things, give each a name=... of its own.",
+                self.name,
+            )
+        _OPEN[self._title] = self
         atexit.register(_leave, weakref.ref(self))
 
     def __repr__(self) -> str:
@@ -151,7 +173,10 @@ class ReflectionExecutor:
         self._check_open()
         number = isinstance(after_seconds, (int, float))
         if not number or not 0 <= after_seconds <= FARTHEST:
-            raise BadArgument(f"after_seconds={after_seconds!r}: use seconds from now on.")
+            raise BadArgument(
+                f"after_seconds={after_seconds!r}: pass a number of seconds, 0 or more."
+            )
+        self._check_payload(payload)
         self._use_store_of(config)
         request = Request.of(payload, config, self._template, thread_id)
         place = "" if request.thread_id is None else request.place(self.name, "")
@@ -191,12 +216,20 @@ class ReflectionExecutor:
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Stop working. What is not due yet is left for the next start, and so is, without `wait`,
         what is due. `cancel_futures` cancels what this executor accepted and somebody still has
-        the future of."""
+        the future of. In an event loop: `await executor.ashutdown()`, or `async with`."""
         with self._opening:
             if self._closed:
                 return
             self._closed = True
+        _OPEN.pop(self._title, None)
         driving = self._mine()
+        if wait and driving is not None and self._is_in_loop_of_store():
+            wait = False
+            log.warning(
+                "%r was shut down in the event loop that its store needs, so what is due is left "
+                "for the next start: use `await executor.ashutdown()`, or `async with`.",
+                self.name,
+            )
         if driving is not None:
             if cancel_futures:
                 for one in driving.waited:
@@ -221,14 +254,34 @@ class ReflectionExecutor:
 
     # -- what it has not
 
+    async def ashutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """`shutdown`, without blocking the event loop."""
+        await asyncio.to_thread(self.shutdown, wait, cancel_futures=cancel_futures)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.ashutdown()
+
     def pending(self, *, after: Pending | None = None, limit: int = PAGE) -> list[Pending]:
         """Reflections of this name that are not over, oldest first, at most `limit`; the page
         behind one with `after`."""
+        self._check_open()
         plan = self._reflections.pending(self.name, after, check_limit(limit))
         return self._runtime.journal.run(plan)
 
     def cancel(self, id: str) -> None:
         """Cancel a reflection. One that is being worked on stops before it writes, if it can."""
+        self._check_open()
+        self._cancel(id)
+
+    def _cancel(self, id: str) -> None:
         self._runtime.journal.run(self._reflections.cancel(id, self.name))
         if self._runtime._keeper_ is not None:
             self._runtime._keeper_.stop(id, "cancel")
@@ -237,6 +290,7 @@ class ReflectionExecutor:
 
     def retry(self, id: str) -> None:
         """Let a reflection that is held be tried again."""
+        self._check_open()
         self._runtime.journal.run(self._reflections.retry(id, self.name))
         self._runtime._wake()
 
@@ -375,7 +429,13 @@ class ReflectionExecutor:
 
     def _where(self, namespace: str | Namespace | None) -> Namespace:
         if namespace is None:
-            return resolved(self._template, current_config())
+            config = current_config()
+            if config is None and self._template.vars:
+                example = tuple(self._template.template)
+                raise BadArgument(
+                    f"Outside of a node nobody knows what {example!r} is about: pass namespace=..."
+                )
+            return resolved(self._template, config)
         return (namespace,) if isinstance(namespace, str) else namespace
 
     # -- driving
@@ -391,6 +451,21 @@ class ReflectionExecutor:
         found = self._driving
         return found if found is not None and found.pid == os.getpid() else None
 
+    def _check_payload(self, payload: Any) -> None:
+        """What every attempt would stumble over."""
+        if isinstance(self._reflector, MemoryStoreManager) and not (
+            isinstance(payload, dict) and "messages" in payload
+        ):
+            raise BadArgument(
+                f"A memory manager takes {{'messages': [...]}}, not {type(payload).__name__}."
+            )
+
+    def _is_in_loop_of_store(self) -> bool:
+        try:
+            return getattr(self._store, "_loop", None) is asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"The executor {self.name!r} was shut down; make a new one.")
@@ -405,7 +480,7 @@ class ReflectionExecutor:
             row = self._runtime.journal.run(self._reflections.find(id, self.name))
             if row.state == State.RUNNING:
                 return False
-            self.cancel(id)
+            self._cancel(id)
         except (WrongState, NotFound):
             return False
         return True

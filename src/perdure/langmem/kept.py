@@ -179,7 +179,9 @@ class Persisted:
         deletes it."""
         config = config if config is not None else current_config() or {}
         if not after_seconds >= 0:
-            raise BadArgument(f"after_seconds={after_seconds!r}: use seconds from now on.")
+            raise BadArgument(
+                f"after_seconds={after_seconds!r}: pass a number of seconds, 0 or more."
+            )
         request = Request.of(payload, config, self._template, thread_id)
         now = time.time()
         one = self._claims.of(Kept(uuid.uuid4().hex, request, now + after_seconds, now))
@@ -310,6 +312,7 @@ class Persisted:
             one = self._mine(id)
             if one is not None:
                 self._records.put(replace(one, owner="", error=describe(error)))
+        log.warning("Reflection %s of %r failed: %r", id, self.name, error)
 
     # -- the queue
 

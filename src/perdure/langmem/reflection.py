@@ -147,6 +147,10 @@ def name_of(reflector: Any, template: NamespaceTemplate) -> str:
         own = getattr(reflector, "name", None) or getattr(reflector, "__name__", None)
     what = own if isinstance(own, str) and own != "LangGraph" else type(reflector).__name__
     where = "/".join(template.template)
+    # Two managers of one namespace, one for each kind of memory, are LangMem's usual pair.
+    kinds = [getattr(one, "__name__", "") for one in getattr(reflector, "schemas", None) or ()]
+    if kinds not in ([], ["Memory"]):
+        where = f"{', '.join(kinds)} in {where}"
     return f"{what}({where})" if where else what
 
 
@@ -239,7 +243,7 @@ def build(means: Means) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
         return {
             "writes": writes,
             "made_at": time.time(),
-            "result": _storable(result, means.box(), state["id"]),
+            "result": _storable(result, means.box(), config["configurable"]["run_id"]),
         }
 
     def keep(state: Reflecting, config: RunnableConfig) -> Reflecting | Command[Literal["reflect"]]:
@@ -308,6 +312,7 @@ def _storable(result: Any, box: Box, reflection_id: str) -> Any:
     try:
         box.codec.encode(result, "the result")
     except Error as error:
-        log.warning("What reflection %s returned is not kept: %s", reflection_id, error)
+        told = "What reflection %s returned is not kept, its memories are: %s"
+        log.warning(told, reflection_id, error)
         return None
     return result
