@@ -20,6 +20,7 @@ from langgraph.graph import START, StateGraph
 import perdure
 from perdure import runs
 from perdure.errors import BadArgument, NotFound, WaitClosed, WrongState
+from perdure.journal import probe
 from perdure.runtime import Runtime
 from perdure.testing import Clock
 from perdure.types import ENDED, Retry, Run, State
@@ -1075,3 +1076,28 @@ async def test_prune_stops_at_its_limit_and_begins_with_the_oldest(sqlite_url: s
         clock.advance(HOUR)
         assert await rt.prune(older_than=HOUR, limit=3) == 3
         assert {run.id for run in await rt.runs()} == {run.id for run in old[3:]}
+
+
+async def test_a_run_that_is_claimed_while_its_worker_is_told_to_stop_is_given_back(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claiming, go_on = threading.Event(), threading.Event()
+
+    def hook(point: str) -> None:
+        if point.startswith("claim."):
+            claiming.set()
+            go_on.wait(10)
+
+    async with opened(url) as rt:
+        calls = Calls()
+        rt.register(chain(calls.node("one")), name="g")
+        run = await rt.start("g", said("a"))
+        monkeypatch.setattr(probe, "hook", hook)
+        working = asyncio.create_task(rt.work(signals=False, grace=timedelta(0)))
+        assert await asyncio.to_thread(claiming.wait, 10)
+        working.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        assert (await rt.get(run.id)).state in (State.PENDING, State.DONE)

@@ -425,13 +425,13 @@ def test_the_lease_decides_about_an_owner_on_another_host(store: BaseStore) -> N
 
 @pytest.mark.usefixtures("alone")
 def test_a_record_with_a_draft_is_finished_without_asking_the_model(store: BaseStore) -> None:
-    place = ["memories", "u"]
+    place = ("memories", "u")
     writes = [
-        {"namespace": place, "key": str(n), "value": {"content": {"content": f"fact-{n}"}}}
+        PutOp(place, str(n), {"content": {"content": f"fact-{n}"}})._asdict() | {"before": None}
         for n in range(3)
     ]
-    store.put(("memories", "u"), "0", writes[0]["value"])  # type: ignore[arg-type]
-    left(store, {"n": 1}, begun=True, attempts=1, writes=writes, made_at=time.time())
+    store.put(place, "0", writes[0]["value"])
+    left(store, {"n": 1}, begun=True, attempts=1, writes=writes)
     with noting(store) as (executor, seen):
         assert len(executor.resume()) == 1
         eventually(lambda: not executor.pending(), "the rest of it")
@@ -747,8 +747,9 @@ def test_to_take_the_same_record_over_twice_gives_one_reflection(
 def test_a_draft_that_is_taken_over_is_written_without_asking_the_model(
     url: str, store: BaseStore
 ) -> None:
-    writes = [{"namespace": ["memories", "u"], "key": "k", "value": {"content": {"content": "x"}}}]
-    left(store, {"n": 1}, begun=True, attempts=1, writes=writes, made_at=time.time())
+    op = PutOp(("memories", "u"), "k", {"content": {"content": "x"}})
+    writes = [op._asdict() | {"before": None}]
+    left(store, {"n": 1}, begun=True, attempts=1, writes=writes)
     reflector = Noting()
     with journalled(url, store, reflector) as executor:
         resume_pending_reflections(executor, store)

@@ -496,7 +496,9 @@ def delete(thread_id: str, run_id: str) -> Op[None]:
     """Delete an ended run, all that belongs to it, and the state of a thread without runs."""
     params = {"thread_id": thread_id, "id": run_id}
     names = ["lock_thread", "delete_run"]
-    names += [f"delete_run_{what}" for what in ("events", "reads", "effects", "signals", "waits")]
+    names += [
+        f"delete_run_{what}" for what in ("events", "reads", "effects", "signals", "waits", "turn")
+    ]
     names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
     statements = [Statement(name, params) for name in names]
     return Op("delete_run", statements, lambda rows: None, write=True)

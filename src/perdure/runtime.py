@@ -249,6 +249,12 @@ class Runtime:
         self._graphs[bound.key] = self._newest[bound.name] = bound
         return BoundGraph(bound, lambda: self._driver, lambda: self._keeper, self._accept_inline)
 
+    def _unregister(self, name: str) -> None:
+        """Drive a graph no longer."""
+        self._newest.pop(name, None)
+        for key in [key for key, graph in self._graphs.items() if graph.name == name]:
+            del self._graphs[key]
+
     @property
     def graphs(self) -> list[str]:
         """The names of the graphs that are registered."""

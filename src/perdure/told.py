@@ -29,7 +29,7 @@ def describe(error: BaseException) -> dict[str, str]:
 
 
 def _printable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
 def open_setup(box: Box, row: RunRow) -> dict[str, Any]:

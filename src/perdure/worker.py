@@ -224,7 +224,15 @@ class Worker:
             count,
             suspect=suspect,
         )
-        claimed = await self._driver.journal.ado(op)
+        claiming = asyncio.create_task(self._driver.journal.ado(op))
+        try:
+            await asyncio.shield(claiming)
+        finally:  # whoever is told to stop meanwhile still has what he claimed, and gives it back
+            claimed = await claiming
+            self._drive_these(claimed, suspect)
+        return len(claimed)
+
+    def _drive_these(self, claimed: list[RunRow], suspect: bool) -> None:
         self._counts["claimed"] += len(claimed)
         for row in claimed:
             task = asyncio.create_task(self._drive(row))
@@ -232,7 +240,6 @@ class Worker:
             task.add_done_callback(self._finished)
             if suspect:
                 self._alone = _Alone(task, self._holds)
-        return len(claimed)
 
     async def _make_room(self, now: int) -> bool:
         """Whether to take nothing, because a suspect found no free worker for too long."""

@@ -62,8 +62,8 @@ def _show(one: Pending, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(asdict(one), default=str))
         return
-    where = "/".join(one.namespace) or "no namespace"
-    thread = "" if one.thread_id is None else f", thread {one.thread_id}"
+    where = "/".join(map(_printable, one.namespace)) or "no namespace"
+    thread = "" if one.thread_id is None else f", thread {_printable(one.thread_id)}"
     print(f"{one.state:8} {one.id}  {one.executor}: {where}{thread}")
     since = one.submitted_at.isoformat(" ", "seconds")
     due = "" if one.due_at is None else f", due {one.due_at.isoformat(' ', 'seconds')}"
@@ -74,3 +74,8 @@ def _show(one: Pending, arguments: argparse.Namespace) -> None:
         print(f"         perdure reflections {arguments.place or '$PERDURE_URL'} --retry {one.id}")
     elif one.error is not None:
         print(f"         {one.error}")
+
+
+def _printable(text: str) -> str:
+    """A user's text, which must not look like ours."""
+    return text if text.isprintable() else repr(text)

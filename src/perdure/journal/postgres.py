@@ -36,7 +36,8 @@ FRAGMENTS = {
     "lock": "FOR UPDATE",
     "skip": "FOR UPDATE SKIP LOCKED",
     "identity": (
-        "SELECT current_database(), CAST(pg_postmaster_start_time() AS TEXT) || "
+        "SELECT current_database(), CAST(extract(epoch FROM pg_postmaster_start_time()) AS TEXT)"
+        " || "
         "CAST(current_schemas(false) AS TEXT)"
     ),
     "names": "SELECT jsonb_array_elements_text(CAST(:names AS JSONB))",

@@ -940,6 +940,10 @@ DELETE FROM perdure_signals WHERE thread_id = :thread_id AND wait_id IN (
 DELETE FROM perdure_waits WHERE thread_id = :thread_id AND run_id = :id AND NOT EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
 
+-- name: delete_run_turn
+DELETE FROM perdure_turns WHERE run_id = :id
+  AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+
 -- name: delete_idle_checkpoints
 -- This and the next: the state of a thread of which no run is left.
 DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND NOT EXISTS (

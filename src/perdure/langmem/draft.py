@@ -32,7 +32,8 @@ from langgraph.store.memory import InMemoryStore
 
 Place = tuple[tuple[str, ...], str]
 Write = dict[str, Any]
-"""One change of a store as plain data: namespace, key, value (None deletes), index, ttl."""
+"""One change of a store as plain data: namespace, key, value (None deletes), index, ttl; and what
+was there before, None if nothing."""
 
 _NAMESPACE = uuid.UUID("5f0f7c1e-64e5-5d6c-9f0e-6d656d6f7279")
 
@@ -40,13 +41,16 @@ _NAMESPACE = uuid.UUID("5f0f7c1e-64e5-5d6c-9f0e-6d656d6f7279")
 class Draft:
     """The writes of one reflection.
 
-    A new memory has a random key from LangMem. Here it gets one made of the reflection's id and of
-    what it says, so that a reflection that is run twice by whatever accident writes it once.
+    A new memory has a random key from LangMem. With `renames` it gets one made of the reflection's
+    id and of what it says, so that a reflection that is run twice by whatever accident writes it
+    once.
     """
 
-    def __init__(self, store: BaseStore, reflection_id: str) -> None:
-        self._store, self._id = store, reflection_id
+    def __init__(self, store: BaseStore, reflection_id: str, *, renames: bool = False) -> None:
+        self._store, self._id, self._renames = store, reflection_id, renames
+        self.is_over = False
         self._writes: dict[Place, PutOp] = {}
+        self._before: dict[Place, Any] = {}
         self._fresh = InMemoryStore()
         self._keys: dict[Place, str] = {}
         self._writing = threading.Lock()
@@ -54,7 +58,10 @@ class Draft:
     @property
     def writes(self) -> list[Write]:
         ordered = sorted(self._writes.items(), key=lambda item: item[0])
-        return [op._asdict() | {"namespace": list(op.namespace)} for _, op in ordered]
+        return [
+            op._asdict() | {"namespace": list(op.namespace), "before": self._before[place]}
+            for place, op in ordered
+        ]
 
     def key(self, namespace: Iterable[str], key: str) -> str:
         """What became of the key a reflector wrote to."""
@@ -94,15 +101,17 @@ class Draft:
 
     def _put(self, op: PutOp) -> None:
         place = (op.namespace, self.key(op.namespace, op.key))
-        if op.value is not None and place not in self._writes and _is_random(op.key):
-            place = (op.namespace, self._stable(op))
+        if place not in self._writes:
+            [found] = do(self._store, [GetOp(op.namespace, op.key)])
+            before = found.value if isinstance(found, Item) else None
+            if op.value is not None and before is None and self._renames and _is_random(op.key):
+                place = (op.namespace, self._stable(op))
+            self._before[place] = before
         op = op._replace(key=place[1])
         self._writes[place] = op
         self._fresh.batch([op._replace(ttl=None, index=False)])
 
     def _stable(self, op: PutOp) -> str:
-        if self._store.get(op.namespace, op.key) is not None:
-            return op.key
         said = [self._id, *op.namespace, json.dumps(op.value, sort_keys=True, default=str)]
         while (
             op.namespace,
@@ -129,14 +138,21 @@ def drafting(draft: Draft) -> Iterator[None]:
     try:
         yield
     finally:
+        draft.is_over = True
         _DRAFT.reset(token)
 
 
-class Door(BaseStore):
-    """The store of an executor, as its reflector sees it."""
+def is_drafting() -> bool:
+    """Whether this is called by a reflector."""
+    return _DRAFT.get() is not None
 
-    def __init__(self, store: BaseStore) -> None:
-        self.store = store
+
+class Door(BaseStore):
+    """The store of an executor, as its reflector sees it: with its draft, from whatever thread; and
+    if it is kept for longer, with the draft of whoever uses it then."""
+
+    def __init__(self, store: BaseStore, draft: Draft | None = None) -> None:
+        self.store, self._draft = store, draft
 
     @property
     def supports_ttl(self) -> bool:  # type: ignore[override]
@@ -147,8 +163,14 @@ class Door(BaseStore):
         return self.store.ttl_config
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        draft = _DRAFT.get()
-        return do(self.store, ops) if draft is None else draft.batch(ops)
+        draft = self._draft
+        if draft is None or draft.is_over:
+            draft = _DRAFT.get()
+        if draft is None:
+            return do(self.store, ops)
+        if draft.is_over:
+            raise RuntimeError("The reflection that writes this is over: await what it starts.")
+        return draft.batch(ops)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         # A store with coroutines belongs to the loop it was made in; its plain methods go there.

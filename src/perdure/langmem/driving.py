@@ -87,6 +87,9 @@ class Driving:
         self._thread = threading.Thread(target=self._run, name="perdure-reflections", daemon=True)
         self._thread.start()
 
+    def is_alive(self) -> bool:
+        return self.pid == os.getpid() and self._thread.is_alive()
+
     def watch(self, reflection: Reflection, after: float) -> None:
         """Tell whoever waits for a reflection, which is not due before `after` seconds."""
         with self._watching:
@@ -122,7 +125,7 @@ class Driving:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._live())
-        except Exception:
+        except BaseException:
             log.exception("Driving the reflections of %r ended.", self._graph)
         finally:
             self._loop.close()

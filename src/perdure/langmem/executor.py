@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import hashlib
 import json
 import logging
-import os
 import threading
 import weakref
 from datetime import datetime, timedelta
@@ -34,7 +34,7 @@ from perdure.effects.call import effect
 from perdure.effects.inside import key as effect_key
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
 from perdure.journal import Plan
-from perdure.langmem.draft import Door, Write
+from perdure.langmem.draft import Door, Write, is_drafting
 from perdure.langmem.driving import Driving, Reflection
 from perdure.langmem.memories import Memories
 from perdure.langmem.reflection import LONGEST as LONGEST_PAUSE
@@ -223,6 +223,8 @@ class ReflectionExecutor:
             self._closed = True
         _OPEN.pop(self._title, None)
         driving = self._mine()
+        if is_drafting():  # it cannot wait for itself
+            wait = False
         if wait and driving is not None and self._is_in_loop_of_store():
             wait = False
             log.warning(
@@ -236,8 +238,9 @@ class ReflectionExecutor:
                     one.cancel()
             if wait:
                 with contextlib.suppress(Unavailable, Closed):
-                    self._runtime.journal.run(self._all_due())
+                    self._runtime.journal.run(self._all_due(driving))
             driving.stop()
+        self._runtime._unregister(self._graph)
         if self._own:
             self._runtime.close()
 
@@ -310,13 +313,12 @@ class ReflectionExecutor:
         key: str,
         due_at: datetime,
         writes: list[Write] | None = None,
-        made_at: float = 0.0,
     ) -> str:
         """Accept what was submitted elsewhere, once: the same key gives the same reflection. One
         of the same conversation that is here already is a later one, and is not replaced."""
         setup = self._setup(request, key)
         if writes is not None:
-            setup["input"] |= {"writes": writes, "made_at": made_at}
+            setup["input"]["writes"] = writes
         place = request.place(self.name, key)
         plan = self._runtime._ledger.accept(
             (self._graph, ""), place, setup, "enqueue", key=key, after=due_at
@@ -348,6 +350,9 @@ class ReflectionExecutor:
     def _promise(self, id: str, place: str, after: float) -> Reflection:
         reflection = Reflection(id, self.name, self._withdraw)
         with self._opening:
+            if self._closed:
+                reflection.leave()
+                return reflection
             driving = self._start()
             if place:
                 before = self._latest.get(place)
@@ -376,17 +381,16 @@ class ReflectionExecutor:
     def _template(self) -> NamespaceTemplate:
         if self._is_given or not isinstance(self._reflector, str):
             return self._given
-        return template_of(self._known(), None)
+        return template_of(self._find_reflector(), None)
 
     def _find_door(self) -> Door:
         self._needed()
         return self._door
 
-    async def _turn(self, namespace: Namespace, run_id: str) -> bool:
+    def _turn(self, namespace: Namespace, run_id: str) -> bool:
         if not namespace:
             return True
-        plan = runs.take_turn(self._scope(namespace), run_id)
-        return await self._runtime.journal.arun(plan)
+        return self._runtime.journal.run(runs.take_turn(self._scope(namespace), run_id))
 
     def _has_turn(self, namespace: Namespace, run_id: str) -> bool:
         self._stop_if_cancelled(run_id)
@@ -402,12 +406,13 @@ class ReflectionExecutor:
             raise WrongState(run_id, row.state, "be kept", "it was cancelled.")
 
     def _scope(self, namespace: Namespace) -> str:
-        return json.dumps([self._graph, *namespace])
+        told = json.dumps([self._graph, *namespace])
+        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
-    def _keep(self, writes: list[Write], made_at: float, is_current: bool) -> bool:
+    def _keep(self, writes: list[Write], is_current: bool) -> bool:
         if self._memories is None:
             self._memories = Memories(self._needed(), self._runtime.journal)
-        return self._memories.keep(writes, made_at, is_current)
+        return self._memories.keep(writes, is_current)
 
     @property
     def _box(self) -> Any:
@@ -447,9 +452,9 @@ class ReflectionExecutor:
         return found
 
     def _mine(self) -> Driving | None:
-        """The thread of this process; a fork has none."""
+        """The thread of this process, if it lives; a fork has none."""
         found = self._driving
-        return found if found is not None and found.pid == os.getpid() else None
+        return found if found is not None and found.is_alive() else None
 
     def _check_payload(self, payload: Any) -> None:
         """What every attempt would stumble over."""
@@ -485,11 +490,13 @@ class ReflectionExecutor:
             return False
         return True
 
-    def _all_due(self) -> Plan[None]:
+    def _all_due(self, driving: Driving) -> Plan[None]:
         """Wait until nothing is left that was due when this began."""
         clock, worker = self._runtime._driver.clock, self._runtime._keeper.worker
         begun, longest = clock.now(), round(LONGEST_PAUSE.total_seconds() * 2000)
-        while (yield runs.is_due(self._graph, worker, begun, now := clock.now(), now + longest)):
+        while driving.is_alive() and (
+            yield runs.is_due(self._graph, worker, begun, now := clock.now(), now + longest)
+        ):
             yield 0.02
 
 

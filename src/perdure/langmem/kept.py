@@ -20,7 +20,6 @@ Crash points and what each leaves behind:
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import functools
@@ -294,15 +293,14 @@ class Persisted:
     def _work_on(self, one: Kept) -> Any:
         result: Any = None
         if one.writes is None:
-            reflecting = reflect_on(self._reflector, self._door, one.request, one.id)
-            result, writes = asyncio.run(reflecting)
+            result, writes = reflect_on(self._reflector, self._door.store, one.request, one.id)
             with self._changing:
                 if self._mine(one.id) is None:
                     log.warning("Reflection %s is not ours any more: nothing is written.", one.id)
                     return None
-                one = self._claims.of(replace(one, writes=writes, made_at=time.time()))
+                one = self._claims.of(replace(one, writes=writes))
                 self._records.put(one)
-        redo(self._door.store, one.writes or [], one.made_at)
+        redo(self._door.store, one.writes or [])
         self._records.delete(one)
         return result
 
@@ -446,20 +444,19 @@ def _take_over(executor: ReflectionExecutor, store: BaseStore) -> None:
     if not free:
         return
     presence.show()
-    taken = claims.take(free)
+    taken = sorted(claims.take(free), key=lambda one: (one.submitted_at, one.id))
     try:
         while taken:
-            one = taken[-1]
+            one = taken[0]
             if not records.is_superseded(one):
                 executor.adopt(
                     one.request,
                     key=one.id,
                     due_at=moment(round(one.due_at * 1000)),
                     writes=one.writes,
-                    made_at=one.made_at,
                 )
             records.delete(one)
-            taken.pop()
+            taken.pop(0)
     finally:
         records.put(*(replace(one, owner="") for one in taken))
         presence.hide()

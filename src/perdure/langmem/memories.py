@@ -5,10 +5,12 @@ Crash points of the node that does it, and what each leaves behind:
     before it                  the writes are in the checkpoint before it, which is the redo record
     store in the journal's     one transaction with the outcome of the effect: all or nothing
       database
-    store elsewhere, intent    the store has all, some or none of them: each is looked at again,
-                               and written if it is missing and nobody changed it since; or left
-                               to another reflection, if one wrote in this namespace since
+    store elsewhere, intent    the store has all, some or none of them: each is looked at again
     outcome recorded           done; nothing is written again
+
+Whenever it is tried, a memory is written only where the store has what the draft was made of: what
+somebody changed meanwhile stays as they made it. And not at all if another reflection had its turn
+in this namespace since: then it is made anew.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, ParamSpec
 
-from langgraph.store.base import BaseStore, PutOp
+from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
 from perdure.effects.call import Made
 from perdure.effects.inside import transaction
@@ -45,16 +47,16 @@ class Memories:
         self.store, self._journal = store, journal
         self._together: bool | None = None
 
-    def keep(self, writes: list[Write], made_at: float, is_current: bool) -> bool:
-        """Inside of a node: write what is not written yet. False if no more is written, as others
+    def keep(self, writes: list[Write], is_current: bool) -> bool:
+        """Inside of a node: write what is not written yet. False if nothing is written, as others
         wrote since this was made."""
         if not writes:
             return True
         check_loop(self.store)
         keeping = Keeping(self.store, is_current)
         if self.together:
-            return keeping.in_transaction(queries(self.store, writes))
-        return keeping.apart(writes, made_at)
+            return keeping.in_transaction(queries(self.store, missing(self.store, writes)))
+        return keeping.apart(writes)
 
     @property
     def together(self) -> bool:
@@ -96,41 +98,46 @@ class Keeping:
         return self._is_current
 
     @_kept()
-    def apart(self, writes: list[Write], made_at: float) -> bool:
+    def apart(self, writes: list[Write]) -> bool:
         if self._is_current:
-            redo(self._store, writes, made_at)
+            redo(self._store, writes)
         return self._is_current
 
 
-def to_op(write: Write) -> PutOp:
-    return PutOp(**{**write, "namespace": tuple(write["namespace"])})
+def redo(store: BaseStore, writes: list[Write]) -> None:
+    """Write what is missing."""
+    if ops := missing(store, writes):
+        do(store, ops)
 
 
-def redo(store: BaseStore, writes: list[Write], made_at: float) -> None:
-    """Write what is missing, but nothing that was changed after the writes were made."""
-    missing = []
-    for op in map(to_op, writes):
-        found = store.get(op.namespace, op.key)
-        if (None if found is None else found.value) == op.value:
-            continue
-        if found is not None and _aware(found.updated_at).timestamp() > made_at:
-            continue
-        missing.append(op)
-    if missing:
-        do(store, missing)
+def missing(store: BaseStore, writes: list[Write]) -> list[PutOp]:
+    """What is to be written: not what is there already, and nothing that was changed by others."""
+    places = [GetOp(tuple(write["namespace"]), write["key"]) for write in writes]
+    ops = []
+    for write, found in zip(writes, do(store, places), strict=True):
+        value = found.value if isinstance(found, Item) else None
+        if not _is_same(value, write["value"]) and _is_same(value, write["before"]):
+            told = {name: write[name] for name in PutOp._fields}
+            ops.append(PutOp(**{**told, "namespace": tuple(write["namespace"])}))
+    return ops
 
 
-def _aware(at: datetime) -> datetime:
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+def _is_same(one: Any, other: Any) -> bool:
+    """As a store would say, which keeps JSON."""
+    return one == other or json.dumps(one, sort_keys=True, default=str) == json.dumps(
+        other, sort_keys=True, default=str
+    )
 
 
 # -- the stores that come with LangGraph
 
 
-def queries(store: Any, writes: list[Write]) -> list[Query]:
+def queries(store: Any, ops: list[PutOp]) -> list[Query]:
     """The statements with which a store of LangGraph would write this; vectors are made here,
     where no transaction waits for them."""
-    made, embed = store._prepare_batch_PUT_queries(list(enumerate(map(to_op, writes))))
+    if not ops:
+        return []
+    made, embed = store._prepare_batch_PUT_queries(list(enumerate(ops)))
     found: list[Query] = list(made)
     if embed:
         sql, texts = embed

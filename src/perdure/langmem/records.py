@@ -56,7 +56,6 @@ class Kept:
     begun: bool = False
     attempts: int = 0
     writes: list[Write] | None = None
-    made_at: float = 0.0
     error: dict[str, str] | None = None
     """What it raised the last time."""
 

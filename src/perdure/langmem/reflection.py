@@ -11,21 +11,23 @@ nothing written, and one that was cut off after it asks no model again.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 import hashlib
 import importlib
 import json
 import logging
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp
 from langgraph.graph import START, StateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import Runtime as Context
@@ -48,6 +50,10 @@ RUNTIME = "__pregel_runtime"
 """Where LangGraph keeps, in `configurable`, what a node may ask for; its store among it."""
 FIRST, LONGEST = timedelta(seconds=0.2), timedelta(seconds=5)
 """How long a reflection waits for another one in its namespace before it looks again."""
+NO_WAITING = (
+    "A reflection is one step and cannot wait for somebody: make it a graph of the runtime, and "
+    "start that."
+)
 ITS_OWN = ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "run_id")
 
 
@@ -105,7 +111,9 @@ UNSAID: Any = _Unsaid()
 def _is_kept(key: Any, value: Any) -> bool:
     """What of a config is stored: what its user put there, if it is no secret; not what LangGraph
     works with."""
-    scalar = value is None or isinstance(value, (str, int, float, bool))
+    scalar = type(value) in (str, float, bool, type(None)) or (
+        type(value) is int and abs(value) < 2**63
+    )
     ours = isinstance(key, str) and not key.startswith("__") and key not in ITS_OWN
     return ours and scalar and not is_secret(key)
 
@@ -128,6 +136,8 @@ def resolved(template: NamespaceTemplate, config: RunnableConfig | None) -> Name
             f"config={{'configurable': {{{missing[0]!r}: ...}}}}."
         )
     found: Namespace = template({"configurable": {k: str(v) for k, v in given.items()}})
+    for label in found:
+        check_text("namespace", label)
     if bad := [label for label in found if not label or "." in label]:
         raise BadArgument(
             f"The namespace {found!r} cannot be used: a store takes no label that is empty or has "
@@ -182,19 +192,44 @@ def find(name: str) -> Runnable[Any, Any]:
         raise UnknownReflector(name, str(error)) from error
 
 
-def bound(reflector: Runnable[Any, Any], door: Door, namespace: Namespace) -> Runnable[Any, Any]:
+def bound(reflector: Any, door: Door, namespace: Namespace) -> Any:
     """A reflector that writes through a door; what was given is not changed."""
     if isinstance(reflector, MemoryStoreManager):
-        manager: Any = copy.copy(reflector)
+        manager = copy.copy(reflector)
         manager._store = door
         if namespace:
-            manager.namespace = NamespaceTemplate(namespace)
-        found: Runnable[Any, Any] = manager
-        return found
+            manager.namespace = NamespaceTemplate(())
+            manager.namespace.template = namespace  # as it is: its variables are filled in
+        return manager
     if isinstance(reflector, Pregel):
         # As one step: what its nodes write must not be lost when only the later ones run again.
-        return reflector.copy({"store": door, "checkpointer": False})
+        never: dict[str, Any] = {"interrupt_before_nodes": [], "interrupt_after_nodes": []}
+        return reflector.copy({"store": door, "checkpointer": False, **never})
+    if isinstance(reflector, RunnableBindingBase):
+        return reflector.model_copy(update={"bound": bound(reflector.bound, door, namespace)})
+    if isinstance(reflector, RunnableSequence):
+        first, *middle, last = (bound(step, door, namespace) for step in reflector.steps)
+        return reflector.model_copy(update={"first": first, "middle": middle, "last": last})
     return reflector
+
+
+def _parts(reflector: Any) -> Iterator[Any]:
+    """A reflector, and those it is made of."""
+    yield reflector
+    for part in (getattr(reflector, "bound", None), *(getattr(reflector, "steps", None) or ())):
+        if part is not None:
+            yield from _parts(part)
+    if isinstance(reflector, Pregel):
+        for node in reflector.nodes.values():
+            yield from _parts(node.bound)
+
+
+def _needs_loop(reflector: Any) -> bool:
+    """Whether a part of it can only be awaited."""
+    return any(
+        getattr(part, "afunc", None) is not None and getattr(part, "func", None) is None
+        for part in _parts(reflector)
+    )
 
 
 # -- the graph
@@ -204,7 +239,6 @@ class Reflecting(TypedDict, total=False):
     request: dict[str, Any]
     id: str
     writes: list[Write] | None
-    made_at: float
     result: Any
 
 
@@ -218,8 +252,8 @@ class Means:
 
     reflector: Callable[[], Runnable[Any, Any]]
     door: Callable[[], Door]
-    keep: Callable[[list[Write], float, bool], bool]
-    turn: Callable[[Namespace, str], Awaitable[bool]]
+    keep: Callable[[list[Write], bool], bool]
+    turn: Callable[[Namespace, str], bool]
     has_turn: Callable[[Namespace, str], bool]
     box: Callable[[], Box]
 
@@ -227,22 +261,21 @@ class Means:
 def build(means: Means) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
     """The graph of a reflection."""
 
-    async def reflect(state: Reflecting, config: RunnableConfig) -> Reflecting:
+    def reflect(state: Reflecting, config: RunnableConfig) -> Reflecting:
         request = Request(**state["request"])
         pause = FIRST
         # What two conversations of one user teach at once, each without knowing of the other, would
         # be learned twice.
-        while not await means.turn(tuple(request.namespace), config["configurable"]["run_id"]):
+        while not means.turn(tuple(request.namespace), config["configurable"]["run_id"]):
             sleep(pause)
             pause = min(2 * pause, LONGEST)
         if state["writes"] is not None:
             return {}  # it was done before, where only a store keeps records
-        result, writes = await reflect_on(
-            means.reflector(), means.door(), request, state["id"], config
+        result, writes = reflect_on(
+            means.reflector(), means.door().store, request, state["id"], config
         )
         return {
             "writes": writes,
-            "made_at": time.time(),
             "result": _storable(result, means.box(), config["configurable"]["run_id"]),
         }
 
@@ -251,7 +284,7 @@ def build(means: Means) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
         # this one did not know.
         namespace = tuple(state["request"]["namespace"])
         is_current = means.has_turn(namespace, config["configurable"]["run_id"])
-        if means.keep(state["writes"] or [], state["made_at"], is_current):
+        if means.keep(state["writes"] or [], is_current):
             return {}
         return Command(update={"writes": None}, goto="reflect")
 
@@ -263,24 +296,37 @@ def build(means: Means) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
     return builder
 
 
-async def reflect_on(
+def reflect_on(
     reflector: Runnable[Any, Any],
-    door: Door,
+    store: BaseStore,
     request: Request,
     reflection_id: str,
     config: RunnableConfig | None = None,
 ) -> tuple[Any, list[Write]]:
-    """Call a reflector. Gives what it returned and what it wrote; the store is as before."""
-    draft = Draft(door.store, reflection_id)
+    """Call a reflector, in a thread. Gives what it returned and what it wrote; the store is as
+    before.
+
+    Plainly, as LangMem does: the connections of a model that is awaited belong to the event loop of
+    the application. What can only be awaited has a loop of its own.
+    """
+    renames = any(isinstance(part, MemoryStoreManager) for part in _parts(reflector))
+    draft = Draft(store, reflection_id, renames=renames)
+    door = Door(store, draft)
     mine = _config(request, door, config or {})
+    made = bound(reflector, door, tuple(request.namespace))
     token = var_child_runnable_config.set(mine)
     try:
         with drafting(draft):
-            result = await bound(reflector, door, tuple(request.namespace)).ainvoke(
-                request.payload, mine
-            )
+            if _needs_loop(made):
+                result = asyncio.run(made.ainvoke(request.payload, mine))
+            else:
+                result = made.invoke(request.payload, mine)
+    except GraphBubbleUp as error:
+        raise RuntimeError(NO_WAITING) from error
     finally:
         var_child_runnable_config.reset(token)
+    if isinstance(result, dict) and "__interrupt__" in result:
+        raise RuntimeError(NO_WAITING)
     return _with_keys(result, draft), draft.writes
 
 

@@ -4,6 +4,7 @@ CREATE TABLE perdure_turns (
   scope {text} NOT NULL PRIMARY KEY,
   run_id {text} NOT NULL
 );
+CREATE INDEX perdure_turns_run ON perdure_turns (run_id);
 
 -- The runs of a thread that are not over: however many were before them, they are found at once.
 CREATE INDEX perdure_runs_open ON perdure_runs (thread_id, n)
