@@ -49,6 +49,7 @@ LAYERS = [
     {"runtime"},
     {"langmem.draft"},
     {"langmem.memories", "langmem.reflection"},
+    {"langmem.means"},
     {"langmem.driving"},
     {"langmem.executor"},
     {"langmem.records"},

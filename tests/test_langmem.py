@@ -1135,8 +1135,8 @@ def test_what_a_reflection_stored_is_found_by_meaning(
         ReflectionExecutor(manager(), store=store, journal=sqlite_url) as executor,
     ):
         executor.submit(talk("fact-tea", "fact-rain", "fact-x"), who("ann")).result(SOON)
-        assert executor._memories is not None
-        assert executor._memories.together == (place == "same")
+        assert executor._means.memories is not None
+        assert executor._means.memories.together == (place == "same")
         for query, fact in (("tea", "fact-tea"), ("snow", "fact-rain")):
             [found] = executor.search(query, namespace=("memories", "ann"), limit=1)
             assert found["value"]["content"]["content"] == fact
@@ -1204,8 +1204,8 @@ def test_a_store_in_another_database_is_not_taken_for_the_journals(
                 ReflectionExecutor(manager(), store=store, journal=journal) as executor,
             ):
                 executor.submit(talk(f"fact-{together}"), who("ann")).result(SOON)
-                assert executor._memories is not None
-                assert executor._memories.together is together, (journal, place)
+                assert executor._means.memories is not None
+                assert executor._means.memories.together is together, (journal, place)
                 assert f"fact-{together}" in remembered(store, "ann")
     finally:
         postgres_server.drop(other)
@@ -1262,8 +1262,8 @@ def test_a_store_with_coroutines_may_live_in_the_loop_of_another_thread(
     ):
         executor.submit(talk("fact-tea"), who("ann", "t")).result(SOON)
         executor.submit(talk("fact-rain", "fact-tea"), who("ann", "u")).result(SOON)
-        assert executor._memories is not None
-        assert executor._memories.together == (place == "same")
+        assert executor._means.memories is not None
+        assert executor._means.memories.together == (place == "same")
         assert remembered(store, "ann") == ["fact-rain", "fact-tea"]
         found = asyncio.run(executor.asearch(namespace=("memories", "ann")))
         assert len(found) == 2
@@ -1764,7 +1764,7 @@ async def test_any_worker_of_the_runtime_drives_reflections(url: str) -> None:
         later = await asyncio.to_thread(executor.submit, note("a"), after_seconds=600)
         await asyncio.to_thread(executor.shutdown)
         bound = ReflectionExecutor(keeper(), journal=working, name="r")
-        bound._store, bound._door = store, type(executor._door)(store)
+        bound._means.store = store
         assert bound._mine() is None
         working.clock.advance(HOUR)
         counts = await working.tick()

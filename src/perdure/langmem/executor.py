@@ -15,8 +15,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import hashlib
-import json
 import logging
 import threading
 import weakref
@@ -25,8 +23,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from langgraph.store.base import BaseStore, SearchItem
-from langmem.knowledge.extraction import MemoryStoreManager
-from langmem.utils import NamespaceTemplate
 
 from perdure import runs
 from perdure.arguments import check_limit
@@ -36,25 +32,19 @@ from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, Wr
 from perdure.journal import Plan
 from perdure.langmem.draft import Door, Write, is_drafting
 from perdure.langmem.driving import Driving, Reflection
-from perdure.langmem.memories import Memories
+from perdure.langmem.means import Means
 from perdure.langmem.reflection import LONGEST as LONGEST_PAUSE
 from perdure.langmem.reflection import (
     RUNTIME,
     UNSAID,
-    Means,
     Namespace,
     Request,
-    as_runnable,
     build,
     current_config,
-    find,
-    name_of,
     resolved,
-    template_of,
 )
 from perdure.ledger import make_setup
-from perdure.names import check_text
-from perdure.reflections import PREFIX, Pending, Reflections
+from perdure.reflections import Pending, Reflections
 from perdure.runtime import Runtime
 from perdure.types import Retry, State
 from perdure.worker import POLL
@@ -99,36 +89,21 @@ class ReflectionExecutor:
         timeout: timedelta = timedelta(minutes=10),
         concurrency: int = 1,
     ) -> None:
-        self._reflector = reflector if isinstance(reflector, str) else as_runnable(reflector)
-        self._given = template_of(reflector, namespace)
-        self._is_given = namespace is not None
-        self.name = check_text("name", name or name_of(reflector, self._given))
         if concurrency < 1:
             raise BadArgument(f"concurrency={concurrency} must be at least 1.")
         self._concurrency = concurrency
         self._own = not isinstance(journal, Runtime)
         self._runtime = journal if isinstance(journal, Runtime) else Runtime(journal)
-        self._graph = PREFIX + self.name
-        means = Means(
-            self._find_reflector,
-            self._find_door,
-            self._keep,
-            self._turn,
-            self._has_turn,
-            lambda: self._box,
-        )
+        self._means = Means(reflector, namespace, self._runtime, name)
         self._runtime.register(
-            build(means), self._graph, retry=retry or RETRY, timeout=timeout, hold=True
+            build(self._means), self._graph, retry=retry or RETRY, timeout=timeout, hold=True
         )
         self._runtime.saver.setup()
         self._opening = threading.RLock()
         self._closed = False
         self._driving: Driving | None = None
         self._latest: weakref.WeakValueDictionary[str, Reflection] = weakref.WeakValueDictionary()
-        self._store: BaseStore | None = None
-        self._memories: Memories | None = None
-        if store is None and isinstance(known := self._known(), MemoryStoreManager):
-            store = known._store
+        store = store if store is not None else self._means.store_of_reflector()
         if store is not None:
             self.use(store)
         elif waiting := self.pending(limit=1):
@@ -147,6 +122,14 @@ class ReflectionExecutor:
             )
         _OPEN[self._title] = self
         atexit.register(_leave, weakref.ref(self))
+
+    @property
+    def name(self) -> str:
+        return self._means.name
+
+    @property
+    def _graph(self) -> str:
+        return self._means.graph
 
     def __repr__(self) -> str:
         return f"<perdure.langmem.ReflectionExecutor {self.name!r} at {self._runtime.url}>"
@@ -176,9 +159,9 @@ class ReflectionExecutor:
             raise BadArgument(
                 f"after_seconds={after_seconds!r}: pass a number of seconds, 0 or more."
             )
-        self._check_payload(payload)
+        self._means.check_payload(payload)
         self._use_store_of(config)
-        request = Request.of(payload, config, self._template, thread_id)
+        request = Request.of(payload, config, self._means.template, thread_id)
         place = "" if request.thread_id is None else request.place(self.name, "")
         id = self._accept(place, request, float(after_seconds))
         return self._promise(id, place, after_seconds)
@@ -193,7 +176,7 @@ class ReflectionExecutor:
         namespace: str | Namespace | None = None,
     ) -> list[dict[str, Any]]:
         """Memories in the store."""
-        found = self._needed().search(
+        found = self._means.needed_store().search(
             self._where(namespace), query=query, filter=filter, limit=limit, offset=offset
         )
         return _as_dicts(found)
@@ -208,7 +191,7 @@ class ReflectionExecutor:
         namespace: str | Namespace | None = None,
     ) -> list[dict[str, Any]]:
         """Memories in the store."""
-        found = await self._find_door().asearch(
+        found = await Door(self._means.needed_store()).asearch(
             self._where(namespace), query=query, filter=filter, limit=limit, offset=offset
         )
         return _as_dicts(found)
@@ -301,9 +284,8 @@ class ReflectionExecutor:
         """Say where the memories are, if nobody said before; from now on reflections are made."""
         with self._opening:
             self._check_open()
-            if self._store is None:
-                self._store = store
-                self._door = Door(store)
+            if self._means.store is None:
+                self._means.store = store
             self._start()
 
     def adopt(
@@ -364,83 +346,23 @@ class ReflectionExecutor:
             self._runtime._wake()
         return reflection
 
-    # -- what the graph needs
-
-    def _find_reflector(self) -> Any:
-        if not isinstance(self._reflector, str):
-            return self._reflector
-        graph = self._runtime._newest.get(self._reflector)
-        return find(self._reflector) if graph is None else graph.pregel
-
-    def _known(self) -> Any:
-        """The reflector, if it is there; if not, who works on a reflection says why."""
-        with contextlib.suppress(Exception):
-            return self._find_reflector()
-
-    @property
-    def _template(self) -> NamespaceTemplate:
-        if self._is_given or not isinstance(self._reflector, str):
-            return self._given
-        return template_of(self._find_reflector(), None)
-
-    def _find_door(self) -> Door:
-        self._needed()
-        return self._door
-
-    def _turn(self, namespace: Namespace, run_id: str) -> bool:
-        if not namespace:
-            return True
-        return self._runtime.journal.run(runs.take_turn(self._scope(namespace), run_id))
-
-    def _has_turn(self, namespace: Namespace, run_id: str) -> bool:
-        self._stop_if_cancelled(run_id)
-        if not namespace:
-            return True
-        return self._runtime.journal.do(runs.has_turn(self._scope(namespace), run_id))
-
-    def _stop_if_cancelled(self, run_id: str) -> None:
-        """Somebody elsewhere may have cancelled it, and its driver hears of that later."""
-        row = self._runtime.journal.do(runs.find(run_id))
-        if row is not None and row.control == "cancel":
-            self._runtime._keeper.stop(run_id, "cancel")
-            raise WrongState(run_id, row.state, "be kept", "it was cancelled.")
-
-    def _scope(self, namespace: Namespace) -> str:
-        told = json.dumps([self._graph, *namespace])
-        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
-
-    def _keep(self, writes: list[Write], is_current: bool) -> bool:
-        if self._memories is None:
-            self._memories = Memories(self._needed(), self._runtime.journal)
-        return self._memories.keep(writes, is_current)
-
-    @property
-    def _box(self) -> Any:
-        return self._runtime.saver.box
-
-    def _needed(self) -> BaseStore:
-        if self._store is None:
-            raise BadArgument(
-                f"The executor {self.name!r} has no store: pass store=..., submit from a graph "
-                "that was compiled with one, or call resume_pending_reflections(executor, store)."
-            )
-        return self._store
+    # -- the store
 
     def _use_store_of(self, config: Any) -> None:
-        if self._store is None:
+        if self._means.store is None:
             context = (config.get("configurable") or {}).get(RUNTIME)
             store = getattr(context, "store", None)
-            self.use(self._needed() if store is None else store)
+            self.use(self._means.needed_store() if store is None else store)
 
     def _where(self, namespace: str | Namespace | None) -> Namespace:
         if namespace is None:
             config = current_config()
-            if config is None and self._template.vars:
-                example = tuple(self._template.template)
+            if config is None and self._means.template.vars:
+                example = tuple(self._means.template.template)
                 raise BadArgument(
                     f"Outside of a node nobody knows what {example!r} is about: pass namespace=..."
                 )
-            return resolved(self._template, config)
+            return resolved(self._means.template, config)
         return (namespace,) if isinstance(namespace, str) else namespace
 
     # -- driving
@@ -456,18 +378,9 @@ class ReflectionExecutor:
         found = self._driving
         return found if found is not None and found.is_alive() else None
 
-    def _check_payload(self, payload: Any) -> None:
-        """What every attempt would stumble over."""
-        if isinstance(self._reflector, MemoryStoreManager) and not (
-            isinstance(payload, dict) and "messages" in payload
-        ):
-            raise BadArgument(
-                f"A memory manager takes {{'messages': [...]}}, not {type(payload).__name__}."
-            )
-
     def _is_in_loop_of_store(self) -> bool:
         try:
-            return getattr(self._store, "_loop", None) is asyncio.get_running_loop()
+            return getattr(self._means.store, "_loop", None) is asyncio.get_running_loop()
         except RuntimeError:
             return False
 
@@ -477,7 +390,7 @@ class ReflectionExecutor:
 
     @property
     def _reflections(self) -> Reflections:
-        return Reflections(self._box, self._runtime._driver.clock)
+        return Reflections(self._means.box, self._runtime._driver.clock)
 
     def _withdraw(self, id: str) -> bool:
         """Cancel a reflection for who has its future: only if nobody works on it."""

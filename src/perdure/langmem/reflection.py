@@ -18,10 +18,10 @@ import hashlib
 import importlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
@@ -246,19 +246,24 @@ class Reflected(TypedDict, total=False):
     result: Any
 
 
-@dataclass(frozen=True)
-class Means:
-    """What a reflection needs that cannot be stored."""
+class Needs(Protocol):
+    """What a reflection needs that cannot be stored; see `means.py`."""
 
-    reflector: Callable[[], Runnable[Any, Any]]
-    door: Callable[[], Door]
-    keep: Callable[[list[Write], bool], bool]
-    turn: Callable[[Namespace, str], bool]
-    has_turn: Callable[[Namespace, str], bool]
-    box: Callable[[], Box]
+    def reflector(self) -> Any: ...
+
+    def needed_store(self) -> BaseStore: ...
+
+    def keep(self, writes: list[Write], is_current: bool) -> bool: ...
+
+    def take_turn(self, namespace: Namespace, run_id: str) -> bool: ...
+
+    def has_turn(self, namespace: Namespace, run_id: str) -> bool: ...
+
+    @property
+    def box(self) -> Box: ...
 
 
-def build(means: Means) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
+def build(means: Needs) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
     """The graph of a reflection."""
 
     def reflect(state: Reflecting, config: RunnableConfig) -> Reflecting:
@@ -266,17 +271,17 @@ def build(means: Means) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
         pause = FIRST
         # What two conversations of one user teach at once, each without knowing of the other, would
         # be learned twice.
-        while not means.turn(tuple(request.namespace), config["configurable"]["run_id"]):
+        while not means.take_turn(tuple(request.namespace), config["configurable"]["run_id"]):
             sleep(pause)
             pause = min(2 * pause, LONGEST)
         if state["writes"] is not None:
             return {}  # it was done before, where only a store keeps records
         result, writes = reflect_on(
-            means.reflector(), means.door().store, request, state["id"], config
+            means.reflector(), means.needed_store(), request, state["id"], config
         )
         return {
             "writes": writes,
-            "result": _storable(result, means.box(), config["configurable"]["run_id"]),
+            "result": _storable(result, means.box, config["configurable"]["run_id"]),
         }
 
     def keep(state: Reflecting, config: RunnableConfig) -> Reflecting | Command[Literal["reflect"]]:
