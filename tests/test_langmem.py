@@ -29,7 +29,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config, get_store
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime as NodeRuntime
-from langgraph.store.base import BaseStore, PutOp
+from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import AsyncPostgresStore
 from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
@@ -2102,4 +2102,29 @@ def test_a_runtime_can_have_an_executor_of_the_same_name_after_shutdown(
         for fact in ("fact-a", "fact-b"):
             with ReflectionExecutor(manager(), store=store, journal=rt) as executor:
                 executor.submit(talk(fact), who("ann")).result(SOON)
+    assert remembered(store, "ann") == ["fact-a", "fact-b"]
+
+
+class Closing(InMemoryStore):
+    """A store that cannot be reached for a while, from the first question about a memory on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 2
+
+    def batch(self, ops: Any) -> Any:
+        made = list(ops)
+        if self.failures and any(isinstance(op, GetOp) for op in made):
+            self.failures -= 1
+            raise ConnectionError("the store is away")
+        return super().batch(made)
+
+
+@ON_A_FILE
+def test_a_write_of_a_manager_that_failed_in_its_thread_is_not_forgotten(url: str) -> None:
+    at_once = Retry(attempts=5, first=timedelta(0))
+    store = Closing()
+    with ReflectionExecutor(manager(), store=store, journal=url, retry=at_once) as executor:
+        executor.submit(talk("fact-a", "fact-b"), who("ann")).result(SOON)
+    assert store.failures == 0
     assert remembered(store, "ann") == ["fact-a", "fact-b"]

@@ -49,6 +49,8 @@ class Draft:
     def __init__(self, store: BaseStore, reflection_id: str, *, renames: bool = False) -> None:
         self._store, self._id, self._renames = store, reflection_id, renames
         self.is_over = False
+        self.failed: BaseException | None = None
+        """What a write raised: LangMem's managers write in threads, and do not ask."""
         self._writes: dict[Place, PutOp] = {}
         self._before: dict[Place, Any] = {}
         self._fresh = InMemoryStore()
@@ -77,7 +79,11 @@ class Draft:
         if isinstance(op, SearchOp):
             return self._search(op)
         if isinstance(op, PutOp):
-            self._put(op)
+            try:
+                self._put(op)
+            except BaseException as error:
+                self.failed = self.failed or error
+                raise
             return None
         return do(self._store, [op])[0]
 

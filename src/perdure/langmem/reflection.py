@@ -330,6 +330,8 @@ def reflect_on(
         raise RuntimeError(NO_WAITING) from error
     finally:
         var_child_runnable_config.reset(token)
+    if draft.failed is not None:
+        raise draft.failed
     if isinstance(result, dict) and "__interrupt__" in result:
         raise RuntimeError(NO_WAITING)
     return _with_keys(result, draft), draft.writes
