@@ -203,7 +203,7 @@ def check(judge: Judge, mode: Durability, part: int, fresh: Callable[[str], str]
             assert outcomes[-1].end == end
         alike += len(outcomes) == 2 and outcomes[0].steps == outcomes[1].steps
     # LangGraph hands over writes (and in `auto` checkpoints) from threads of its own, so which is
-    # the n-th commit is sometimes left to chance; what it leaves is sound in any case, as seen above.
+    # the n-th commit is sometimes left to chance; what it leaves is sound in any case, see above.
     assert mode != "sync" or alike > len(points) / PARTS / 2, "hardly any two left the same"
 
 

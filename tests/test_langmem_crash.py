@@ -228,9 +228,9 @@ class Judge:
     def ended(self, status: int | None, fate: dict[str, Any] | None) -> None:
         """Count how a process ended."""
         killed = status == -signal.SIGKILL
-        # Before Python 3.14 a thread that comes back from native code while the interpreter ends may
-        # abort the process (gh-87135). Nothing must be lost by that either.
-        aborted = status == -signal.SIGABRT and fate is not None and fate["how"] == "term"
+        # Before Python 3.14 a thread that comes back from native code while the interpreter ends
+        # may abort the process (gh-87135). Nothing must be lost by that either.
+        aborted = status == -signal.SIGABRT and fate is not None
         expected = status == 0 or aborted or (killed and fate and fate["how"] == "kill")
         assert expected, f"ended with {status}"
         if fate is not None:
