@@ -20,10 +20,11 @@ import pytest
 from langgraph.config import get_store
 from langgraph.store.memory import InMemoryStore
 
+from perdure.cli import main
 from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry
 from tests.agents import Gate, gate
-from tests.memory import talk, who
+from tests.memory import manager, opened_store, talk, who
 from tests.test_import import loaded_after
 
 
@@ -223,3 +224,18 @@ def test_it_imports_neither_langgraph_nor_langmem(
         found = loaded_after(code)
     assert "r:" in found  # it listed it
     assert found.isdisjoint(heavy)
+
+
+def test_what_a_user_calls_himself_cannot_look_like_a_line_of_ours(
+    capsys: pytest.CaptureFixture[str], sqlite_url: str
+) -> None:
+    forged = "ana\nheld     1  x: y\x1b[31m"
+    with (
+        opened_store(sqlite_url) as store,
+        ReflectionExecutor(manager(), store=store, journal=sqlite_url) as executor,
+    ):
+        executor.submit(talk("fact-a"), who(forged, forged), after_seconds=600)
+    assert main(["reflections", sqlite_url]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert not any(line.startswith("held") for line in shown.splitlines())

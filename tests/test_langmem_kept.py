@@ -900,3 +900,12 @@ def test_langmem_is_still_built_the_way_persist_needs() -> None:
     assert "self._task_queue.put((time.time() + after_seconds, task))" in submit, told
     assert issubclass(Due, type(executor._task_queue)), told
     assert issubclass(Instead, Runnable), told
+
+
+@pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan"), "soon", None])
+def test_a_delay_that_is_none_is_refused_and_nothing_is_kept(seconds: Any) -> None:
+    store = InMemoryStore()
+    with noting(store) as (executor, seen):
+        with pytest.raises(BadArgument, match="after_seconds"):
+            executor.submit({"n": 1}, who("u"), after_seconds=seconds)
+        assert (executor.pending(), seen) == ([], [])

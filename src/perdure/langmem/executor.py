@@ -40,6 +40,7 @@ from perdure.langmem.reflection import (
     Namespace,
     Request,
     build,
+    check_delay,
     current_config,
     resolved,
 )
@@ -56,8 +57,6 @@ _OPEN: weakref.WeakValueDictionary[tuple[str, str], ReflectionExecutor] = (
     weakref.WeakValueDictionary()
 )
 """The executors of this process, by journal and name."""
-FARTHEST = 100 * 365 * 86_400
-"""Seconds a reflection can wait: a hundred years."""
 
 
 class ReflectionExecutor:
@@ -154,11 +153,7 @@ class ReflectionExecutor:
         """
         config = config if config is not None else current_config() or {}
         self._check_open()
-        number = isinstance(after_seconds, (int, float))
-        if not number or not 0 <= after_seconds <= FARTHEST:
-            raise BadArgument(
-                f"after_seconds={after_seconds!r}: pass a number of seconds, 0 or more."
-            )
+        check_delay(after_seconds)
         self._means.check_payload(payload)
         self._use_store_of(config)
         request = Request.of(payload, config, self._means.template, thread_id)

@@ -43,13 +43,13 @@ from langmem.knowledge.extraction import MemoryStoreManager
 from langmem.reflection import LocalReflectionExecutor
 
 from perdure.errors import BadArgument, Closed, NotFound, ReflectionLeft
-from perdure.langmem.draft import Door
 from perdure.langmem.executor import ReflectionExecutor
 from perdure.langmem.memories import redo
 from perdure.langmem.records import Claims, Kept, Records
 from perdure.langmem.reflection import (
     UNSAID,
     Request,
+    check_delay,
     current_config,
     name_of,
     reflect_on,
@@ -158,7 +158,7 @@ class Persisted:
         memories = executor._store
         if memories is None and isinstance(self._reflector, MemoryStoreManager):
             memories = self._reflector._store
-        self._door = Door(store if memories is None else memories)
+        self._memories: BaseStore = store if memories is None else memories
         self._presence.show()
         self._take_executor_over()
 
@@ -177,10 +177,7 @@ class Persisted:
         """As LangMem's, but a record is in the store before this returns. To cancel the future
         deletes it."""
         config = config if config is not None else current_config() or {}
-        if not after_seconds >= 0:
-            raise BadArgument(
-                f"after_seconds={after_seconds!r}: pass a number of seconds, 0 or more."
-            )
+        check_delay(after_seconds)
         request = Request.of(payload, config, self._template, thread_id)
         now = time.time()
         one = self._claims.of(Kept(uuid.uuid4().hex, request, now + after_seconds, now))
@@ -293,14 +290,14 @@ class Persisted:
     def _work_on(self, one: Kept) -> Any:
         result: Any = None
         if one.writes is None:
-            result, writes = reflect_on(self._reflector, self._door.store, one.request, one.id)
+            result, writes = reflect_on(self._reflector, self._memories, one.request, one.id)
             with self._changing:
                 if self._mine(one.id) is None:
                     log.warning("Reflection %s is not ours any more: nothing is written.", one.id)
                     return None
                 one = self._claims.of(replace(one, writes=writes))
                 self._records.put(one)
-        redo(self._door.store, one.writes or [])
+        redo(self._memories, one.writes or [])
         self._records.delete(one)
         return result
 
@@ -319,7 +316,7 @@ class Persisted:
         self._queue = Due(self._exit)
         executor._task_queue = self._queue
         executor._reflector = Instead(self._reflector, self._begin)
-        executor._store = self._door.store
+        executor._store = self._memories
         nothing: Future[Any] = Future()
         nothing.cancel()
         # Its thread waits at the queue it had: it skips what is cancelled, and comes to ours.

@@ -54,6 +54,8 @@ NO_WAITING = (
     "A reflection is one step and cannot wait for somebody: make it a graph of the runtime, and "
     "start that."
 )
+FARTHEST = 100 * 365 * 86_400
+"""Seconds a reflection can wait: a hundred years."""
 ITS_OWN = ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "run_id")
 
 
@@ -116,6 +118,11 @@ def _is_kept(key: Any, value: Any) -> bool:
     )
     ours = isinstance(key, str) and not key.startswith("__") and key not in ITS_OWN
     return ours and scalar and not is_secret(key)
+
+
+def check_delay(seconds: Any) -> None:
+    if not isinstance(seconds, (int, float)) or not 0 <= seconds <= FARTHEST:
+        raise BadArgument(f"after_seconds={seconds!r}: pass a number of seconds, 0 or more.")
 
 
 def current_config() -> RunnableConfig | None:
