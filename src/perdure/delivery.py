@@ -10,8 +10,8 @@ from typing import Any
 
 from perdure.box import Box
 from perdure.clock import Clock
-from perdure.effects import outbox
-from perdure.effects.outbox import MessageRow
+from perdure.effects import messages
+from perdure.effects.messages import MessageRow
 from perdure.journal import Journal
 from perdure.types import Message
 
@@ -31,13 +31,13 @@ class Delivery:
     async def is_due(self, journal: Journal, clock: Clock) -> bool:
         if not self.handlers:
             return False
-        due = await journal.ado(outbox.next_due(self.handlers))
+        due = await journal.ado(messages.next_due(self.handlers))
         return due is not None and due <= clock.now()
 
     async def deliver(self, journal: Journal, box: Box, clock: Clock) -> int:
         """Deliver what is due, side by side. Gives how many were delivered."""
         now = clock.now()
-        change, op = outbox.take(self.handlers, now, now + TURN, PAGE)
+        change, op = messages.take(self.handlers, now, now + TURN, PAGE)
         taken = await journal.ado(op)
         done = await asyncio.gather(*(self._one(journal, box, clock, change, row) for row in taken))
         return sum(done)
@@ -47,7 +47,7 @@ class Delivery:
     ) -> bool:
         handler = self.handlers[row.topic]
         try:
-            message = outbox.to_message(box, row)
+            message = messages.to_message(box, row)
             if inspect.iscoroutinefunction(handler):
                 await handler(message)
             else:
@@ -57,9 +57,9 @@ class Delivery:
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
             log.warning("message %s of topic %r was not delivered: %s", row.id, row.topic, told)
-            pause = round(outbox.AGAIN.pause(row.attempts).total_seconds() * 1000)
+            pause = round(messages.AGAIN.pause(row.attempts).total_seconds() * 1000)
             kind = type(error).__name__  # what it says may hold the payload
-            await journal.ado(outbox.delay(row, change, clock.now() + pause, kind))
+            await journal.ado(messages.delay(row, change, clock.now() + pause, kind))
             return False
-        await journal.ado(outbox.delivered(row))
+        await journal.ado(messages.delivered(row))
         return True

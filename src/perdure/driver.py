@@ -32,9 +32,9 @@ from perdure.box import where_wait
 from perdure.checkpoint.ops import Place
 from perdure.clock import Clock
 from perdure.effects import ops as effects
-from perdure.effects.ops import EffectRow, Owner
+from perdure.effects.ops import EffectRow, Owner, report
 from perdure.effects.record import describe, is_recorded
-from perdure.effects.undo import Undo, report
+from perdure.effects.undo import Undo
 from perdure.errors import (
     BadArgument,
     EffectHeld,

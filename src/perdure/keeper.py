@@ -19,7 +19,7 @@ from perdure import runs
 from perdure.clock import Clock, JournalClock
 from perdure.driver import Drive, Driver, told_to_stop
 from perdure.effects import ops as effects
-from perdure.effects.undo import report
+from perdure.effects.ops import report
 from perdure.errors import Closed, Error, StepTimeout
 from perdure.presence import Presence
 from perdure.runs import End, Lease

@@ -6,24 +6,22 @@ A plan has no colour: the runtime awaits it, and a caller of a bound graph may b
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
 from perdure import history, runs, schedules
 from perdure.arguments import check_config, check_dict, check_tags
-from perdure.box import where_run, where_schedule
-from perdure.checkpoint.ops import Place
+from perdure.box import Box, where_run, where_schedule
 from perdure.clock import Clock
 from perdure.effects import ops as effects
-from perdure.effects.undo import report
+from perdure.effects.ops import report
 from perdure.errors import BadArgument, NotFound, ThreadBusy, WrongState
 from perdure.history import change
 from perdure.ids import new_id
 from perdure.journal import Op, Plan
 from perdure.runs import RunRow
-from perdure.saver import Saver
 from perdure.told import UNREADABLE, describe, open_setup
 from perdure.types import Event, Run, RunError, State, maybe_moment, milliseconds, moment
 
@@ -36,8 +34,17 @@ PAGE = 100
 class Ledger:
     """The runs of a journal, for whoever asks for them."""
 
-    def __init__(self, saver: Saver, clock: Clock) -> None:
-        self._saver, self._clock, self._box = saver, clock, saver.box
+    def __init__(
+        self,
+        box: Box,
+        clock: Clock,
+        load: Callable[[str, str], Plan[Mapping[str, Any] | None]],
+        forget: Callable[[str], None],
+    ) -> None:
+        """`load` gives the state at a checkpoint of a thread; `forget` is told of threads that are
+        deleted."""
+        self._box, self._clock = box, clock
+        self._load, self._forget = load, forget
 
     # -- accepting
 
@@ -145,11 +152,9 @@ class Ledger:
         if len(kept) == 1:
             return kept[0]
         checkpoint_id, channels, rest = kept
-        place = Place(row.thread_id, "", checkpoint_id)
-        at = yield from self._saver.reader.get_tuple(place, False)
-        if at is None:
+        values = yield from self._load(row.thread_id, checkpoint_id)
+        if values is None:
             return None  # pruned
-        values = at.checkpoint["channel_values"]
         if isinstance(channels, str):
             return values.get(channels)
         return rest | {channel: values[channel] for channel in channels if channel in values}
@@ -215,7 +220,7 @@ class Ledger:
             found = yield runs.old(states, before, size)
             for thread_id, run_id in found:
                 yield runs.delete(thread_id, run_id)
-                self._saver.pruner.forget(thread_id)
+                self._forget(thread_id)
             count += len(found)
             if len(found) < size:
                 break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from perdure.box import Box, where_effect
@@ -10,6 +10,9 @@ from perdure.history import change
 from perdure.ids import draw
 from perdure.journal import Op, Row, Statement
 from perdure.types import EffectRecord, RunError, Settlement, maybe_moment, moment
+
+UNDO = "undo "
+"""How the task of a compensation begins, before the key of what it undoes: it is of no node."""
 
 
 class EffectRow(NamedTuple):
@@ -282,3 +285,19 @@ def to_record(box: Box, row: EffectRow) -> EffectRecord:
         due_at=maybe_moment(row.due_at),
         undone=row.undo == 2,
     )
+
+
+def is_undo(row: EffectRow) -> bool:
+    return row.task.startswith(UNDO)
+
+
+def report(found: Iterable[EffectRow]) -> dict[str, Any]:
+    """What was undone, what was not because it cannot be, and what nobody knows."""
+    mine = [one for one in found if not is_undo(one)]
+    done = [one for one in mine if one.state == Settlement.DONE]
+    told = {
+        "undone": [one.key for one in done if one.undo == 2],
+        "kept": [one.key for one in done if one.undo == 0],
+        "unknown": [one.key for one in mine if one.state in (Settlement.OPEN, Settlement.UNKNOWN)],
+    }
+    return {name: keys for name, keys in told.items() if keys}

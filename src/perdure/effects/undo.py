@@ -7,7 +7,7 @@ cancelled (`control`) until all is undone; what fails, or whose outcome nobody k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from perdure.box import where_effect
@@ -26,9 +26,6 @@ from perdure.runs import End, RunRow
 from perdure.saver import Saver
 from perdure.types import Settlement, State
 
-UNDO = "undo "
-"""How the task of a compensation begins, before the key of what it undoes: it is of no node."""
-
 
 class Undo:
     """Undoes what a run did, for whoever drives its end."""
@@ -39,7 +36,7 @@ class Undo:
     def all(self, row: RunRow) -> Plan[End]:
         """Make every compensation that is still to be made. Gives how the run ends."""
         found: list[EffectRow] = yield ops.of_run(row.id)
-        done = [one for one in found if one.state == Settlement.DONE and not _is_undo(one)]
+        done = [one for one in found if one.state == Settlement.DONE and not ops.is_undo(one)]
         for one in sorted(done, key=lambda one: one.settled, reverse=True):
             if one.undo != 1:
                 continue
@@ -54,7 +51,7 @@ class Undo:
                     f"effect {one.name!r} could not be undone: {type(error).__name__}: {error}", one
                 )
         found = yield ops.of_run(row.id)
-        return End(State.CANCELLED, "cancelled", report(found))
+        return End(State.CANCELLED, "cancelled", ops.report(found))
 
     def _one(self, row: RunRow, one: EffectRow) -> Plan[None]:
         made = known(one.name)
@@ -67,7 +64,7 @@ class Undo:
         [result, *_] = box.open(one.outcome or b"", where_effect("outcome", one.key))
         arguments = box.open(one.arguments, where_effect("arguments", one.key))
         journal = self._saver.journal
-        task, name = f"{UNDO}{row.id} {one.key}", f"undo {one.name}"
+        task, name = f"{ops.UNDO}{row.id} {one.key}", f"undo {one.name}"
         desk = Desk(owner, task, journal, box, self._clock, None, "", loaded=True, resting=True)
         before = yield ops.at(row.thread_id, task, name, 0)
         if before is not None:
@@ -93,22 +90,6 @@ class _Compensation(Functions):
         return Calling(self.spec.name, self.function, args, kwargs, inside, timeout)
 
 
-def _is_undo(row: EffectRow) -> bool:
-    return row.task.startswith(UNDO)
-
-
 def _held(reason: str, one: EffectRow) -> End:
     data = {"reason": reason, "effects": [one.key]}
     return End(State.HELD, "held", data, reason=f"it is being cancelled, but {reason}")
-
-
-def report(found: Iterable[EffectRow]) -> dict[str, Any]:
-    """What was undone, what was not because it cannot be, and what nobody knows."""
-    mine = [one for one in found if not _is_undo(one)]
-    done = [one for one in mine if one.state == Settlement.DONE]
-    told = {
-        "undone": [one.key for one in done if one.undo == 2],
-        "kept": [one.key for one in done if one.undo == 0],
-        "unknown": [one.key for one in mine if one.state in (Settlement.OPEN, Settlement.UNKNOWN)],
-    }
-    return {name: keys for name, keys in told.items() if keys}

@@ -1,0 +1,74 @@
+"""Coroutines for callers without an event loop: the same methods, run on a loop in another thread.
+
+One implementation, not a twin: `lent(Client.get)` is `Client.get` on that loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakSet
+
+from perdure.errors import Closed
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def lent(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Lender, P], T]:
+    """A coroutine method of the owner, as a method of its lender that blocks."""
+
+    def call(self: Lender, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(method(self._owner, *args, **kwargs))
+
+    return functools.update_wrapper(call, method)
+
+
+class Lender:
+    """A thread with an event loop, for the methods of its owner."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self.pid = os.getpid()
+        self._calls: WeakSet[Coroutine[Any, Any, Any]] = WeakSet()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="perdure-blocking", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        self._calls.add(work)
+        if self._loop.is_closed():
+            work.close()
+            raise Closed("This runtime is closed; make a new one, or keep it open for longer.")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Cancel what is under way, let it come to its end, and end the loop."""
+        try:
+            if self._thread is not threading.current_thread():
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            if self._thread is not threading.current_thread():
+                self._thread.join()
+                self._loop.close()
+
+    async def _end(self) -> None:
+        found = [task for task in asyncio.all_tasks() if task.get_coro() in self._calls]
+        for task in found:
+            if not task.cancelling():  # a second time would disturb who drains
+                task.cancel()
+        await asyncio.gather(*found, return_exceptions=True)
