@@ -516,7 +516,7 @@ async def test_context_config_metadata_and_tags_are_given_again_at_every_segment
             "t1",
             17,
             {"order": 7, "from": "config"},
-            ["one", "two"],
+            ["one", "runtime:cron", "two"],
         )
         assert seen == [expected, expected]
         assert (await rt.get(run.id)).output == said("a", "look", "nap", "look")

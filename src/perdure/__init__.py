@@ -8,11 +8,13 @@ from perdure.allowlist import ask_graphs_for_their_types
 
 if TYPE_CHECKING:
     from perdure.agent import ask as ask
+    from perdure.agent import label as label
     from perdure.agent import now as now
     from perdure.agent import random as random
     from perdure.agent import sleep as sleep
     from perdure.agent import uuid as uuid
     from perdure.agent import wait_for as wait_for
+    from perdure.client import Client as Client
     from perdure.effects.call import effect as effect
     from perdure.effects.inside import key as key
     from perdure.effects.inside import transaction as transaction
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from perdure.types import Retry as Retry
 
 _HOME = {
+    "Client": "perdure.client",
     "Done": "perdure.types",
     "Error": "perdure.errors",
     "LeaseLost": "perdure.errors",
@@ -40,6 +43,7 @@ _HOME = {
     "connect": "perdure.journal",
     "effect": "perdure.effects.call",
     "key": "perdure.effects.inside",
+    "label": "perdure.agent",
     "now": "perdure.agent",
     "outbox": "perdure.effects.outbox",
     "random": "perdure.agent",

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.effects.inside import current
-from perdure.errors import BadArgument, Expired, NotInRun
+from perdure.errors import BadArgument, Expired, NotInRun, TakenBack
 from perdure.names import check_text
 from perdure.schemas import check_schema
 from perdure.types import Kind, milliseconds, moment
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 TIME_IS_UP = {"__perdure__": "time is up"}
 """What a task is resumed with when nobody answered it in time."""
+TAKEN_BACK = "__perdure_taken_back__"
+"""The key under which a task finds the signal that took its question back."""
 _NOTHING: Any = object()
 
 
@@ -57,17 +59,23 @@ def ask(
     *,
     response_schema: Any = None,
     expires: timedelta | datetime | None = None,
+    unless: str | None = None,
     default: Any = _NOTHING,
 ) -> Any:
     """Ask a person, and wait for as long as it takes.
 
     `response_schema` (a Pydantic model, TypedDict, dataclass or JSON Schema) is what an answer must
     fit to be accepted; one that fits the schema and that the model still refuses is asked for
-    again. After `expires` none is accepted any more: then this gives `default`, or
-    raises `Expired` if there is none.
+    again. After `expires` none is accepted any more, and once a signal of the name `unless` comes,
+    or is there already, the question is taken back: then this gives `default`, or raises `Expired`
+    or `TakenBack` if there is none.
     """
-    if expires is None and default is not _NOTHING:
-        raise BadArgument("ask(default=...) is only used with expires=..., which is not given.")
+    if expires is None and unless is None and default is not _NOTHING:
+        raise BadArgument(
+            "ask(default=...) is only used with expires=... or unless=..., which are not given."
+        )
+    if unless is not None:
+        _check_signal(unless)
     adapter = None
     if response_schema is not None and not isinstance(response_schema, dict):
         from pydantic import TypeAdapter
@@ -76,12 +84,16 @@ def ask(
         response_schema = adapter.json_schema()
     elif response_schema is not None:
         check_schema(response_schema)
-    question = Question(Kind.HUMAN, expires_at=_deadline("expires", expires))
+    question = Question(Kind.HUMAN, unless, expires_at=_deadline("expires", expires))
     while True:
         answer = _interrupt(value, question, response_schema)
         if _is_time_up(answer):
             if default is _NOTHING:
                 raise Expired("Nobody answered in time. Give ask() a default=, or catch this.")
+            return default
+        if unless is not None and isinstance(answer, dict) and [*answer] == [TAKEN_BACK]:
+            if default is _NOTHING:
+                raise TakenBack(unless, answer[TAKEN_BACK])
             return default
         if adapter is None:
             return answer
@@ -92,12 +104,23 @@ def ask(
 
 def wait_for(name: str, *, timeout: timedelta | datetime | None = None, default: Any = None) -> Any:
     """Wait for a signal and give its value, or `default` when the time is up."""
-    if not name or not isinstance(name, str):
-        raise BadArgument(f"wait_for() takes the name of a signal, not {name!r}.")
-    check_text("name", name)
+    _check_signal(name)
     question = Question(Kind.SIGNAL, name=name, expires_at=_deadline("timeout", timeout))
     value = _interrupt({"signal": name}, question)
     return default if _is_time_up(value) else value
+
+
+def _check_signal(name: str) -> None:
+    if not name or not isinstance(name, str):
+        raise BadArgument(f"A signal has a name, not {name!r}.")
+    check_text("name", name)
+
+
+def label(**values: Any) -> None:
+    """Say more of the run, for whoever looks at it: it is in `Run.metadata` once this step is on
+    disk, in the event of the step, and in the config of later segments."""
+    if (segment := _segment()) is not None:
+        segment.label(values)
 
 
 def now() -> datetime:

@@ -36,6 +36,10 @@ def where_run(column: str, run_id: str) -> str:
     return f"{column} of run {run_id}"
 
 
+def where_score(run_id: str, name: str, about: str) -> str:
+    return f"score {name!r} of {about!r} of run {run_id}"
+
+
 def where_wait(column: str, wait_id: str) -> str:
     return f"{column} of wait {wait_id}"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import threading
@@ -49,6 +50,7 @@ from perdure.types import (
     Message,
     Run,
     Schedule,
+    Score,
     Settlement,
     State,
     Strategy,
@@ -282,6 +284,35 @@ class Client:
         )
         return await self.journal.arun(self._ledger.page(op))
 
+    async def score(
+        self,
+        run_id: str,
+        name: str,
+        value: float,
+        *,
+        about: str = "",
+        comment: str | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Note how well a run did, now or weeks after its end; `about` is what part of it earned
+        that. The last word of a name and part counts, so to say it again changes nothing."""
+        given: Any = value
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or math.isnan(given):
+            raise BadArgument(f"A score is a number, not {given!r}.")
+        plan = self._ledger.score(
+            run_id,
+            check_name("name", name),
+            float(value),
+            about=check_text("about", about),
+            comment=None if comment is None else check_text("comment", comment),
+            by=None if by is None else check_text("by", by),
+        )
+        await self.journal.arun(plan)
+
+    async def scores(self, run_id: str) -> list[Score]:
+        """What was said of a run, oldest first."""
+        return await self.journal.arun(self._ledger.scores(run_id))
+
     async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Event]:
         """The history of a run from event `after` on; it can be read while it grows."""
         if limit is not None:
@@ -487,6 +518,8 @@ class Asking(Lender):
     get = lent(Client.get)
     join = lent(Client.join)
     runs = lent(Client.runs)
+    score = lent(Client.score)
+    scores = lent(Client.scores)
     events = lent(Client.events)
     waits = lent(Client.waits)
     answer = lent(Client.answer)

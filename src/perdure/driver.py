@@ -27,7 +27,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from perdure import runs, waits
-from perdure.agent import TIME_IS_UP
+from perdure.agent import TAKEN_BACK, TIME_IS_UP
 from perdure.box import where_wait
 from perdure.checkpoint.ops import Place
 from perdure.clock import Clock
@@ -53,7 +53,7 @@ from perdure.journal import Journal, Op, Plan
 from perdure.runs import End, RunRow
 from perdure.saver import Saver
 from perdure.segment import KEY, Segment
-from perdure.told import UNREADABLE, close_error, close_output, open_setup
+from perdure.told import UNREADABLE, close_error, close_output, open_setup, tags_of
 from perdure.types import Kind, Settlement, State, moment
 from perdure.waits import Body, Question, WaitRow
 
@@ -251,7 +251,7 @@ class Driver:
             if wait.state != "open":
                 continue
             due = wait.wake_at if wait.kind == Kind.CLOCK else wait.expires_at
-            if wait.kind == Kind.SIGNAL:
+            if wait.name is not None:
                 yield waits.deliver(self.box, wait, row.token, now)
                 fired = True
             if due is not None and due <= now:
@@ -280,6 +280,8 @@ class Driver:
                 continue
             if wait.id in signals:
                 value = signals[wait.id]
+                if wait.kind != Kind.SIGNAL:  # a question that the signal took back
+                    value = {TAKEN_BACK: value}
             else:
                 value = self.box.open(wait.answer or b"", where_wait("answer", wait.id))
             if wait.task_id:  # a breakpoint or an effect has none: there going on is all
@@ -519,8 +521,12 @@ def _config(row: RunRow, setup: Mapping[str, Any], segment: Segment) -> Runnable
     config: dict[str, Any] = {
         **given,
         "configurable": configurable,
-        "metadata": {**(given.get("metadata") or {}), **(setup.get("metadata") or {})},
-        "tags": [*(given.get("tags") or ()), *(setup.get("tags") or ())],
+        "metadata": {
+            **(given.get("metadata") or {}),
+            **(setup.get("metadata") or {}),
+            **segment.labels,
+        },
+        "tags": [*(given.get("tags") or ()), *tags_of(row, setup)],
     }
     return cast(RunnableConfig, config)
 

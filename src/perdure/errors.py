@@ -220,6 +220,16 @@ class Expired(Error):
     """Inside an agent: nobody answered an `ask` in time, and it has no default."""
 
 
+class TakenBack(Error):
+    """Inside an agent: a signal took an `ask` back, and it has no default. `value` is what came."""
+
+    def __init__(self, name: str, value: object = None) -> None:
+        super().__init__(
+            f"The signal {name!r} took the question back. Give ask() a default=, or catch this."
+        )
+        self.name, self.value = name, value
+
+
 class NotInRun(Error):
     """A function for the code of an agent was called outside of a graph."""
 

@@ -11,7 +11,7 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure import history, runs, schedules
+from perdure import history, runs, schedules, scores
 from perdure.arguments import check_config, check_dict, check_tags
 from perdure.box import Box, where_run, where_schedule
 from perdure.clock import Clock
@@ -22,8 +22,8 @@ from perdure.history import change
 from perdure.ids import new_id
 from perdure.journal import Op, Plan
 from perdure.runs import RunRow
-from perdure.told import UNREADABLE, describe, open_setup
-from perdure.types import Event, Run, RunError, State, maybe_moment, milliseconds, moment
+from perdure.told import UNREADABLE, describe, open_labels, open_setup, tags_of
+from perdure.types import Event, Run, RunError, Score, State, maybe_moment, milliseconds, moment
 
 log = logging.getLogger("perdure")
 
@@ -113,9 +113,11 @@ class Ledger:
     def show(self, row: RunRow) -> Plan[Run]:
         """A run as its users see it."""
         setup: dict[str, Any] = {}
+        labels: dict[str, Any] = {}
         output = error = None
         try:
             setup = open_setup(self._box, row)
+            labels = open_labels(self._box, row)
             output = yield from self._output(row)
             if row.error is not None:
                 told = self._box.open(row.error, where_run("error", row.id))
@@ -130,8 +132,8 @@ class Ledger:
             output=output,
             error=error,
             reason=row.reason,
-            metadata=setup.get("metadata") or {},
-            tags=tuple(setup.get("tags") or ()),
+            metadata={**(setup.get("metadata") or {}), **labels},
+            tags=tuple(tags_of(row, setup)),
             created_at=moment(row.created_at),
             updated_at=moment(row.updated_at),
             due_at=maybe_moment(row.due_at),
@@ -225,6 +227,28 @@ class Ledger:
             if len(found) < size:
                 break
         return count
+
+    # -- scores
+
+    def score(
+        self,
+        run_id: str,
+        name: str,
+        value: float,
+        *,
+        about: str,
+        comment: str | None,
+        by: str | None,
+    ) -> Plan[None]:
+        row = yield from self.find(run_id)
+        made = Score(row.id, name, value, about, moment(self._clock.now()), comment, by)
+        if not (yield scores.put(self._box, row.thread_id, made)):
+            raise NotFound("run", run_id)
+
+    def scores(self, run_id: str) -> Plan[list[Score]]:
+        row = yield from self.find(run_id)
+        found: list[Score] = yield scores.of_run(self._box, row.thread_id, row.id)
+        return found
 
     # -- schedules
 

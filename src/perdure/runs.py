@@ -54,6 +54,8 @@ class RunRow(NamedTuple):
     saved_effects: int
     saved_calls: int
     saved_tokens: int
+    labels: bytes | None
+    driven: str | None
     has_checkpoints: bool
     """Whether its thread has any."""
 
@@ -236,9 +238,11 @@ def claim(
     graphs: Iterable[str],
     count: int,
     *,
+    driven: str,
     suspect: bool = False,
 ) -> Op[list[RunRow]]:
-    """Take up to `count` runs that are due: those that may have killed workers, or the others."""
+    """Take up to `count` runs that are due: those that may have killed workers, or the others.
+    `driven` says by what kind of driver."""
     number = draw()
     params = {
         "worker": worker,
@@ -247,8 +251,9 @@ def claim(
         "names": json.dumps(sorted(graphs)),
         "count": count,
         "suspect": int(suspect),
+        "driven": driven,
         "change": number,
-        "body": box.close({"worker": worker}, where_event(number)),
+        "body": box.close({"worker": worker, "driven": driven}, where_event(number)),
     }
     return Op(
         "claim",
@@ -271,7 +276,7 @@ def claim_run(
         "thread_id": thread_id,
         "id": run_id,
         "change": number,
-        "body": box.close({"worker": worker}, where_event(number)),
+        "body": box.close({"worker": worker, "driven": "call"}, where_event(number)),
     }
     return Op(
         "claim_run",
@@ -497,7 +502,8 @@ def delete(thread_id: str, run_id: str) -> Op[None]:
     params = {"thread_id": thread_id, "id": run_id}
     names = ["lock_thread", "delete_run"]
     names += [
-        f"delete_run_{what}" for what in ("events", "reads", "effects", "signals", "waits", "turn")
+        f"delete_run_{what}"
+        for what in ("events", "reads", "effects", "signals", "waits", "scores", "turn")
     ]
     names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
     statements = [Statement(name, params) for name in names]

@@ -7,7 +7,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from perdure import runs
 from perdure.arguments import check_duration, check_limit
@@ -18,7 +18,7 @@ from perdure.client import Asking, Client
 from perdure.clock import Clock
 from perdure.delivery import Delivery
 from perdure.driver import Driver
-from perdure.errors import BadArgument, NotFound, UnknownGraph, WrongState
+from perdure.errors import BadArgument, Error, NotFound, UnknownGraph, WrongState
 from perdure.graphs import Graph, bind
 from perdure.journal import Journal, Plan
 from perdure.keeper import Keeper
@@ -29,6 +29,9 @@ from perdure.saver import Saver
 from perdure.told import open_setup
 from perdure.types import Counts, Durability, Message, Retry, Run, State
 from perdure.worker import Worker
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 
 class Runtime(Client):
@@ -286,6 +289,7 @@ class Runtime(Client):
         """
         return await self._drive(
             concurrency=concurrency,
+            driven="cron",
             limit=check_limit(limit),
             budget=None if budget is None else check_duration("budget", budget).total_seconds(),
             until_idle=True,
@@ -314,6 +318,23 @@ class Runtime(Client):
             return await worker.run(handle_signals=handle_signals)
         finally:
             self._workers.discard(worker)
+
+    # -- over HTTP
+
+    def asgi(self, *, secret: str | None = None) -> Starlette:
+        """This runtime as an ASGI application: `GET /ok`, and `POST /cron/tick` for a cron.
+
+        Ticks are off until there is a `secret`, by default `PERDURE_CRON_SECRET`: whoever sends it
+        as a bearer token has what is due driven. The application's lifespan opens and closes the
+        runtime, unless it is open; mounted into another application it opens on first use.
+        """
+        try:
+            from perdure.server.app import make_app
+        except ImportError as error:
+            raise Error("asgi() needs the extra: pip install 'perdure[server]'") from error
+        return make_app(
+            self, self.tick, secret=secret, is_open=lambda: self._saver._journal is not None
+        )
 
     # -- what this process drives is told at once
 

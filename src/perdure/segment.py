@@ -16,12 +16,13 @@ from typing import Any, NoReturn, Protocol
 from weakref import WeakValueDictionary
 
 from perdure import waits
-from perdure.box import Box, where_read
+from perdure.box import Box, where_read, where_run
 from perdure.clock import Clock
 from perdure.errors import LeaseLost
 from perdure.history import change
 from perdure.journal import Journal, Op, Statement
 from perdure.runs import RunRow
+from perdure.told import open_labels
 from perdure.types import Durability, Kind, milliseconds
 from perdure.waits import Body, Question
 
@@ -81,6 +82,9 @@ class Segment:
         """Its driver is letting it go."""
         self.untouched = True
         """Nothing was queued for it yet: what is on disk is all there is."""
+        self.labels = open_labels(box, row)
+        """What the agent said of its run; noted with the next step."""
+        self._labelled = False
         self.fingerprint: str | None = None
         """The shape of its graph, if it was another before: noted with the first step."""
         self.progressed = False
@@ -189,10 +193,16 @@ class Segment:
             data["nodes"] = list(nodes)
         if ns:
             data["ns"] = ns
+        labels = None
+        if self._labelled:
+            self._labelled = False
+            data["labels"] = dict(self.labels)
+            labels = self.box.close(data["labels"], where_run("labels", self.row.id), "label()")
         params = {
             **made.params,
             "token": self.row.token,
             "fingerprint": fingerprint,
+            "labels": labels,
             "kind": "step",
             "body": made.body(self.box, data),
         }
@@ -235,6 +245,12 @@ class Segment:
     def expect(self, interrupt_id: str, question: Question) -> None:
         """More about an interrupt that is about to reach the saver."""
         self._questions[interrupt_id] = question
+
+    def label(self, values: Mapping[str, Any]) -> None:
+        """Say more of the run."""
+        if any(name not in self.labels or self.labels[name] != values[name] for name in values):
+            self.labels = {**self.labels, **values}
+            self._labelled = True
 
     def ordinal(self, task: str, attempt: int) -> int:
         """The number of the next read of a task; each attempt at it counts anew."""

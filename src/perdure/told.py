@@ -37,6 +37,19 @@ def open_setup(box: Box, row: RunRow) -> dict[str, Any]:
     return setup
 
 
+def open_labels(box: Box, row: RunRow) -> dict[str, Any]:
+    """What the agent said of its run so far."""
+    if row.labels is None:
+        return {}
+    labels: dict[str, Any] = box.open(row.labels, where_run("labels", row.id))
+    return labels
+
+
+def tags_of(row: RunRow, setup: Mapping[str, Any]) -> list[str]:
+    """The tags a run was given, and one for what drove it last."""
+    return [*(setup.get("tags") or ()), *([f"runtime:{row.driven}"] if row.driven else ())]
+
+
 def close_output(box: Box, row: RunRow, output: list[Any]) -> bytes:
     """A run's output: [value], or [checkpoint, channels, the rest] where it can be read."""
     return box.close(output, where_run("output", row.id), "the output")

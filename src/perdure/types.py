@@ -113,6 +113,20 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Score:
+    """How well a run did, told by whoever learned it."""
+
+    run_id: str
+    name: str
+    value: float
+    about: str
+    """The part of the run that earned it; empty: all of it."""
+    at: datetime
+    comment: str | None = None
+    by: str | None = None
+
+
+@dataclass(frozen=True)
 class Event:
     """One line of a run's history. `n` counts from 1 without a gap."""
 

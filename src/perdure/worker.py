@@ -69,6 +69,7 @@ class Worker:
         grace: float = 10.0,
         schedules: Callable[[], Any] | None = None,
         delivery: Delivery | None = None,
+        driven: str = "worker",
         knows_all: bool = True,
     ) -> None:
         """In the loop that drives. `knows_all` says that what is due of other graphs is worth a
@@ -77,7 +78,7 @@ class Worker:
         self._woken = asyncio.Event()
         self._driver, self._keeper, self._clock, self._graphs = driver, keeper, clock, graphs
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
-        self._until_idle = until_idle
+        self._until_idle, self._driven = until_idle, driven
         self._schedules = schedules
         self._delivery = delivery or Delivery()
         self._delivering: asyncio.Task[int] | None = None
@@ -222,6 +223,7 @@ class Worker:
             self._keeper.until(),
             self._graphs,
             count,
+            driven=self._driven,
             suspect=suspect,
         )
         claiming = asyncio.create_task(self._driver.journal.ado(op))

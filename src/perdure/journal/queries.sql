@@ -408,7 +408,8 @@ WITH due AS (
   ORDER BY due_at LIMIT :count {skip})
 UPDATE perdure_runs
 SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
-    worker = :worker, due_at = :until, events = events + 1, change = :change, updated_at = :now
+    worker = :worker, driven = :driven, due_at = :until, events = events + 1, change = :change,
+    updated_at = :now
 WHERE id IN (SELECT id FROM due)
 RETURNING {run};
 
@@ -416,7 +417,8 @@ RETURNING {run};
 -- Takes one run, due or not, unless it is another's, or not its turn.
 UPDATE perdure_runs
 SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
-    worker = :worker, due_at = :until, events = events + 1, change = :change, updated_at = :now
+    worker = :worker, driven = 'call', due_at = :until, events = events + 1, change = :change,
+    updated_at = :now
 WHERE thread_id = :thread_id AND id = :id
   AND (state = 'waiting' OR state = 'pending' AND due_at IS NOT NULL
        OR state = 'running' AND due_at <= :now)
@@ -504,7 +506,8 @@ SELECT NULL WHERE NOT EXISTS (
 UPDATE perdure_runs
 SET token = CASE WHEN token = :token AND state = 'running' THEN token END,
     attempts = 1, begun = 1, events = events + 1, change = :change, updated_at = :now,
-    fingerprint = COALESCE(CAST(:fingerprint AS TEXT), fingerprint)
+    fingerprint = COALESCE(CAST(:fingerprint AS TEXT), fingerprint),
+    labels = COALESCE(CAST(:labels AS {blob}), labels)
 WHERE thread_id = :thread_id AND id = :id;
 
 -- name: insert_graph
@@ -545,7 +548,7 @@ SET state = CASE WHEN {cancels} THEN 'pending'
       WHEN poked = 1 OR EXISTS (
         SELECT 1 FROM perdure_waits AS w JOIN perdure_signals AS s
           ON s.thread_id = w.thread_id AND s.name = w.name AND s.wait_id IS NULL
-        WHERE w.run_id = :id AND w.state = 'open' AND w.kind = 'signal') THEN CAST(:now AS BIGINT)
+        WHERE w.run_id = :id AND w.state = 'open' AND w.kind <> 'clock') THEN CAST(:now AS BIGINT)
       ELSE (SELECT min(COALESCE(w.wake_at, w.expires_at)) FROM perdure_waits AS w
             WHERE w.run_id = :id AND w.state = 'open') END,
     worker = NULL, control_at = NULL, attempts = :attempts,
@@ -679,7 +682,7 @@ SELECT id FROM perdure_signals WHERE thread_id = :thread_id AND id = :signal_id;
 UPDATE perdure_runs
 SET poked = 1, due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now AND EXISTS (
       SELECT 1 FROM perdure_waits AS w WHERE w.run_id = perdure_runs.id AND w.state = 'open'
-        AND w.kind = 'signal' AND w.name = :name) THEN :now ELSE due_at END
+        AND w.name = :name) THEN :now ELSE due_at END
 WHERE thread_id = :thread_id AND state IN ('waiting', 'running');
 
 -- name: take_signal
@@ -704,6 +707,20 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open' AND EXISTS (
 SELECT s.thread_id, s.id, s.wait_id, s.body FROM perdure_signals AS s
 WHERE s.thread_id = :thread_id AND s.wait_id IN (
   SELECT id FROM perdure_waits WHERE run_id = :id);
+
+-- name: put_score
+-- Notes how well a run that is there did. The last word counts.
+INSERT INTO perdure_scores (thread_id, run_id, name, about, value, at, body)
+SELECT thread_id, id, CAST(:name AS TEXT), CAST(:about AS TEXT), CAST(:value AS DOUBLE PRECISION),
+       CAST(:now AS BIGINT), CAST(:body AS {blob})
+FROM perdure_runs WHERE thread_id = :thread_id AND id = :id
+ON CONFLICT (thread_id, run_id, name, about)
+DO UPDATE SET value = excluded.value, at = excluded.at, body = excluded.body
+RETURNING at;
+
+-- name: scores_of_run
+SELECT name, about, value, at, body FROM perdure_scores
+WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
 
 -- name: reads_of_task
 SELECT n, body FROM perdure_reads
@@ -940,6 +957,10 @@ DELETE FROM perdure_signals WHERE thread_id = :thread_id AND wait_id IN (
 DELETE FROM perdure_waits WHERE thread_id = :thread_id AND run_id = :id AND NOT EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
 
+-- name: delete_run_scores
+DELETE FROM perdure_scores WHERE thread_id = :thread_id AND run_id = :id
+  AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+
 -- name: delete_run_turn
 DELETE FROM perdure_turns WHERE run_id = :id
   AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
@@ -1027,7 +1048,7 @@ WHERE state IN ('done', 'failed') AND outcome IS NULL;
 -- name: doctor_signal_unused
 -- A run waits for a signal that is there, and will be looked at too late, or never.
 SELECT r.thread_id, r.id, w.name FROM perdure_runs AS r
-JOIN perdure_waits AS w ON w.run_id = r.id AND w.state = 'open' AND w.kind = 'signal'
+JOIN perdure_waits AS w ON w.run_id = r.id AND w.state = 'open' AND w.kind <> 'clock'
 JOIN perdure_signals AS s
   ON s.thread_id = r.thread_id AND s.name = w.name AND s.wait_id IS NULL
 WHERE r.state = 'waiting'
