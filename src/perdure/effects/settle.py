@@ -336,7 +336,7 @@ class Settling(Filing):
             error = outcome.error
             if not isinstance(error, Exception) or _bubbles(error):
                 raise error
-            if attempt >= self.spec.retry.attempts:
+            if self.spec.retry.is_over(attempt, error):
                 yield from self._hold(f"{why}, and verify raised {type(error).__name__}", error)
             yield min(PATIENCE, self.spec.retry.pause(attempt).total_seconds())
 

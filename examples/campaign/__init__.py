@@ -1,0 +1,16 @@
+"""An e-mail campaign in which each (campaign, contact) is one durable thread.
+
+Up to six touches over about a month. It stops the instant the prospect replies, holds each draft
+for a person's approval, and never sends a touch twice, whoever kills whatever. `README.md` says how
+to run it; the tutorial in the project's docs builds it step by step.
+
+    agent        the graph, and its effects         cadence          when the next touch is due
+    app          the application put together       sheet contacts   CSV files, their import
+    inbound      mail that comes in                 mail lookup      sending; asking what arrived
+    records      what the tables are asked          reading          what an incoming mail means
+    writer       who writes the drafts              database         one way to run a statement
+    settings     what the environment says          schema.sql       the tables
+    service      for workers and web servers        __main__         the command line
+    demo stock   a month in a minute, and what stock LangGraph makes of it
+    postoffice desk faults   a mail server that fails as it is told
+"""

@@ -1,0 +1,347 @@
+"""The agent: one thread per (campaign, contact), up to six touches over about a month.
+
+    check_reply → compose_touch → approval → send_touch → schedule_next → check_reply → …
+
+What each crash leaves behind, and what decides:
+
+    before a draft is stored     nothing but a model's answer, which is recorded
+    draft stored, nobody asked   `draft_pending`; approval asks
+    asked                        a wait: no clock can send it, only an answer, once
+    a mail on its way            an intent: the provider is asked by Message-ID, or a person is
+    sent, not noted              the recorded outcome; it is noted, and not sent again
+    reply, at any time           `members.status`: a send looks at it when the mail server agreed to
+                                 the recipient, and has nothing of the content
+
+Nodes never branch on the wall clock: `perdure.now()` is recorded, and reality is asked again by
+`check_reply`, which comes first on every wake.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypedDict, cast
+
+from langchain_core.language_models import BaseChatModel
+from langgraph.config import get_config
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command
+
+import perdure
+
+from . import records, writer
+from .cadence import due
+from .database import Database
+from .lookup import Lookup
+from .mail import Letter, Outgoing, Rejected, TemporaryTrouble
+from .records import Situation
+from .settings import Settings
+
+DECISION = {
+    "type": "object",
+    "properties": {
+        "action": {"enum": ["approve", "edit", "reject", "skip"]},
+        "subject": {"type": "string", "pattern": "^[^\\r\\n]+$"},
+        "body": {"type": "string", "minLength": 1},
+        "comment": {"type": "string"},
+    },
+    "required": ["action"],
+    "additionalProperties": False,
+    "if": {"properties": {"action": {"const": "edit"}}},
+    "then": {"required": ["body"]},
+}
+"""What a person may say of a draft: send it, send this instead, write another, leave it out."""
+
+Next = Literal["compose_touch", "schedule_next", "__end__"]
+
+
+class State(TypedDict, total=False):
+    """What a thread remembers. Reality is in the tables."""
+
+    campaign_id: int
+    contact_id: int
+    step: int
+    """The touch that is next."""
+    last_at: datetime
+    """When the one before it went out, or the thread began."""
+    due_at: datetime
+    subject: str
+    body: str
+    comment: str
+    """What a person said of the last draft."""
+    ended: str
+
+
+class CannotTell(Exception):
+    """Nobody can be asked whether a mail arrived: a person has to find out."""
+
+
+class NotYet(Exception):
+    """The provider has not got it, but it may still be on its way."""
+
+
+class Agent:
+    """The nodes, and the effects they have."""
+
+    def __init__(self, settings: Settings, runtime: perdure.Runtime, model: BaseChatModel) -> None:
+        self._settings, self._runtime, self._model = settings, runtime, model
+        self._database = Database(settings.url)
+        self._outgoing = Outgoing(
+            settings.smtp_host,
+            settings.smtp_port,
+            settings.smtp_timeout,
+            settings.smtp_starttls,
+            settings.smtp_user or None,
+            settings.smtp_password or None,
+        )
+        self._lookup = Lookup(settings.lookup_url) if settings.lookup_url else None
+
+    def graph(self) -> StateGraph[State]:
+        """The graph, for `Runtime.register`."""
+        builder = StateGraph(State)
+        builder.add_node(self.check_reply)
+        builder.add_node(self.compose_touch)
+        builder.add_node(self.approval)
+        builder.add_node(self.send_touch)
+        builder.add_node(self.schedule_next)
+        builder.add_edge(START, "check_reply")
+        builder.add_edge("compose_touch", "approval")
+        builder.add_edge("send_touch", "check_reply")
+        builder.add_edge("schedule_next", "check_reply")
+        return builder
+
+    # -- nodes
+
+    def check_reply(self, state: State) -> Command[Next]:
+        """Ask reality again: is there still somebody to write to, and is it time?"""
+        now, step = perdure.now(), state.get("step", 1)
+        last = state.get("last_at", now)
+        found = self._look(state, step)
+        perdure.label(sequence_step=step)
+        update = {"step": step, "last_at": last}
+        if found.status != "active":
+            return self._end(state, found.status)
+        gaps = found.cadence.gaps
+        if step > len(gaps):  # a last reply may take as long as the one before
+            at = last + timedelta(days=gaps[-1])
+            if now >= at:
+                return self._end(state, "finished")
+        else:
+            at = due(found.cadence, step, last, found.contact["zone"])
+        if now < at:
+            return Command(update={**update, "due_at": at}, goto="schedule_next")
+        return Command(update=update, goto="compose_touch")
+
+    def compose_touch(self, state: State) -> State:
+        """Write a draft, unless there is one that waits for its answer."""
+        step, comment = state["step"], state.get("comment", "")
+        found = self._look(state, step)
+        touch = found.touch
+        if touch is not None and touch["status"] in ("draft_pending", "approved") and not comment:
+            return {"subject": touch["subject"], "body": touch["body"]}
+        prompt = writer.prompt_for(
+            step=step,
+            steps=len(found.cadence.gaps),
+            brief=found.campaign.get("brief", ""),
+            name=found.contact["name"],
+            company=found.contact["company"],
+            comment=comment,
+        )
+        subject, body = writer.parse(self.write(prompt))
+        self.store_draft(
+            {
+                "campaign_id": state["campaign_id"],
+                "contact_id": state["contact_id"],
+                "step": step,
+                "status": "approved" if found.campaign.get("auto_approve") else "draft_pending",
+                "subject": subject,
+                "body": body,
+                "prompt_version": writer.PROMPT_VERSION,
+                "run_id": get_config()["configurable"]["run_id"],
+                "message_id": message_id(found, step),
+                "drafted_at": _milliseconds(perdure.now()),
+            }
+        )
+        return {"subject": subject, "body": body, "comment": ""}
+
+    def approval(
+        self, state: State
+    ) -> Command[Literal["send_touch", "compose_touch", "check_reply"]]:
+        """Hold the draft until a person has said what becomes of it, unless it is approved."""
+        step = state["step"]
+        found = self._look(state, step)
+        if found.touch is None or found.touch["status"] == "approved":
+            return Command(goto="send_touch")
+        decision = perdure.ask(
+            {
+                "campaign": found.campaign.get("name"),
+                "to": found.contact["address"],
+                "touch": step,
+                "subject": state["subject"],
+                "body": state["body"],
+                "prompt_version": found.touch["prompt_version"],
+            },
+            response_schema=DECISION,
+            unless="wake",
+            default=None,
+        )
+        if decision is None:  # something happened: reality is asked again
+            return Command(goto="check_reply")
+        match decision["action"]:
+            case "reject":
+                comment = decision.get("comment") or "it was not right"
+                return Command(update={"comment": comment}, goto="compose_touch")
+            case "skip":
+                self.change_touch(_place(state), {"status": "skipped"})
+                return Command(
+                    update={"step": step + 1, "last_at": perdure.now()}, goto="check_reply"
+                )
+        text = {
+            "subject": decision.get("subject") or state["subject"],
+            "body": decision.get("body") or state["body"],
+        }
+        self.change_touch(_place(state), {**text, "status": "approved"})
+        return Command(update=text, goto="send_touch")
+
+    def send_touch(self, state: State) -> State:
+        """Send the approved text, once, and note what became of it."""
+        step, place = state["step"], _place(state)
+        found, now = self._look(state, step), perdure.now()
+        if found.status != "active":
+            self.change_touch(place, {"status": "stopped"})
+            return {}
+        try:
+            result = self.send(
+                place,
+                {
+                    "sender": found.campaign["sender"],
+                    "recipient": found.contact["address"],
+                    "recipient_name": found.contact["name"],
+                    "subject": state["subject"],
+                    "body": state["body"],
+                    "message_id": message_id(found, step),
+                    "in_reply_to": found.previous,
+                },
+                found.campaign["sequence"],
+                now,
+            )
+        except Rejected as error:
+            self.bounce(place, str(error))
+            return {"step": step + 1, "last_at": now}
+        if result["campaign_id"] != state["campaign_id"]:
+            result = {**result, "status": "duplicate"}
+        sent_at = _milliseconds(result["at"]) if result["status"] == "sent" else None
+        self.change_touch(place, {"status": result["status"], "sent_at": sent_at})
+        return {"step": step + 1, "last_at": result["at"]}
+
+    def schedule_next(self, state: State) -> State:
+        """Sleep until the next touch is due, or until something happens."""
+        perdure.wait_for("wake", timeout=state["due_at"])
+        return {}
+
+    def _look(self, state: State, step: int) -> Situation:
+        with self._database.transaction() as session:
+            return records.look(session, state["campaign_id"], state["contact_id"], step)
+
+    def _end(self, state: State, status: str) -> Command[Next]:
+        """Say how it ended, and what each touch earned, on the run that sent it."""
+        run_id = get_config()["configurable"]["run_id"]
+        for step, value in self.close(state["campaign_id"], state["contact_id"], status).items():
+            self._runtime.blocking.score(run_id, "reply", value, about=f"touch {step}")
+        return Command(update={"ended": status}, goto="__end__")
+
+    # -- effects
+
+    @perdure.effect(retry=perdure.Retry(attempts=5, first=timedelta(seconds=2)))
+    def write(self, prompt: str) -> str:
+        """The model's answer: asked for once, however often the node runs."""
+        return str(self._model.invoke(prompt).text)
+
+    @perdure.effect(transactional=True)
+    def store_draft(self, touch: dict[str, Any]) -> None:
+        records.store_draft(Database.inside(), touch)
+
+    @perdure.effect(transactional=True)
+    def change_touch(self, place: dict[str, int], columns: dict[str, Any]) -> None:
+        records.change_touch(Database.inside(), place, **columns)
+
+    @perdure.effect(transactional=True)
+    def bounce(self, place: dict[str, int], why: str) -> None:
+        session = Database.inside()
+        records.change_touch(session, place, status="refused")
+        records.end_contact(session, place["contact_id"], "bounced")
+
+    @perdure.effect(transactional=True)
+    def close(self, campaign_id: int, contact_id: int, status: str) -> dict[str, float]:
+        return records.close(Database.inside(), campaign_id, contact_id, status)
+
+    def _did_arrive(
+        self, place: dict[str, int], letter: dict[str, Any], sequence: str, at: datetime
+    ) -> perdure.Done | None:
+        """Ask the provider for a mail that it did not answer."""
+        if self._lookup is None:
+            raise CannotTell(
+                f"Look for {letter['message_id']} in the outgoing mail, and settle it."
+            )
+        if self._lookup.accepted(letter["message_id"]):
+            return perdure.Done({"status": "sent", "campaign_id": place["campaign_id"], "at": at})
+        with self._database.transaction() as session:
+            touch = records.look(session, place["campaign_id"], place["contact_id"], place["step"])
+        begun = (touch.touch or {}).get("attempt_at") or 0
+        if time.time() * 1000 < begun + self._settings.lookup_after * 1000:
+            raise NotYet(f"{letter['message_id']} may still be on its way.")
+        return None
+
+    @perdure.effect(
+        name="send touch",
+        key=lambda self, place, letter, sequence, at: [
+            sequence,
+            letter["recipient"],
+            place["step"],
+        ],
+        verify=_did_arrive,
+        retry=perdure.Retry(
+            attempts=12,
+            first=timedelta(seconds=1),
+            longest=timedelta(hours=2),
+            final=(Rejected, CannotTell),
+        ),
+    )
+    def send(
+        self, place: dict[str, int], letter: dict[str, Any], sequence: str, at: datetime
+    ) -> dict[str, Any]:
+        """One conversation with the mail server. Its key is (contact, step) within a sequence: it
+        guards across campaigns and imports."""
+        attempt, begun = uuid.uuid4().hex, round(time.time() * 1000)
+        with self._database.transaction() as session:
+            records.change_touch(session, place, attempt=attempt, attempt_at=begun)
+
+        def before_data() -> bool:
+            with self._database.transaction() as session:
+                if not records.is_attempt(session, place, attempt):
+                    raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
+                return records.may_send(session, place["campaign_id"], place["contact_id"])
+
+        mail = Letter(**letter, unsubscribe=self._settings.unsubscribe)
+        status = self._outgoing.send(mail, at, before_data)
+        return {"status": status, "campaign_id": place["campaign_id"], "at": at}
+
+
+def message_id(found: Situation, step: int) -> str:
+    """Of a touch: the same for every attempt, process and campaign of its sequence."""
+    sequence, sender = found.campaign["sequence"], found.campaign["sender"]
+    what = f"{sequence}\n{found.contact['address']}\n{step}".encode()
+    domain = sender.rpartition("@")[2].rstrip(">")
+    return f"<{hashlib.sha256(what).hexdigest()[:32]}@{domain}>"
+
+
+def _place(state: State) -> dict[str, int]:
+    return {
+        name: cast(dict[str, Any], state)[name] for name in ("campaign_id", "contact_id", "step")
+    }
+
+
+def _milliseconds(at: datetime) -> int:
+    return round(at.astimezone(UTC).timestamp() * 1000)

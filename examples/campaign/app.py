@@ -1,0 +1,220 @@
+"""The application put together: a runtime with the agent, and what its people can ask of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import perdure
+from perdure.clock import Clock, JournalClock
+
+from . import contacts, records, writer
+from .agent import Agent
+from .cadence import Cadence
+from .contacts import Report
+from .database import Database, Row
+from .settings import Settings
+
+GRAPH = "campaign"
+PAGE = 500
+
+
+class Unknown(LookupError):
+    """There is no campaign, or no contact, of this name."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A campaign as a person describes it. Campaigns of one `sequence` never send a contact the
+    same step twice."""
+
+    name: str
+    brief: str
+    sender: str
+    sequence: str = "default"
+    cadence: Cadence = field(default_factory=Cadence)
+    auto_approve: bool = False
+
+
+def thread_of(campaign_id: int, contact_id: int) -> str:
+    return f"campaign-{campaign_id}-{contact_id}"
+
+
+class App:
+    """Campaigns, contacts, and the runtime that drives their threads."""
+
+    def __init__(self, settings: Settings | None = None, *, clock: Clock | None = None) -> None:
+        self.settings = settings or Settings.read()
+        self.runtime = perdure.Runtime(self.settings.url, clock=clock)
+        self._clock = clock
+        model = writer.model_for(self.settings.model)
+        agent = Agent(self.settings, self.runtime, model)
+        self.runtime.register(agent.graph(), name=GRAPH, hold=True)
+        self.database = Database(self.settings.url)
+
+    def setup(self) -> None:
+        """Make the journal and the tables, if they are not there."""
+        self.runtime.setup()
+        self.database.create()
+
+    @property
+    def clock(self) -> Clock:
+        """The time of the journal, by which everything here goes."""
+        if self._clock is None:
+            self._clock = JournalClock(self.runtime.journal)
+        return self._clock
+
+    def close(self) -> None:
+        self.runtime.close()
+
+    def __enter__(self) -> App:
+        self.setup()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- campaigns
+
+    def create(self, plan: Plan) -> int:
+        """Add a campaign, and give its id."""
+        with self.database.transaction() as session:
+            session.lock("campaigns")
+            if session.run("SELECT 1 FROM campaigns WHERE name = :name", name=plan.name):
+                raise ValueError(f"There is a campaign {plan.name!r} already; choose another name.")
+            row = session.run("SELECT COALESCE(MAX(id), 0) + 1 AS id FROM campaigns")[0]
+            session.run(
+                """INSERT INTO campaigns (id, name, sequence, sender, brief, gaps, days, opens,
+                     closes, auto_approve, version)
+                   VALUES (:id, :name, :sequence, :sender, :brief, :gaps, :days, :opens, :closes,
+                     :auto_approve, 1)""",
+                id=row["id"],
+                name=plan.name,
+                sequence=plan.sequence,
+                sender=plan.sender,
+                brief=plan.brief,
+                auto_approve=int(plan.auto_approve),
+                **plan.cadence.to_columns(),
+            )
+        return int(row["id"])
+
+    def campaign(self, name: str) -> Row:
+        with self.database.transaction() as session:
+            row = session.one("SELECT * FROM campaigns WHERE name = :name", name=name)
+        if row is None:
+            raise Unknown(f"There is no campaign {name!r}; `status` lists them.")
+        return row
+
+    def bring(self, campaign_id: int, sheet: str | Path, *, skip_bad: bool = False) -> Report:
+        """Import contacts from CSV, all or none; a `Path` is a file, a text is the sheet itself."""
+        read = contacts.read(sheet, zone=self.settings.zone)
+        return contacts.bring(self.database, campaign_id, read, skip_bad=skip_bad)
+
+    def launch(self, campaign_id: int) -> int:
+        """Start the threads of a campaign. Who has one keeps it: this may be said again."""
+        started = 0
+        for contact_id in self._members(campaign_id):
+            self.runtime.blocking.start(
+                GRAPH,
+                {"campaign_id": campaign_id, "contact_id": contact_id},
+                thread_id=thread_of(campaign_id, contact_id),
+                key=GRAPH,
+                metadata={
+                    "campaign_id": campaign_id,
+                    "contact_id": contact_id,
+                    "sequence_step": 1,
+                },
+                tags=[f"campaign:{campaign_id}"],
+            )
+            started += 1
+        return started
+
+    def set_cadence(self, campaign_id: int, cadence: Cadence) -> int:
+        """Change when touches go out, for threads that sleep, too. Gives the new version."""
+        with self.database.transaction() as session:
+            row = session.one(
+                """UPDATE campaigns SET gaps = :gaps, days = :days, opens = :opens,
+                     closes = :closes, version = version + 1
+                   WHERE id = :id RETURNING version""",
+                id=campaign_id,
+                **cadence.to_columns(),
+            )
+        if row is None:
+            raise Unknown(f"There is no campaign {campaign_id}.")
+        for contact_id in self._members(campaign_id, without_draft=True):
+            self.wake(campaign_id, contact_id, f"cadence {row['version']}")
+        return int(row["version"])
+
+    def remove(self, address: str) -> list[int]:
+        """Write to a contact no more. Gives the campaigns that end by that."""
+        with self.database.transaction() as session:
+            row = session.one(
+                "SELECT id FROM contacts WHERE address = :address",
+                address=contacts.normalise(address),
+            )
+            if row is None:
+                raise Unknown(f"There is no contact {address!r}.")
+            ended = records.end_contact(session, row["id"], "removed")
+        for campaign_id in ended:
+            self.wake(campaign_id, row["id"], "removed")
+        return ended
+
+    def wake(self, campaign_id: int, contact_id: int, key: str) -> None:
+        """Let a thread look at reality now."""
+        thread_id = thread_of(campaign_id, contact_id)
+        self.runtime.blocking.signal(thread_id, "wake", key=key)
+
+    def _members(self, campaign_id: int, *, without_draft: bool = False) -> Iterator[int]:
+        last = 0
+        held = """AND NOT EXISTS (SELECT 1 FROM touches t WHERE t.campaign_id = m.campaign_id
+                    AND t.contact_id = m.contact_id AND t.status = 'draft_pending')"""
+        while True:
+            with self.database.transaction() as session:
+                page = session.run(
+                    f"""SELECT contact_id FROM members m WHERE campaign_id = :campaign_id
+                        AND contact_id > :last AND status = 'active' {held if without_draft else ""}
+                        ORDER BY contact_id LIMIT {PAGE}""",  # noqa: S608 (our own words)
+                    campaign_id=campaign_id,
+                    last=last,
+                )
+            yield from (row["contact_id"] for row in page)
+            if len(page) < PAGE:
+                return
+            last = page[-1]["contact_id"]
+
+    # -- looking
+
+    def status(self) -> list[dict[str, Any]]:
+        """Each campaign, with how many members and touches are how."""
+        with self.database.transaction() as session:
+            found = session.run("SELECT * FROM campaigns ORDER BY id")
+            counts: dict[int, dict[str, dict[str, int]]] = {
+                row["id"]: {"members": {}, "touches": {}} for row in found
+            }
+            for table in ("members", "touches"):
+                for row in session.run(
+                    f"""SELECT campaign_id, status, count(*) AS n FROM {table}
+                        GROUP BY campaign_id, status"""  # noqa: S608 (our own names)
+                ):
+                    counts[row["campaign_id"]][table][row["status"]] = row["n"]
+            replies = session.run(
+                """SELECT campaign_id, prompt_version, count(*) AS sent, sum(outcome) AS replies
+                   FROM touches WHERE outcome IS NOT NULL GROUP BY campaign_id, prompt_version"""
+            )
+        return [
+            {
+                "id": row["id"],
+                "name": row["name"],
+                "gaps": json.loads(row["gaps"]),
+                **counts[row["id"]],
+                "prompts": {
+                    one["prompt_version"]: {"sent": one["sent"], "replies": round(one["replies"])}
+                    for one in replies
+                    if one["campaign_id"] == row["id"]
+                },
+            }
+            for row in found
+        ]

@@ -1,0 +1,114 @@
+"""The SMTP side of the post office: one connection, which fails as it is told.
+
+Content that arrived whole is received by the office even if its sender is gone by then: that is the
+worst case for whoever sends it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+from .faults import Fault, Mail, Moment
+
+if TYPE_CHECKING:
+    from .postoffice import PostOffice
+
+
+class Shut(asyncio.Protocol):
+    """What answers when the post office is busy."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(b"421 4.3.2 Too busy, come again later\r\n")
+        transport.close()
+
+
+class Desk(SMTP):
+    """One connection."""
+
+    transport: asyncio.WriteTransport | None
+
+    def __init__(
+        self, office: PostOffice, loop: asyncio.AbstractEventLoop, options: Mapping[str, Any]
+    ) -> None:
+        super().__init__(Clerk(office), loop=loop, hostname="localhost", **options)
+        self.office = office
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.office.desks.add(self)
+        super().connection_made(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.office.desks.discard(self)
+        super().connection_lost(error)
+
+    async def smtp_DATA(self, arg: str) -> None:  # noqa: N802
+        clerk = self.event_handler
+        if clerk.mail and clerk.mail.fault is Fault.HANG_UP:
+            await self.hang_up()
+        await super().smtp_DATA(arg)
+        if clerk.mail and clerk.mail.reached is Moment.ACCEPTED:
+            clerk.mail = await self.office.reach(Moment.ANSWERED, clerk.mail)
+
+    async def hang_up(self, reply: str | None = None) -> NoReturn:
+        assert self.transport is not None
+        if reply:
+            await self.push(reply)
+            self.transport.close()
+        else:
+            self.transport.abort()
+        await asyncio.Future()  # until the loss of the connection ends this conversation
+        raise AssertionError
+
+
+class Clerk:
+    """Who sits at a desk: one mail after the other, each to one recipient."""
+
+    def __init__(self, office: PostOffice) -> None:
+        self.office = office
+        self.mail: Mail | None = None
+
+    async def handle_MAIL(  # noqa: N802
+        self, desk: Desk, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        self.mail = self.office.begin(address)
+        envelope.mail_from = address
+        return "250 OK"
+
+    async def handle_RCPT(  # noqa: N802
+        self, desk: Desk, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        assert self.mail is not None
+        if envelope.rcpt_tos:
+            return "452 4.5.3 One recipient at a time"
+        self.mail = self.office.attempt(self.mail, address)
+        self.mail = await self.office.reach(Moment.BEGAN, self.mail)
+        match self.mail.fault:
+            case Fault.REJECT_RECIPIENT:
+                return "550 5.1.1 No such mailbox"
+            case Fault.GREYLIST:
+                return "451 4.7.1 Greylisted, come again later"
+            case Fault.BUSY:
+                await desk.hang_up("421 4.3.2 Too busy, come again later")
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(  # noqa: N802
+        self, desk: Desk, session: Session, envelope: Envelope
+    ) -> str:
+        assert self.mail is not None
+        assert envelope.original_content is not None
+        receiving = asyncio.create_task(self.office.receive(self.mail, envelope.original_content))
+        self.mail = await asyncio.shield(receiving)
+        match self.mail.fault:
+            case Fault.REJECT_DATA:
+                return "554 5.7.1 Not wanted here"
+            case Fault.DROP_BEFORE | Fault.DROP_AFTER:
+                await desk.hang_up()
+            case Fault.LATE:
+                await asyncio.sleep(self.office.late)
+        return "250 OK"

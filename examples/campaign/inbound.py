@@ -1,0 +1,184 @@
+"""Mail that comes in: matched to a contact, stored, and told to the threads it ends.
+
+A mail is answered with 250 only when all of that is on disk, so whoever hands it over keeps it
+until then, and hands it over again if this process dies. What each crash leaves behind:
+
+    before the message is stored   nothing; it is handed over again
+    stored, threads not told       `told = 0`: `sweep` tells them, and so does the second hand-over
+    told                           the signal's key is the message's id: telling again is no harm
+
+From the moment it is stored nothing more is sent: `members.status` says so in the same transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.lmtp import LMTP
+from aiosmtpd.smtp import SMTP
+
+from perdure import Client, errors
+
+from . import records
+from .app import App, thread_of
+from .database import Row, Session
+from .reading import Incoming, parse
+
+log = logging.getLogger("campaign")
+
+
+class Inbound:
+    """Receives mail for an application."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._client: Client = app.runtime
+
+    def receive(self, content: bytes) -> Row:
+        """Take a mail in for good, and tell its threads. Gives its row of `messages`."""
+        mail = parse(content, self._app.settings.unsubscribe)
+        with self._app.database.transaction() as session:
+            message = self._message(session, mail.message_id) or self._store(session, mail)
+        if not message["told"]:
+            self._tell(message)
+        return message
+
+    def sweep(self) -> int:
+        """Tell the threads of messages whose receiver died before it could, or came too early."""
+        with self._app.database.transaction() as session:
+            waiting = session.run("SELECT * FROM messages WHERE told = 0 ORDER BY received_at")
+        return sum(self._tell(message) for message in waiting)
+
+    def _message(self, session: Session, id: str) -> Row | None:
+        return session.one("SELECT * FROM messages WHERE id = :id", id=id)
+
+    def _store(self, session: Session, mail: Incoming) -> Row:
+        now = self._app.clock.now()
+        touch, contact_id = self._match(session, mail)
+        message: Row = {
+            "id": mail.message_id,
+            "kind": mail.kind if contact_id is not None else "stray",
+            "address": mail.address,
+            "contact_id": contact_id,
+            "run_id": None,
+            "step": None,
+            "late": 0,
+            "received_at": now,
+            "text": mail.text[:10_000],
+            "told": 1,
+        }
+        status = records.ENDED_BY.get(message["kind"])
+        if status is not None and contact_id is not None:
+            message["told"] = 0
+            self._end(session, message, status, touch)
+        session.run(
+            """INSERT INTO messages (id, kind, address, contact_id, run_id, step, late,
+                 received_at, text, told)
+               VALUES (:id, :kind, :address, :contact_id, :run_id, :step, :late, :received_at,
+                 :text, :told)""",
+            **message,
+        )
+        return message
+
+    def _match(self, session: Session, mail: Incoming) -> tuple[Row | None, int | None]:
+        """The touch that a mail answers, and the contact it is from.
+
+        A bounce has to name one of our mails; anybody else is known by his address, too.
+        """
+        for answered in mail.in_reply_to:
+            touch = session.one(
+                """SELECT * FROM touches WHERE message_id = :id
+                   ORDER BY CASE WHEN sent_at IS NULL THEN 1 ELSE 0 END LIMIT 1""",
+                id=answered,
+            )
+            if touch is not None:
+                return touch, touch["contact_id"]
+        if mail.kind == "bounce":
+            return None, None
+        contact = session.one(
+            "SELECT id FROM contacts WHERE address = :address", address=mail.address
+        )
+        if contact is None:
+            return None, None
+        touch = session.one(
+            """SELECT * FROM touches WHERE contact_id = :id AND sent_at IS NOT NULL
+               ORDER BY sent_at DESC LIMIT 1""",
+            id=contact["id"],
+        )
+        return touch, contact["id"]
+
+    def _end(self, session: Session, message: Row, status: str, touch: Row | None) -> None:
+        """End every campaign of the contact, and note the touch that earned a reply."""
+        contact_id = message["contact_id"]
+        lock = "FOR UPDATE" if session.is_postgres else ""
+        members = {
+            row["campaign_id"]: row["status"]
+            for row in session.run(
+                f"SELECT * FROM members WHERE contact_id = :id ORDER BY campaign_id {lock}",  # noqa: S608
+                id=contact_id,
+            )
+        }
+        if status == "replied":
+            session.run(
+                """UPDATE members SET status = 'replied'
+                   WHERE contact_id = :id AND status IN ('active', 'finished')""",
+                id=contact_id,
+            )
+        else:
+            records.end_contact(session, contact_id, status)
+        if touch is not None and status == "replied":
+            message["run_id"], message["step"] = touch["run_id"], touch["step"]
+            message["late"] = int(members.get(touch["campaign_id"]) != "active")
+            place = {name: touch[name] for name in ("campaign_id", "contact_id", "step")}
+            records.change_touch(session, place, outcome=1.0)
+
+    def _tell(self, message: Row) -> bool:
+        """Signal the threads of a contact; of one that is over, say what its touch earned."""
+        with self._app.database.transaction() as session:
+            members = session.run(
+                "SELECT campaign_id FROM members WHERE contact_id = :id", id=message["contact_id"]
+            )
+        for member in members:
+            thread_id = thread_of(member["campaign_id"], message["contact_id"])
+            self._client.blocking.signal(thread_id, "wake", key=message["id"])
+        if message["late"] and message["run_id"]:
+            with contextlib.suppress(errors.NotFound):  # pruned
+                if not self._client.blocking.get(message["run_id"]).ended:
+                    return False  # it is about to say what it knows; `sweep` has the last word
+                about = f"touch {message['step']}"
+                self._client.blocking.score(message["run_id"], "reply", 1.0, about=about)
+        with self._app.database.transaction() as session:
+            session.run("UPDATE messages SET told = 1 WHERE id = :id", id=message["id"])
+        return True
+
+
+class Handler:
+    """For aiosmtpd: takes a mail, or asks for it again."""
+
+    def __init__(self, inbound: Inbound) -> None:
+        self._inbound = inbound
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
+        try:
+            message = await asyncio.to_thread(self._inbound.receive, envelope.content)
+        except Exception:
+            log.exception("a mail could not be taken in")
+            return "451 4.3.0 Try again later"
+        log.info("%s from %s", message["kind"], message["address"])
+        return "250 2.0.0 Taken in"
+
+
+class Listener(Controller):
+    """An LMTP or SMTP server for the mail server in front of us."""
+
+    def __init__(self, inbound: Inbound, host: str, port: int, *, lmtp: bool = False) -> None:
+        self._lmtp = lmtp
+        super().__init__(Handler(inbound), hostname=host, port=port, ready_timeout=30)
+
+    def factory(self) -> SMTP:
+        kind = LMTP if self._lmtp else SMTP
+        return kind(self.handler, data_size_limit=25 * 1024 * 1024)

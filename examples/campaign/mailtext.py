@@ -1,0 +1,120 @@
+"""The headers and the text of a mail that came in, as text that can be stored.
+
+Whatever is in the mail, what comes out has no NUL and no half characters, and takes time in
+proportion to its length.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from email.header import decode_header
+from email.message import Message
+from email.utils import getaddresses
+
+ADDRESS = re.compile(r"[^\s<>@]{1,200}@[^\s<>@]{1,200}")
+LONGEST = 100_000
+"""Of a text, in characters; the rest is cut off."""
+
+_TAG = re.compile(r"<(/?)(\w++)[^<>]*+>")
+_HIDDEN = ("style", "script", "title", "blockquote")
+_BREAKS = ("br", "p", "div", "tr", "li")
+_DIVIDER = re.compile(r"-{2,} ?Original Message ?-{2,}|_{20,}", re.I)
+
+
+def storable(text: str) -> str:
+    """Without what a database cannot hold."""
+    return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+
+
+def words(mail: Message, name: str) -> str:
+    """A header as text; empty if it is not there."""
+    raw = next(iter(_raw(mail, name)), "")
+    try:
+        pieces = [
+            piece if isinstance(piece, str) else piece.decode(charset or "utf-8", "replace")
+            for piece, charset in decode_header(raw)
+        ]
+    except (LookupError, ValueError):
+        pieces = [raw]
+    return storable("".join(pieces)).strip()
+
+
+def addresses(mail: Message, name: str) -> list[str]:
+    """The addresses in a header, in lower case."""
+    found = [ADDRESS.fullmatch(address) for _, address in getaddresses(_raw(mail, name))]
+    return [one[0].lower() for one in found if one]
+
+
+def _raw(mail: Message, name: str) -> list[str]:
+    """All headers of a name, on one line each. Octets beyond ASCII are taken for UTF-8."""
+    values = [str(value) for key, value in mail.raw_items() if key.lower() == name.lower()]
+    octets = [value[:10_000].encode("utf-8", "surrogateescape") for value in values[:10]]
+    return [" ".join(storable(one.decode("utf-8", "replace")).split()) for one in octets]
+
+
+def plain(mail: Message) -> str:
+    """The first text of a mail, plain if there is one."""
+    texts = [part for part in mail.walk() if part.get_content_maintype() == "text"]
+    for part in texts:
+        if part.get_content_subtype() == "plain":
+            return decoded(part)
+    for part in texts:
+        if part.get_content_subtype() == "html":
+            return _without_tags(decoded(part))
+    return ""
+
+
+def decoded(part: Message) -> str:
+    """The text of a part, in whatever way it is encoded."""
+    octets = part.get_payload(decode=True)
+    if not isinstance(octets, bytes):
+        return ""
+    try:
+        text = octets.decode(part.get_content_charset() or "utf-8", "replace")
+    except (LookupError, ValueError):
+        text = octets.decode("utf-8", "replace")
+    return storable(text)[:LONGEST]
+
+
+def _without_tags(text: str) -> str:
+    kept, hidden, end = [], 0, 0
+    for tag in _TAG.finditer(text):
+        name = tag[2].lower()
+        if not hidden:
+            kept.append(text[end : tag.start()] + "\n" * (name in _BREAKS))
+        if name in _HIDDEN:
+            hidden = max(0, hidden + (-1 if tag[1] else 1))
+        end = tag.end()
+    return storable(html.unescape("".join(kept) + ("" if hidden else text[end:])))
+
+
+def spoken(text: str) -> str:
+    """What somebody wrote himself.
+
+    Left out are lines that begin with `>`, an `On … wrote:`, and all that is below the line which
+    Outlook draws above what it quotes.
+    """
+    lines = text.splitlines()
+    kept: list[str] = []
+    number = 0
+    while number < len(lines):
+        line = lines[number].strip()
+        if _DIVIDER.fullmatch(line):
+            break
+        length = _attribution(lines[number : number + 3])
+        if not length and not line.startswith(">"):
+            kept.append(lines[number].rstrip())
+        number += length or 1
+    return "\n".join(kept).strip()
+
+
+def _attribution(lines: list[str]) -> int:
+    """Over how many lines goes an `On … wrote:` that begins here."""
+    if lines[0].startswith("On "):
+        for count, line in enumerate(lines, 1):
+            if not line.strip():
+                break
+            if line.rstrip().endswith("wrote:"):
+                return count
+    return 0

@@ -1,0 +1,198 @@
+"""Reading mail that came in: who wrote, about which mail of ours, and what it means.
+
+| kind | |
+|---|---|
+| `bounce` | our mail was not delivered, for good; `address` is whom it was for |
+| `unsubscribe` | the writer, or who complained about spam, wants no more mail |
+| `automatic` | a machine wrote: out of office, a delay, a receipt; it ends nothing |
+| `reply` | everything else: when in doubt a person wrote |
+
+Anybody can write anything into a mail. A bounce is worth as much as its `in_reply_to`: only we and
+whoever got our mail know its Message-ID, so a report that names none of ours is not about us.
+
+`parse` never raises. Its texts can be stored: they have no NUL and no half characters.
+"""
+
+from __future__ import annotations
+
+import email
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from email.message import Message
+from typing import Literal
+
+from .mailtext import ADDRESS, LONGEST, addresses, decoded, plain, spoken, storable, words
+
+Kind = Literal["reply", "bounce", "unsubscribe", "automatic"]
+
+_ID = re.compile(r"<[^<>\s]{1,500}>")
+_MOST_IDS = 100
+
+_WHOLE = re.compile(
+    r"(please |pls )?(unsubscribe|stop|remove me|opt[ -]?out|take me off)"
+    r"( me| this| now| please| from (this|your|the) (mailing )?list){0,3}"
+)
+_START = re.compile(
+    r"(please |pls )?(unsubscribe me|remove me from|take me off|opt me out|"
+    r"stop (e-?mailing|mailing|sending|contacting|writing))\b"
+)
+_ROBOTS = ("X-Autoreply", "X-Autorespond")
+_FAILED = re.compile(r"fail|undeliver|returned|could not be delivered|not delivered", re.I)
+_DELAYED = re.compile(r"delay|warning|still trying", re.I)
+_RETURNED_ID = re.compile(r"(?im)^[> \t]*message-id:\s*(<[^<>\s]{1,500}>)")
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A mail that came in."""
+
+    message_id: str
+    """Its own, or one made of its content if it has none that can be used."""
+    address: str
+    """Who wrote it, or of a bounce whom ours was for, in lower case; empty if nobody can tell."""
+    kind: Kind
+    in_reply_to: list[str]
+    """The Message-IDs it answers, the nearest first; of a bounce, that of the mail it returns."""
+    subject: str
+    text: str
+    """What was written, without what was quoted."""
+
+
+def parse(content: bytes, unsubscribe: str = "") -> Incoming:
+    """Read a mail. `unsubscribe` is the address that takes people off the list.
+
+    Somebody unsubscribes by writing to that address, or with a subject or a first line that says so
+    and hardly anything else: `unsubscribe`, `stop`, `remove me`, `please take me off your list`. A
+    subject that answers ours (`Re: …`) does not count, since it is our own.
+    """
+    try:
+        return _read(email.message_from_bytes(content), content, unsubscribe.lower())
+    except Exception:  # the email package gives up on garbage in many ways
+        text = storable(content.decode("utf-8", "replace"))
+        return Incoming(_made_id(content), "", "reply", _ids(text[:10_000]), "", text[:LONGEST])
+
+
+def _read(mail: Message, content: bytes, unsubscribe: str) -> Incoming:
+    text = spoken(plain(mail))
+    subject = words(mail, "Subject")
+    address, answers = _author(mail), _ids(words(mail, "In-Reply-To"), words(mail, "References"))
+    kind: Kind = "reply"
+    report = mail.get_content_type() == "multipart/report"
+    about = str(mail.get_param("report-type", "")).lower() if report else ""
+    if about == "delivery-status" or _by_a_daemon(mail) or _by_nobody(mail):
+        kind = _delivery(mail, subject)
+        address = _returned(mail, kind) or (address if kind == "automatic" else "")
+        answers = _returned_ids(mail) or answers
+    elif about == "feedback-report":
+        kind, address, answers = "unsubscribe", _returned(mail, "unsubscribe"), _returned_ids(mail)
+    elif _says_stop(subject) or (unsubscribe and unsubscribe in addresses(mail, "To")):
+        kind = "unsubscribe"
+    elif report or _automatic(mail):
+        kind = "automatic"
+    elif _says_stop(next((line for line in text.splitlines() if line.strip()), "")):
+        kind = "unsubscribe"
+    own = _ID.fullmatch(words(mail, "Message-ID"))
+    return Incoming(own[0] if own else _made_id(content), address, kind, answers, subject, text)
+
+
+def _author(mail: Message) -> str:
+    """The address of the first From, and of no other header."""
+    return next(iter(addresses(mail, "From")), "")
+
+
+def _ids(first: str = "", *chains: str) -> list[str]:
+    """The Message-IDs in some texts. In a chain of them the nearest is the last."""
+    found = [*_ID.findall(first), *(one for chain in chains for one in _ID.findall(chain)[::-1])]
+    return list(dict.fromkeys(found))[:_MOST_IDS]
+
+
+def _made_id(content: bytes) -> str:
+    return f"<{hashlib.sha256(content).hexdigest()[:40]}@no-message-id.invalid>"
+
+
+# -- what it means
+
+
+def _by_a_daemon(mail: Message) -> bool:
+    return _author(mail).startswith("mailer-daemon@")
+
+
+def _by_nobody(mail: Message) -> bool:
+    """No person writes with an empty return path."""
+    return "Return-Path" in mail and words(mail, "Return-Path") in ("", "<>")
+
+
+def _delivery(mail: Message, subject: str) -> Kind:
+    """Whether a note about a delivery says that it failed for good."""
+    told = [block for block in _blocks(mail, "delivery-status") if "Action" in block]
+    if told:
+        failed = any(words(block, "Action").lower() == "failed" for block in told)
+    elif _DELAYED.search(subject):
+        failed = False
+    else:
+        failed = (
+            _by_a_daemon(mail) or "X-Failed-Recipients" in mail or bool(_FAILED.search(subject))
+        )
+    return "bounce" if failed else "automatic"
+
+
+def _automatic(mail: Message) -> bool:
+    submitted = words(mail, "Auto-Submitted").lower().partition(";")[0].strip()
+    return (
+        submitted not in ("", "no")
+        or words(mail, "Precedence").lower() in ("auto_reply", "bulk", "junk")
+        or any(words(mail, name).lower() not in ("", "no") for name in _ROBOTS)
+    )
+
+
+def _says_stop(line: str) -> bool:
+    said = " ".join(re.sub(r"[^\w\s-]", " ", line[:200]).lower().split())
+    return bool(_WHOLE.fullmatch(said) or _START.match(said))
+
+
+# -- what came back with a report
+
+
+def _blocks(mail: Message, subtype: str) -> Iterator[Message]:
+    """The groups of fields of a report."""
+    for part in mail.walk():
+        if part.get_content_type() == f"message/{subtype}":
+            inside = part.get_payload()
+            if isinstance(inside, list):
+                yield from (block for block in inside if isinstance(block, Message))
+            else:
+                yield email.message_from_string(str(inside).lstrip())
+
+
+def _returned(mail: Message, kind: Kind) -> str:
+    """Whom our mail was for."""
+    groups = [*_blocks(mail, "delivery-status"), *_blocks(mail, "feedback-report")]
+    if kind == "bounce":
+        groups = [one for one in groups if words(one, "Action").lower() == "failed"]
+    named = [
+        words(one, name).rpartition(";")[2]
+        for name in ("Original-Recipient", "Final-Recipient", "Original-Rcpt-To")
+        for one in groups
+        if name in one
+    ]
+    named.append(words(mail, "X-Failed-Recipients").partition(",")[0])
+    named += [words(one, "To") for one in _originals(mail)]
+    return next((found[0].lower() for found in map(ADDRESS.search, named) if found), "")
+
+
+def _returned_ids(mail: Message) -> list[str]:
+    """The Message-ID of our mail."""
+    found = _ids(*(words(one, "Message-ID") for one in _originals(mail)))
+    return found or _ids(*_RETURNED_ID.findall(plain(mail))[:_MOST_IDS])
+
+
+def _originals(mail: Message) -> Iterator[Message]:
+    """Our mail, or its headers, as it came back."""
+    for part in mail.walk():
+        kind, inside = part.get_content_type(), part.get_payload()
+        if kind in ("message/rfc822", "message/rfc822-headers") and isinstance(inside, list):
+            yield from (one for one in inside if isinstance(one, Message))
+        elif kind == "text/rfc822-headers":
+            yield email.message_from_string(decoded(part))

@@ -1,0 +1,81 @@
+-- The application's own tables, in the same database as the journal. Times are milliseconds since
+-- 1970, as in the journal.
+
+-- `sequence` names what is said: campaigns of one sequence never mail a contact the same step twice.
+-- `gaps` are the days before each touch, `days` the weekdays (0 is Monday) and `opens` and `closes`
+-- the local times between which a mail may go out. `version` counts the changes of its cadence.
+CREATE TABLE IF NOT EXISTS campaigns (
+  id           BIGINT NOT NULL PRIMARY KEY,
+  name         TEXT NOT NULL UNIQUE,
+  sequence     TEXT NOT NULL,
+  sender       TEXT NOT NULL,
+  brief        TEXT NOT NULL,
+  gaps         TEXT NOT NULL,
+  days         TEXT NOT NULL,
+  opens        TEXT NOT NULL,
+  closes       TEXT NOT NULL,
+  auto_approve INTEGER NOT NULL,
+  version      INTEGER NOT NULL
+);
+
+-- One row per address, whatever campaign or file it came from. Its status is `active`, `bounced`,
+-- `unsubscribed` or `removed`.
+CREATE TABLE IF NOT EXISTS contacts (
+  id      BIGINT NOT NULL PRIMARY KEY,
+  address TEXT NOT NULL UNIQUE,
+  name    TEXT NOT NULL,
+  company TEXT NOT NULL,
+  zone    TEXT NOT NULL,
+  status  TEXT NOT NULL
+);
+
+-- A contact in a campaign: one thread, `campaign-{campaign_id}-{contact_id}`. Its status is `active`,
+-- or how it ended: `replied`, `bounced`, `unsubscribed`, `removed`, `finished`. Whoever sends and
+-- whoever receives changes this row first, so one of them is first.
+CREATE TABLE IF NOT EXISTS members (
+  campaign_id BIGINT NOT NULL,
+  contact_id  BIGINT NOT NULL,
+  status      TEXT NOT NULL,
+  PRIMARY KEY (campaign_id, contact_id)
+);
+
+-- A mail to a contact: `draft_pending` until a person approves it, `approved`, then `sent`,
+-- `skipped`, `duplicate` (another campaign of the sequence sent it), `refused` (the far side said no)
+-- or `stopped` (the prospect was faster). `attempt` is the last conversation with the mail server
+-- about it, begun at `attempt_at`: an older one that wakes up late finds that it is not its turn.
+-- `outcome` is 1.0 if it earned a reply, 0.0 if not.
+CREATE TABLE IF NOT EXISTS touches (
+  campaign_id    BIGINT NOT NULL,
+  contact_id     BIGINT NOT NULL,
+  step           INTEGER NOT NULL,
+  status         TEXT NOT NULL,
+  subject        TEXT NOT NULL,
+  body           TEXT NOT NULL,
+  prompt_version TEXT NOT NULL,
+  run_id         TEXT NOT NULL,
+  message_id     TEXT NOT NULL,
+  drafted_at     BIGINT NOT NULL,
+  attempt        TEXT,
+  attempt_at     BIGINT,
+  sent_at        BIGINT,
+  outcome        REAL,
+  PRIMARY KEY (campaign_id, contact_id, step)
+);
+CREATE INDEX IF NOT EXISTS touches_message ON touches (message_id);
+
+-- What came in, once per Message-ID. Its kind is `reply`, `bounce`, `unsubscribe`, `automatic` (an
+-- out-of-office note, which ends nothing) or `stray` (of nobody we wrote to). `run_id` and `step` are
+-- the touch it answers; `late` says that its thread was over, so that nobody but the receiver can tell
+-- how it did. `told` says that its threads were signalled.
+CREATE TABLE IF NOT EXISTS messages (
+  id          TEXT NOT NULL PRIMARY KEY,
+  kind        TEXT NOT NULL,
+  address     TEXT NOT NULL,
+  contact_id  BIGINT,
+  run_id      TEXT,
+  step        INTEGER,
+  late        INTEGER NOT NULL,
+  received_at BIGINT NOT NULL,
+  text        TEXT NOT NULL,
+  told        INTEGER NOT NULL
+);

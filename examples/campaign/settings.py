@@ -1,0 +1,53 @@
+"""What the application is told by its environment. Nothing here has to be set for the demo."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Each field is `CAMPAIGN_` and its name in the environment; `url` is `PERDURE_URL` too."""
+
+    url: str = "sqlite:///campaign.db"
+    """The journal, and the application's tables."""
+    smtp_host: str = "127.0.0.1"
+    smtp_port: int = 25
+    smtp_starttls: bool = False
+    smtp_user: str = ""
+    smtp_password: str = field(default="", repr=False)
+    smtp_timeout: float = 30.0
+    lookup_url: str = ""
+    """Where the provider tells whether it took a mail, with `{message_id}` in it. Without one, a
+    mail that was not answered is held for a person."""
+    lookup_after: float = 20.0
+    """Seconds after which a mail the provider does not know of is known not to have arrived."""
+    model: str = ""
+    """A chat model as LangChain names it, `openai:gpt-5`; by default a scripted one."""
+    unsubscribe: str = "unsubscribe@example.com"
+    inbound_host: str = "127.0.0.1"
+    inbound_port: int = 8024
+    zone: str = "UTC"
+    """Of contacts whose line names none."""
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        given: dict[str, Any] = {}
+        for one in fields(cls):
+            text = environment.get(f"CAMPAIGN_{one.name.upper()}")
+            if one.name == "url":
+                text = text or environment.get("PERDURE_URL")
+            if text is None:
+                continue
+            kind: type[Any] = type(one.default)
+            try:
+                given[one.name] = (
+                    text.lower() in ("1", "true", "yes") if kind is bool else kind(text)
+                )
+            except ValueError:
+                name = f"CAMPAIGN_{one.name.upper()}"
+                raise SystemExit(f"{name}={text!r} is not a {kind.__name__}.") from None
+        return cls(**given)

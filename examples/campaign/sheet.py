@@ -1,0 +1,223 @@
+"""A CSV file of contacts: who they are, and what is wrong with the lines that are none.
+
+Nothing here knows the database. What gets through can be put into the headers of a mail: an address
+is in its one spelling, and no text has a character in it that could end a line.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import functools
+import io
+import re
+import unicodedata
+import zoneinfo
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+COLUMNS = {
+    "address": ("email", "e-mail", "address"),
+    "name": ("name",),
+    "company": ("company",),
+    "zone": ("zone", "timezone", "tz"),
+}
+"""What a column may be called. If a file has two of them, the one named first here is meant."""
+
+_ATOM = r"[a-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_LOCAL = re.compile(rf"{_ATOM}(\.{_ATOM})*")
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_TWO_READINGS = set("ß\N{GREEK SMALL LETTER FINAL SIGMA}\u200c\u200d")
+
+
+class BadSheet(ValueError):
+    """A file of which nothing can be made."""
+
+
+class NoAddressColumn(BadSheet):
+    """A file whose first line names no column of addresses."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A contact, and the line of the file on which it begins."""
+
+    number: int
+    address: str
+    name: str
+    company: str
+    zone: str
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A line that is no contact, or none that may be written to, and why."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A file that was read."""
+
+    rows: list[Line]
+    bad: list[Bad]
+    ignored_columns: list[str]
+
+
+def read(source: Path | bytes | str, *, zone: str = "UTC") -> Sheet:
+    """Read a file, or the text of one. A line without a zone gets the one given here.
+
+    Columns are found by name, in any order, and end at a comma, a semicolon or a tab. Raises
+    `BadSheet` if it is no such file; what is wrong with one line is kept in `bad`.
+    """
+    if zone not in _zones():
+        raise BadSheet(f"The default zone cannot be used: {_no_zone(zone)}.")
+    text = _text(source)
+    mark = max(",;\t", key=lambda mark: len(next(_records(text, mark), _NOTHING).cells))
+    records = _records(text, mark)
+    first = next(records, _NOTHING)
+    if first.problem:
+        raise BadSheet(f"The first line names the columns, but {first.problem}.")
+    header = [cell.strip() for cell in first.cells]
+    places = _places(header)
+    ignored = [name for n, name in enumerate(header) if name and n not in places.values()]
+    sheet = Sheet([], [], ignored)
+    seen: dict[str, int] = {}
+    for record in records:
+        cells = record.cells + [""] * len(header)
+        line, reasons = _judge(record.number, {what: cells[n] for what, n in places.items()}, zone)
+        if line.address in seen:
+            reasons.append(f"{line.address} is on line {seen[line.address]} already")
+        if any(cell.strip() for cell in record.cells[len(header) :]):
+            reasons = [f"it has {len(record.cells)} columns, and the first line {len(header)}"]
+        if record.problem or reasons:
+            swallowed = f" (it ends on line {record.end})" if record.end > record.number else ""
+            reason = record.problem or "; ".join(reasons)
+            sheet.bad.append(Bad(record.number, reason + swallowed))
+        else:
+            seen[line.address] = line.number
+            sheet.rows.append(line)
+    return sheet
+
+
+def normalise(address: str) -> str:
+    """One spelling per mailbox; raises ValueError if it is no address that mail can be sent to.
+
+    The domain is case-insensitive, and written in ASCII. The local part need not be, but there is
+    no mail provider left who tells Ana@ from ana@, and one person must not be taken for two.
+    """
+    _refuse_control("the address", address)
+    local, _, domain = address.strip().lower().rpartition("@")
+    shown = repr(address.strip()[:80])
+    if not address.strip():
+        raise ValueError("it has no address")
+    if len(address.strip()) > 254:
+        raise ValueError(f"{shown} and so on is no address: it is too long")
+    if _TWO_READINGS & set(domain):
+        raise ValueError(f"the domain of {shown} can be read in two ways; write its xn-- form")
+    try:
+        domain = domain.encode("idna").decode() if not domain.isascii() else domain
+    except UnicodeError:
+        raise ValueError(f"{shown} is no address: there is no such domain") from None
+    labels = domain.split(".")
+    if not _LOCAL.fullmatch(local) or len(local) > 64 or len(local) + len(domain) > 253:
+        raise ValueError(f"{shown} is no address")
+    if len(labels) < 2 or not all(map(_LABEL.fullmatch, labels)) or labels[-1].isdigit():
+        raise ValueError(f"{shown} is no address: there is no such domain")
+    return f"{local}@{domain}"
+
+
+def _judge(number: int, found: dict[str, str], default: str) -> tuple[Line, list[str]]:
+    reasons: list[str] = []
+    address, zone = "", found.get("zone", "").strip() or default
+    try:
+        address = normalise(found["address"])
+    except ValueError as error:
+        reasons.append(str(error))
+    for what in ("name", "company"):
+        try:
+            _refuse_control(f"the {what}", found.get(what, ""))
+        except ValueError as error:
+            reasons.append(str(error))
+    if zone not in _zones():
+        reasons.append(_no_zone(zone))
+    name, company = found.get("name", "").strip(), found.get("company", "").strip()
+    return Line(number, address, name, company, zone), reasons
+
+
+def _refuse_control(what: str, text: str) -> None:
+    """What ends a line would let a cell of a file write headers into a mail."""
+    for character in text:
+        if unicodedata.category(character) in ("Cc", "Zl", "Zp", "Cs"):
+            raise ValueError(f"{what} has the character {character!r} in it")
+
+
+@functools.cache
+def _zones() -> frozenset[str]:
+    return frozenset(zoneinfo.available_timezones() - {"localtime", "Factory"})
+
+
+@functools.lru_cache
+def _no_zone(name: str) -> str:
+    name = name[:80]
+    zones = {zone.lower(): zone for zone in sorted(_zones())}
+    near = difflib.get_close_matches(name.lower().replace(" ", "_"), zones, 2, 0.75)
+    hint = f"; did you mean {' or '.join(zones[zone] for zone in near)}?" if near else ""
+    return f"{name!r} is no time zone{hint}"
+
+
+def _text(source: Path | bytes | str) -> str:
+    content = source.read_bytes() if isinstance(source, Path) else source
+    try:
+        text = content if isinstance(content, str) else content.decode()
+    except UnicodeDecodeError as error:
+        raise BadSheet(
+            f"The file is not in UTF-8: its byte {error.start} cannot be read. Save it as UTF-8."
+        ) from None
+    return text.removeprefix("\ufeff")
+
+
+class _Record(NamedTuple):
+    number: int
+    end: int
+    cells: list[str]
+    problem: str
+
+
+_NOTHING = _Record(1, 1, [], "")
+
+
+def _records(text: str, mark: str) -> Iterator[_Record]:
+    """All that is not empty, each with the lines it begins and ends on."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            cells, problem = next(reader), ""
+        except StopIteration:
+            return
+        except csv.Error as error:
+            cells, problem = [], f"it cannot be read: {error}"
+        if problem or any(cell.strip() for cell in cells):
+            yield _Record(number, reader.line_num, cells, problem)
+
+
+def _places(header: list[str]) -> dict[str, int]:
+    names = [name.lower() for name in header]
+    places: dict[str, int] = {}
+    for what, called in COLUMNS.items():
+        for name in called:
+            if names.count(name) > 1:
+                raise BadSheet(f"Two columns are called {name!r}; which of them is meant?")
+            if name in names:
+                places.setdefault(what, names.index(name))
+    if "address" not in places:
+        raise NoAddressColumn(
+            "The first line names no column email, e-mail or address; it is: "
+            f"{', '.join(map(repr, header))[:200] or 'empty'}."
+        )
+    return places

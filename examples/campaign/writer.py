@@ -1,0 +1,90 @@
+"""Who writes the drafts: a chat model behind LangChain's interface.
+
+The scripted one is the default: it needs no network, and says the same to the same prompt. Any
+other is a name in the settings. What a prompt looks like decides what a touch earns, so each touch
+keeps the version of its prompt: a hash of its text, which changes when the text does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+
+PROMPT = """\
+You write e-mail number {step} of {steps} of a campaign to one person. Be short, plain and friendly;
+refer to the mails before if there were any. Answer with the subject on the first line, as
+"Subject: ...", an empty line, and the text. Do not sign it.
+
+The campaign: {brief}
+The person: {name}, {company}
+{comment}"""
+
+PROMPT_VERSION = hashlib.sha256(PROMPT.encode()).hexdigest()[:12]
+
+OPENINGS = (
+    "I would like to show you",
+    "did you have a moment to look at",
+    "one of our customers asked me about",
+    "here is a short story about",
+    "perhaps now is a better time for",
+    "this is my last note about",
+)
+
+
+def prompt_for(
+    *, step: int, steps: int, brief: str, name: str, company: str, comment: str = ""
+) -> str:
+    said = f"A person read your last draft and wants another one: {comment}\n" if comment else ""
+    return PROMPT.format(
+        step=step, steps=steps, brief=brief, name=name or "unknown", company=company, comment=said
+    )
+
+
+def parse(text: str) -> tuple[str, str]:
+    """The subject and the text of a draft. Whatever the model says, a subject is one line."""
+    first, _, rest = text.strip().partition("\n")
+    subject = first.partition(":")[2] if first.lower().startswith("subject:") else ""
+    body = rest.strip() if subject else text.strip()
+    return " ".join(subject.split()) or "A short question", body or "Hello"
+
+
+class Scripted(BaseChatModel):
+    """A model that knows six openings by heart."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def _generate(
+        self,
+        messages: Sequence[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        lines = str(messages[-1].content).splitlines()
+        step = int(lines[0].partition("number ")[2].partition(" ")[0])
+        said = dict(line.split(": ", 1) for line in lines if line.startswith("The "))
+        brief, name = said["The campaign"], said["The person"].partition(",")[0]
+        asked = next((line for line in lines if line.startswith("A person read")), "")
+        opening = OPENINGS[(step - 1) % len(OPENINGS)]
+        text = f"Subject: {brief} ({step})\n\nHello {name},\n\n{opening} {brief}."
+        text += f"\n\n(Written again: {asked.partition('another one: ')[2]})" if asked else ""
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
+
+
+def model_for(name: str) -> BaseChatModel:
+    """The model that the settings name."""
+    if not name:
+        return Scripted()
+    try:
+        from langchain.chat_models import init_chat_model
+    except ModuleNotFoundError:
+        raise SystemExit(f"CAMPAIGN_MODEL={name} needs LangChain: pip install langchain") from None
+    made: BaseChatModel = init_chat_model(name)
+    return made
