@@ -8,7 +8,7 @@ BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 CODE  := $(wildcard src tests bench matrix examples)
 
-.PHONY: help install demo test quick lint types pytest bench crash-matrix constraints
+.PHONY: help install demo test quick lint types pytest bench crash-matrix campaign-month constraints
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -27,8 +27,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
-demo: $(READY) ## See an agent survive being killed
-	$(BIN)/python examples/demo.py
+demo: $(READY) ## See a month-long agent survive being killed all the time, beside stock LangGraph
+	$(BIN)/python -m examples.campaign.demo
 
 test: lint types pytest ## Everything: lint, types and all tests, on SQLite and PostgreSQL
 
@@ -50,6 +50,9 @@ bench: $(READY) ## Measure, and print the tables of the docs
 
 crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/crash-matrix.md
 	$(BIN)/python -m matrix
+
+campaign-month: $(READY) ## A month of the campaign for 1,000 contacts while everything goes wrong
+	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-1000} $(BIN)/python -m pytest -q -s -p no:xdist tests/test_campaign_month.py
 
 constraints: $(READY) ## Compile constraints.txt again, with the newest versions that fit
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \

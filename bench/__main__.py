@@ -26,6 +26,7 @@ from bench.rounds import Bench, say
 from bench.sleepers import sleepers
 from bench.steps import steps
 from bench.stored import stored
+from bench.tick import tick
 from bench.turns import turns
 
 MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
@@ -45,6 +46,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "effects": effects,
     "agent": agent,
     "reflections": reflections,
+    "tick": tick,
 }
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"

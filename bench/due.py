@@ -53,7 +53,8 @@ class Crowd:
         journal, box = self.runtime.journal, self.runtime.saver.box
         start = perf_counter()
         journal.do(runs.next_due())
-        found = journal.do(runs.claim(box, "bench", now, now + 10**9, ["sleeper@"], SOME))
+        taking = runs.claim(box, "bench", now, now + 10**9, ["sleeper@"], SOME, driven="worker")
+        found = journal.do(taking)
         took = perf_counter() - start
         assert len(found) == wanted, f"{len(found)} runs were claimed, not {wanted}"
         if wanted:  # back to sleep
@@ -161,15 +162,15 @@ def _copies(kind: Kind, url: str, size: int) -> list[str]:
 
 _COLUMNS = """
 SELECT attname FROM pg_attribute
-WHERE attrelid = 'perdure_runs'::regclass AND attnum > 0 AND NOT attisdropped
+WHERE attrelid = CAST('{}' AS regclass) AND attnum > 0 AND NOT attisdropped
 """
 
 
-def _columns(url: str) -> list[str]:
+def _columns(url: str, table: str = "perdure_runs") -> list[str]:
     if url.startswith("sqlite:"):
-        rows = _execute(url, "PRAGMA table_info(perdure_runs)")
+        rows = _execute(url, f"PRAGMA table_info({table})")
         return [row[1] for row in rows]
-    rows = _execute(url, _COLUMNS)
+    rows = _execute(url, _COLUMNS.format(table))
     return [row[0] for row in rows]
 
 

@@ -1,5 +1,5 @@
 """The docs are true: their Python runs, their output is what it prints, and they name no machine.
-The reference is whole: every command, method, field and error is in it. And the demo ends right.
+The reference is whole: every command, method, field and error is in it.
 
 Blocks of one page share a namespace and run in order, in an empty working directory. A block may
 use `await` at its top level. In the page's source,
@@ -9,7 +9,6 @@ use `await` at its top level. In the page's source,
   above it printed.
 """
 
-import argparse
 import ast
 import asyncio
 import contextlib
@@ -23,8 +22,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Any
 
 import pytest
+import typer
 
 from perdure import cli, doctor, errors
 from perdure.bound import BoundGraph
@@ -271,21 +272,17 @@ def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
 
 
 REFERENCE = ROOT / "docs" / "runtime.md"
+COMMANDS = ROOT / "docs" / "command-line.md"
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    [choices] = [
-        action.choices
-        for action in cli._parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-    ]
-    return dict(choices)
+def commands() -> dict[str, Any]:
+    return dict(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
 
 
 def section(heading: str) -> str:
-    """What the reference says below a heading, up to the next one."""
-    _, found, rest = REFERENCE.read_text().partition(f"\n{heading}\n")
-    assert found, f"docs/runtime.md has no heading {heading!r}"
+    """What the page of the command line says below a heading, up to the next one."""
+    _, found, rest = COMMANDS.read_text().partition(f"\n{heading}\n")
+    assert found, f"docs/command-line.md has no heading {heading!r}"
     return re.split(r"\n#{1,3} ", rest)[0]
 
 
@@ -293,9 +290,27 @@ def section(heading: str) -> str:
 def test_every_command_is_in_the_reference_with_each_of_its_options(command: str) -> None:
     told = section(f"### `perdure {command}`")
     assert f"`perdure {command} " in told
-    for action in commands()[command]._actions:
-        for option in action.option_strings:
-            assert option in told or option in ("-h", "--help"), f"{command} {option}"
+    for param in commands()[command].params:
+        if param.param_type_name == "option":
+            for option in [*param.opts, *param.secondary_opts]:
+                assert re.search(rf"(?<![\w-]){option}(?![\w-])", told) or option == "-a", (
+                    f"{command} {option}"
+                )
+
+
+def test_the_reference_has_no_command_and_no_option_that_is_not_there() -> None:
+    page = COMMANDS.read_text()
+    headings = re.findall(r"^### `perdure (\S+)`$", page, re.MULTILINE)
+    assert headings == list(commands())
+    for command in headings:
+        known = {
+            option
+            for param in commands()[command].params
+            for option in [*param.opts, *param.secondary_opts]
+        }
+        told = section(f"### `perdure {command}`")
+        for option in re.findall(r"^\| (`--[^|]+) \|", told, re.MULTILINE):
+            assert set(re.findall(r"--?[\w-]+", option)) <= known, f"{command} {option}"
 
 
 def test_what_the_doctor_says_of_a_healthy_journal_is_what_the_guide_shows() -> None:
@@ -330,14 +345,3 @@ def test_every_state_is_explained_and_drawn() -> None:
     for state in State:
         assert f"| `{state}` |" in page
         assert re.search(rf"(--> {state}\b|{state} -->)", page)
-
-
-@pytest.mark.slow
-def test_the_demo_ends_right_though_its_worker_is_killed_every_second() -> None:
-    played = subprocess.run(
-        [sys.executable, ROOT / "examples" / "demo.py"], capture_output=True, text=True, timeout=120
-    )
-    assert played.returncode == 0, played.stdout + played.stderr
-    assert played.stderr == ""
-    assert "killed" in played.stdout
-    assert "ran again though on disk   none" in played.stdout

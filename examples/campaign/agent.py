@@ -32,10 +32,10 @@ from langgraph.types import Command
 import perdure
 
 from . import records, writer
-from .cadence import due
+from .cadence import Cadence, due
 from .database import Database
 from .lookup import Lookup
-from .mail import Letter, Outgoing, Rejected, TemporaryTrouble
+from .mail import Letter, NoSuchRecipient, Outgoing, Rejected, TemporaryTrouble
 from .records import Situation
 from .settings import Settings
 
@@ -55,6 +55,7 @@ DECISION = {
 """What a person may say of a draft: send it, send this instead, write another, leave it out."""
 
 Next = Literal["compose_touch", "schedule_next", "__end__"]
+Approved = Literal["send_touch", "compose_touch", "schedule_next", "check_reply"]
 
 
 class State(TypedDict, total=False):
@@ -71,11 +72,10 @@ class State(TypedDict, total=False):
     body: str
     comment: str
     """What a person said of the last draft."""
+    letter: dict[str, Any]
+    sequence: str
+    """What is to be sent, as it was when it was approved."""
     ended: str
-
-
-class CannotTell(Exception):
-    """Nobody can be asked whether a mail arrived: a person has to find out."""
 
 
 class NotYet(Exception):
@@ -85,9 +85,15 @@ class NotYet(Exception):
 class Agent:
     """The nodes, and the effects they have."""
 
-    def __init__(self, settings: Settings, runtime: perdure.Runtime, model: BaseChatModel) -> None:
-        self._settings, self._runtime, self._model = settings, runtime, model
-        self._database = Database(settings.url)
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: perdure.Runtime,
+        database: Database,
+        model: BaseChatModel,
+    ) -> None:
+        self._settings, self._runtime = settings, runtime
+        self._database, self._model = database, model
         self._outgoing = Outgoing(
             settings.smtp_host,
             settings.smtp_port,
@@ -97,6 +103,18 @@ class Agent:
             settings.smtp_password or None,
         )
         self._lookup = Lookup(settings.lookup_url) if settings.lookup_url else None
+        self.send = perdure.effect(
+            name="send touch",
+            key=lambda place, letter, sequence, at: [sequence, letter["recipient"], place["step"]],
+            verify=self._did_arrive if self._lookup else None,
+            unknown="retry" if self._lookup else "hold",
+            retry=perdure.Retry(
+                attempts=24,  # about a day
+                first=timedelta(seconds=1),
+                longest=timedelta(hours=2),
+                final=(Rejected,),
+            ),
+        )(self._send)
 
     def graph(self) -> StateGraph[State]:
         """The graph, for `Runtime.register`."""
@@ -166,14 +184,15 @@ class Agent:
         )
         return {"subject": subject, "body": body, "comment": ""}
 
-    def approval(
-        self, state: State
-    ) -> Command[Literal["send_touch", "compose_touch", "check_reply"]]:
+    def approval(self, state: State) -> Command[Approved]:
         """Hold the draft until a person has said what becomes of it, unless it is approved."""
         step = state["step"]
         found = self._look(state, step)
-        if found.touch is None or found.touch["status"] == "approved":
-            return Command(goto="send_touch")
+        touch = found.touch
+        if touch is None:
+            return Command(goto="check_reply")
+        if touch["status"] == "approved":  # its text is what was approved, not what was written
+            return self._release(found, step, touch["subject"], touch["body"])
         decision = perdure.ask(
             {
                 "campaign": found.campaign.get("name"),
@@ -181,7 +200,7 @@ class Agent:
                 "touch": step,
                 "subject": state["subject"],
                 "body": state["body"],
-                "prompt_version": found.touch["prompt_version"],
+                "prompt_version": touch["prompt_version"],
             },
             response_schema=DECISION,
             unless="wake",
@@ -198,43 +217,55 @@ class Agent:
                 return Command(
                     update={"step": step + 1, "last_at": perdure.now()}, goto="check_reply"
                 )
-        text = {
-            "subject": decision.get("subject") or state["subject"],
-            "body": decision.get("body") or state["body"],
+        subject = decision.get("subject") or state["subject"]
+        body = decision.get("body") or state["body"]
+        approved = {"subject": subject, "body": body, "status": "approved"}
+        self.change_touch(_place(state), approved)
+        return self._release(found, step, subject, body)
+
+    def _release(self, found: Situation, step: int, subject: str, body: str) -> Command[Approved]:
+        """Let an approved text go out, in the contact's hours: whoever approved it keeps others."""
+        now = perdure.now()
+        opens = due(Cadence((0,), found.cadence.window), 1, now, found.contact["zone"])
+        if now < opens:
+            return Command(update={"due_at": opens}, goto="schedule_next")
+        letter = {
+            "sender": found.campaign["sender"],
+            "recipient": found.contact["address"],
+            "recipient_name": found.contact["name"],
+            "subject": subject,
+            "body": body,
+            "message_id": message_id(found, step),
+            "in_reply_to": found.previous,
         }
-        self.change_touch(_place(state), {**text, "status": "approved"})
-        return Command(update=text, goto="send_touch")
+        update = {"letter": letter, "sequence": found.campaign["sequence"]}
+        return Command(update=update, goto="send_touch")
 
     def send_touch(self, state: State) -> State:
-        """Send the approved text, once, and note what became of it."""
-        step, place = state["step"], _place(state)
-        found, now = self._look(state, step), perdure.now()
-        if found.status != "active":
-            self.change_touch(place, {"status": "stopped"})
-            return {}
+        """Send the letter, once, and note what became of it.
+
+        It looks at nothing that may have changed: a mail that was on its way when a worker died is
+        to be settled first, and `send` asks at the last moment whether it may.
+        """
+        step, place, now = state["step"], _place(state), perdure.now()
+        gone_by: State = {"step": step + 1, "last_at": now}
         try:
-            result = self.send(
-                place,
-                {
-                    "sender": found.campaign["sender"],
-                    "recipient": found.contact["address"],
-                    "recipient_name": found.contact["name"],
-                    "subject": state["subject"],
-                    "body": state["body"],
-                    "message_id": message_id(found, step),
-                    "in_reply_to": found.previous,
-                },
-                found.campaign["sequence"],
-                now,
-            )
-        except Rejected as error:
+            result = self.send(place, state["letter"], state["sequence"], now)
+        except NoSuchRecipient as error:
             self.bounce(place, str(error))
-            return {"step": step + 1, "last_at": now}
+            return gone_by
+        except perdure.errors.EffectFailed:  # a person said that it is not to be sent
+            self.change_touch(place, {"status": "skipped"})
+            return gone_by
+        at = perdure.now()
+        # A person who found it in the outgoing mail has less to say.
+        result = {"status": "sent", "campaign_id": state["campaign_id"], "at": at, **(result or {})}
+        status = result["status"]
         if result["campaign_id"] != state["campaign_id"]:
-            result = {**result, "status": "duplicate"}
-        sent_at = _milliseconds(result["at"]) if result["status"] == "sent" else None
-        self.change_touch(place, {"status": result["status"], "sent_at": sent_at})
-        return {"step": step + 1, "last_at": result["at"]}
+            status, at = "duplicate" if status == "sent" else status, result["at"]
+        sent_at = _milliseconds(at) if status == "sent" else None
+        self.change_touch(place, {"status": status, "sent_at": sent_at})
+        return {"step": step + 1, "last_at": at}
 
     def schedule_next(self, state: State) -> State:
         """Sleep until the next touch is due, or until something happens."""
@@ -242,15 +273,16 @@ class Agent:
         return {}
 
     def _look(self, state: State, step: int) -> Situation:
-        with self._database.transaction() as session:
+        with self._database.reading() as session:
             return records.look(session, state["campaign_id"], state["contact_id"], step)
 
     def _end(self, state: State, status: str) -> Command[Next]:
         """Say how it ended, and what each touch earned, on the run that sent it."""
         run_id = get_config()["configurable"]["run_id"]
-        for step, value in self.close(state["campaign_id"], state["contact_id"], status).items():
+        ended, earned = self.close(state["campaign_id"], state["contact_id"], status)
+        for step, value in earned.items():
             self._runtime.blocking.score(run_id, "reply", value, about=f"touch {step}")
-        return Command(update={"ended": status}, goto="__end__")
+        return Command(update={"ended": ended}, goto="__end__")
 
     # -- effects
 
@@ -270,63 +302,49 @@ class Agent:
     @perdure.effect(transactional=True)
     def bounce(self, place: dict[str, int], why: str) -> None:
         session = Database.inside()
-        records.change_touch(session, place, status="refused")
         records.end_contact(session, place["contact_id"], "bounced")
+        records.change_touch(session, place, status="refused")
 
     @perdure.effect(transactional=True)
-    def close(self, campaign_id: int, contact_id: int, status: str) -> dict[str, float]:
+    def close(self, campaign_id: int, contact_id: int, status: str) -> tuple[str, dict[str, float]]:
         return records.close(Database.inside(), campaign_id, contact_id, status)
 
     def _did_arrive(
         self, place: dict[str, int], letter: dict[str, Any], sequence: str, at: datetime
     ) -> perdure.Done | None:
         """Ask the provider for a mail that it did not answer."""
-        if self._lookup is None:
-            raise CannotTell(
-                f"Look for {letter['message_id']} in the outgoing mail, and settle it."
-            )
+        assert self._lookup is not None
         if self._lookup.accepted(letter["message_id"]):
             return perdure.Done({"status": "sent", "campaign_id": place["campaign_id"], "at": at})
-        with self._database.transaction() as session:
+        with self._database.reading() as session:
             touch = records.look(session, place["campaign_id"], place["contact_id"], place["step"])
         begun = (touch.touch or {}).get("attempt_at") or 0
         if time.time() * 1000 < begun + self._settings.lookup_after * 1000:
             raise NotYet(f"{letter['message_id']} may still be on its way.")
         return None
 
-    @perdure.effect(
-        name="send touch",
-        key=lambda self, place, letter, sequence, at: [
-            sequence,
-            letter["recipient"],
-            place["step"],
-        ],
-        verify=_did_arrive,
-        retry=perdure.Retry(
-            attempts=12,
-            first=timedelta(seconds=1),
-            longest=timedelta(hours=2),
-            final=(Rejected, CannotTell),
-        ),
-    )
-    def send(
+    def _send(
         self, place: dict[str, int], letter: dict[str, Any], sequence: str, at: datetime
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any] | None:
         """One conversation with the mail server. Its key is (contact, step) within a sequence: it
         guards across campaigns and imports."""
+        stopped = {"status": "stopped", "campaign_id": place["campaign_id"], "at": at}
+        with self._database.reading() as session:
+            if not records.may_send(session, place["campaign_id"], place["contact_id"]):
+                return stopped
         attempt, begun = uuid.uuid4().hex, round(time.time() * 1000)
         with self._database.transaction() as session:
             records.change_touch(session, place, attempt=attempt, attempt_at=begun)
 
         def before_data() -> bool:
-            with self._database.transaction() as session:
+            with self._database.reading() as session:
                 if not records.is_attempt(session, place, attempt):
                     raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
                 return records.may_send(session, place["campaign_id"], place["contact_id"])
 
         mail = Letter(**letter, unsubscribe=self._settings.unsubscribe)
         status = self._outgoing.send(mail, at, before_data)
-        return {"status": status, "campaign_id": place["campaign_id"], "at": at}
+        return {**stopped, "status": status}
 
 
 def message_id(found: Situation, step: int) -> str:

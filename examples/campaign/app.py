@@ -51,9 +51,9 @@ class App:
         self.runtime = perdure.Runtime(self.settings.url, clock=clock)
         self._clock = clock
         model = writer.model_for(self.settings.model)
-        agent = Agent(self.settings, self.runtime, model)
+        self.database = Database(self.settings.url, keep=True)
+        agent = Agent(self.settings, self.runtime, self.database, model)
         self.runtime.register(agent.graph(), name=GRAPH, hold=True)
-        self.database = Database(self.settings.url)
 
     def setup(self) -> None:
         """Make the journal and the tables, if they are not there."""
@@ -69,6 +69,7 @@ class App:
 
     def close(self) -> None:
         self.runtime.close()
+        self.database.close()
 
     def __enter__(self) -> App:
         self.setup()

@@ -8,6 +8,7 @@ who imports contacts or receives mail, has a short transaction of his own (`Data
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -50,10 +51,16 @@ class Session:
 
 
 class Database:
-    """Where the journal and the tables are."""
+    """Where the journal and the tables are.
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    With `keep`, connections are kept for the next transaction until `close`. Otherwise each
+    transaction has one of its own.
+    """
+
+    def __init__(self, url: str, *, keep: bool = False) -> None:
+        self.url, self._keep = url, keep
+        self._idle: dict[int, list[Any]] = {}
+        """By process: a child has nothing to do with the connections of its parent."""
 
     def create(self) -> None:
         """Make the tables, if they are not there."""
@@ -64,27 +71,78 @@ class Database:
             for statement in filter(str.strip, statements):
                 session.run(statement)
 
+    def close(self) -> None:
+        """Let the connections go that were kept."""
+        idle = self._idle.pop(os.getpid(), [])
+        while idle:
+            idle.pop().close()
+
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Session]:
         """A transaction: all of it is there afterwards, or, if something is raised, nothing."""
-        if self.url.startswith("sqlite"):
-            path = unquote(self.url.removeprefix("sqlite:///").partition("?")[0])
-            with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as db:
-                db.execute("PRAGMA wal_autocheckpoint=0")  # the journal's connection does that
-                db.execute("PRAGMA synchronous=FULL")
-                db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield Session(db)
-                    db.execute("COMMIT")
-                except BaseException:
-                    if db.in_transaction:  # a full disk has ended it already
-                        db.execute("ROLLBACK")
-                    raise
+        with self._connection() as connection:
+            if not self._is_sqlite:
+                with connection.transaction():
+                    yield Session(connection)
+                return
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield Session(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # a full disk has ended it already
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Session]:
+        """For who only reads: everything that was committed before. On SQLite he does not wait for
+        those who write."""
+        if not self._is_sqlite:
+            with self.transaction() as session:
+                yield session
             return
+        with self._connection() as connection:
+            connection.execute("BEGIN")
+            try:
+                yield Session(connection)
+            finally:
+                connection.execute("ROLLBACK")
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self.url.startswith("sqlite")
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[Any]:
+        """A connection that nobody else has. If something goes wrong, none is kept: the server may
+        have been restarted."""
+        idle = self._idle.setdefault(os.getpid(), [])
+        try:
+            connection = idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            self.close()
+            raise
+        if self._keep and self._idle.get(os.getpid()) is idle:
+            idle.append(connection)
+        else:
+            connection.close()
+
+    def _connect(self) -> Any:
+        if self._is_sqlite:
+            path = unquote(self.url.removeprefix("sqlite:///").partition("?")[0])
+            db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+            db.execute("PRAGMA wal_autocheckpoint=0")  # the journal's connection does that
+            db.execute("PRAGMA synchronous=FULL")
+            return db
         import psycopg
 
-        with psycopg.connect(self.url) as connection, connection.transaction():
-            yield Session(connection)
+        return psycopg.connect(self.url)
 
     @staticmethod
     def inside() -> Session:

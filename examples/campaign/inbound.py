@@ -42,6 +42,7 @@ class Inbound:
         """Take a mail in for good, and tell its threads. Gives its row of `messages`."""
         mail = parse(content, self._app.settings.unsubscribe)
         with self._app.database.transaction() as session:
+            session.lock("messages")
             message = self._message(session, mail.message_id) or self._store(session, mail)
         if not message["told"]:
             self._tell(message)
@@ -112,29 +113,29 @@ class Inbound:
         return touch, contact["id"]
 
     def _end(self, session: Session, message: Row, status: str, touch: Row | None) -> None:
-        """End every campaign of the contact, and note the touch that earned a reply."""
+        """End every campaign of the contact, and note the touch that earned its first reply."""
         contact_id = message["contact_id"]
-        lock = "FOR UPDATE" if session.is_postgres else ""
-        members = {
-            row["campaign_id"]: row["status"]
-            for row in session.run(
-                f"SELECT * FROM members WHERE contact_id = :id ORDER BY campaign_id {lock}",  # noqa: S608
-                id=contact_id,
-            )
-        }
-        if status == "replied":
-            session.run(
-                """UPDATE members SET status = 'replied'
-                   WHERE contact_id = :id AND status IN ('active', 'finished')""",
-                id=contact_id,
-            )
-        else:
+        if status != "replied":
             records.end_contact(session, contact_id, status)
-        if touch is not None and status == "replied":
-            message["run_id"], message["step"] = touch["run_id"], touch["step"]
-            message["late"] = int(members.get(touch["campaign_id"]) != "active")
-            place = {name: touch[name] for name in ("campaign_id", "contact_id", "step")}
-            records.change_touch(session, place, outcome=1.0)
+            return
+        ended = session.run(
+            """UPDATE members SET status = 'replied' WHERE contact_id = :id AND status = 'active'
+               RETURNING campaign_id""",
+            id=contact_id,
+        )
+        if touch is None or records.has_reply(session, touch["campaign_id"], contact_id):
+            return
+        campaign_id = touch["campaign_id"]
+        message["run_id"], message["step"] = touch["run_id"], touch["step"]
+        message["late"] = int(campaign_id not in [row["campaign_id"] for row in ended])
+        session.run(
+            """UPDATE members SET status = 'replied' WHERE campaign_id = :campaign_id
+               AND contact_id = :contact_id AND status = 'finished'""",
+            campaign_id=campaign_id,
+            contact_id=contact_id,
+        )
+        place = {name: touch[name] for name in ("campaign_id", "contact_id", "step")}
+        records.change_touch(session, place, outcome=1.0)
 
     def _tell(self, message: Row) -> bool:
         """Signal the threads of a contact; of one that is over, say what its touch earned."""
@@ -163,8 +164,11 @@ class Handler:
         self._inbound = inbound
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
+        content = envelope.content
+        if envelope.mail_from in (None, "", "<>"):  # of a bounce, or of a machine that wants none
+            content = b"Return-Path: <>\r\n" + content
         try:
-            message = await asyncio.to_thread(self._inbound.receive, envelope.content)
+            message = await asyncio.to_thread(self._inbound.receive, content)
         except Exception:
             log.exception("a mail could not be taken in")
             return "451 4.3.0 Try again later"

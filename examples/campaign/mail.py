@@ -3,8 +3,8 @@
 A conversation over SMTP ends in one of three ways, and the caller can always tell which:
 
 - the server took the mail: `send` returns `"sent"`;
-- it did not: `send` returns `"stopped"`, or raises `TemporaryTrouble` or `Rejected`, which are
-  `perdure.NotDone`;
+- it did not: `send` returns `"stopped"`, or raises `TemporaryTrouble`, `Rejected` or
+  `NoSuchRecipient`, which are `perdure.NotDone`;
 - nobody knows: the content went out and no answer came back. That is `NoAnswer`, and only the
   provider's look-up by Message-ID (lookup.py), or a person, can tell.
 """
@@ -31,7 +31,8 @@ import perdure
 
 _ADDRESS = re.compile(r'[^\s<>()\[\],;:\\"@]+@[^\s<>()\[\],;:\\"@]+', re.ASCII)
 _MESSAGE_ID = re.compile(r"<[^\s<>@]+@[^\s<>@]+>", re.ASCII)
-_LONGEST = 250
+_STATUS = re.compile(rb"\s*5\.(\d+)\.\d+")
+_LONGEST = 254
 """Of an address or a Message-ID: their headers are never folded, and a line has 998 octets."""
 
 
@@ -41,6 +42,10 @@ class TemporaryTrouble(perdure.NotDone):
 
 class Rejected(perdure.NotDone):
     """The server will not take this mail, now or later."""
+
+
+class NoSuchRecipient(Rejected):
+    """The server says that nobody has this address."""
 
 
 class BadLetter(Rejected, ValueError):
@@ -151,15 +156,18 @@ class Outgoing:
     ) -> Literal["sent", "stopped"]:
         """Send a letter, in a conversation of its own.
 
-        `before_data` is called at the last moment, when the server agreed to the recipient and has
-        nothing of the content. If it says no, nothing is sent and `"stopped"` is returned.
+        `before_data` is called when the server agreed to the recipient, and again when it asks for
+        the content, of which it has nothing then: whoever stood still for long is told by it. If it
+        says no, nothing is sent and `"stopped"` is returned.
 
-        Raises `TemporaryTrouble` or `Rejected` if the server has not taken the mail, `NoAnswer` if
-        nobody knows. An exception of `before_data` is `TemporaryTrouble`, since nothing was sent.
+        Raises `TemporaryTrouble` or `Rejected` if the server has not taken the mail, of which
+        `NoSuchRecipient` is about the address, and `NoAnswer` if nobody knows. An exception of
+        `before_data` is `TemporaryTrouble`, since nothing was sent.
         """
         content = on_the_wire(compose(letter, date))
         with _not_done(f"connecting to {self.host}:{self.port}"):
             smtp = smtplib.SMTP(self.host, self.port, self.hello, self.timeout)
+        can_quit = True
         try:
             self._introduce(smtp)
             self._address(smtp, letter)
@@ -169,12 +177,17 @@ class Outgoing:
                 code, text = smtp.docmd("DATA")
             if code != 354:
                 raise _refusal("DATA", code, text)
+            can_quit = False  # from here on it would be content; without its last dot that is void
+            if not _allowed(before_data):
+                return "stopped"
             _hand_over(smtp, content)
+            can_quit = True
             return "sent"
         finally:
             # Its answer is not waited for: what became of the mail should be on disk soon.
             with contextlib.suppress(OSError):
-                smtp.putcmd("QUIT")
+                if can_quit:
+                    smtp.putcmd("QUIT")
             smtp.close()
 
     def _introduce(self, smtp: smtplib.SMTP) -> None:
@@ -195,7 +208,7 @@ class Outgoing:
         with _not_done(f"RCPT TO {letter.recipient}"):
             code, text = smtp.rcpt(letter.recipient)
         if not 200 <= code < 300:
-            raise _refusal(f"RCPT TO {letter.recipient}", code, text)
+            raise _refusal(f"RCPT TO {letter.recipient}", code, text, _unknown(code, text))
 
 
 def _hand_over(smtp: smtplib.SMTP, content: bytes) -> None:
@@ -232,8 +245,19 @@ def _allowed(before_data: Callable[[], bool]) -> bool:
         raise TemporaryTrouble(f"before DATA: {type(error).__name__}: {error}") from error
 
 
-def _refusal(what: str, code: int, text: bytes) -> perdure.NotDone:
-    kind = Rejected if 500 <= code < 600 else TemporaryTrouble
+def _unknown(code: int, text: bytes) -> type[Rejected]:
+    """What a 5xx to a recipient means. A server that is not ours to use, or does not like us, says
+    550 and 554 too: only its status tells the one from the other (RFC 3463: x.1 the address, x.2
+    the mailbox, x.7 a policy)."""
+    if status := _STATUS.match(text):
+        return NoSuchRecipient if status[1] in (b"1", b"2") else Rejected
+    return NoSuchRecipient if code in (550, 551, 553) else Rejected
+
+
+def _refusal(
+    what: str, code: int, text: bytes, final: type[Rejected] = Rejected
+) -> perdure.NotDone:
+    kind = final if 500 <= code < 600 else TemporaryTrouble
     return kind(f"{what}: {_words(code, text)}")
 
 

@@ -139,7 +139,7 @@ class PostOffice:
                 mail = self._accept(mail)
         finally:
             self._arriving[bare(id)] -= 1
-        return await self.reach(Moment.ACCEPTED, mail) if mail.accepted else mail
+        return await self.reach(Moment.ACCEPTED, mail) if mail.accepted is not None else mail
 
     def _accept(self, mail: Mail) -> Mail:
         mail = replace(mail, accepted=time.monotonic(), accepted_at=time.time())

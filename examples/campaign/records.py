@@ -118,8 +118,23 @@ def is_attempt(session: Session, place: dict[str, int], attempt: str) -> bool:
 # -- ends
 
 
-def close(session: Session, campaign_id: int, contact_id: int, status: str) -> dict[str, float]:
-    """End a member, if nothing else has, and tell what each touch earned, by its step.
+def has_reply(session: Session, campaign_id: int, contact_id: int) -> bool:
+    """Whether a touch has earned a reply."""
+    return bool(
+        session.run(
+            """SELECT 1 FROM touches WHERE campaign_id = :campaign_id
+               AND contact_id = :contact_id AND outcome = 1.0""",
+            campaign_id=campaign_id,
+            contact_id=contact_id,
+        )
+    )
+
+
+def close(
+    session: Session, campaign_id: int, contact_id: int, status: str
+) -> tuple[str, dict[str, float]]:
+    """End a member, if nothing else has. Gives how it ended, and what each touch earned, by its
+    step.
 
     Whoever hears of a reply after this has to tell that himself.
     """
@@ -140,7 +155,12 @@ def close(session: Session, campaign_id: int, contact_id: int, status: str) -> d
            AND contact_id = :contact_id AND outcome IS NOT NULL ORDER BY step""",
         **of,
     )
-    return {str(row["step"]): row["outcome"] for row in rows}
+    member = session.one(
+        "SELECT status FROM members WHERE campaign_id = :campaign_id AND contact_id = :contact_id",
+        **of,
+    )
+    ended = status if member is None else member["status"]
+    return ended, {str(row["step"]): row["outcome"] for row in rows}
 
 
 def end_contact(session: Session, contact_id: int, status: str) -> list[int]:

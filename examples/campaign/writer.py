@@ -24,7 +24,12 @@ The campaign: {brief}
 The person: {name}, {company}
 {comment}"""
 
-PROMPT_VERSION = hashlib.sha256(PROMPT.encode()).hexdigest()[:12]
+
+def version_of(prompt: str) -> str:
+    return hashlib.sha256(prompt.encode()).hexdigest()[:12]
+
+
+PROMPT_VERSION = version_of(PROMPT)
 
 OPENINGS = (
     "I would like to show you",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from perdure.errors import BadArgument
@@ -45,6 +45,12 @@ def check_duration(name: str, given: timedelta, least: timedelta = timedelta(0))
         raise BadArgument(f"{name} is a timedelta, such as timedelta(seconds=5), not {given!r}.")
     if given < least:
         raise BadArgument(f"{name}={given} is less than {least}.")
+    return given
+
+
+def check_time(name: str, given: datetime) -> datetime:
+    if getattr(given, "tzinfo", None) is None:
+        raise BadArgument(f"{name} is a datetime with a time zone, not {given!r}.")
     return given
 
 

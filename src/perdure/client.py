@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from perdure import runs, schedules
 from perdure.arguments import (
+    check_dict,
     check_duration,
     check_kind,
     check_limit,
     check_name,
     check_settlement,
     check_state,
+    check_time,
 )
 from perdure.blocking import Lender, lent
 from perdure.box import Box
@@ -37,9 +39,10 @@ from perdure.effects import messages
 from perdure.effects.book import Book
 from perdure.errors import BadArgument, NotFound
 from perdure.inbox import Inbox
-from perdure.journal import Journal, Plan, connect
+from perdure.journal import Journal, Op, Plan, connect
 from perdure.ledger import GRACE, PAGE, Ledger, make_setup
 from perdure.names import check_text
+from perdure.runs import RunRow
 from perdure.seal import AesGcm, Checksum
 from perdure.types import (
     ENDED,
@@ -271,18 +274,43 @@ class Client:
         self,
         *,
         thread_id: str | None = None,
-        state: State | str | None = None,
+        state: State | str | Iterable[State | str] | None = None,
         graph: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         before: Run | None = None,
         limit: int = PAGE,
+        output: bool = True,
     ) -> list[Run]:
-        """Runs, newest first, at most `limit`; the page behind a run with `before`."""
-        state = None if state is None else check_state(state).value
+        """Runs, newest first, at most `limit`; the page behind a run with `before`.
+
+        `state` is one or several, `metadata` what a run must have among its own, and `since` and
+        `until` bound when it was accepted. Metadata is sealed, so every run is read until enough
+        have it. With `output=False` what they gave back is not read.
+        """
+        given = [state] if isinstance(state, str) else state
+        states = None if given is None else {check_state(one).value for one in given}
         position = None if before is None else (milliseconds(before.created_at), before.id)
-        op = runs.page(
-            thread_id=thread_id, state=state, graph=graph, before=position, count=check_limit(limit)
+        if until is not None:
+            end = (milliseconds(check_time("until", until)), "")
+            position = end if position is None else min(position, end)
+        first = 0 if since is None else milliseconds(check_time("since", since))
+
+        def rows(position: tuple[int, str] | None, count: int) -> Op[list[RunRow]]:
+            return runs.page(
+                thread_id=thread_id,
+                states=states,
+                graph=graph,
+                since=first,
+                before=position,
+                count=count,
+            )
+
+        plan = self._ledger.page(
+            rows, position, check_limit(limit), check_dict("metadata", metadata), output=output
         )
-        return await self.journal.arun(self._ledger.page(op))
+        return await self.journal.arun(plan)
 
     async def score(
         self,

@@ -104,21 +104,52 @@ class Ledger:
         row = yield from self.find(run_id)
         return (yield from self.show(row))
 
-    def page(self, op: Op[list[RunRow]]) -> Plan[list[Run]]:
-        shown: list[Run] = []
-        for row in (yield op):
-            shown += [(yield from self.show(row))]
-        return shown
+    def page(
+        self,
+        op: Callable[[tuple[int, str] | None, int], Op[list[RunRow]]],
+        before: tuple[int, str] | None,
+        limit: int,
+        metadata: Mapping[str, Any],
+        *,
+        output: bool = True,
+    ) -> Plan[list[Run]]:
+        """Runs with all of this metadata. `op` reads the rows before a position, so many."""
+        found: list[Run] = []
+        while len(found) < limit:
+            size = max(limit, PAGE) if metadata else limit
+            rows: list[RunRow] = yield op(before, size)
+            for row in rows:
+                if metadata and not self._has(row, metadata):
+                    continue
+                found.append((yield from self.show(row, output=output)))
+                if len(found) == limit:
+                    break
+            if len(rows) < size:
+                break
+            before = (rows[-1].created_at, rows[-1].id)
+        return found
 
-    def show(self, row: RunRow) -> Plan[Run]:
-        """A run as its users see it."""
+    def _has(self, row: RunRow, metadata: Mapping[str, Any]) -> bool:
+        """Whether a run has all of this. It is sealed in its row, so no statement can tell."""
+        try:
+            has = {
+                **(open_setup(self._box, row).get("metadata") or {}),
+                **open_labels(self._box, row),
+            }
+        except UNREADABLE:
+            return False
+        return all(key in has and has[key] == value for key, value in metadata.items())
+
+    def show(self, row: RunRow, *, output: bool = True) -> Plan[Run]:
+        """A run as its users see it; its output is left unread unless it is wanted."""
         setup: dict[str, Any] = {}
         labels: dict[str, Any] = {}
-        output = error = None
+        result = error = None
         try:
             setup = open_setup(self._box, row)
             labels = open_labels(self._box, row)
-            output = yield from self._output(row)
+            if output:
+                result = yield from self._output(row)
             if row.error is not None:
                 told = self._box.open(row.error, where_run("error", row.id))
                 error = RunError(*(told[field.name] for field in fields(RunError)))
@@ -129,7 +160,7 @@ class Ledger:
             thread_id=row.thread_id,
             graph=row.graph,
             state=State(row.state),
-            output=output,
+            output=result,
             error=error,
             reason=row.reason,
             metadata={**(setup.get("metadata") or {}), **labels},

@@ -170,6 +170,12 @@ def find_all(run_ids: Iterable[str]) -> Op[list[RunRow]]:
     return Op("runs_by_ids", [Statement("runs_by_ids", params)], _runs)
 
 
+def of_prefix(prefix: str) -> Op[list[RunRow]]:
+    """Up to two runs whose ids begin so."""
+    params = {"first": prefix, "last": f"{prefix}\U0010ffff"}
+    return Op("runs_of_prefix", [Statement("runs_of_prefix", params)], _runs)
+
+
 def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[list[RunRow]]:
     """Runs that are not over, of the graphs from one name to before another, oldest first."""
     params = {
@@ -211,17 +217,19 @@ def head(thread_id: str) -> Op[RunRow | None]:
 def page(
     *,
     thread_id: str | None,
-    state: str | None,
-    graph: str | None,
-    before: tuple[int, str] | None,
+    states: Iterable[str] | None = None,
+    graph: str | None = None,
+    since: int = 0,
+    before: tuple[int, str] | None = None,
     count: int,
 ) -> Op[list[RunRow]]:
     """Runs, newest first."""
     at, id = before or (DISTANT, "")
     params = {
         "thread_id": thread_id,
-        "state": state,
+        "names": None if states is None else json.dumps(sorted(states)),
         "graph": graph,
+        "since": since,
         "before": at,
         "before_id": id,
         "count": count,
@@ -238,7 +246,7 @@ def claim(
     graphs: Iterable[str],
     count: int,
     *,
-    driven: str,
+    driven: str = "worker",
     suspect: bool = False,
 ) -> Op[list[RunRow]]:
     """Take up to `count` runs that are due: those that may have killed workers, or the others.

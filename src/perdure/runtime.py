@@ -221,9 +221,7 @@ class Runtime(Client):
         if graph is None:
             raise UnknownGraph(row.graph, sorted(self._graphs))
         target = check_text("thread_id", thread_id or str(uuid.uuid4()))
-        if await self.journal.ado(
-            runs.page(thread_id=target, state=None, graph=None, before=None, count=1)
-        ):
+        if await self.journal.ado(runs.page(thread_id=target, count=1)):
             raise BadArgument(f"Thread {target!r} has runs already; fork to a new thread.")
         source = {"configurable": {"thread_id": row.thread_id}}
         if at is not None:

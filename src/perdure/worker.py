@@ -105,13 +105,13 @@ class Worker:
         try:
             await asyncio.to_thread(self._keeper.find_dead)  # a tick may be over before the thread
             with self._signals() if handle_signals else contextlib.nullcontext():
-                await self._drive_all()
+                try:
+                    await self._drive_all()
+                finally:
+                    await self._drain()
         finally:
-            try:
-                await self._drain()
-            finally:
-                self._keeper.on_dead.discard(wake)
-                beating.cancel()
+            self._keeper.on_dead.discard(wake)
+            beating.cancel()
         return Counts(**{name: self._counts[name] for name in NAMES})
 
     def wake(self) -> None:
@@ -131,7 +131,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT drain; a second one is as rude as ever."""
+        """SIGTERM and SIGINT drain; the same one again is as rude as ever."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -319,7 +319,8 @@ class Worker:
             log.warning("Run %s is left to its lease: %s", row.id, error)
         finally:
             self._count(kind)
-            log.info("run %s of %s: %s", row.id, row.graph, kind)
+            told = {"run_id": row.id}
+            log.info("run %s of %s: %s", row.id, row.graph, kind, extra=told)
 
     async def _begin(self, row: RunRow, graph: Graph) -> Drive | End:
         begin = self._driver.journal.arun(self._driver.begin(row, graph))

@@ -6,12 +6,14 @@ Exit codes: 0 the same result every time and nothing duplicated or lost, 1 somet
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import typer
+
+from perdure.cli.given import read_json
 from perdure.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -20,102 +22,95 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-def add(commands: Any) -> None:
-    """The sub-command, for argparse's subparsers."""
-    parser = commands.add_parser(
-        "crashtest", help="kill an agent everywhere, and judge what it did"
-    )
-    parser.add_argument("graph", help="a graph, or a function that makes one: module:name")
-    parser.add_argument(
-        "--input", default="{}", metavar="JSON|@FILE", help="what it is started with; default {}"
-    )
-    parser.add_argument(
-        "--answer",
-        default='{"ok": true}',
-        metavar="JSON|@FILE",
-        help="to whatever a person is asked",
-    )
-    parser.add_argument(
-        "--context", default="null", metavar="JSON|@FILE", help="LangGraph's context of the run"
-    )
-    parser.add_argument(
-        "--url", help="postgresql://… of a server to make databases in; default: SQLite files"
-    )
-    parser.add_argument(
-        "--stock", action="store_true", help="drive it with LangGraph's own saver, to compare"
-    )
-    parser.add_argument(
-        "--resume",
-        choices=("none", "input"),
-        help="with --stock: resume with invoke(None), the default, or invoke(input)",
-    )
-    parser.add_argument(
-        "--recovery",
-        type=_recovery,
-        default=1,
-        metavar="N|all",
-        help="second kills in each recovery; default 1",
-    )
-    parser.add_argument("--limit", type=int, metavar="N", help="kill at N points, evenly spread")
-    parser.add_argument(
-        "--ignore",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="a key or path of the result that may differ; repeatable",
-    )
-    parser.add_argument(
-        "--harmless",
-        action="append",
-        default=[],
-        metavar="PLACE",
-        help="FILE, FILE:LINE or 'effect NAME' that may repeat; repeatable",
-    )
-    parser.add_argument(
-        "--deadline", type=float, default=60, metavar="SECONDS", help="of a process; default 60"
-    )
-    parser.add_argument("--jobs", type=int, metavar="N", help="trials at once; default: the CPUs")
-    parser.add_argument("--json", metavar="FILE", help="write everything there; - is stdout")
-    parser.add_argument("--html", metavar="FILE", help="write a page there")
-    parser.set_defaults(run=_run)
-
-
-def _run(arguments: argparse.Namespace) -> int:
+def crashtest(
+    graph: Annotated[
+        str,
+        typer.Argument(metavar="GRAPH", help="A graph, or a function that makes one: module:name."),
+    ],
+    input: Annotated[
+        str, typer.Option(metavar="JSON|@FILE", help="What it is started with.")
+    ] = "{}",
+    answer: Annotated[
+        str, typer.Option(metavar="JSON|@FILE", help="To whatever a person is asked.")
+    ] = '{"ok": true}',
+    context: Annotated[
+        str, typer.Option(metavar="JSON|@FILE", help="LangGraph's context of the run.")
+    ] = "null",
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="postgresql://… of a server to make databases in; default: SQLite files.",
+        ),
+    ] = None,
+    stock: Annotated[
+        bool, typer.Option("--stock", help="Drive it with LangGraph's own saver, to compare.")
+    ] = False,
+    resume: Annotated[
+        Literal["none", "input"] | None,
+        typer.Option(help="With --stock: resume with invoke(None), the default, or invoke(input)."),
+    ] = None,
+    recovery: Annotated[
+        str, typer.Option(metavar="N|all", help="Second kills in each recovery.")
+    ] = "1",
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Kill at N points, evenly spread.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY", help="A key or path of the result that may differ; repeatable."
+        ),
+    ] = None,
+    harmless: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PLACE", help="FILE, FILE:LINE or 'effect NAME' that may repeat; repeatable."
+        ),
+    ] = None,
+    deadline: Annotated[float, typer.Option(metavar="SECONDS", help="Of a process.")] = 60,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", help="Trials at once; default: the CPUs.")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write everything there; - is stdout.")
+    ] = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page there.")] = None,
+) -> None:
+    """Kill an agent everywhere, and judge what it did."""
     from rich.console import Console
 
     from perdure.testing.crashtest import CrashTest
     from perdure.testing.crashtest.terminal import show
 
-    if arguments.resume and not arguments.stock:
+    if resume and not stock:
         raise BadArgument("--resume is for --stock: perdure knows by itself where a run stands.")
     sys.path.insert(0, str(Path.cwd()))
     with _Progress() as progress:
         test = CrashTest(
-            arguments.graph,
-            _read("--input", arguments.input),
-            url=arguments.url,
-            stock=arguments.stock,
-            resume=arguments.resume or "none",
-            answer=_read("--answer", arguments.answer),
-            context=_read("--context", arguments.context),
-            recovery=arguments.recovery,
-            limit=arguments.limit,
-            ignore=arguments.ignore,
-            harmless=arguments.harmless,
-            deadline=arguments.deadline,
-            jobs=arguments.jobs,
+            graph,
+            read_json("--input", input),
+            url=url,
+            stock=stock,
+            resume=resume or "none",
+            answer=read_json("--answer", answer),
+            context=read_json("--context", context),
+            recovery=_recovery(recovery),
+            limit=limit,
+            ignore=ignore or [],
+            harmless=harmless or [],
+            deadline=deadline,
+            jobs=jobs,
             progress=progress,
         )
-        try:
-            report = test.run()
-        except KeyboardInterrupt:
-            return INTERRUPTED
-    _write(report, arguments)
-    if arguments.json != "-":
+        report = test.run()
+    _write(report, json, html)
+    if json != "-":
         show(report, Console())
     if report.interrupted:
-        return INTERRUPTED
-    return 0 if report.ok else 1
+        raise typer.Exit(INTERRUPTED)
+    if not report.ok:
+        raise typer.Exit(1)
 
 
 class _Progress:
@@ -155,30 +150,20 @@ class _Progress:
         )
 
 
-def _write(report: Report, arguments: argparse.Namespace) -> None:
-    if arguments.json is not None:
+def _write(report: Report, to_json: str | None, to_html: str | None) -> None:
+    if to_json is not None:
         text = json.dumps(report.to_json(), indent=2)
-        if arguments.json == "-":
+        if to_json == "-":
             print(text)
         else:
-            Path(arguments.json).write_text(text + "\n", encoding="utf-8")
-    if arguments.html is not None:
-        Path(arguments.html).write_text(report.to_html(), encoding="utf-8")
+            Path(to_json).write_text(text + "\n", encoding="utf-8")
+    if to_html is not None:
+        Path(to_html).write_text(report.to_html(), encoding="utf-8")
 
 
 def _recovery(text: str) -> int | Literal["all"]:
-    return "all" if text == "all" else int(text)
-
-
-def _read(option: str, given: str) -> Any:
-    """JSON, or what is in the file behind an @."""
-    try:
-        text = Path(given[1:]).read_text(encoding="utf-8") if given.startswith("@") else given
-        return json.loads(text)
-    except OSError as error:
-        raise BadArgument(f"{option} {given}: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise BadArgument(
-            f"{option} {given} is no JSON: {error}. Quote it for the shell: "
-            f"{option} '{{\"contact\": 7}}'."
-        ) from error
+    if text == "all":
+        return "all"
+    if not text.isdecimal():
+        raise BadArgument(f"--recovery {text!r} is neither a number nor all.")
+    return int(text)

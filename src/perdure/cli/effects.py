@@ -2,117 +2,150 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from perdure.cli.place import opened
-from perdure.effects import ops
-from perdure.effects.book import HOW, Book
+import typer
+
+from perdure.cli.place import At, opened, typed
 from perdure.errors import BadArgument, Error
-from perdure.types import Settlement, moment
 
-WHERE = "a journal's URL, or module:name of its Runtime (needed for encryption and own types)"
-
-
-def add(commands: Any) -> None:
-    """Add both commands."""
-    show = commands.add_parser("effects", help="list effects; those that wait for a person first")
-    show.add_argument("place", nargs="?", help=f"{WHERE}; default: PERDURE_URL")
-    show.add_argument("--run", dest="run_id", metavar="ID", help="of one run")
-    show.add_argument("--thread", metavar="ID", help="of one thread")
-    show.add_argument(
-        "--state", choices=[*map(str, Settlement), "all"], help="default: unknown, or all of a run"
-    )
-    show.add_argument("--limit", type=int, default=100, metavar="N", help="default 100")
-    show.add_argument("--json", action="store_true", help="one JSON object per line")
-    show.set_defaults(run=_effects, quiet=True)
-
-    settle = commands.add_parser("settle", help="say what became of an effect nobody knows about")
-    settle.add_argument("place", help=WHERE)
-    settle.add_argument("key", help="of the effect, as `perdure effects` shows it")
-    settle.add_argument("how", choices=list(HOW), help="it happened; call it; give it up")
-    settle.add_argument("--result", metavar="JSON", help="of done: what it returned; of fail: why")
-    settle.add_argument("--by", metavar="NAME", default=os.environ.get("USER"), help="who says so")
-    settle.set_defaults(run=_settle, quiet=True)
+if TYPE_CHECKING:
+    from perdure.box import Box
+    from perdure.effects.ops import EffectRow
+    from perdure.types import EffectRecord
 
 
-def _effects(arguments: argparse.Namespace) -> int:
-    one = arguments.run_id or arguments.thread
-    state = arguments.state or (None if one else "unknown")
-    with opened(arguments.place or "") as (journal, box, _):
-        if arguments.run_id:
-            rows = journal.do(ops.of_run(arguments.run_id))
-            rows = [row for row in rows if state in (None, "all", row.state)][: arguments.limit]
+def effects(
+    at: At = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Of one run.")] = None,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="Of one thread.")] = None,
+    state: Annotated[
+        Literal["open", "done", "failed", "unknown", "again", "all"] | None,
+        typer.Option(help="Default: unknown, or all of a run or thread."),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 100,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+) -> None:
+    """List effects, the calls that left the process: those that wait for a person."""
+    from perdure.arguments import check_limit
+    from perdure.cli.tell import print_json
+    from perdure.effects import ops
+
+    one = run or thread
+    state = state or ("all" if one else "unknown")
+    with opened(at) as client:
+        if run:
+            found = client.journal.do(ops.of_run(run))
+            rows = [row for row in found if state in ("all", row.state)][: check_limit(limit)]
         else:
             wanted = None if state == "all" else state
-            page = ops.page(
-                thread_id=arguments.thread, state=wanted, after=None, count=arguments.limit
-            )
-            rows = journal.do(page)
-        for row in rows:
-            try:
-                record = ops.to_record(box, row)
-                shown, result = dict(record.arguments), record.result
-                error = None if record.error is None else str(record.error)
-            except Error as unreadable:
-                shown, result, error = {}, None, f"(cannot be read here: {unreadable})"
-            if arguments.json:
-                told = {
-                    "key": row.key,
-                    "name": row.name,
-                    "state": row.state,
-                    "run": row.run_id,
-                    "thread": row.thread_id,
-                    "attempts": row.attempts,
-                    "arguments": shown,
-                    "result": result,
-                    "error": error,
-                }
-                print(json.dumps(told, default=str))
-            else:
-                print(f"{row.state:8} {row.key}  {row.name}({_told(shown)})")
-                when = moment(row.created_at).isoformat(" ", "seconds")
-                calls = f"{row.attempts} call{'s' * (row.attempts != 1)}"
-                run = row.run_id or "none"
-                print(f"         thread {row.thread_id}, run {run}, {calls} since {when}")
-                if error:
-                    print(f"         {error}")
-                if row.state == Settlement.UNKNOWN:
-                    place = arguments.place or "$PERDURE_URL"
-                    command = shlex.join([place, row.key]).replace("'$PERDURE_URL'", place)
-                    print(f"         perdure settle {command} done --result JSON | retry | fail")
-        if not rows and not arguments.json:
-            print("No effect waits for a person." if state == "unknown" else "There are none.")
-        if state == "unknown" and not one and not arguments.json:
-            still = ops.page(thread_id=None, state=Settlement.OPEN, after=None, count=1)
-            if journal.do(still):
-                print("Some are open: being called, or left by who called them. See --state open.")
-    return 0
+            page = ops.page(thread_id=thread, state=wanted, after=None, count=check_limit(limit))
+            rows = client.journal.do(page)
+        still = ops.page(thread_id=None, state="open", after=None, count=1)
+        some_open = state == "unknown" and not one and bool(client.journal.do(still))
+        records = [_record(client._box, row) for row in rows]
+    for record in records:
+        if json:
+            print_json(record)
+        else:
+            _show(record, typed(at))
+    if json:
+        return
+    if not rows:
+        print("No effect waits for a person." if state == "unknown" else "There are none.")
+    if some_open:
+        print("Some are open: being called, or left by who called them. See --state open.")
 
 
-def _told(arguments: dict[str, Any]) -> str:
+def _record(box: Box, row: EffectRow) -> EffectRecord:
+    from perdure.effects import ops
+    from perdure.types import EffectRecord, RunError, Settlement, maybe_moment, moment
+
+    try:
+        return ops.to_record(box, row)
+    except Error as unreadable:  # the others of a list can still be seen
+        return EffectRecord(
+            key=row.key,
+            name=row.name,
+            state=Settlement(row.state),
+            run_id=row.run_id,
+            thread_id=row.thread_id,
+            attempts=row.attempts,
+            arguments={},
+            result=None,
+            error=RunError(type(unreadable).__name__, f"(cannot be read here: {unreadable})", ""),
+            created_at=moment(row.created_at),
+            updated_at=moment(row.updated_at),
+            due_at=maybe_moment(row.due_at),
+        )
+
+
+def _show(one: EffectRecord, place: str) -> None:
+    import shlex
+
+    from perdure.cli import tell
+
+    print(f"{tell.paint_state(one.state, 8)} {one.key}  {one.name}({told(one.arguments)})")
+    calls = f"{tell.count(one.attempts, 'call')} since {tell.stamp(one.created_at)}"
+    thread = tell.printable(one.thread_id)
+    print(f"         thread {thread}, run {one.run_id or 'none'}, {calls}")
+    if one.error:
+        print(f"         {tell.shown(str(one.error), 1000)}")
+    if one.state == "unknown":
+        key = shlex.quote(one.key)
+        print(f"         perdure settle {key} done --result JSON | retry | fail{place}")
+
+
+def told(arguments: Any) -> str:
+    """The arguments of a call, as they are written."""
+    from perdure.cli.tell import fit, printable
+
     text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    return text if len(text) <= 200 else f"{text[:197]}..."
+    return fit(printable(text), 200)
 
 
-def _settle(arguments: argparse.Namespace) -> int:
-    result = None
-    if arguments.how == "done" and arguments.result is None:
-        raise BadArgument("done needs --result: what the call returned, as JSON; null if nothing.")
-    if arguments.result is not None:
-        try:
-            result = json.loads(arguments.result)
-        except ValueError:
-            if arguments.how == "done":
-                quoted = shlex.quote(json.dumps(arguments.result))
-                raise BadArgument(
-                    f"--result {arguments.result!r} is no JSON; a text is {quoted}."
-                ) from None
-            result = arguments.result
-    with opened(arguments.place) as (journal, box, clock):
-        journal.run(Book(box, clock).settle(arguments.key, arguments.how, result, arguments.by))
-    print(f"{arguments.key} is settled: {arguments.how}.")
-    return 0
+def settle(
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Of the effect, as `perdure effects` shows it.")
+    ],
+    how: Annotated[
+        Literal["done", "retry", "fail"], typer.Argument(help="It happened; call it; give it up.")
+    ],
+    at: At = None,
+    result: Annotated[
+        str | None,
+        typer.Option(metavar="JSON|@FILE|-", help="Of done: what it returned; of fail: why."),
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who says so. Default: USER.")
+    ] = None,
+) -> None:
+    """Say what became of an effect nobody knows about. Its run goes on."""
+    given = _result(how, result)
+    with opened(at) as client:
+        client.blocking.settle(key, how, given, by=by or os.environ.get("USER"))
+    print(f"{key} is settled: {how}.")
+
+
+def _result(how: str, result: str | None) -> Any:
+    import json
+    import shlex
+
+    from perdure.cli.given import read_json
+
+    if result is None:
+        if how == "done":
+            raise BadArgument(
+                "done needs --result: what the call returned, as JSON; null if nothing."
+            )
+        return None
+    try:
+        return read_json("--result", result)
+    except BadArgument as error:
+        if how == "fail" and isinstance(error.__cause__, ValueError):
+            return result  # why it is given up, in words
+        if isinstance(error.__cause__, OSError):
+            raise
+        quoted = shlex.quote(json.dumps(result))
+        raise BadArgument(f"--result {result!r} is no JSON; a text is {quoted}.") from None

@@ -15,13 +15,14 @@ their work done.
 from __future__ import annotations
 
 import os
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from perdure.errors import BadURL
 from perdure.journal.log import Journal
 from perdure.journal.op import Deed, Op, Plan, Refused, Row, Statement
 
-__all__ = ["Deed", "Journal", "Op", "Plan", "Refused", "Row", "Statement", "connect"]
+__all__ = ["Deed", "Journal", "Op", "Plan", "Refused", "Row", "Statement", "connect", "version"]
 
 
 def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
@@ -45,12 +46,34 @@ def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
         path, options = _sqlite_path(url)
         return Journal(SQLite(path, deadline=deadline, **options))
     if scheme in ("postgresql", "postgres"):
-        try:
-            from perdure.journal.postgres import Postgres
-        except ImportError as error:
-            raise BadURL("PostgreSQL needs the extra: pip install 'perdure[postgres]'") from error
-        return Journal(Postgres(url, deadline=deadline))
-    raise BadURL(
+        return Journal(_postgres().Postgres(url, deadline=deadline))
+    raise _unknown(url)
+
+
+def version(url: str) -> int | None:
+    """The version of the schema at `url`; None: there is no journal. Changes nothing."""
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlite":
+        from perdure.journal.sqlite import peek_version
+
+        return peek_version(_sqlite_path(url)[0])
+    if scheme in ("postgresql", "postgres"):
+        found: int | None = _postgres().peek_version(url)
+        return found
+    raise _unknown(url)
+
+
+def _postgres() -> Any:
+    try:
+        from perdure.journal import postgres
+    except ImportError as error:
+        raise BadURL("PostgreSQL needs the extra: pip install 'perdure[postgres]'") from error
+    return postgres
+
+
+def _unknown(url: str) -> BadURL:
+    scheme = urlsplit(url).scheme
+    return BadURL(
         f"{scheme or url!r} is not the start of a database URL perdure knows. Use "
         "sqlite:///agents.db, sqlite:////absolute/path.db, sqlite:///:memory: or "
         "postgresql://user@host/database, without a +driver."

@@ -31,13 +31,13 @@ def migrations() -> Mapping[int, str]:
 
 def is_current(execute: Execute) -> bool:
     """Whether a schema is there and needs nothing. Only reads; raises `SchemaTooNew`."""
-    return _version(execute) == max(migrations())
+    return version(execute) == max(migrations())
 
 
 def migrate(execute: Execute, fragments: Mapping[str, str]) -> None:
     """Bring the schema up to date. Must be called inside a transaction that holds the lock."""
     execute(VERSION_TABLE)
-    found = _version(execute)
+    found = version(execute)
     for number, script in migrations().items():
         if number > found:
             for statement in split(fill(script, fragments)):
@@ -45,7 +45,8 @@ def migrate(execute: Execute, fragments: Mapping[str, str]) -> None:
             execute(f"INSERT INTO perdure_schema VALUES ({number:d})")  # noqa: S608 (an int)
 
 
-def _version(execute: Execute) -> int:
+def version(execute: Execute) -> int:
+    """That of the schema that is there. Only reads; raises `SchemaTooNew`."""
     known = max(migrations())
     found = max((row[0] for row in execute("SELECT version FROM perdure_schema")), default=0)
     if found > known:

@@ -7,9 +7,10 @@ the outcome open, and the journal settles it by reading its own key.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
@@ -20,7 +21,7 @@ from psycopg.rows import tuple_row
 
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import probe
-from perdure.journal.migrate import is_current, migrate
+from perdure.journal.migrate import is_current, migrate, version
 from perdure.journal.op import ENDED_INSIDE, Ambiguous, Refused, Row, Statement, Transaction
 from perdure.journal.pool import Connection, Pool, ReadOnly
 from perdure.journal.sql import has_rows, render
@@ -49,6 +50,32 @@ _WRITE = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
 _READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
+def peek_version(url: str, deadline: float = 30.0) -> int | None:
+    """The version of the schema in a database; None: there is none. Makes nothing."""
+    pool = Pool(url, size=1, deadline=deadline)
+    with _opening(_without_password(url)), pool.connect() as connection:
+        try:
+            return version(lambda sql: connection.execute(sql.encode()).fetchall())
+        except errors.UndefinedTable:
+            return None
+
+
+@contextlib.contextmanager
+def _opening(place: str) -> Iterator[None]:
+    """Why a database cannot be opened, in a sentence with its place."""
+    try:
+        yield
+    except ReadOnly as error:
+        raise BadURL(
+            f"{place} cannot be the journal, which decides by writing: {error}. Use the "
+            "primary's address."
+        ) from error
+    except psycopg.OperationalError as error:
+        raise Unavailable(f"{place} cannot be reached: {str(error).strip()}") from error
+    except psycopg.Error as error:
+        raise BadURL(f"{place} cannot be used as a journal: {error}") from error
+
+
 class Postgres:
     """A `Backend` on a PostgreSQL server that accepts writes."""
 
@@ -68,21 +95,12 @@ class Postgres:
             raise
 
     def _prepare(self) -> None:
-        try:
+        with _opening(self._place):
             connection = self._pool.connect()
             try:
                 self._migrate(connection)
             finally:
                 self._pool.give_back(connection)
-        except ReadOnly as error:
-            raise BadURL(
-                f"{self._place} cannot be the journal, which decides by writing: {error}. Use the "
-                "primary's address."
-            ) from error
-        except psycopg.OperationalError as error:
-            raise Unavailable(f"{self._place} cannot be reached: {str(error).strip()}") from error
-        except psycopg.Error as error:
-            raise BadURL(f"{self._place} cannot be used as a journal: {error}") from error
 
     def _migrate(self, connection: Connection) -> None:
         def execute(sql: str) -> list[tuple[int]]:

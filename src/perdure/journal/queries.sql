@@ -246,21 +246,25 @@ ORDER BY n LIMIT 1;
 -- name: runs_before
 -- Runs older than a position, newest first.
 SELECT {run} FROM perdure_runs
-WHERE (created_at, id) < (:before, :before_id)
-  AND (CAST(:state AS TEXT) IS NULL OR state = :state)
+WHERE (created_at, id) < (:before, :before_id) AND created_at >= :since
+  AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: runs_of_thread
 -- The same of one thread.
 SELECT {run} FROM perdure_runs
-WHERE thread_id = :thread_id AND (created_at, id) < (:before, :before_id)
-  AND (CAST(:state AS TEXT) IS NULL OR state = :state)
+WHERE thread_id = :thread_id AND (created_at, id) < (:before, :before_id) AND created_at >= :since
+  AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: runs_by_ids
 SELECT {run} FROM perdure_runs WHERE id IN ({names});
+
+-- name: runs_of_prefix
+-- Runs whose ids begin so: one, or enough to tell that there is more than one.
+SELECT {run} FROM perdure_runs WHERE id >= :first AND id < :last ORDER BY id LIMIT 2;
 
 -- name: unfinished_runs
 -- Runs that are not over, of graphs whose names are in a range, behind a position, oldest first.

@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import probe
-from perdure.journal.migrate import migrate
+from perdure.journal.migrate import migrate, version
 from perdure.journal.op import ENDED_INSIDE, Ambiguous, Refused, Row, Statement, Transaction
 from perdure.journal.sql import has_rows, positional, render
 
@@ -72,6 +73,20 @@ NETWORK = frozenset(
         "prl_fs",
     ]
 )
+
+
+def peek_version(path: str) -> int | None:
+    """The version of the schema in a file; None: there is none. Makes nothing."""
+    if not os.path.exists(path):
+        return None
+    only_read = f"file:{quote(path)}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(only_read, uri=True)) as connection:
+            return version(lambda sql: connection.execute(sql).fetchall())
+    except sqlite3.DatabaseError as error:
+        if "no such table" in str(error):
+            return None
+        raise BadURL(f"{path} cannot be used as a journal: {error}.") from error
 
 
 class SQLite:

@@ -1,0 +1,42 @@
+"""A clock that several processes share, and that can be moved: a month in a minute.
+
+It is the real time and an offset, which is kept in a file that all of them have in their memory. So
+time goes on by itself between two moves, as leases and time limits need it, and a move is seen by
+everybody at once. One process moves it, the others read.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from perdure.types import milliseconds, moment
+
+
+class SharedClock:
+    """Time for a runtime: `App(settings, clock=SharedClock(path))`, in each process."""
+
+    def __init__(self, path: Path | str) -> None:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(file, 8)  # a new file is all zeros: the real time
+            self._offset = memoryview(mmap.mmap(file, 8)).cast("q")
+        finally:
+            os.close(file)
+
+    def now(self) -> int:
+        """Milliseconds since 1970."""
+        return round(time.time() * 1000) + self._offset[0]
+
+    @property
+    def time(self) -> datetime:
+        return moment(self.now())
+
+    def advance(self, by: timedelta) -> None:
+        self._offset[0] += round(by.total_seconds() * 1000)
+
+    def move_to(self, at: datetime) -> None:
+        self._offset[0] = milliseconds(at) - round(time.time() * 1000)

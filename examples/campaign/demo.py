@@ -1,0 +1,137 @@
+"""`make demo`: a month of an e-mail campaign in about a minute, its workers killed all the time.
+
+Everything is real but the time and the people: a mail server that fails, a listener for what comes
+in, SQLite, worker processes, SIGKILL. They are killed at points that a seed decides (a contact, a
+touch, a moment of the conversation with the mail server) and at random moments, too. A clock that
+all processes share is moved to whatever is due next when nothing is running.
+
+Then the same month is given to stock LangGraph and its SQLite saver (`stock.py`), and the mail
+server's own log decides for both. Exit code 0: with perdure every touch that should be sent was
+sent once, none after a reply, and every thread is at its right end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import logging
+import random
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+
+from .clock import SharedClock
+from .demo_conductor import Conductor
+from .demo_crew import Nursery
+from .demo_engine import Month
+from .demo_judge import Judge, Result, summary
+from .demo_plan import Plan, draw
+from .demo_screen import Screen, console
+from .postoffice import PostOffice
+
+if importlib.util.find_spec("langgraph.checkpoint.sqlite") is None:
+    raise ModuleNotFoundError(name="langgraph-checkpoint-sqlite")
+
+START = datetime(2026, 10, 5, 6, tzinfo=UTC)
+"""A Monday. Clocks in Europe, and in America, are changed later in the month."""
+
+
+def month(
+    make: Callable[[Plan, Path, PostOffice, SharedClock], Month],
+    title: str,
+    plan: Plan,
+    nursery: Nursery,
+    folder: Path,
+    on: Console,
+) -> Result:
+    """Let an engine live through the month."""
+    folder.mkdir()
+    clock = SharedClock(folder / "clock")
+    clock.move_to(START)
+    with contextlib.ExitStack() as stack:
+        office = stack.enter_context(PostOffice(plan.faults))
+        lived = stack.enter_context(make(plan, folder, office, clock))
+        screen = stack.enter_context(Screen(on, plan, title, clock.now()))
+        conductor = Conductor(plan, lived, office, clock, screen)
+        office.on = conductor.reached
+        lived.staff(nursery)
+        stack.callback(lived.crew.end)
+        try:
+            conductor.play()
+            return Judge(plan, lived, office, conductor).judge(screen.seconds)
+        finally:
+            conductor.over = True
+
+
+def main(contacts: int = 5, seed: int | None = None, plain: bool = False) -> int:
+    """Run the demo. 0: perdure's figures are right; 1: they are not; 2: wrong use."""
+    if not 3 <= contacts <= 10:
+        print(f"The demo writes to 3 to 10 contacts, not to {contacts}.", file=sys.stderr)
+        return 2
+    on = console(plain=plain)
+    plan = draw(random.randrange(10_000) if seed is None else seed, contacts)  # noqa: S311
+    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as name, _ends_well():
+        folder = Path(name)
+        logging.basicConfig(filename=folder / "log", level=logging.WARNING, force=True)
+        try:
+            ours, stock = _both(on, plan, folder)
+        except KeyboardInterrupt:
+            on.print("Interrupted; everything is cleaned up.")
+            return 130
+        except RuntimeError as error:
+            on.print(f"{error}\n{_last_words(folder)}", markup=False)
+            return 1
+        summary(on, plan, ours, stock)
+        for line in ours.wrong:
+            on.print(f"WRONG  {line}", markup=False)
+        if ours.wrong:
+            on.print(_last_words(folder), markup=False)
+    return 1 if ours.wrong else 0
+
+
+def _last_words(folder: Path) -> str:
+    said = (folder / "log").read_text(errors="replace")
+    return f"What the processes said last:\n{said[-3000:] or 'nothing'}"
+
+
+def _both(on: Console, plan: Plan, folder: Path) -> tuple[Result, Result]:
+    on.print("Starting a mail server, a listener for replies, and worker processes ...\n")
+    with Nursery(folder) as nursery:
+        from .demo_months import Campaign, Stock  # LangGraph takes its time, in both processes
+
+        nursery.wait()
+        people = f"{len(plan.contacts)} people"
+        title = f"perdure: a month of mail to {people}, its workers killed all the time"
+        ours = month(Campaign, title, plan, nursery, folder / "perdure", on)
+        title = "The same month with stock LangGraph and its SQLite saver"
+        return ours, month(Stock, title, plan, nursery, folder / "stock", on)
+
+
+@contextlib.contextmanager
+def _ends_well() -> Iterator[None]:
+    """SIGTERM, or a terminal that is closed, is as good as Ctrl-C: everything is cleaned up."""
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--contacts", type=int, default=5, help="3 to 10")
+    parser.add_argument("--seed", type=int, help="the same one gives the same month")
+    parser.add_argument("--plain", action="store_true", help="lines, no live display")
+    raise SystemExit(main(**vars(parser.parse_args())))

@@ -1,0 +1,1 @@
+"""The runtime over HTTP: `Runtime.asgi()`."""

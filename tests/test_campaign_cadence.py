@@ -1,0 +1,402 @@
+"""The cadence of the campaign: days between touches, send windows, and clocks that are changed."""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, datetime, time, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from examples.campaign.cadence import (
+    MIDNIGHT,
+    Cadence,
+    Window,
+    due,
+    parse_days,
+    parse_gaps,
+    parse_window,
+)
+
+MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
+ALWAYS = frozenset(range(7))
+ANY_TIME = Window(time(0), MIDNIGHT, ALWAYS)
+ZONES = [
+    "UTC",
+    "Europe/Berlin",
+    "Europe/Dublin",  # winter time is its "summer time"
+    "America/New_York",
+    "America/St_Johns",  # changed at 00:01, into the day before
+    "America/Sao_Paulo",  # changed at midnight
+    "America/Santiago",
+    "Africa/Casablanca",  # back in Ramadan
+    "Africa/Cairo",
+    "Asia/Kathmandu",
+    "Asia/Gaza",
+    "Australia/Sydney",
+    "Australia/Lord_Howe",  # by half an hour
+    "Pacific/Apia",  # had no 30 December 2011
+    "Pacific/Kwajalein",  # had no 21 August 1993
+    "Pacific/Chatham",
+    "Antarctica/Troll",  # by two hours
+]
+
+
+def after(gap: int, last: datetime, zone: str, window: Window = ANY_TIME) -> str:
+    """When a touch that is `gap` days after `last` is due, by the contact's clock."""
+    cadence = Cadence((gap,), window)
+    return due(cadence, 1, last, zone).astimezone(ZoneInfo(zone)).isoformat(" ", "minutes")
+
+
+def at(text: str, zone: str = "UTC", fold: int = 0) -> datetime:
+    """A local time as a moment in UTC."""
+    local = datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold)
+    return local.astimezone(UTC)
+
+
+def opening(opens: str, closes: str, days: str = "mon-sun") -> Window:
+    return Window(*parse_window(f"{opens}-{closes}"), parse_days(days))
+
+
+# -- days and windows
+
+
+def test_a_touch_in_the_window_is_due_at_the_same_time_of_day_its_gap_later() -> None:
+    last = at("2026-03-02 10:30", "Asia/Kathmandu")
+    assert due(Cadence(), 2, last, "Asia/Kathmandu") == at("2026-03-06 10:30", "Asia/Kathmandu")
+    assert due(Cadence(), 3, last, "Asia/Kathmandu") == at("2026-03-09 10:30", "Asia/Kathmandu")
+
+
+def test_the_first_touch_goes_out_at_once_when_the_window_is_open() -> None:
+    last = at("2026-03-02 10:30:05.123457")
+    assert due(Cadence(), 1, last, "UTC") == last
+
+
+@pytest.mark.parametrize(
+    ("last", "found"),
+    [
+        ("2026-03-02 08:59", "2026-03-02 09:00"),  # a Monday, before it opens
+        ("2026-03-02 09:00", "2026-03-02 09:00"),
+        ("2026-03-02 16:59", "2026-03-02 16:59"),
+        ("2026-03-02 17:00", "2026-03-03 09:00"),  # closed is closed
+        ("2026-03-06 17:00", "2026-03-09 09:00"),  # Friday evening
+        ("2026-03-07 10:00", "2026-03-09 09:00"),  # Saturday
+    ],
+)
+def test_what_is_outside_the_window_waits_for_its_next_opening(last: str, found: str) -> None:
+    assert due(Cadence(), 1, at(last), "UTC") == at(found)
+
+
+def test_the_window_is_by_the_clock_of_the_contact() -> None:
+    last = at("2026-03-02 10:00")  # 05:00 in New York, 21:00 in Sydney
+    assert due(Cadence(), 1, last, "America/New_York") == at("2026-03-02 14:00")
+    assert due(Cadence(), 1, last, "Australia/Sydney") == at("2026-03-02 22:00")
+
+
+def test_the_gap_is_added_to_the_date_of_the_contact() -> None:
+    last = at("2026-03-02 23:30")  # already Tuesday in Tokyo
+    assert after(4, last, "Asia/Tokyo") == "2026-03-07 08:30+09:00"
+    assert after(4, last, "America/Los_Angeles") == "2026-03-06 15:30-08:00"
+
+
+def test_the_answer_is_in_utc() -> None:
+    berlin = datetime(2026, 3, 2, 12, tzinfo=ZoneInfo("Europe/Berlin"))
+    found = due(Cadence(), 1, berlin, "Europe/Berlin")
+    assert found == berlin
+    assert found.tzinfo is UTC
+
+
+def test_a_window_may_reach_from_midnight_to_midnight() -> None:
+    assert after(1, at("2026-03-02 23:59"), "UTC") == "2026-03-03 23:59+00:00"
+    late = opening("23:00", "24:00")
+    assert after(0, at("2026-03-02 23:59:59"), "UTC", late) == "2026-03-02 23:59+00:00"
+    assert after(0, at("2026-03-03 00:00"), "UTC", late) == "2026-03-03 23:00+00:00"
+
+
+def test_a_touch_that_is_not_in_the_cadence_is_refused() -> None:
+    for step in (0, -1, 7):
+        with pytest.raises(ValueError, match="the cadence has 1 to 6"):
+            due(Cadence(), step, at("2026-03-02 10:00"), "UTC")
+
+
+def test_a_time_in_no_zone_is_refused() -> None:
+    with pytest.raises(ValueError, match="in no time zone"):
+        due(Cadence(), 1, datetime(2026, 3, 2), "UTC")  # noqa: DTZ001
+
+
+def test_a_zone_that_is_none_is_refused() -> None:
+    with pytest.raises(ZoneInfoNotFoundError):
+        due(Cadence(), 1, at("2026-03-02 10:00"), "Europe/Nowhere")
+
+
+# -- clocks that are changed
+
+
+@pytest.mark.parametrize(
+    ("zone", "last", "found"),
+    [
+        ("Europe/Berlin", "2026-03-25 10:00", "2026-03-29 10:00+02:00"),
+        ("Europe/Berlin", "2026-10-21 10:00", "2026-10-25 10:00+01:00"),
+        ("Australia/Sydney", "2026-10-01 10:00", "2026-10-05 10:00+11:00"),
+        ("Australia/Sydney", "2026-04-02 10:00", "2026-04-06 10:00+10:00"),
+    ],
+)
+def test_a_gap_over_a_change_keeps_the_time_of_day(zone: str, last: str, found: str) -> None:
+    assert after(4, at(last, zone), zone) == found
+
+
+@pytest.mark.parametrize(
+    ("zone", "last", "found"),
+    [
+        ("Europe/Berlin", "2026-03-28 02:30", "2026-03-29 03:00+02:00"),
+        ("Europe/Berlin", "2026-03-28 02:00", "2026-03-29 03:00+02:00"),
+        ("America/New_York", "2026-03-07 02:59", "2026-03-08 03:00-04:00"),
+        ("Australia/Sydney", "2026-10-03 02:15", "2026-10-04 03:00+11:00"),
+        ("Australia/Lord_Howe", "2026-10-03 02:10", "2026-10-04 02:30+11:00"),
+        ("Antarctica/Troll", "2026-03-28 01:30", "2026-03-29 03:00+02:00"),
+        ("America/Sao_Paulo", "2018-11-03 00:30", "2018-11-04 01:00-02:00"),
+        ("America/Santiago", "2026-09-05 00:00", "2026-09-06 01:00-03:00"),
+        ("Pacific/Apia", "2011-12-29 15:00", "2011-12-31 00:00+14:00"),
+        ("Pacific/Kwajalein", "1993-08-20 15:00", "1993-08-22 00:00+12:00"),
+    ],
+)
+def test_a_time_that_is_left_out_is_the_first_there_is_after_it(
+    zone: str, last: str, found: str
+) -> None:
+    assert after(1, at(last, zone), zone) == found
+
+
+@pytest.mark.parametrize(
+    ("zone", "last", "found"),
+    [
+        ("Europe/Berlin", "2026-10-24 02:30", "2026-10-25 02:30+02:00"),
+        ("America/New_York", "2026-10-31 01:30", "2026-11-01 01:30-04:00"),
+        ("Australia/Lord_Howe", "2026-04-04 01:45", "2026-04-05 01:45+11:00"),
+        ("America/Sao_Paulo", "2018-02-16 23:30", "2018-02-17 23:30-02:00"),
+    ],
+)
+def test_a_time_that_comes_twice_is_the_first_of_the_two(zone: str, last: str, found: str) -> None:
+    assert after(1, at(last, zone), zone) == found
+
+
+def test_a_touch_is_never_due_before_the_one_before_it() -> None:
+    second = at("2026-10-25 02:30", "Europe/Berlin", fold=1)
+    assert due(Cadence((0,), ANY_TIME), 1, second, "Europe/Berlin") == second
+
+
+def test_a_window_whose_opening_is_left_out_opens_with_the_change() -> None:
+    night = opening("02:30", "05:00")
+    last = at("2026-03-29 00:00", "Europe/Berlin")
+    assert after(0, last, "Europe/Berlin", night) == "2026-03-29 03:00+02:00"
+    first_hours = opening("00:00", "02:00")
+    last = at("2018-11-03 12:00", "America/Sao_Paulo")
+    assert after(0, last, "America/Sao_Paulo", first_hours) == "2018-11-04 01:00-02:00"
+
+
+def test_a_window_that_is_left_out_as_a_whole_opens_the_next_day() -> None:
+    night = opening("02:15", "02:45")
+    last = at("2026-03-29 00:00", "Europe/Berlin")
+    assert after(0, last, "Europe/Berlin", night) == "2026-03-30 02:15+02:00"
+
+
+def test_a_window_on_a_day_that_never_was_opens_a_week_later() -> None:
+    fridays = opening("09:00", "17:00", "fri")  # 30 December 2011 would have been one
+    last = at("2011-12-29 18:00", "Pacific/Apia")
+    assert after(0, last, "Pacific/Apia", fridays) == "2012-01-06 09:00+14:00"
+
+
+def test_working_hours_skip_the_day_that_never_was() -> None:
+    last = at("2011-12-29 10:00", "Pacific/Apia")
+    assert after(1, last, "Pacific/Apia", Window()) == "2012-01-02 09:00+14:00"
+
+
+def test_a_window_that_comes_twice_is_open_twice() -> None:
+    night = opening("02:00", "02:20")
+    between = at("2026-10-25 02:30", "Europe/Berlin")
+    assert after(0, between, "Europe/Berlin", night) == "2026-10-25 02:00+01:00"
+
+
+def test_a_window_that_the_clock_is_put_back_into_is_open_from_there() -> None:
+    night = opening("01:30", "02:20")  # its opening comes once, its second half twice
+    between = at("2026-10-25 02:30", "Europe/Berlin")
+    assert after(0, between, "Europe/Berlin", night) == "2026-10-25 02:00+01:00"
+    saturdays = opening("22:00", "24:00", "sat")  # put back at 00:01 on Sunday
+    between = at("2006-10-29 00:00:30", "America/St_Johns")
+    assert after(0, between, "America/St_Johns", saturdays) == "2006-10-28 23:01-03:30"
+
+
+# -- against a clock that is watched minute by minute
+
+
+@functools.cache
+def changes(zone: str) -> tuple[datetime, ...]:
+    """The days in which the clocks of a zone are changed."""
+    there = ZoneInfo(zone)
+    start = datetime(1980, 1, 1, tzinfo=UTC)
+    days = [start + n * DAY for n in range(50 * 365)]
+    offsets = [day.astimezone(there).utcoffset() for day in days]
+    return tuple(
+        day
+        for day, before, behind in zip(days, offsets, offsets[1:], strict=False)
+        if before != behind
+    )
+
+
+def watched(cadence: Cadence, last: datetime, zone: str) -> datetime:
+    """The first minute that is allowed, found by looking at each."""
+    there = ZoneInfo(zone)
+    wall = last.astimezone(there).replace(tzinfo=None) + cadence.gaps[0] * DAY
+    moment = max(last, wall.replace(tzinfo=UTC) - 30 * timedelta(hours=1))
+    reached = False
+    while True:
+        local = moment.astimezone(there)
+        reached = reached or local.replace(tzinfo=None) >= wall
+        if reached and moment >= last and cadence.window.is_open(local):
+            return moment
+        moment += MINUTE
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    opens, closes = draw(
+        st.tuples(st.integers(0, 1439), st.integers(1, 1440)).filter(
+            lambda edges: edges[0] < edges[1]
+        )
+    )
+    days = draw(st.frozensets(st.integers(0, 6), min_size=1))
+    return Window(of_day(opens), of_day(closes), days)
+
+
+def of_day(minute: int) -> time:
+    return MIDNIGHT if minute == 1440 else time(*divmod(minute, 60))
+
+
+@st.composite
+def moments(draw: st.DrawFn, zone: str, gap: int) -> datetime:
+    """Any minute, but most often one whose touch falls near a change of the clocks."""
+    minutes = draw(st.integers(-2000, 3000)) * MINUTE
+    if not changes(zone) or draw(st.integers(0, 9)) == 0:
+        return datetime(2026, 1, 1, tzinfo=UTC) + draw(st.integers(0, 364)) * DAY + minutes
+    return draw(st.sampled_from(changes(zone))) - gap * DAY + minutes
+
+
+@settings(max_examples=250, deadline=None)
+@given(zone=st.sampled_from(ZONES), gap=st.integers(0, 8), window=windows(), data=st.data())
+def test_it_is_the_first_minute_that_someone_watching_the_clock_would_allow(
+    zone: str, gap: int, window: Window, data: st.DataObject
+) -> None:
+    last = data.draw(moments(zone, gap))
+    cadence = Cadence((gap,), window)
+    assert due(cadence, 1, last, zone) == watched(cadence, last, zone)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    zone=st.sampled_from(ZONES),
+    gap=st.integers(0, 400),
+    window=windows(),
+    fraction=st.integers(0, 59_999_999),
+    data=st.data(),
+)
+def test_it_is_in_the_window_and_not_before_the_touch_before(
+    zone: str, gap: int, window: Window, fraction: int, data: st.DataObject
+) -> None:
+    last = data.draw(moments(zone, gap)) + timedelta(microseconds=fraction)
+    found = due(Cadence((gap,), window), 1, last, zone)
+    assert found >= last
+    assert window.is_open(found.astimezone(ZoneInfo(zone)))
+    assert found - last < (gap + 16) * DAY
+    assert due(Cadence((0,), window), 1, found, zone) == found
+
+
+@settings(max_examples=200, deadline=None)
+@given(zone=st.sampled_from(ZONES), window=windows(), data=st.data())
+def test_a_contact_that_is_enrolled_later_is_not_written_to_earlier(
+    zone: str, window: Window, data: st.DataObject
+) -> None:
+    early, late = sorted(data.draw(st.tuples(moments(zone, 0), moments(zone, 0))))
+    assert due(Cadence((0,), window), 1, early, zone) <= due(Cadence((0,), window), 1, late, zone)
+
+
+# -- what is stored, and what is typed
+
+
+@given(gaps=st.lists(st.integers(0, 3650), min_size=1), window=windows())
+def test_what_is_stored_comes_back(gaps: list[int], window: Window) -> None:
+    cadence = Cadence(tuple(gaps), window)
+    assert Cadence.of(cadence.to_columns()) == cadence
+
+
+def test_the_columns_are_what_the_tables_say() -> None:
+    assert Cadence().to_columns() == {
+        "gaps": "[0, 4, 7, 7, 7, 7]",
+        "days": "[0, 1, 2, 3, 4]",
+        "opens": "09:00",
+        "closes": "17:00",
+    }
+
+
+def test_a_whole_row_of_the_table_will_do() -> None:
+    row = {"id": 1, "name": "spring", "gaps": "[0,2]", "days": "[6]", "version": 3}
+    found = Cadence.of(row | {"opens": "00:00", "closes": "24:00"})
+    assert found == Cadence((0, 2), Window(time(0), MIDNIGHT, frozenset({6})))
+
+
+def test_a_cadence_has_gaps_that_are_days() -> None:
+    with pytest.raises(ValueError, match="at least one gap"):
+        Cadence(())
+    for gap in (-1, 3651):
+        with pytest.raises(ValueError, match=f"not {gap}"):
+            Cadence((0, gap))
+
+
+def test_a_window_opens_before_it_closes() -> None:
+    for opens, closes in [(time(9), time(9)), (time(22), time(6))]:
+        with pytest.raises(ValueError, match="opens before it closes"):
+            Window(opens, closes)
+
+
+def test_a_window_is_in_whole_minutes_because_so_it_is_stored() -> None:
+    with pytest.raises(ValueError, match="whole minutes"):
+        Window(time(9, 0, 30))
+
+
+def test_a_window_is_open_on_days_of_the_week() -> None:
+    with pytest.raises(ValueError, match="at least one day"):
+        Window(days=frozenset())
+    with pytest.raises(ValueError, match=r"0 \(Monday\) to 6 \(Sunday\)"):
+        Window(days=frozenset({0, 7}))
+
+
+def test_gaps_are_read_from_the_command_line() -> None:
+    assert parse_gaps("0,4, 7") == (0, 4, 7)
+    assert parse_gaps("3") == (3,)
+    for text in ("", "0,,4", "0;4", "0,four", "1.5"):
+        with pytest.raises(ValueError, match="list of days such as 0,4,7"):
+            parse_gaps(text)
+    with pytest.raises(ValueError, match="0 to 3650 days, not -4"):
+        parse_gaps("0,-4")
+
+
+def test_a_window_is_read_from_the_command_line() -> None:
+    assert parse_window("09:00-17:00") == (time(9), time(17))
+    assert parse_window(" 8:30 - 24:00 ") == (time(8, 30), MIDNIGHT)
+    for text in ("", "09:00", "09:00-", "9-17", "09:00-25:00", "09:00-17:00-18:00"):
+        with pytest.raises(ValueError, match=r"such as 09:00"):
+            parse_window(text)
+    with pytest.raises(ValueError, match="17:00 is not before 09:00"):
+        parse_window("17:00-09:00")
+
+
+def test_days_are_read_from_the_command_line() -> None:
+    assert parse_days("mon-fri") == frozenset(range(5))
+    assert parse_days("Mon, wed,FRI") == frozenset({0, 2, 4})
+    assert parse_days("tue-wed,sat") == frozenset({1, 2, 5})
+    assert parse_days("sat-mon") == frozenset({5, 6, 0})
+    assert parse_days("sun-sun") == frozenset({6})
+    for text in ("", "monday", "mon-", "-fri", "mon,,fri", "mon-tue-wed"):
+        with pytest.raises(ValueError, match="list of days such as mon-fri"):
+            parse_days(text)
