@@ -506,3 +506,25 @@ def test_a_dead_process_is_told_from_a_live_one_and_from_a_stranger(tmp_path: Pa
     assert not here.is_dead(other_id)
     here.hide()
     assert list(tmp_path.glob("*.lock")) == []
+
+
+def test_files_of_processes_that_died_long_ago_are_removed_and_others_are_left(
+    tmp_path: Path,
+) -> None:
+    from perdure.presence import OLD, Presence
+
+    long_ago = time.time() - 2 * OLD
+    alive, dead, fresh = Presence(str(tmp_path)), tmp_path / "dead.lock", tmp_path / "fresh.lock"
+    alive.show()
+    dead.touch()
+    fresh.touch()
+    for path in tmp_path.iterdir():
+        if path != fresh:
+            os.utime(path, (long_ago, long_ago))
+    newcomer = Presence(str(tmp_path))
+    newcomer.show()
+    assert not dead.exists()
+    assert fresh.exists(), "its owner may be about to lock it"
+    assert len(list(tmp_path.iterdir())) == 3
+    newcomer.hide()
+    alive.hide()

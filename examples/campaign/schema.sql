@@ -39,6 +39,8 @@ CREATE TABLE IF NOT EXISTS members (
   PRIMARY KEY (campaign_id, contact_id)
 );
 
+CREATE INDEX IF NOT EXISTS members_contact ON members (contact_id);
+
 -- A mail to a contact: `draft_pending` until a person approves it, `approved`, then `sent`,
 -- `skipped`, `duplicate` (another campaign of the sequence sent it), `refused` (the far side said no)
 -- or `stopped` (the prospect was faster). `attempt` is the last conversation with the mail server

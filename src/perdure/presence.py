@@ -14,7 +14,14 @@ import re
 import secrets
 import socket
 import tempfile
+import time
+from itertools import islice
 from pathlib import Path
+
+OLD = 3600.0
+"""Seconds after which nobody needs to know any more that a process is dead: its leases ran out."""
+SWEPT = 500
+"""Files of dead processes that one which begins removes at most."""
 
 
 class Presence:
@@ -37,6 +44,16 @@ class Presence:
             fcntl.flock(file, fcntl.LOCK_EX)
             self._file = file
             os.register_at_fork(after_in_child=self._forget)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what processes left that died long ago, and drove nothing then."""
+        before = time.time() - OLD
+        with os.scandir(self._folder) as files:
+            old = [one for one in files if one.stat().st_mtime < before]
+        for one in islice(old, SWEPT):
+            if self._is_free(Path(one.path)):
+                Path(one.path).unlink(missing_ok=True)
 
     def _forget(self) -> None:
         # A child has the lock in common with its parent, and must not keep it alive.
@@ -56,7 +73,10 @@ class Presence:
         """Whether a worker was on this host and is certainly gone."""
         if worker == self.id:
             return False
-        path = self._path(worker)
+        return self._is_free(self._path(worker))
+
+    def _is_free(self, path: Path) -> bool:
+        """Whether the lock is there, and nobody has it."""
         try:
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
