@@ -254,8 +254,8 @@ def test_the_command_says_what_is_wrong_and_with_which_run(
     rt: TemporaryRuntime, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = keep_busy(rt)
-    assert main(["doctor", url]) == 0
+    assert main(["doctor", "--at", url]) == 0
     capsys.readouterr()
     execute(url, RUN.format("due_at = NULL", "sleeps"))
-    assert main(["doctor", url]) == 1
+    assert main(["doctor", "--at", url]) == 1
     assert made["sleeps"] in capsys.readouterr().out

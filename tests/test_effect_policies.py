@@ -160,6 +160,34 @@ async def test_an_exception_is_verified_before_it_is_tried_again(sqlite_url: str
         assert calls == ["ana", "ana"]
 
 
+async def test_nobody_is_asked_about_what_is_known_not_to_have_happened(sqlite_url: str) -> None:
+    tries = Times(2, perdure.NotDone)
+
+    @perdure.effect(verify=lambda to: pytest.fail("asked"), retry=AT_ONCE)
+    async def send(to: str) -> str:
+        tries()
+        return f"sent {to}"
+
+    async with opened(sqlite_url) as rt:
+        assert (await started(rt, one(send, "ana"))).output["log"] == ["sent ana"]
+
+
+async def test_a_verify_that_says_nobody_can_tell_holds_at_once(sqlite_url: str) -> None:
+    asked: list[str] = []
+
+    def verify(to: str) -> Any:
+        asked.append(to)
+        raise LookupError("nobody can tell")
+
+    @perdure.effect(verify=verify, retry=Retry(attempts=5, final=(LookupError,)))
+    async def send(to: str) -> str:
+        raise ConnectionError("no reply")
+
+    async with opened(sqlite_url) as rt:
+        await held(rt, one(send, "ana"))
+        assert asked == ["ana"]
+
+
 @every_way
 async def test_a_careful_effect_that_was_cut_off_holds_until_a_person_says(
     url: str, way: str
@@ -210,7 +238,7 @@ async def test_a_careful_effect_that_was_cut_off_holds_until_a_person_says(
 
         with pytest.raises(EffectHeld):  # and again, until somebody says
             await go_on()
-        assert main(["settle", url, raised.value.key, "done", "--result", '"by hand"']) == 0
+        assert main(["settle", "--at", url, raised.value.key, "done", "--result", '"by hand"']) == 0
         assert (await go_on())["log"] == ["by hand"]
     assert calls == ["ana"]
 
@@ -281,12 +309,12 @@ async def test_a_person_settles_it_and_the_run_goes_on_by_itself(
             await rt.settle(effect.key, how, result, by="ana")
         else:
             capsys.readouterr()
-            assert await asyncio.to_thread(main, ["effects", url, "--json"]) == 0
+            assert await asyncio.to_thread(main, ["effects", "--at", url, "--json"]) == 0
             told = json.loads(capsys.readouterr().out)
             assert told["key"] == effect.key
             assert told["arguments"] == {"to": "ana"}
             given = [] if result is None else ["--result", json.dumps(result)]
-            arguments = ["settle", url, effect.key, how, *given, "--by", "ana"]
+            arguments = ["settle", "--at", url, effect.key, how, *given, "--by", "ana"]
             assert await asyncio.to_thread(main, arguments) == 0
         await rt.tick()
         run = await rt.get(run.id)
@@ -875,7 +903,7 @@ async def test_effects_are_listed_page_by_page_and_by_what_is_asked_for(
 
         async def told(*arguments: str) -> str:
             capsys.readouterr()
-            assert await asyncio.to_thread(main, ["effects", url, *arguments]) == 0
+            assert await asyncio.to_thread(main, ["effects", "--at", url, *arguments]) == 0
             return capsys.readouterr().out
 
         assert "No effect waits for a person" in await told()

@@ -23,8 +23,9 @@ class Settings:
     lookup_url: str = ""
     """Where the provider tells whether it took a mail, with `{message_id}` in it. Without one, a
     mail that was not answered is held for a person."""
-    lookup_after: float = 20.0
-    """Seconds after which a mail the provider does not know of is known not to have arrived."""
+    lookup_after: float = 60.0
+    """Seconds after which a mail the provider does not know of is known not to have arrived; longer
+    than `smtp_timeout`."""
     model: str = ""
     """A chat model as LangChain names it, `openai:gpt-5`; by default a scripted one."""
     unsubscribe: str = "unsubscribe@example.com"

@@ -356,7 +356,7 @@ class Settling(Filing):
         if self.spec.unknown == "hold" and not (yield from self._take(row.attempts + 1)):
             raise EffectHeld(row.key, row.name, "somebody else took it meanwhile")
         self.row = self.row._replace(attempts=row.attempts + 1, due_at=None)
-        if self.spec.verify is None:
+        if self.spec.verify is None or isinstance(error, NotDone):
             return None
         return (yield from self._verify(arguments, f"it raised {type(error).__name__}"))
 
