@@ -174,7 +174,7 @@ async def test_a_slot_starts_its_run_with_all_that_was_given(url: str) -> None:
         assert (counts.scheduled, counts.done) == (1, 1)
         [run] = await rt.runs()
         assert run.output == {"log": ["in", "done", "ugo", "ana"]}
-        assert (run.metadata, run.tags) == ({"team": "night"}, ("report",))
+        assert (run.metadata, run.tags) == ({"team": "night"}, ("report", "runtime:cron"))
         assert run.key == "hourly@2026-06-01T13:00:00Z"
         assert run.thread_id == "schedule:hourly@2026-06-01T13:00:00Z"
         [schedule] = await rt.schedules()

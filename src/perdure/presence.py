@@ -14,7 +14,6 @@ import re
 import secrets
 import socket
 import tempfile
-import time
 from itertools import islice
 from pathlib import Path
 
@@ -44,11 +43,10 @@ class Presence:
             fcntl.flock(file, fcntl.LOCK_EX)
             self._file = file
             os.register_at_fork(after_in_child=self._forget)
-            self._sweep()
+            self._sweep(os.fstat(file).st_mtime - OLD)
 
-    def _sweep(self) -> None:
+    def _sweep(self, before: float) -> None:
         """Remove what processes left that died long ago, and drove nothing then."""
-        before = time.time() - OLD
         with os.scandir(self._folder) as files:
             old = [one for one in files if one.stat().st_mtime < before]
         for one in islice(old, SWEPT):
