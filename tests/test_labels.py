@@ -132,7 +132,11 @@ async def test_scores_go_with_their_run(url: str) -> None:
             await rt.score(run.id, "reply", 1.0)
 
 
-@pytest.mark.parametrize("value", [True, "1", None, float("nan")])
+@pytest.mark.parametrize(
+    "value",
+    [True, "1", None, float("nan"), float("inf"), 10**400],
+    ids=["bool", "text", "none", "nan", "inf", "large"],
+)
 async def test_a_score_that_is_no_number_is_refused(sqlite_url: str, value: Any) -> None:
     async with opened(sqlite_url) as rt:
         run = await begin(rt, at_step(1))
@@ -168,6 +172,33 @@ async def test_a_question_whose_signal_came_before_it_is_not_left_open(url: str)
         await rt.signal("t", "reply")
         run = await begin(rt, asks(default="never mind"))
         assert (run.state, run.output["value"]) == (State.DONE, "never mind")
+
+
+async def test_an_answer_after_the_signal_is_refused(url: str) -> None:
+    async with opened(url) as rt:
+        run = await begin(rt, asks(default="never mind"))
+        [wait] = await rt.waits(kind="human")
+        await rt.signal("t", "reply")
+        with pytest.raises(errors.WaitClosed, match="'reply' took it back"):
+            await rt.answer(wait.id, "yes")
+        await rt.tick()
+        assert (await rt.get(run.id)).output["value"] == "never mind"
+
+
+@pytest.mark.parametrize(
+    "value", [{"__perdure__": "time is up"}, {"__perdure_taken_back__": 1}], ids=["time", "taken"]
+)
+async def test_nobody_can_say_what_only_the_driver_says(sqlite_url: str, value: Any) -> None:
+    async with opened(sqlite_url) as rt:
+        run = await begin(rt, asks(default="never mind"))
+        [wait] = await rt.waits(run_id=run.id)
+        with pytest.raises(errors.BadAnswer):
+            await rt.answer(wait.id, value)
+        with pytest.raises(errors.BadArgument):
+            await rt.signal("t", "another", value)
+        await rt.answer(wait.id, "yes")
+        await rt.tick()
+        assert (await rt.get(run.id)).output["value"] == "yes"
 
 
 async def test_an_answer_that_was_first_counts_and_the_signal_is_kept(url: str) -> None:

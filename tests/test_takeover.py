@@ -526,5 +526,29 @@ def test_files_of_processes_that_died_long_ago_are_removed_and_others_are_left(
     assert not dead.exists()
     assert fresh.exists(), "its owner may be about to lock it"
     assert len(list(tmp_path.iterdir())) == 3
-    newcomer.hide()
-    alive.hide()
+    (tmp_path / "another").touch()
+    (tmp_path / "nowhere.lock").symlink_to(tmp_path / "gone")
+    os.utime(tmp_path / "another", (long_ago, long_ago))
+    dead.touch()
+    os.utime(dead, (long_ago, long_ago))
+    third = Presence(str(tmp_path))
+    third.show()
+    assert (tmp_path / "another").exists(), "it is none of ours"
+    assert not dead.exists()
+    for one in (third, newcomer, alive):
+        one.hide()
+
+
+def test_a_process_that_lives_long_is_not_old_when_it_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perdure import presence
+
+    monkeypatch.setattr(presence, "BEAT", -1.0)
+    here = presence.Presence(str(tmp_path))
+    here.show()
+    [file] = tmp_path.iterdir()
+    os.utime(file, (0, 0))
+    here.beat()
+    assert file.stat().st_mtime > time.time() - presence.OLD
+    here.hide()

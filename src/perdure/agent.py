@@ -18,17 +18,13 @@ from perdure.errors import BadArgument, Expired, NotInRun, TakenBack
 from perdure.names import check_text
 from perdure.schemas import check_schema
 from perdure.types import Kind, milliseconds, moment
-from perdure.waits import Question
+from perdure.waits import TAKEN_BACK, Question, is_taken_back, is_time_up
 
 if TYPE_CHECKING:
     from perdure.segment import Segment
 
 T = TypeVar("T")
 
-TIME_IS_UP = {"__perdure__": "time is up"}
-"""What a task is resumed with when nobody answered it in time."""
-TAKEN_BACK = "__perdure_taken_back__"
-"""The key under which a task finds the signal that took its question back."""
 _NOTHING: Any = object()
 
 
@@ -47,7 +43,8 @@ def sleep(until: timedelta | datetime) -> None:
             )
         at, begun = until, now()
     else:
-        raise BadArgument(f"sleep() takes a timedelta or a datetime, not {until!r}.")
+        hint = f": timedelta(seconds={until!r})" if isinstance(until, int | float) else ""
+        raise BadArgument(f"sleep() takes a timedelta or a datetime, not {until!r}{hint}.")
     # As it was the first time: then it asked, and has to ask again. Only a run remembers that.
     if at > begun or (isinstance(until, datetime) and _segment() is None):
         at = at.astimezone(UTC)
@@ -87,11 +84,11 @@ def ask(
     question = Question(Kind.HUMAN, unless, expires_at=_deadline("expires", expires))
     while True:
         answer = _interrupt(value, question, response_schema)
-        if _is_time_up(answer):
+        if is_time_up(answer):
             if default is _NOTHING:
                 raise Expired("Nobody answered in time. Give ask() a default=, or catch this.")
             return default
-        if unless is not None and isinstance(answer, dict) and [*answer] == [TAKEN_BACK]:
+        if unless is not None and is_taken_back(answer):
             if default is _NOTHING:
                 raise TakenBack(unless, answer[TAKEN_BACK])
             return default
@@ -107,7 +104,7 @@ def wait_for(name: str, *, timeout: timedelta | datetime | None = None, default:
     _check_signal(name)
     question = Question(Kind.SIGNAL, name=name, expires_at=_deadline("timeout", timeout))
     value = _interrupt({"signal": name}, question)
-    return default if _is_time_up(value) else value
+    return default if is_time_up(value) else value
 
 
 def _check_signal(name: str) -> None:
@@ -174,10 +171,6 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
     checkpoint = getattr(info, "checkpoint_id", None)
     value: T = segment.read(task, checkpoint, n, make)
     return value
-
-
-def _is_time_up(answer: Any) -> bool:
-    return isinstance(answer, dict) and answer == TIME_IS_UP  # an array compares to an array
 
 
 def _deadline(name: str, given: timedelta | datetime | None) -> int | None:

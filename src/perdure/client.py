@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import re
 import threading
@@ -65,6 +64,8 @@ if TYPE_CHECKING:
     from perdure.checkpoint.read import Reader
 
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
+LARGEST = 1e300
+"""The largest score."""
 _NAMESPACE = uuid.UUID("9a4b4f0e-5d1c-5b6e-8a51-7d7065726475")
 
 
@@ -325,8 +326,9 @@ class Client:
         """Note how well a run did, now or weeks after its end; `about` is what part of it earned
         that. The last word of a name and part counts, so to say it again changes nothing."""
         given: Any = value
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or math.isnan(given):
-            raise BadArgument(f"A score is a number, not {given!r}.")
+        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+        if not is_number or not abs(given) <= LARGEST:
+            raise BadArgument(f"A score is a number, not {str(given)[:40]}.")
         plan = self._ledger.score(
             run_id,
             check_name("name", name),

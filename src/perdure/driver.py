@@ -27,7 +27,6 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from perdure import runs, waits
-from perdure.agent import TAKEN_BACK, TIME_IS_UP
 from perdure.box import where_wait
 from perdure.checkpoint.ops import Place
 from perdure.clock import Clock
@@ -55,7 +54,7 @@ from perdure.saver import Saver
 from perdure.segment import KEY, Segment
 from perdure.told import UNREADABLE, close_error, close_output, open_setup, tags_of
 from perdure.types import Kind, Settlement, State, moment
-from perdure.waits import Body, Question, WaitRow
+from perdure.waits import TAKEN_BACK, TIME_IS_UP, Body, Question, WaitRow
 
 log = logging.getLogger("perdure")
 

@@ -10,6 +10,7 @@ from perdure.box import Box
 from perdure.clock import Clock
 from perdure.errors import (
     AlreadyAnswered,
+    BadAnswer,
     BadArgument,
     NotFound,
     WaitClosed,
@@ -62,8 +63,15 @@ class Inbox:
             check_answer(row.id, body.schema, value)
         if by is not None:
             check_text("by", by)
-        if not (yield waits.answer(self._box, row, value, by, self._clock.now())):
+        if waits.is_ours(value):
+            raise BadAnswer(
+                row.id, "it looks like what perdure itself hands over; say it otherwise."
+            )
+        now = self._clock.now()
+        if not (yield waits.answer(self._box, row, value, by, now)):
             yield from self._open(wait_id)
+            if row.expires_at is None or row.expires_at > now:
+                raise WaitClosed(row.id, f"the signal {row.name!r} took it back.")
             raise WaitExpired(wait_id, f"its time was up at {maybe_moment(row.expires_at)}.")
 
     def _open(self, wait_id: str) -> Plan[WaitRow]:
@@ -91,6 +99,11 @@ class Inbox:
         check_text("name", name)
         if key is not None:
             check_name("key", key)
+        if waits.is_ours(value):
+            raise BadArgument(
+                f"The value of signal {name!r} looks like what perdure itself hands over; say it "
+                "otherwise."
+            )
         now = self._clock.now()
         kept: bool = yield waits.signal(self._box, thread_id, new_id(), name, key, value, now)
         return kept

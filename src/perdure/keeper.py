@@ -163,6 +163,7 @@ class Keeper:
         if isinstance(self._clock, JournalClock) and now - self._agreed > 5.0:
             self._agreed = now
             self._clock.agree()
+        self._presence.beat()
         if self.on_dead:
             self.find_dead()
 

@@ -232,8 +232,14 @@ class Ledger:
         )
         row = yield from self.find(run_id)
         if not done and row.state != state:
-            why = "it is held, over, or about to be."
-            raise WrongState(run_id, row.state, f"be {state.value}", why)
+            why = (
+                "it is over."
+                if State(row.state) in ENDED
+                else "it rests already, until it is retried or cancelled."
+                if row.state == State.HELD
+                else "it is being cancelled."
+            )
+            raise WrongState(row.id, row.state, f"be {state.value}", why)
         return (yield from self.show(row))
 
     def go_on(self, run_id: str, states: tuple[State, ...], kind: str, why: str) -> Plan[Run]:

@@ -14,11 +14,13 @@ import re
 import secrets
 import socket
 import tempfile
+import time
 from itertools import islice
 from pathlib import Path
 
 OLD = 3600.0
-"""Seconds after which nobody needs to know any more that a process is dead: its leases ran out."""
+"""Seconds after its last beat when nobody needs to know any more that a process is dead."""
+BEAT = 60.0
 SWEPT = 500
 """Files of dead processes that one which begins removes at most."""
 
@@ -32,6 +34,7 @@ class Presence:
         self.id = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
         self._pid = os.getpid()
         self._file: int | None = None
+        self._beaten = time.monotonic()
 
     def show(self) -> None:
         """Let others see that this process is alive."""
@@ -48,10 +51,23 @@ class Presence:
     def _sweep(self, before: float) -> None:
         """Remove what processes left that died long ago, and drove nothing then."""
         with os.scandir(self._folder) as files:
-            old = [one for one in files if one.stat().st_mtime < before]
+            old = [
+                one
+                for one in files
+                if one.name.endswith(".lock")
+                and one.is_file(follow_symlinks=False)
+                and one.stat(follow_symlinks=False).st_mtime < before
+            ]
         for one in islice(old, SWEPT):
             if self._is_free(Path(one.path)):
                 Path(one.path).unlink(missing_ok=True)
+
+    def beat(self) -> None:
+        """Say that it lives, for who sweeps."""
+        if self._file is not None and time.monotonic() - self._beaten > BEAT:
+            self._beaten = time.monotonic()
+            with contextlib.suppress(OSError):
+                os.utime(self._file)
 
     def _forget(self) -> None:
         # A child has the lock in common with its parent, and must not keep it alive.

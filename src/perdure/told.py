@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +27,32 @@ def describe(error: BaseException) -> dict[str, str]:
         "message": _printable(message)[:4096],
         "traceback": _printable(text)[-16384:],
     }
+
+
+def in_a_line(error: BaseException, folder: str) -> str:
+    """An exception that a user's module raised, and the line of the user's own code where it did;
+    a file below `folder` is told as it is from there."""
+    if isinstance(error, SyntaxError):
+        message, place = error.msg, (error.filename, error.lineno)
+    else:
+        message = str(error)
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [(one.filename, one.lineno) for one in frames if is_own(one.filename)]
+        place = own[-1] if own else (None, None)
+    first = next(iter(message.splitlines()), "")
+    told = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    file, line = place
+    if file is None:
+        return told
+    near = file.startswith(os.path.join(folder, ""))
+    return f"{told} ({os.path.relpath(file, folder) if near else file}, line {line})"
+
+
+def is_own(file: str) -> bool:
+    """Whether a frame is in a user's code: not in an installed package, perdure or Python."""
+    others = (os.path.join(os.path.dirname(one), "") for one in (__file__, os.__file__))
+    installed = "site-packages" in file or "dist-packages" in file
+    return not installed and not file.startswith(("<", *others))
 
 
 def _printable(text: str) -> str:

@@ -22,6 +22,11 @@ from perdure.history import Change, change
 from perdure.journal import Op, Row, Statement
 from perdure.types import Kind, Wait, maybe_moment, moment
 
+TIME_IS_UP = {"__perdure__": "time is up"}
+"""What a task is resumed with when nobody answered it in time."""
+TAKEN_BACK = "__perdure_taken_back__"
+"""The key under which a task finds the signal that took its question back."""
+
 
 class WaitRow(NamedTuple):
     """A wait as it is stored."""
@@ -63,6 +68,19 @@ class Question(NamedTuple):
     name: str | None = None
     wake_at: int | None = None
     expires_at: int | None = None
+
+
+def is_time_up(answer: Any) -> bool:
+    return isinstance(answer, dict) and answer == TIME_IS_UP  # an array compares to an array
+
+
+def is_taken_back(answer: Any) -> bool:
+    return isinstance(answer, dict) and [*answer] == [TAKEN_BACK]
+
+
+def is_ours(answer: Any) -> bool:
+    """Whether a task would take it for what only the driver hands over."""
+    return is_time_up(answer) or is_taken_back(answer)
 
 
 def wait_id(run_id: str, interrupt_id: str, kind: str, shown: bytes) -> str:

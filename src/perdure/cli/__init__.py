@@ -4,8 +4,9 @@ Exit codes:
 
     0    fine
     1    the command looked and found a problem: `doctor`, `migrate --check`, `crashtest`, or the
-         run that `start --wait` waited for did not end done; or a module of yours raised
-    2    wrong use, or nothing there: an unknown id, no journal, a state in which it cannot be done
+         run that `start --wait` waited for did not end done
+    2    wrong use, or nothing there: an unknown id, no journal, a state in which it cannot be done,
+         a module of yours that raised while it was imported
     130  interrupted
 
 This file is the table of contents. A command's module is light to import; what it works with is
@@ -125,7 +126,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = command.main(given or ["--help"], prog_name="perdure", standalone_mode=False)
     except Error as error:
-        print(f"perdure: {error}", file=sys.stderr)
+        from perdure.cli.tell import sentence
+
+        print(f"perdure: {sentence(error)}", file=sys.stderr)
         return 2
     except typer.Abort:
         print("perdure: stopped; nothing was done.", file=sys.stderr)
@@ -136,6 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         path = getattr(getattr(error, "ctx", None), "command_path", "perdure")
         told = " ".join(wrong_use().split())
+        told += "" if told.endswith((".", "?", "!")) else "."
         print(f"perdure: {told} See `{path} --help`.", file=sys.stderr)
         return 2
     return code if isinstance(code, int) else 0

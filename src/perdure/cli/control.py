@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from perdure.client import Asking
     from perdure.types import Run
 
-Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs.")]
+Runs = Annotated[
+    list[str], typer.Argument(metavar="RUN...", help="Ids, or at least 6 characters of each.")
+]
 By = Annotated[
     str | None, typer.Option(metavar="NAME", help="Who says so. Default: USER.", show_default=False)
 ]
@@ -50,7 +52,9 @@ def retry(runs: Runs, at: At = None) -> None:
 
 
 def fork(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="Its id, or at least 6 characters of it.")
+    ],
     at: At = None,
     checkpoint: Annotated[
         str | None, typer.Option(metavar="ID", help="From which one; default: the latest.")
@@ -68,12 +72,13 @@ def fork(
 ) -> None:
     """Start a run on a new thread from a checkpoint of this one. Needs the Runtime in --at."""
     from perdure.cli.given import read_json
+    from perdure.cli.lookup import whole_id
     from perdure.cli.tell import print_json
 
     change = None if update is None else read_json("--update", update)
     with opened_runtime(at) as runtime:
         made = runtime.blocking.fork(
-            run, at=checkpoint, update=change, as_node=as_node, thread_id=thread
+            whole_id(runtime, run), at=checkpoint, update=change, as_node=as_node, thread_id=thread
         )
     if json:
         print_json(made)
@@ -83,18 +88,19 @@ def fork(
 
 def _each(at: str | None, ids: list[str], act: Callable[[Asking, str], Run]) -> None:
     """Do it to every run; one that refuses does not keep the others from it."""
-    from perdure.cli.tell import paint_state
+    from perdure.cli.lookup import whole_id
+    from perdure.cli.tell import paint_state, sentence
 
     refused = False
     with opened(at) as client:
         for id in ids:
             try:
-                run = act(client.blocking, id)
+                run = act(client.blocking, whole_id(client, id))
             except Error as error:
-                print(f"perdure: {error}", file=sys.stderr)
+                print(f"perdure: {sentence(error)}", file=sys.stderr)
                 refused = True
             else:
                 told = "asked to stop" if run.state == "running" else paint_state(run.state)
-                print(f"{id} is {told}.")
+                print(f"{run.id} is {told}.")
     if refused:
         raise typer.Exit(2)

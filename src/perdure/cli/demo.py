@@ -1,4 +1,4 @@
-"""`perdure demo`: a month of an e-mail campaign in two minutes, its workers killed all the time."""
+"""`perdure demo`: a month of an e-mail campaign in a minute, its workers killed all the time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from perdure.errors import BadArgument
 
 HOMES = ("perdure._demo.campaign", "examples.campaign")
 """Where the campaign is: in the package that is installed, and in the repository."""
+FEW = range(3, 11)
+"""How many contacts may be written to."""
 REPOSITORY = Path(__file__).parents[3]
 
 
@@ -27,6 +29,8 @@ def demo(
     plain: Annotated[bool, typer.Option("--plain", help="Lines, no live display.")] = False,
 ) -> None:
     """See a month-long agent survive being killed all the time."""
+    if contacts is not None and contacts not in FEW:
+        raise BadArgument(f"--contacts {contacts}: the demo writes to 3 to 10.")
     given = {"contacts": contacts, "seed": seed, "plain": plain}
     code = _campaign().main(**{name: one for name, one in given.items() if one is not None})
     if code:
@@ -47,6 +51,6 @@ def _campaign() -> Any:
             return importlib.import_module(f"{home}.demo")
         except ModuleNotFoundError as error:
             raise BadArgument(
-                f"The demo needs {error.name}: pip install 'perdure[demo]'."
+                f"The demo needs {error.name}: pip install '.[demo]' where perdure is cloned."
             ) from error
     raise BadArgument("The demo is not part of this installation: install perdure from a wheel.")

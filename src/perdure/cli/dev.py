@@ -202,7 +202,9 @@ def child(
 
         asyncio.run(drive())
     except Error as error:
-        print(f"perdure: {error}", file=sys.stderr)
+        from perdure.cli.tell import sentence
+
+        print(f"perdure: {sentence(error)}", file=sys.stderr)
         return TOLD
     except KeyboardInterrupt:
         return 130

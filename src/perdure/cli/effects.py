@@ -29,6 +29,7 @@ def effects(
 ) -> None:
     """List effects, the calls that left the process: those that wait for a person."""
     from perdure.arguments import check_limit
+    from perdure.cli.lookup import whole_id
     from perdure.cli.tell import print_json
     from perdure.effects import ops
 
@@ -36,7 +37,7 @@ def effects(
     state = state or ("all" if one else "unknown")
     with opened(at) as client:
         if run:
-            found = client.journal.do(ops.of_run(run))
+            found = client.journal.do(ops.of_run(whole_id(client, run)))
             rows = [row for row in found if state in ("all", row.state)][: check_limit(limit)]
         else:
             wanted = None if state == "all" else state
@@ -82,7 +83,6 @@ def _record(box: Box, row: EffectRow) -> EffectRecord:
 
 
 def _show(one: EffectRecord, place: str) -> None:
-    import shlex
 
     from perdure.cli import tell
 
@@ -93,8 +93,14 @@ def _show(one: EffectRecord, place: str) -> None:
     if one.error:
         print(f"         {tell.shown(str(one.error), 1000)}")
     if one.state == "unknown":
-        key = shlex.quote(one.key)
-        print(f"         perdure settle {key} done --result JSON | retry | fail{place}")
+        print(f"         {settling(one.key, place)}")
+
+
+def settling(key: str, place: str) -> str:
+    """The command by which a person settles an effect; pasted as it is, it pipes into nothing."""
+    import shlex
+
+    return f"perdure settle {shlex.quote(key)} done --result JSON{place}  (or retry, or fail)"
 
 
 def told(arguments: Any) -> str:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 def export(
     run: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN...]", help="Ids; default: all.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN...]", help="Ids, or at least 6 characters of each; default: all."
+        ),
     ] = None,
     at: At = None,
     state: Annotated[
@@ -69,11 +72,11 @@ def export(
 
 
 def _chosen(client: Client, ids: list[str], wanted: dict[str, Any]) -> Iterator[Run]:
-    from perdure.cli.lookup import PAGE, every
+    from perdure.cli.lookup import PAGE, every, whole_id
 
     ask = client.blocking
     if ids:
-        yield from [ask.get(id) for id in ids]
+        yield from [ask.get(whole_id(client, id)) for id in ids]
     else:
         yield from every(lambda last: ask.runs(**wanted, before=last, limit=PAGE))
 

@@ -20,6 +20,7 @@ from typing import Any
 from perdure.cli.tell import columns_of, fit, paint, printable, shown, span
 from perdure.client import Client
 from perdure.errors import Error, NotFound
+from perdure.told import is_own
 from perdure.types import Event, Kind, Run, State
 
 EVERY = 0.25
@@ -172,12 +173,12 @@ def _said(run: Run, event: Event, at: str) -> tuple[str, str, list[str]]:
 
 
 def _error(data: Mapping[str, Any]) -> list[str]:
-    """The first lines of an error, and the last place on the way to it that is nobody's package."""
+    """The first lines of an error, and the last place of the user's own code on the way to it."""
     message = [line for line in str(data["message"]).splitlines() if line.strip()]
     cut = [*message[:LINES], *(["…"] if len(message) > LINES else [])]
     lines = [f"{data['kind']}: {cut[0] if cut else ''}", *cut[1:]]
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', data.get("traceback") or "")
-    own = [frame for frame in frames if "site-packages" not in frame[0]]
+    own = [frame for frame in frames if is_own(frame[0])]
     for file, line, name in own[-1:]:
         lines.append(f"in {name}, {file}:{line}")
     return [paint(printable(line), "red") for line in lines]

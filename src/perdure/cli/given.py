@@ -17,8 +17,8 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)([wdhms])")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
 
 
-def read_json(option: str, given: str) -> Any:
-    """JSON; what is in the file behind an @, or on stdin for a -."""
+def read_json(option: str, given: str, hint: str = "") -> Any:
+    """JSON; what is in the file behind an @, or on stdin for a -. `hint` is what else to do."""
     try:
         if given == "-":
             text = sys.stdin.read()
@@ -30,9 +30,10 @@ def read_json(option: str, given: str) -> Any:
     except OSError as error:
         raise BadArgument(f"{option} {given}: {error.strerror or error}.") from error
     except ValueError as error:
+        typed = f"{option} " if option.startswith("--") else ""
         raise BadArgument(
-            f"{option} {given} is no JSON: {error}. Quote it for the shell: "
-            f"{option} '{{\"contact\": 7}}'."
+            f"{option} {given} is no JSON: {error}. Quote names and texts in it, and all of it for "
+            f"the shell: {typed}'{{\"contact\": 7}}'.{hint}"
         ) from error
 
 

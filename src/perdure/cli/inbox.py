@@ -13,6 +13,7 @@ from perdure.errors import BadArgument
 if TYPE_CHECKING:
     from perdure.types import EffectRecord, Run, Wait
 
+AS_TEXT = " For an answer that is only a text: --text TEXT."
 LINES = 12
 """Of what a person is shown; all of it is in --json."""
 
@@ -128,7 +129,7 @@ def answer(
 
     if (value is None) == (text is None):
         raise BadArgument("An answer is JSON, @FILE, - for stdin, or --text TEXT; give one.")
-    given = read_json("The answer", value) if value is not None else text
+    given = read_json("The answer", value, AS_TEXT) if value is not None else text
     with opened(at) as client:
         client.blocking.answer(wait, given, by=by or os.environ.get("USER"))
     print(f"{wait} is answered.")

@@ -16,7 +16,6 @@ import importlib.util
 import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -24,6 +23,7 @@ from typing import Any, Protocol, Self
 
 from perdure.errors import BadArgument, Error
 from perdure.runtime import Runtime
+from perdure.told import in_a_line
 from perdure.types import Counts
 
 
@@ -271,25 +271,12 @@ def _told(project: Source, name: str) -> Iterator[None]:
     except Error as error:
         raise BadArgument(f"{key}: {error}") from error
     except (Exception, SystemExit) as error:
-        where = _where(project, error)
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
-        lines = message.splitlines() or [""]
         hint = (
             f" Install what the project needs, such as: pip install -e {_short(project, None)}"
             if isinstance(error, ModuleNotFoundError)
             else ""
         )
-        raise BadArgument(f"{key}: {type(error).__name__}: {lines[0]}{where}.{hint}") from error
-
-
-def _where(project: Source, error: BaseException) -> str:
-    """The last line of the project's own code on the way to an error."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" ({_short(project, Path(error.filename))}, line {error.lineno})"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if Path(frame.filename).is_relative_to(project.folder):
-            return f" ({_short(project, Path(frame.filename))}, line {frame.lineno})"
-    return ""
+        raise BadArgument(f"{key}: {in_a_line(error, str(project.folder))}.{hint}") from error
 
 
 def _short(project: Source, path: Path | None) -> str:

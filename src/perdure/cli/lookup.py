@@ -34,15 +34,22 @@ def find(client: Client, given: str | None, thread_id: str | None) -> Run:
         if not newest:
             raise NotFound("run of the thread", str(thread_id))
         return newest[0]
-    try:
-        return look(client, given)
-    except NotFound:
-        found = client.journal.do(runs.of_prefix(given)) if len(given) >= SHORTEST else []
-        if len(found) > 1:
-            raise BadArgument(f"More than one run begins with {given}; give more of it.") from None
-        if not found:
-            raise
-        return look(client, found[0].id)
+    return look(client, whole_id(client, given))
+
+
+def whole_id(client: Client, given: str) -> str:
+    """The id of the run that was meant: all of it was given, or the beginning of only one."""
+    if len(given) < SHORTEST:
+        raise BadArgument(
+            f"There is no run {given!r}: give its id, or at least {SHORTEST} characters of its "
+            "beginning. `perdure runs` lists them."
+        )
+    found = client.journal.do(runs.of_prefix(given))
+    if not found:
+        raise NotFound("run", given)
+    if len(found) > 1 and found[0].id != given:
+        raise BadArgument(f"More than one run begins with {given}; give more of it.")
+    return found[0].id
 
 
 def every(page: Callable[[T | None], list[T]]) -> Iterator[T]:

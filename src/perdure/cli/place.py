@@ -70,6 +70,26 @@ def load(place: str) -> Runtime:
     return found
 
 
+def check_graph(at: str | None, graph: str) -> None:
+    """Refuse a graph that the project at a place does not name. Of other places nobody can know."""
+    project = project_of(at)
+    if project is not None and graph not in project.graphs:
+        names = ", ".join(project.graphs)
+        raise BadArgument(f"There is no graph {graph!r} in {project.file}; there is {names}.")
+
+
+def project_of(at: str | None) -> Project | None:
+    """The LangGraph project that a place is, if it is one."""
+    place = at or os.environ.get("PERDURE_URL", "")
+    if not _may_be_project(place):
+        return None
+    return _project_at(place or ".", above=not place)
+
+
+def _may_be_project(place: str) -> bool:
+    return ":" not in place or Path(place).exists()
+
+
 def url_of(at: str | None) -> str:
     """The URL of the journal at a place, whether it is there or not."""
     return _client(at, new=True)._url or os.environ.get("PERDURE_URL", "")
@@ -95,15 +115,10 @@ def _client(at: str | None, new: bool) -> Client:
     from perdure.client import Client
 
     url = at or os.environ.get("PERDURE_URL", "")
-    if not url:
-        project = _project_at(".", above=True)
+    if _may_be_project(url):
+        project = project_of(at)
         if project is None:
-            raise BadArgument(f"Which journal? {NEXT}")
-        return Client(_journal_of(project))
-    elif ":" not in url or Path(url).exists():
-        project = _project_at(url)
-        if project is None:
-            raise _no_place(url)
+            raise _no_place(url, NEXT) if url else BadArgument(f"Which journal? {NEXT}")
         return Client(_journal_of(project))
     elif not re.match(r"\w+:/|sqlite:", url):
         client = _named(url)
@@ -125,10 +140,13 @@ def _named(place: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
-            raise
-        raise BadArgument(f"There is no module {module!r} in {Path.cwd()}.") from error
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module}.".startswith(f"{missing}."):
+            raise BadArgument(f"There is no module {module!r} in {Path.cwd()}.") from error
+        from perdure.told import in_a_line
+
+        raise BadArgument(f"{module} raised {in_a_line(error, str(Path.cwd()))}.") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise BadArgument(f"The module {module!r} has no {name!r}.")
@@ -136,12 +154,14 @@ def _named(place: str) -> Any:
     return found
 
 
-def _no_place(place: str) -> BadArgument:
+def _no_place(place: str, next: str = "Name the Runtime: module:name.") -> BadArgument:
     path = Path(place)
     if path.is_dir():
-        return BadArgument(f"There is no langgraph.json in {path.absolute()}. {NEXT}")
+        return BadArgument(f"There is no langgraph.json in {path.absolute()}. {next}")
     if path.is_file():
         return BadArgument(f"{place!r} is a file: name a journal by its URL, sqlite:///{place}.")
+    if "/" in place and ":" not in place:
+        return BadArgument(f"There is no folder {place}. {next}")
     return BadArgument(f"{place!r} names no runtime: use module:name, such as agents:runtime.")
 
 

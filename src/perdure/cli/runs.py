@@ -162,7 +162,15 @@ def _watch(client: Client, wanted: dict[str, Any], limit: int) -> None:
     console = Console()
     with (
         contextlib.suppress(KeyboardInterrupt),
-        Live(drawn(), console=console, screen=True, auto_refresh=False) as live,
+        # What is drawn asks stdout whether it is a terminal: it has to stay what it is.
+        Live(
+            drawn(),
+            console=console,
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ) as live,
     ):
         while True:
             time.sleep(1)

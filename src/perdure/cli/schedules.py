@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli.complete import complete_graph
-from perdure.cli.place import At, opened
+from perdure.cli.place import At, check_graph, opened
 from perdure.errors import BadArgument
 
 
@@ -54,6 +54,7 @@ def schedules(
                 raise BadArgument(
                     '--add needs --graph NAME and --cron LINE, such as "0 9 * * 1-5".'
                 )
+            check_graph(at, graph)
             given = None if input is None else read_json("--input", input)
             made = client.blocking.schedule(add, graph, cron=cron, timezone=timezone, input=given)
             if json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from perdure.cli.place import At, opened, typed
+from perdure.cli.place import At, check_graph, opened, typed
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -59,6 +59,7 @@ def start(
     given = None if input is None else read_json("--input", input)
     later = None if after is None else read_after("--after", after)
     labels = read_pairs("--metadata", metadata or ())
+    check_graph(at, graph)
     with opened(at, new=True) as client:
         run = client.blocking.start(
             graph,
@@ -84,7 +85,7 @@ def start(
 def _follow(client: Client, run_id: str, at: str | None) -> Run:
     """Tell on stderr what becomes of a run, until it has ended or needs a person's retry."""
     from perdure.cli.lookup import look
-    from perdure.cli.timeline import tell_event
+    from perdure.cli.timeline import is_news, tell_event
     from perdure.types import State
 
     seen = 0
@@ -92,6 +93,8 @@ def _follow(client: Client, run_id: str, at: str | None) -> Run:
         run = look(client, run_id)
         for event in client.blocking.events(run_id, after=seen):
             seen = event.n
+            if not is_news(event):
+                continue
             text, _ = tell_event(event)
             print(f"{event.at:%H:%M:%S} {text}", file=sys.stderr)
             if event.kind == "wait" and event.data.get("kind") == "human":

@@ -17,6 +17,8 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from perdure.errors import Error, NotFound, Unavailable
+
 STYLES = {
     "bold": "1",
     "dim": "2",
@@ -41,6 +43,14 @@ OF_STATE = {
     "again": "blue",
 }
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+LISTED = {
+    "run": "runs",
+    "run of the thread": "runs",
+    "wait": "inbox",
+    "effect": "effects",
+    "schedule": "schedules",
+    "reflection": "reflections",
+}
 SHORTEST = 8
 """What is left of a column that has to shrink."""
 
@@ -68,6 +78,14 @@ def print_json(value: Any) -> None:
 
 
 # -- for people
+
+
+def sentence(error: Error) -> str:
+    """What is wrong, in one line, and where to look for what is not there."""
+    if isinstance(error, Unavailable):
+        return " ".join(str(error).split())
+    listed = LISTED.get(error.what) if isinstance(error, NotFound) else None
+    return f"{error} `perdure {listed}` lists what is there." if listed else str(error)
 
 
 def is_terminal() -> bool:

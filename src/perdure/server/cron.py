@@ -48,6 +48,7 @@ class Cron:
     def __init__(self, tick: Tick, secret: str | None, public: Callable[[str], str]) -> None:
         self._tick, self._public = tick, public
         secret = os.environ.get(SECRET) or None if secret is None else secret
+        secret = None if secret is None else secret.strip()  # of the line it was read from
         if secret is not None and len(secret) < SHORTEST:
             raise BadArgument(
                 f"The secret of /cron/tick has {len(secret)} characters; at least {SHORTEST} are "

@@ -27,6 +27,7 @@ from perdure.testing.crashtest import drive
 from perdure.testing.crashtest.watch import Watch
 from perdure.testing.crashtest.wire import Lines, Wire, send
 from perdure.testing.crashtest.words import Point
+from perdure.told import in_a_line
 
 
 def main(control: socket.socket) -> None:
@@ -59,8 +60,10 @@ def _find(place: str) -> tuple[Any, str]:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
+            raise BadArgument(f"{name} raised {in_a_line(error, str(Path.cwd()))}.") from error
         raise BadArgument(f"There is no module {name!r} in {Path.cwd()}.") from error
+    except (Exception, SystemExit) as error:
+        raise BadArgument(f"{name} raised {in_a_line(error, str(Path.cwd()))}.") from error
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
