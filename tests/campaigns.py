@@ -28,8 +28,8 @@ from typing import Any
 
 import pytest
 
-from examples.campaign.agent import message_id
-from examples.campaign.app import App, Plan, thread_of
+from examples.campaign.agent import thread_of
+from examples.campaign.app import App, Plan
 from examples.campaign.database import Row
 from examples.campaign.inbound import Inbound
 from examples.campaign.postoffice import Mail, PostOffice
@@ -155,7 +155,8 @@ class World:
         contact_id = self.contact(address)
         with self.app.database.transaction() as session:
             found = look(session, campaign_id, contact_id, step)
-        return message_id(found, step)
+        assert found.touch is not None
+        return str(found.touch["message_id"])
 
     def sent(self, address: str = BO) -> list[Mail]:
         """What the provider took for this address: its log decides, not what we noted."""

@@ -187,13 +187,46 @@ def test_a_server_that_is_not_ours_to_use_makes_nobody_bounce(
         assert office.touch_states() == ["sent"]
 
 
-def test_a_letter_that_cannot_be_written_is_held(sqlite_url: str) -> None:
+def test_a_text_that_cannot_be_sent_is_asked_for_again(sqlite_url: str) -> None:
     with world(sqlite_url) as office:
         office.campaign(HELD)
         office.drive()
-        office.answer("edit", subject="a bell \x07", body="x")
-        assert (office.run().state, office.member()) == (State.HELD, "active")
+        office.answer("edit", subject="=?utf-8?q?Free_money?=", body="x")
+        [question] = office.app.runtime.blocking.waits(kind="human")
+        assert "would be read as" in question.value["problem"]
         assert office.office.conversations == []
+        office.answer("edit", subject="A lamp", body="x")
+        assert [mail.subject for mail in office.sent()] == ["A lamp"]
+
+
+def test_a_campaign_that_was_stopped_before_it_sent_does_not_keep_others_from_it(
+    sqlite_url: str,
+) -> None:
+    def reply_first(moment: Moment, mail: Mail) -> None:
+        if moment is Moment.BEGAN and not office.rows("SELECT 1 FROM messages"):
+            office.receive(reply())
+
+    with world(sqlite_url) as office:
+        office.office.on = reply_first
+        office.campaign(cadence=Cadence((0,)))
+        office.drive()
+        assert (office.member(), office.sent()) == ("replied", [])
+        office.campaign(name="again", cadence=Cadence((0,)))
+        office.campaign(name="and again", cadence=Cadence((0,)))
+        office.sleep_through()
+        assert len(office.sent()) == 1
+        touches = office.rows("SELECT status FROM touches ORDER BY campaign_id")
+        assert [touch["status"] for touch in touches] == ["stopped", "sent", "duplicate"]
+
+
+def test_a_bounce_at_the_server_ends_the_contacts_other_campaigns_too(sqlite_url: str) -> None:
+    with world(sqlite_url, first(Fault.REJECT_RECIPIENT)) as office:
+        office.campaign(HELD)
+        office.campaign(name="b", sequence="b", auto_approve=True)
+        office.drive()
+        assert [office.member(1), office.member(2)] == ["bounced", "bounced"]
+        assert office.run(1).ended
+        assert not office.app.runtime.blocking.waits(kind="human")
 
 
 @pytest.mark.slow

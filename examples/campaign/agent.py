@@ -18,11 +18,10 @@ Nodes never branch on the wall clock: `perdure.now()` is recorded, and reality i
 
 from __future__ import annotations
 
-import hashlib
 import time
 import uuid
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from langchain_core.language_models import BaseChatModel
 from langgraph.config import get_config
@@ -35,7 +34,15 @@ from . import records, writer
 from .cadence import Cadence, due
 from .database import Database
 from .lookup import Lookup
-from .mail import Letter, NoSuchRecipient, Outgoing, Rejected, TemporaryTrouble
+from .mail import (
+    BadLetter,
+    Letter,
+    NoSuchRecipient,
+    Outgoing,
+    Rejected,
+    TemporaryTrouble,
+    compose,
+)
 from .records import Situation
 from .settings import Settings
 
@@ -43,8 +50,8 @@ DECISION = {
     "type": "object",
     "properties": {
         "action": {"enum": ["approve", "edit", "reject", "skip"]},
-        "subject": {"type": "string", "pattern": "^[^\\r\\n]+$"},
-        "body": {"type": "string", "minLength": 1},
+        "subject": {"type": "string", "pattern": r"^[^\x00-\x1f\x7f]+(?![\s\S])"},
+        "body": {"type": "string", "pattern": r"^[^\x00-\x08\x0b-\x1f\x7f]+(?![\s\S])"},
         "comment": {"type": "string"},
     },
     "required": ["action"],
@@ -55,7 +62,7 @@ DECISION = {
 """What a person may say of a draft: send it, send this instead, write another, leave it out."""
 
 Next = Literal["compose_touch", "schedule_next", "__end__"]
-Approved = Literal["send_touch", "compose_touch", "schedule_next", "check_reply"]
+Approved = Literal["send_touch", "compose_touch", "approval", "schedule_next", "check_reply"]
 
 
 class State(TypedDict, total=False):
@@ -72,6 +79,8 @@ class State(TypedDict, total=False):
     body: str
     comment: str
     """What a person said of the last draft."""
+    problem: str
+    """Why the last text cannot be sent as it is."""
     letter: dict[str, Any]
     sequence: str
     """What is to be sent, as it was when it was approved."""
@@ -141,11 +150,13 @@ class Agent:
         update = {"step": step, "last_at": last}
         if found.status != "active":
             return self._end(state, found.status)
-        gaps = found.cadence.gaps
+        gaps, touch = found.cadence.gaps, found.touch
         if step > len(gaps):  # a last reply may take as long as the one before
             at = last + timedelta(days=gaps[-1])
             if now >= at:
                 return self._end(state, "finished")
+        elif touch is not None and touch["status"] == "draft_pending":
+            at = now  # it is written, and waits for a person, whatever the cadence is by now
         else:
             at = due(found.cadence, step, last, found.contact["zone"])
         if now < at:
@@ -157,6 +168,8 @@ class Agent:
         step, comment = state["step"], state.get("comment", "")
         found = self._look(state, step)
         touch = found.touch
+        if found.status != "active":
+            return {}
         if touch is not None and touch["status"] in ("draft_pending", "approved") and not comment:
             return {"subject": touch["subject"], "body": touch["body"]}
         prompt = writer.prompt_for(
@@ -178,30 +191,32 @@ class Agent:
                 "body": body,
                 "prompt_version": writer.PROMPT_VERSION,
                 "run_id": get_config()["configurable"]["run_id"],
-                "message_id": message_id(found, step),
+                "message_id": _message_id(found.campaign["sender"]),
                 "drafted_at": _milliseconds(perdure.now()),
             }
         )
-        return {"subject": subject, "body": body, "comment": ""}
+        return {"subject": subject, "body": body, "comment": "", "problem": ""}
 
     def approval(self, state: State) -> Command[Approved]:
         """Hold the draft until a person has said what becomes of it, unless it is approved."""
         step = state["step"]
         found = self._look(state, step)
         touch = found.touch
-        if touch is None:
+        if touch is None or found.status != "active":
             return Command(goto="check_reply")
         if touch["status"] == "approved":  # its text is what was approved, not what was written
-            return self._release(found, step, touch["subject"], touch["body"])
+            return self._release(found, touch, touch["subject"], touch["body"])
+        shown = {
+            "campaign": found.campaign.get("name"),
+            "to": found.contact["address"],
+            "touch": step,
+            "subject": state["subject"],
+            "body": state["body"],
+            "prompt_version": touch["prompt_version"],
+        }
+        problem = state.get("problem")
         decision = perdure.ask(
-            {
-                "campaign": found.campaign.get("name"),
-                "to": found.contact["address"],
-                "touch": step,
-                "subject": state["subject"],
-                "body": state["body"],
-                "prompt_version": touch["prompt_version"],
-            },
+            {**shown, "problem": problem} if problem else shown,
             response_schema=DECISION,
             unless="wake",
             default=None,
@@ -217,13 +232,16 @@ class Agent:
                 return Command(
                     update={"step": step + 1, "last_at": perdure.now()}, goto="check_reply"
                 )
-        subject = decision.get("subject") or state["subject"]
-        body = decision.get("body") or state["body"]
+        subject, body = state["subject"], state["body"]
+        if decision["action"] == "edit":
+            subject, body = decision.get("subject", subject), decision["body"]
         approved = {"subject": subject, "body": body, "status": "approved"}
         self.change_touch(_place(state), approved)
-        return self._release(found, step, subject, body)
+        return self._release(found, touch, subject, body)
 
-    def _release(self, found: Situation, step: int, subject: str, body: str) -> Command[Approved]:
+    def _release(
+        self, found: Situation, touch: dict[str, Any], subject: str, body: str
+    ) -> Command[Approved]:
         """Let an approved text go out, in the contact's hours: whoever approved it keeps others."""
         now = perdure.now()
         opens = due(Cadence((0,), found.cadence.window), 1, now, found.contact["zone"])
@@ -235,11 +253,20 @@ class Agent:
             "recipient_name": found.contact["name"],
             "subject": subject,
             "body": body,
-            "message_id": message_id(found, step),
+            "message_id": touch["message_id"],
             "in_reply_to": found.previous,
         }
+        try:
+            compose(self._letter(letter), now)
+        except BadLetter as error:  # a person is asked for another text
+            self.change_touch(_place(touch), {"status": "draft_pending"})
+            again = {"problem": str(error), "subject": subject, "body": body}
+            return Command(update=again, goto="approval")
         update = {"letter": letter, "sequence": found.campaign["sequence"]}
         return Command(update=update, goto="send_touch")
+
+    def _letter(self, fields: dict[str, Any]) -> Letter:
+        return Letter(**fields, unsubscribe=self._settings.unsubscribe)
 
     def send_touch(self, state: State) -> State:
         """Send the letter, once, and note what became of it.
@@ -250,22 +277,40 @@ class Agent:
         step, place, now = state["step"], _place(state), perdure.now()
         gone_by: State = {"step": step + 1, "last_at": now}
         try:
-            result = self.send(place, state["letter"], state["sequence"], now)
+            result = self._turn(place, state["letter"], state["sequence"], now)
         except NoSuchRecipient as error:
-            self.bounce(place, str(error))
+            for campaign_id in self.bounce(place, str(error)):
+                thread_id = thread_of(campaign_id, state["contact_id"])
+                key = f"bounce at {state['campaign_id']} {step}"
+                self._runtime.blocking.signal(thread_id, "wake", key=key)
             return gone_by
         except perdure.errors.EffectFailed:  # a person said that it is not to be sent
             self.change_touch(place, {"status": "skipped"})
             return gone_by
-        at = perdure.now()
-        # A person who found it in the outgoing mail has less to say.
-        result = {"status": "sent", "campaign_id": state["campaign_id"], "at": at, **(result or {})}
-        status = result["status"]
-        if result["campaign_id"] != state["campaign_id"]:
-            status, at = "duplicate" if status == "sent" else status, result["at"]
+        at, status = perdure.now(), str(result.status)
+        if not self._is_mine(place, result):
+            at, status = result.at or at, "duplicate"
         sent_at = _milliseconds(at) if status == "sent" else None
         self.change_touch(place, {"status": status, "sent_at": sent_at})
         return {"step": step + 1, "last_at": at}
+
+    def _turn(
+        self, place: dict[str, int], letter: dict[str, Any], sequence: str, now: datetime
+    ) -> Result:
+        """Send it if it is this campaign's turn. If another was about to, and did not, it is the
+        turn of whoever comes next."""
+        result = Result.of(self.send(place, letter, sequence, now))
+        if result.status == "sent" or result.campaign_id == place["campaign_id"]:
+            return result
+        return self._turn(place, letter, f"{sequence} after {result.campaign_id}", now)
+
+    def _is_mine(self, place: dict[str, int], result: Result) -> bool:
+        """Whether this campaign sent it. What a person settled does not say: who tried it did."""
+        if result.campaign_id is not None:
+            return result.campaign_id == place["campaign_id"]
+        with self._database.reading() as session:
+            found = records.look(session, **place)
+        return found.touch is not None and found.touch["attempt"] is not None
 
     def schedule_next(self, state: State) -> State:
         """Sleep until the next touch is due, or until something happens."""
@@ -300,10 +345,12 @@ class Agent:
         records.change_touch(Database.inside(), place, **columns)
 
     @perdure.effect(transactional=True)
-    def bounce(self, place: dict[str, int], why: str) -> None:
+    def bounce(self, place: dict[str, int], why: str) -> list[int]:
+        """Write to the contact no more. Gives the campaigns that end by that."""
         session = Database.inside()
-        records.end_contact(session, place["contact_id"], "bounced")
+        ended = records.end_contact(session, place["contact_id"], "bounced")
         records.change_touch(session, place, status="refused")
+        return ended
 
     @perdure.effect(transactional=True)
     def close(self, campaign_id: int, contact_id: int, status: str) -> tuple[str, dict[str, float]]:
@@ -337,28 +384,40 @@ class Agent:
             records.change_touch(session, place, attempt=attempt, attempt_at=begun)
 
         def before_data() -> bool:
-            with self._database.reading() as session:
-                if not records.is_attempt(session, place, attempt):
+            with self._database.transaction() as session:
+                if not records.go_on(session, place, attempt, round(time.time() * 1000)):
                     raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
                 return records.may_send(session, place["campaign_id"], place["contact_id"])
 
-        mail = Letter(**letter, unsubscribe=self._settings.unsubscribe)
-        status = self._outgoing.send(mail, at, before_data)
+        status = self._outgoing.send(self._letter(letter), at, before_data)
         return {**stopped, "status": status}
 
 
-def message_id(found: Situation, step: int) -> str:
-    """Of a touch: the same for every attempt, process and campaign of its sequence."""
-    sequence, sender = found.campaign["sequence"], found.campaign["sender"]
-    what = f"{sequence}\n{found.contact['address']}\n{step}".encode()
-    domain = sender.rpartition("@")[2].rstrip(">")
-    return f"<{hashlib.sha256(what).hexdigest()[:32]}@{domain}>"
+class Result(NamedTuple):
+    """What became of a mail, as whoever sent it says, or the person who found it."""
+
+    status: Literal["sent", "stopped"] = "sent"
+    campaign_id: int | None = None
+    at: datetime | None = None
+
+    @classmethod
+    def of(cls, said: Any) -> Result:
+        if isinstance(said, dict) and said.keys() == set(cls._fields):
+            return cls(**said)
+        return cls()  # settled by hand, in whatever words
 
 
-def _place(state: State) -> dict[str, int]:
-    return {
-        name: cast(dict[str, Any], state)[name] for name in ("campaign_id", "contact_id", "step")
-    }
+def thread_of(campaign_id: int, contact_id: int) -> str:
+    return f"campaign-{campaign_id}-{contact_id}"
+
+
+def _message_id(sender: str) -> str:
+    """Of a touch: the same for every attempt, and known to nobody but who gets the mail."""
+    return f"<{perdure.uuid().hex}@{sender.rpartition('@')[2].rstrip('>')}>"
+
+
+def _place(state: Any) -> dict[str, int]:
+    return {name: state[name] for name in ("campaign_id", "contact_id", "step")}
 
 
 def _milliseconds(at: datetime) -> int:
