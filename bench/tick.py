@@ -28,7 +28,8 @@ from bench.fleet import PATIENCE, Fleet
 from bench.hands import resident
 from bench.report import Bar, Section, Series, Table, megabytes, millis, times
 from bench.rounds import Bench, say
-from examples.campaign.app import App, Plan, thread_of
+from examples.campaign.agent import thread_of
+from examples.campaign.app import App, Plan
 from examples.campaign.cadence import MIDNIGHT, Cadence, Window
 from examples.campaign.settings import Settings
 from perdure.testing import Clock

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import logging
 import re
 import sys
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from starlette.testclient import TestClient
 from examples.campaign import writer
 from examples.campaign.__main__ import main
 from examples.campaign.agent import Agent
-from examples.campaign.app import Plan
+from examples.campaign.app import Launched, Plan
 from examples.campaign.cadence import Cadence, Window
 from examples.campaign.postoffice import Mail, Moment, PostOffice
 from perdure.errors import AlreadyAnswered, AnswerRefused, BadAnswer
@@ -151,7 +152,7 @@ def test_a_touch_keeps_the_version_of_its_prompt_and_the_run_that_sent_it(
 def test_launching_twice_starts_nothing_twice(office: World) -> None:
     campaign_id = office.campaign(PLAN, BO, CY)
     office.drive()
-    assert office.app.launch(campaign_id) == 2
+    assert office.app.launch(campaign_id).threads == 0
     office.drive()
     assert len(office.app.runtime.blocking.runs()) == 2
     assert len(office.office.log) == 2
@@ -169,9 +170,49 @@ def test_who_is_added_later_starts_with_the_next_launch(sqlite_office: World) ->
     campaign_id = sqlite_office.campaign(cadence=TWO)
     sqlite_office.advance(DAY)
     sqlite_office.enrol(campaign_id, BO, CY)
-    sqlite_office.app.launch(campaign_id)
+    assert sqlite_office.app.launch(campaign_id).threads == 1
     sqlite_office.sleep_through()
     assert len(sqlite_office.sent()) == len(sqlite_office.sent(CY)) == 2
+
+
+@pytest.mark.parametrize(
+    ("zones", "due", "zone", "is_due"),
+    [
+        (["UTC"], MONDAY, "UTC", True),
+        (["America/New_York"], MONDAY + timedelta(hours=5), "America/New_York", False),
+        (["Asia/Tokyo", "America/New_York"], MONDAY + timedelta(hours=5), "America/New_York", 0),
+        (["Asia/Tokyo"], MONDAY + timedelta(hours=15), "Asia/Tokyo", False),
+    ],
+    ids=["now", "later today", "the first of two", "tomorrow"],
+)
+def test_a_launch_tells_when_the_first_touch_goes_out(
+    sqlite_office: World, zones: list[str], due: datetime, zone: str, is_due: bool
+) -> None:
+    sqlite_office.clock.move_to(MONDAY)
+    campaign_id = sqlite_office.app.create(PLAN)
+    for number, one in enumerate(zones):
+        sqlite_office.enrol(campaign_id, f"p{number}@example.org", zone=one)
+    launched = sqlite_office.app.launch(campaign_id)
+    assert launched == Launched(len(zones), due, zone, bool(is_due))
+    sqlite_office.drive()
+    while not sqlite_office.office.log:
+        sqlite_office.advance(HOUR)
+    assert sqlite_office.clock.time == due
+
+
+def test_a_contact_without_a_name_is_greeted_without_one(sqlite_office: World) -> None:
+    campaign_id = sqlite_office.app.create(PLAN)
+    sqlite_office.app.bring(campaign_id, f"email,name,company\n{BO},,Ltd\n{CY},,\n")
+    sqlite_office.app.launch(campaign_id)
+    sqlite_office.drive()
+    for address in (BO, CY):
+        [touch] = sqlite_office.touches(address=address)
+        assert touch["body"].startswith("Hello,\n")
+    prompt = writer.prompt_for(step=1, steps=6, brief="Tables", name="", company="Ltd")
+    assert "name is not known" in prompt
+    named = writer.prompt_for(step=1, steps=6, brief="Tables", name="Bo", company="")
+    assert "The person: Bo\n" in named
+    assert writer.Scripted().invoke(named).text.splitlines()[2] == "Hello Bo,"
 
 
 # -- whatever ends it
@@ -193,6 +234,7 @@ def test_a_reply_takes_the_question_out_of_the_inbox(office: World) -> None:
     [question] = office.questions()
     office.receive(reply())
     ends(office, "replied")
+    assert office.touch_states() == ["stopped"]
     with pytest.raises(AnswerRefused):
         office.app.runtime.blocking.answer(question.id, {"action": "approve"})
     nothing_more(office, sent=0)
@@ -744,7 +786,10 @@ def test_a_campaign_can_be_run_from_the_command_line(
     assert "line 2" in told
     assert "line 3" in told
     assert command("import", "spring", str(sheet)) == (0, "2 added, 0 known, 0 left out\n")
-    assert command("launch", "spring")[0] == 0
+    code, told = command("launch", "spring")
+    assert code == 0
+    assert re.match(r"2 threads; the first touch is due (now|20\d\d-\S+ \d\d:\d\d in UTC)\. ", told)
+    assert command("launch", "spring") == (0, "0 threads; no active member is without one\n")
     sqlite_office.drive()
     assert command("cadence", "spring", "--gaps", "0,2") == (0, "Version 2 of the cadence\n")
     assert command("remove", CY) == (0, f"1 campaign ended for {CY}\n")
@@ -758,6 +803,64 @@ def test_a_campaign_can_be_run_from_the_command_line(
         sqlite_office.dates(CY)[0],
         sqlite_office.dates(CY)[0] + 2 * DAY,
     ]
+
+
+def test_what_is_not_said_of_a_cadence_stays_as_it_is(
+    sqlite_office: World, command: Callable[..., tuple[int, str]]
+) -> None:
+    create = ("create", "spring", "--brief", "Tables", "--sender", "ana@example.com")
+    assert command(*create, "--gaps", "0,3", "--window", "08:00-24:00", "--days", "sat,sun")[0] == 0
+
+    def told() -> list[Any]:
+        [status] = map(json.loads, command("status")[1].splitlines())
+        return [status[name] for name in ("gaps", "window", "days")]
+
+    assert told() == [[0, 3], "08:00-24:00", "sat,sun"]
+    assert command("cadence", "spring", "--days", "mon-sun")[0] == 0
+    assert told() == [[0, 3], "08:00-24:00", "mon-sun"]
+    assert command("cadence", "spring", "--window", "00:00-12:30")[0] == 0
+    assert told() == [[0, 3], "00:00-12:30", "mon-sun"]
+    assert command("cadence", "spring", "--gaps", "1")[0] == 0
+    assert told() == [[1], "00:00-12:30", "mon-sun"]
+    assert command("cadence", "spring")[0] == 2
+
+
+def test_the_status_counts_threads_that_do_not_go_on(office: World) -> None:
+    office.campaign(HELD, BO, CY)
+    office.campaign(HELD, "do@example.org", name="autumn")
+    office.drive()
+    client = office.app.runtime.blocking
+    client.cancel(office.run(1, BO).id)
+    client.pause(office.run(1, CY).id)
+    office.drive()
+    spring, autumn = office.app.status()
+    assert spring["threads"] == {"cancelled": 1, "paused": 1}
+    assert autumn["threads"] == {}
+    assert office.app.launch(1).threads == 0
+
+
+def test_what_was_sent_counts_for_its_prompt_before_it_is_known_what_it_earned(
+    office: World,
+) -> None:
+    office.campaign(PLAN, BO, CY)
+    office.drive()
+
+    def told() -> list[Any]:
+        return list(office.app.status()[0]["prompts"].values())
+
+    assert told() == [{"sent": 2, "replies": 0}]
+    office.receive(reply())
+    assert told() == [{"sent": 2, "replies": 1}]
+
+
+def test_the_log_of_a_worker_has_no_line_for_every_look_up(
+    command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("httpx"), "level", logging.NOTSET)
+    monkeypatch.delitem(sys.modules, "examples.campaign.service", raising=False)
+    service = importlib.import_module("examples.campaign.service")
+    service.app.close()
+    assert logging.getLogger("httpx").level == logging.WARNING
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,15 @@ def test_a_cell_cannot_write_headers_into_a_mail(cell: str, where: str) -> None:
     assert f"the {where} has the character" in found
 
 
+@pytest.mark.parametrize(
+    "cell", ["=?utf-8?q?Bo=0D=0ABcc:_x@y.z?=", "Bo =?utf-8?B?Qm8KQmNjOiB4QHkueg==?= Li"]
+)
+@pytest.mark.parametrize("where", ["name", "company"])
+def test_a_cell_that_a_mail_program_would_decode_is_bad(cell: str, where: str) -> None:
+    found = reason(f"a@example.com,{cell}\n", header=f"email,{where}\n")
+    assert f"the {where} is encoded" in found
+
+
 def test_a_line_with_too_many_columns_is_bad() -> None:
     assert reason("a@example.com,Ortiz, Ana,Acme,UTC\n") == "it has 5 columns, and the first line 4"
     assert len(read(HEADER + "a@example.com,Ana,,,,,\n").rows) == 1

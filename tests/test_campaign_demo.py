@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -15,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from examples.campaign import demo_plan
 from examples.campaign.demo_crew import Crew, Nursery
 from examples.campaign.demo_engine import Seen
-from examples.campaign.demo_judge import Judge, Result
+from examples.campaign.demo_judge import Judge, Result, summary
 from examples.campaign.demo_plan import Contact, Plan, draw
+from examples.campaign.demo_screen import Screen
 from examples.campaign.faults import Fault, Moment
 from examples.campaign.postoffice import PostOffice
 from examples.campaign.stock import Tables
@@ -198,6 +201,75 @@ def test_a_held_draft_that_is_not_held_any_more_is_wrong(change: dict[str, Any])
     found = judged(plan, all_of(plan), seen=seen)
     assert found.right == 3
     assert len(found.wrong) == 1
+
+
+# -- the screen
+
+
+def shown(contacts: int, width: int, height: int) -> tuple[Plan, list[str]]:
+    """The lines of a terminal of this size, in the middle of a month."""
+    plan = draw(1, contacts)
+    touches = {1: "sent", 2: "sent", 3: "skipped", 4: "stopped", 5: "draft_pending"}
+    states: list[dict[str, Any]] = [
+        {"due": 1_791_190_800_000},
+        {"held": 5},
+        {"status": "unsubscribed", "over": True},
+        {"busy": True},
+        {"status": "finished", "over": True},
+    ]
+    begin = Seen("active", touches, {}, None, 0, busy=False, due=None, over=False)
+    seen = {one.id: replace(begin, **states[one.id % 5]) for one in plan.contacts}
+    on = Console(file=io.StringIO(), force_terminal=True, width=width, height=height)
+    screen = Screen(on, plan, "perdure: a month of mail to 10 people", 1_791_190_800_000)
+    screen.show(1_791_190_800_000, 123, seen)
+    for number in range(20):
+        screen.event(1_791_190_800_000, "kill", f"process {number} killed " + "so long " * 20)
+    with on.capture() as told:
+        on.print(screen._frame())
+    return plan, [re.sub(r"\x1b\[[\d;]*m", "", line) for line in told.get().splitlines()]
+
+
+@pytest.mark.parametrize("contacts", [3, 5, 10])
+def test_a_small_terminal_shows_the_touches_and_the_outcome_of_every_contact(contacts: int) -> None:
+    plan, lines = shown(contacts, 80, 24)
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    ends = [
+        "asleep until Mon 05 Oct, ",
+        "draft 5 waits for a person",
+        "unsubscribed",
+        "at work",
+        "finished",
+    ]
+    for contact in plan.contacts:
+        [line] = [line for line in lines if line.startswith(f"  {contact.name} ")]
+        assert contact.zone.rpartition("/")[2].replace("_", " ") in line
+        assert re.search(r"●  ●  –  ×  [◐×]  ·", line)
+        assert ends[contact.id % 5] in line
+        assert "…" not in line
+    [legend] = [line for line in lines if "● sent" in line]
+    assert legend.rstrip().endswith("skipped")
+
+
+def test_a_narrow_terminal_cuts_what_the_sleepers_say_and_no_touch() -> None:
+    plan, lines = shown(10, 60, 24)
+    for contact in plan.contacts:
+        [line] = [line for line in lines if line.startswith(f"  {contact.name} ")]
+        assert re.search(r"●  ●  –  ×  [◐×]  ·", line)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_figures_and_what_they_mean_fit_a_terminal(width: int) -> None:
+    plan = draw(1, 4)
+    result = judged(plan, all_of(plan))
+    on = Console(file=io.StringIO(), width=width)
+    with on.capture() as told:
+        summary(on, plan, result, result)
+    lines = [line.rstrip() for line in told.get().splitlines()]
+    assert max(map(len, lines)) <= width
+    start = next(n for n, line in enumerate(lines) if line.startswith("Counted"))
+    text = lines[start : lines.index("", start)]
+    assert all(len(line) > width - 20 for line in text[:-1])
 
 
 # -- the plan

@@ -4,6 +4,8 @@ Every command that its README and the tutorial show is there with the options th
 first ones of the README are really run. (The tutorial itself is run by test_docs.py.)
 """
 
+import ast
+import codeop
 import configparser
 import json
 import os
@@ -24,6 +26,7 @@ from examples.campaign.__main__ import commands
 from examples.campaign.postoffice import PostOffice
 from examples.campaign.settings import Settings
 from perdure.cli import app
+from tests.test_docs import blocks
 
 ROOT = Path(__file__).parent.parent
 CAMPAIGN = ROOT / "examples" / "campaign"
@@ -89,6 +92,34 @@ def test_every_file_that_is_named_is_there() -> None:
     assert {name for name in named if not any(CAMPAIGN.rglob(name))} == set()
     for link in re.findall(r"\]\(([^)#]+)", README.read_text()):
         assert (CAMPAIGN / link).exists(), link
+
+
+def is_read_by_a_console(text: str) -> bool:
+    """Whether `python -m asyncio` understands a block that is pasted, line by line."""
+    compiler = codeop.CommandCompiler()
+    compiler.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    pending: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        pending.append(line)
+        try:
+            if compiler("\n".join(pending)) is not None:
+                pending = []
+        except SyntaxError:
+            return False
+    return not pending
+
+
+def test_every_block_of_the_tutorial_can_be_pasted_into_a_console() -> None:
+    page = ROOT / "docs" / "campaign.md"
+    pythons = [block for block in blocks(page) if block.language == "python"]
+    assert len(pythons) > 10
+    assert [one.place for one in pythons if not is_read_by_a_console(one.text)] == []
+
+
+def test_a_block_that_a_console_does_not_understand_is_seen() -> None:
+    assert is_read_by_a_console("for one in []:\n    print(one)\n\nprint(await two())\n")
+    assert not is_read_by_a_console("for one in []:\n    print(one)\nprint(2)\n")
+    assert not is_read_by_a_console("def one():\n    print(1)\n\n    print(2)\n")
 
 
 # -- units
@@ -259,7 +290,7 @@ def test_the_commands_of_the_readme_bring_the_first_mail_out(tmp_path: Path) -> 
             assert ended.returncode == 0, ended.stderr
             return ended.stdout
 
-        run(*create, "--window", "00:00-24:00", "--days", "mon-sun")
+        run(*create)
         assert "1 added" in run(*bring)
         assert "1 thread" in run(*launch)
         drive = ["perdure", "worker", "examples.campaign.service:rt", "--until-idle"]

@@ -202,11 +202,12 @@ def test_a_text_that_cannot_be_sent_is_asked_for_again(sqlite_url: str) -> None:
 def test_a_campaign_that_was_stopped_before_it_sent_does_not_keep_others_from_it(
     sqlite_url: str,
 ) -> None:
-    def reply_first(moment: Moment, mail: Mail) -> None:
-        if moment is Moment.BEGAN and not office.rows("SELECT 1 FROM messages"):
-            office.receive(reply())
-
     with world(sqlite_url) as office:
+
+        def reply_first(moment: Moment, mail: Mail) -> None:
+            if moment is Moment.BEGAN and not office.rows("SELECT 1 FROM messages"):
+                office.receive(reply())
+
         office.office.on = reply_first
         office.campaign(cadence=Cadence((0,)))
         office.drive()

@@ -147,6 +147,13 @@ def test_long_names_and_subjects_beyond_ascii_arrive() -> None:
     assert message["Subject"] == subject.strip()
 
 
+def test_a_long_name_with_commas_is_one_recipient() -> None:
+    name = 'Ortiz, Ana "Annie" (Head of Tables, Chairs: Wood & Steel); ' * 3
+    _, message = sent(replace(LETTER, recipient_name=name))
+    [to] = message["To"].addresses
+    assert (to.display_name.split(), to.addr_spec) == (name.split(), BO)
+
+
 def test_long_identifiers_are_not_folded_or_encoded() -> None:
     long = f"<{'a' * 180}@example.com>"
     letter = replace(
@@ -178,6 +185,54 @@ def test_no_field_can_bring_in_a_header(field: str, evil: str) -> None:
     for bad in (value + evil, value[:3] + evil + value[3:], evil + value):
         with pytest.raises(ValueError, match=field):
             compose(replace(LETTER, **{field: bad}), DATE)
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        "=?utf-8?q?Bo=0ABcc:_x@y.z=0AX-Evil:_1?=",
+        "=?utf-8?q?Bo=0D=0ABcc:_x@y.z=0D=0A=0D=0Abody?=",
+        "=?utf-8?b?Qm8KQmNjOiB4QHkueg==?=",
+        "=?utf-8?q?Free_money?=",
+        "Hi =?utf-8?q?Free?= =?utf-8?q?=0D=0A?= money",
+        "Grüße =?utf-8?q?Free_money?=",
+        "=?utf-8?q?half=ED=A0=80?=",
+    ],
+)
+@pytest.mark.parametrize("field", ["sender", "recipient_name", "subject"])
+def test_what_a_reader_would_decode_is_refused(field: str, evil: str) -> None:
+    value = f"{evil} <ana@example.com>" if field == "sender" else evil
+    with PostOffice() as office:
+        with pytest.raises(BadLetter):
+            outgoing(office).send(replace(LETTER, **{field: value}), DATE, yes)
+        assert office.conversations == []
+
+
+TEXT = st.text(
+    st.one_of(st.sampled_from('=?qQbB_ utf-8"\\(),:;<>@.'), st.characters()), max_size=100
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(name=TEXT, subject=TEXT)
+def test_names_and_subjects_are_refused_or_arrive_as_the_text_they_are(
+    name: str, subject: str
+) -> None:
+    letter = replace(LETTER, recipient_name=name, subject=subject)
+    try:
+        octets = mail_module.on_the_wire(compose(letter, DATE))
+    except BadLetter:
+        return
+    read = email.message_from_bytes(octets, policy=email.policy.default)
+    assert "".join(read["Subject"].split()) == "".join(subject.split())
+    assert "".join(read["To"].addresses[0].display_name.split()) == "".join(name.split())
+    assert read.keys() == compose(LETTER, DATE).keys()
+
+
+@pytest.mark.parametrize("subject", ["What =? and why?=", " Hi  there ", "a=?b", "100 % = ?"])
+def test_a_subject_that_only_looks_odd_arrives(subject: str) -> None:
+    _, message = sent(replace(LETTER, subject=subject))
+    assert message["Subject"].split() == subject.split()
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,13 @@ def test_a_mail_is_from_who_its_from_says(headers: list[str], address: str) -> N
     assert parse(mail(*headers)).address == address
 
 
+def test_everybody_in_its_from_wrote_a_mail_but_not_a_report() -> None:
+    found = parse(mail("From: Al <al@example.org>, Bo <Bo@Example.org>"))
+    assert (found.address, found.others) == ("al@example.org", ["bo@example.org"])
+    several = b"From: cy@example.com, "
+    assert parse(report(POSTFIX).replace(b"From: ", several, 1)).others == []
+
+
 def test_headers_beyond_ascii_are_read_encoded_or_not() -> None:
     assert parse(mail("Subject: =?iso-8859-1?q?Gr=FC=DFe?=")).subject == "Grüße"
     assert parse(mail("Subject: Grüße")).subject == "Grüße"

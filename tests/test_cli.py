@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -232,6 +233,7 @@ WRONG = {
     "no URL": (("doctor",), "PERDURE_URL"),
     "another scheme": (("doctor", "--at", "mysql://host/db"), "mysql"),
     "no database there": (("doctor", "--at", "postgresql://127.0.0.1:1/db"), "127.0.0.1"),
+    "a folder without a project": (("worker", "."), "Name the Runtime: module:name."),
 }
 
 
@@ -243,16 +245,34 @@ def test_wrong_use_is_told_in_a_sentence_with_exit_code_2(sqlite_url: str, cli: 
         assert (name, code, out) == (name, 2, "")
         assert sentence in err, name
         assert any(line.startswith("perdure: ") for line in err.splitlines()), name
+        assert err.splitlines()[-1].startswith("perdure: "), name  # one line
         assert "Traceback" not in err, name
 
 
 @pytest.mark.slow
 def test_a_mistake_inside_the_module_is_shown_where_it_is(folder: Path, cli: Start) -> None:
     (folder / "broken.py").write_text("import not_installed_anywhere\n")
-    code, _, err = ended(cli("worker", "broken:rt"))
-    assert code == 1
-    assert "No module named 'not_installed_anywhere'" in err
-    assert "broken.py" in err
+    (folder / "wrong.py").write_text("import json\n\njson.loads('{')\n")
+    (folder / "typo.py").write_text("def f(:\n")
+    missing = "broken raised ModuleNotFoundError: No module named 'not_installed_anywhere'"
+    told = {
+        ("worker", "broken:rt"): f"perdure: {missing} (broken.py, line 1).\n",
+        ("tick", "wrong:rt"): "perdure: wrong raised JSONDecodeError: .* \\(wrong.py, line 3\\).\n",
+        (
+            "runs",
+            "--at",
+            "typo:rt",
+        ): "perdure: typo raised SyntaxError: .* \\(typo.py, line 1\\).\n",
+        ("crashtest", "wrong:graph"): (
+            "perdure: wrong:graph cannot be tested. wrong raised JSONDecodeError: .* "
+            "\\(wrong.py, line 3\\).\n"
+        ),
+    }
+    children = {arguments: cli(*arguments) for arguments in told}
+    for arguments, sentence in told.items():
+        code, out, err = ended(children[arguments])
+        assert (arguments, code, out) == (arguments, 2, "")
+        assert err == sentence or re.fullmatch(sentence, err), err
 
 
 def test_an_unknown_command_is_told_what_there_is(cli: Start) -> None:

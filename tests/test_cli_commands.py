@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -51,6 +52,17 @@ def ask(state: Any) -> Any:
     return {"log": [perdure.ask({"question": "May I?", "n": 7})]}
 
 
+DECISION = {
+    "type": "object",
+    "properties": {"comment": {"type": "string"}, "action": {"enum": ["approve", "reject"]}},
+    "required": ["action"],
+}
+
+
+def decide(state: Any) -> Any:
+    return {"log": [perdure.ask("May I?", response_schema=DECISION)]}
+
+
 def hear(state: Any) -> Any:
     return {"log": [perdure.wait_for("reply")]}
 
@@ -81,6 +93,15 @@ def driven(rt: perdure.Runtime, graph: str, **given: Any) -> Run:
     run = rt.blocking.start(graph, {"log": []}, **given)
     rt.blocking.tick()
     return rt.blocking.get(run.id)
+
+
+def settle_of(shown: str) -> list[str]:
+    """The command to settle an effect, as a shell reads it, up to its --at."""
+    [line] = [line for line in shown.splitlines() if "perdure settle" in line]
+    command, told, _ = line.partition("  (or retry, or fail)")
+    assert told
+    words = shlex.split(command, comments=True)
+    return words[words.index("perdure") : words.index("--at")]
 
 
 # -- start
@@ -180,6 +201,8 @@ def test_who_waits_learns_by_the_exit_code_how_it_ended(sqlite_url: str, tmp_pat
         worker.wait(30)
     assert {graph: one.code for graph, one in told.items()} == {"quick": 0, "fail": 1, "holds": 1}
     assert "step 1  quick" in told["quick"].err
+    assert "step -1" not in told["quick"].err
+    assert "step 0" not in told["quick"].err
     assert len(told["quick"].out.split()) == 1
     assert "ValueError: it cannot be" in told["fail"].err
     assert whole.json[0]["output"] == {"log": ["quick"]}
@@ -207,13 +230,40 @@ def test_the_inbox_shows_what_is_asked_and_the_command_that_answers_it(
     assert "ana answered it at" in command("answer", wait.id, "1").refused
 
 
+def test_the_inbox_tells_what_may_be_answered_and_has_an_answer_to_paste(
+    rt: perdure.Runtime, command: Command
+) -> None:
+    rt.register(chain(decide), name="decide")
+    run = driven(rt, "decide")
+    [wait] = rt.blocking.waits(run_id=run.id)
+    shown = command("inbox").done.out
+    assert "    answers: action: approve | reject; comment\n" in shown
+    [line] = [line for line in shown.splitlines() if "perdure answer" in line]
+    assert shlex.split(line) == shlex.split(
+        next(
+            line
+            for line in command("show", run.id).done.out.splitlines()
+            if "perdure answer" in line
+        )
+    )
+    verb, *given = shlex.split(line)[1:]
+    assert command(verb, *given).done.out == f"{wait.id} is answered.\n"
+
+
 def test_an_answer_may_be_a_text_and_is_one_of_both(rt: perdure.Runtime, command: Command) -> None:
     run = driven(rt, "ask")
     [wait] = rt.blocking.waits(run_id=run.id)
     assert "give one" in command("answer", wait.id).refused
     assert "give one" in command("answer", wait.id, "1", "--text", "yes").refused
-    assert "is no JSON" in command("answer", wait.id, "yes").refused
-    assert "There is no wait 'x'" in command("answer", "x", "1").refused
+    broken = command("answer", wait.id, "{action: approve}").refused
+    assert broken.startswith("perdure: The answer {action: approve} is no JSON: ")
+    assert broken.endswith(
+        "for the shell: '{\"contact\": 7}'. For an answer that is only a text: --text TEXT.\n"
+    )
+    assert "for the shell: '{" in command("signal", "t", "reply", "{a: b}").refused
+    missing = command("answer", "x", "1").refused
+    assert missing.startswith("perdure: There is no wait 'x'")
+    assert missing.endswith(" `perdure inbox` lists what is there.\n")
     assert command("answer", wait.id, "--text", "yes").done
     rt.blocking.tick()
     assert rt.blocking.get(run.id).output == {"log": ["yes"]}
@@ -225,7 +275,8 @@ def test_the_inbox_has_unknown_effects_and_held_runs_and_each_once(
     unknown, held = driven(rt, "pay"), driven(rt, "holds")
     [effect] = rt.blocking.effects(state="unknown")
     shown = command("inbox").done.out
-    assert f"perdure settle {effect.key} done --result JSON | retry | fail" in shown
+    assert "  charge\n    amount: 100\n" in shown
+    assert settle_of(shown) == ["perdure", "settle", effect.key, "done", "--result", "JSON"]
     assert f"perdure retry {held.id}" in shown
     assert unknown.id not in shown
     told = [(one["needs"], one.get("key", "")) for one in command("inbox", "--json").done.json]
@@ -262,6 +313,38 @@ def test_runs_are_paused_resumed_and_cancelled_several_at_a_time(
     assert states() == {State.CANCELLED}
     assert rt.blocking.get(ids[0]).reason == "enough"
     assert rt.blocking.events(ids[0])[-1].data["by"] == "ana"
+
+
+def test_a_run_that_cannot_be_stopped_says_the_one_reason(
+    rt: perdure.Runtime, command: Command
+) -> None:
+    done, held = driven(rt, "quick"), driven(rt, "holds")
+    for verb, end in (("pause", "paused"), ("cancel", "cancelled")):
+        over = f"perdure: Run {done.id} is done and cannot be {end}: it is over.\n"
+        assert command(verb, done.id).refused == over
+    assert command("pause", held.id).refused.endswith(
+        "is held and cannot be paused: it rests already, until it is retried or cancelled.\n"
+    )
+    assert command("cancel", held.id).done.out == f"{held.id} is cancelled.\n"
+
+
+def test_every_command_takes_the_beginning_of_an_id(rt: perdure.Runtime, command: Command) -> None:
+    run = rt.blocking.start("quick", {"log": []})
+    for verb, state in (("pause", "paused"), ("resume", "pending"), ("cancel", "cancelled")):
+        assert command(verb, run.id[:30]).done.out == f"{run.id} is {state}.\n"
+    failed = driven(rt, "fail")
+    assert command("retry", failed.id[:-1]).done.out == f"{failed.id} is pending.\n"
+    [told] = command("export", failed.id[:-1]).done.json
+    assert told["run"]["id"] == failed.id
+    paid = driven(rt, "pay")
+    [effect] = command("effects", "--run", paid.id[:-1], "--json").done.json
+    assert effect["run_id"] == paid.id
+    assert "at least 6 characters" in command("pause", run.id[:5]).refused
+    assert "More than one run begins with" in command("pause", run.id[:6]).refused
+    assert command("effects", "--run", "nobody").refused == (
+        "perdure: There is no run 'nobody' in this journal, or no longer. `perdure runs` lists "
+        "what is there.\n"
+    )
 
 
 def test_one_run_that_refuses_keeps_no_other_from_it(rt: perdure.Runtime, command: Command) -> None:
@@ -302,7 +385,7 @@ def test_an_unknown_effect_is_listed_and_settled(rt: perdure.Runtime, command: C
     [effect] = rt.blocking.effects(state="unknown")
     shown = command("effects").done.out
     assert shown.startswith(f"unknown  {effect.key}  charge(amount=100)\n")
-    assert f"perdure settle {effect.key} done --result JSON | retry | fail --at " in shown
+    assert settle_of(shown) == ["perdure", "settle", effect.key, "done", "--result", "JSON"]
     assert "done needs --result" in command("settle", effect.key, "done").refused
     assert (
         "a text is '\"paid\"'" in command("settle", effect.key, "done", "--result", "paid").refused
@@ -515,6 +598,7 @@ def test_a_mistyped_command_or_option_is_told_with_what_to_type(
     for arguments, sentence in (
         (["wroker"], "Did you mean 'worker'?"),
         (["runs", "--statee", "done"], "No such option: --statee"),
+        (["worker", "m:rt", "--zzz"], "No such option: --zzz. See `perdure worker --help`."),
         (["runs", "--limit", "many"], "'many' is not a whole number"),
         (["cancel"], "Missing argument 'RUN...'"),
     ):
@@ -646,11 +730,12 @@ def test_the_journal_is_that_of_the_environment_or_of_the_project_around(
         (["--at", "."], "There is no langgraph.json in"),
         (["--at", "here.db"], "name a journal by its URL, sqlite:///here.db"),
         (["--at", "nothing"], "use module:name"),
+        (["--at", "no/folder"], "There is no folder no/folder. Name one with --at"),
         (["--at", "nothing:here"], "There is no module 'nothing'"),
         (["--at", "mysql://host/db"], "is not the start of a database URL"),
         (["--at", "sqlite:///here.db"], "There is no journal at sqlite:///here.db"),
     ],
-    ids=["none", "folder", "file", "word", "module", "scheme", "other file"],
+    ids=["none", "folder", "file", "word", "nowhere", "module", "scheme", "other file"],
 )
 def test_a_place_that_is_none_is_told_with_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
@@ -720,9 +805,11 @@ def test_the_demo_gets_its_options_and_says_what_it_needs(
     assert main(["demo"]) == 0
     assert main(["demo", "--contacts", "3", "--seed", "13", "--plain"]) == 1
     assert capsys.readouterr().out == "5 None False\n3 13 True\n"
+    assert main(["demo", "--contacts", "99"]) == 2
+    assert capsys.readouterr().err == "perdure: --contacts 99: the demo writes to 3 to 10.\n"
     monkeypatch.setattr(demo, "HOMES", ("poor_demo",))
     assert main(["demo"]) == 2
-    assert "pip install 'perdure[demo]'" in capsys.readouterr().err
+    assert "pip install '.[demo]'" in capsys.readouterr().err
     monkeypatch.setattr(demo, "HOMES", ("no_such_demo",))
     assert main(["demo"]) == 2
     assert "The demo is not part of this installation" in capsys.readouterr().err
@@ -736,12 +823,16 @@ def test_time_is_told_in_two_units() -> None:
 
 
 def test_a_watched_list_is_drawn_again_until_it_is_interrupted(sqlite_url: str) -> None:
+    import fcntl
     import pty
     import select
+    import struct
+    import termios
 
     with Client(sqlite_url) as client:
         first = client.blocking.start("g")
         ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         child = subprocess.Popen(
             [sys.executable, "-m", "perdure", "runs", "--watch", "--at", sqlite_url],
             stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"},
@@ -770,6 +861,7 @@ def test_a_watched_list_is_drawn_again_until_it_is_interrupted(sqlite_url: str) 
                         break
             assert child.wait(30) == 0
             assert b"Traceback" not in shown
+            assert b"THREAD" not in shown  # two lines a run in 80 columns, whenever it is drawn
         finally:
             child.kill()
             child.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from perdure.cli.timeline import (
     ASLEEP,
     DEAD,
     DRIVEN,
+    EITHER,
     HELD,
     PAUSED,
     PERSON,
@@ -113,6 +115,14 @@ def test_a_person_counts_before_a_signal_and_a_signal_before_the_clock() -> None
     answered = (2, "answer", {"wait": "h"})
     later = read(9, *begin, clock, human, (1, "waiting"), answered, (3, "claimed"), (3, "waiting"))
     assert later[-1] == (ASLEEP, 6)  # the person's part is over, the clock's is not
+
+
+def test_a_signal_that_is_waited_for_until_a_time_is_sleep_that_a_signal_ends() -> None:
+    either = wait("signal", name="reply", expires_at=START + timedelta(hours=4))
+    asleep = ((0, "started"), (0, "claimed"), (1, "wait", either), (1, "waiting"))
+    assert read(3, *asleep)[2:] == [(EITHER, 2)]
+    assert read(9, *asleep)[2:] == [(EITHER, 3), (QUEUED, 5)]
+    assert read(9, *asleep, (2, "claimed"))[2:] == [(EITHER, 1), (DRIVEN, 7)]
 
 
 def test_the_time_after_a_worker_died_is_nobodys() -> None:
@@ -288,7 +298,9 @@ def test_a_run_is_found_by_the_beginning_of_its_id_or_by_its_thread(
     assert command("show", "--thread", "campaign-7-12").done.out.startswith(other.id)
     assert run.id[:6] == other.id[:6]  # both were made within hours
     assert "More than one run begins with" in command("show", run.id[:6]).refused
-    assert "There is no run '01'" in command("show", run.id[:2]).refused
+    assert f"There is no run {run.id[:2]!r}: give its id, or at least 6" in (
+        command("show", run.id[:2]).refused
+    )
     assert "There is no run 'nobody'" in command("show", "nobody").refused
     assert "There is no run of the thread 'x'" in command("show", "--thread", "x").refused
     assert "Which run?" in command("show").refused
@@ -300,6 +312,58 @@ def test_in_a_narrow_terminal_it_stays_within_its_columns(rt: TemporaryRuntime, 
     shown = in_terminal("show", run.id, "--at", url, columns=80, NO_COLOR="1").out
     assert "Where its 6d went" in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+@perdure.effect(unknown="hold", key=lambda what, note: f"order {what}")
+def charge(what: str, note: str) -> str:
+    raise ConnectionError("no answer")
+
+
+def pay(state: Any) -> Any:
+    return {"log": [charge("it's", "x" * 300)]}
+
+
+def hear(state: Any) -> Any:
+    return {"log": [perdure.wait_for("reply", timeout=timedelta(days=90))]}
+
+
+def test_the_command_to_settle_an_effect_can_be_pasted(
+    rt: TemporaryRuntime, command: Command
+) -> None:
+    rt.register(chain(pay), name="pay", retry=perdure.Retry(attempts=1))
+    run = rt.blocking.start("pay", {"log": []}, thread_id="t")
+    rt.blocking.tick()
+    [effect] = rt.blocking.effects(state="unknown")
+    assert effect.key == "charge:order it's"
+    shown = command("show", run.id).done.out
+    [line] = [line for line in shown.splitlines() if line.startswith("  perdure settle")]
+    words = shlex.split(line.partition("  (or retry, or fail)")[0])
+    assert words[:6] == ["perdure", "settle", effect.key, "done", "--result", "JSON"]
+
+
+def test_arguments_stay_within_the_columns_of_a_terminal(
+    rt: TemporaryRuntime, command: Command, url: str
+) -> None:
+    rt.register(chain(pay), name="pay", retry=perdure.Retry(attempts=1))
+    run = rt.blocking.start("pay", {"log": []}, thread_id="t")
+    rt.blocking.tick()
+    for arguments in (["show", run.id], ["effects"], ["inbox"]):
+        shown = in_terminal(*arguments, "--at", url, columns=80, NO_COLOR="1").out
+        [line] = [line for line in shown.splitlines() if "xxx" in line]
+        assert len(line) <= 80
+        assert line.endswith("…")
+
+
+def test_a_wait_for_a_signal_tells_until_when(rt: TemporaryRuntime, command: Command) -> None:
+    rt.register(chain(hear), name="hear")
+    run = rt.blocking.start("hear", {"log": []}, thread_id="t")
+    rt.blocking.tick()
+    [wait] = rt.blocking.waits(run_id=run.id)
+    assert wait.expires_at is not None
+    shown = command("show", run.id).done.out
+    until = f"until {wait.expires_at:%Y-%m-%d %H:%M:%SZ}"
+    assert f"  waits {until}, or for the signal reply: perdure signal t reply JSON" in shown
+    assert f" asleep so far, {until}, or until a signal\n" in shown
 
 
 DYING = """

@@ -19,6 +19,8 @@ import pytest
 
 import perdure
 from perdure.cli.dev import snapshot
+from perdure.cli.feed import _error
+from perdure.told import describe
 from perdure.types import Run, State
 
 AGENT = """
@@ -330,6 +332,14 @@ def test_from_another_folder_the_commands_name_the_project(
     client.blocking.start("asks", {}, thread_id="t")
     shown.says(r"perdure answer \S+ JSON --at project\n")
     assert calls(folder) == ["first"]  # in its own folder
+
+
+def test_an_error_is_told_with_the_last_line_of_the_users_own_code() -> None:
+    with pytest.raises(perdure.errors.BadArgument) as raised:
+        perdure.sleep(25)  # type: ignore[arg-type]
+    first, place = _error(describe(raised.value))
+    assert "timedelta(seconds=25)" in first
+    assert f"in test_an_error_is_told_with_the_last_line_of_the_users_own_code, {__file__}" in place
 
 
 def test_a_folder_without_a_project_is_told(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ LAYERS = [
     {"langmem.records"},
     {"langmem.kept"},
     {"langmem"},
-    {"cli.group", "cli.given", "cli.tell", "cli.loading"},
+    {"cli.group", "cli.given", "cli.tell", "cli.loading", "cli.schema"},
     {"cli.project", "cli.timeline"},
     {"cli.place", "cli.lookup"},
     {"cli.complete", "cli.feed"},

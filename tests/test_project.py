@@ -391,6 +391,29 @@ def test_looking_at_a_project_imports_neither_it_nor_langgraph(tmp_path: Path) -
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=60)
 
 
+def test_a_graph_that_the_project_does_not_name_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from perdure.cli import main
+
+    monkeypatch.delenv("PERDURE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "langgraph.json"
+    file.write_text(json.dumps({"graphs": {"agent": "./agent.py:graph", "other": "./a.py:b"}}))
+    found = find_project(tmp_path)
+    assert found is not None
+    (tmp_path / ".perdure").mkdir()
+    perdure.Client(found.url).setup()
+    daily = ["schedules", "--add", "daily", "--cron", "0 9 * * *", "--graph"]
+    for typed in (["start"], daily):
+        for place in ([], ["--at", "."]):
+            assert main([*typed, "agnet", *place]) == 2
+            err = capsys.readouterr().err
+            assert err == f"perdure: There is no graph 'agnet' in {file}; there is agent, other.\n"
+    assert main(["start", "agent"]) == 0
+    assert len(perdure.Client(found.url).blocking.runs()) == 1
+
+
 def test_keys_that_are_for_a_server_or_an_image_are_no_error(tmp_path: Path) -> None:
     said = {
         "graphs": {"letter": "./agent.py:builder"},

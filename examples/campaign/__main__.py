@@ -15,6 +15,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Annotated
+from zoneinfo import ZoneInfo
 
 import typer
 
@@ -31,14 +32,16 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Gaps = Annotated[str, typer.Option(help="Days before each touch.")]
-Hours = Annotated[str, typer.Option("--window", help="Local hours in which mail may go out.")]
-Days = Annotated[str, typer.Option(help="Weekdays on which it may.")]
+GAPS = typer.Option(help="Days before each touch.")
+HOURS = typer.Option("--window", help="Hours of the contact in which mail may go out.")
+DAYS = typer.Option(help="Weekdays on which it may.")
 
 
-def _cadence(gaps: str, window: str, days: str) -> Cadence:
-    opens, closes = parse_window(window)
-    return Cadence(parse_gaps(gaps), Window(opens, closes, parse_days(days)))
+def _cadence(base: Cadence, gaps: str | None, window: str | None, days: str | None) -> Cadence:
+    """A cadence with what was said; what was not said is as before."""
+    opens, closes = parse_window(window) if window else (base.window.opens, base.window.closes)
+    on = parse_days(days) if days else base.window.days
+    return Cadence(parse_gaps(gaps) if gaps else base.gaps, Window(opens, closes, on))
 
 
 @commands.command()
@@ -49,15 +52,17 @@ def create(
     sequence: Annotated[
         str, typer.Option(help="Campaigns of one sequence send a contact each step once.")
     ] = "default",
-    gaps: Gaps = "0,4,7,7,7,7",
-    window: Hours = "09:00-17:00",
-    days: Days = "mon-fri",
+    gaps: Annotated[str, GAPS] = "0,4,7,7,7,7",
+    window: Annotated[str, HOURS] = "09:00-17:00",
+    days: Annotated[str, DAYS] = "mon-fri",
     auto_approve: Annotated[
         bool, typer.Option(help="Send drafts without asking a person.")
     ] = False,
 ) -> None:
     """Add a campaign."""
-    plan = Plan(name, brief, sender, sequence, _cadence(gaps, window, days), auto_approve)
+    plan = Plan(
+        name, brief, sender, sequence, _cadence(Cadence(), gaps, window, days), auto_approve
+    )
     with App() as app:
         print(f"Campaign {app.create(plan)}: {name}")
 
@@ -82,17 +87,32 @@ def bring(
 def launch(name: str) -> None:
     """Start the threads of a campaign. May be said again, after another import."""
     with App() as app:
-        count = app.launch(app.campaign(name)["id"])
-    print(f"{count} threads; a worker or a cron drives them")
+        launched = app.launch(app.campaign(name)["id"])
+    if launched.due is None:
+        print("0 threads; no active member is without one")
+        return
+    when = "now"
+    if not launched.is_due:
+        when = f"{launched.due.astimezone(ZoneInfo(launched.zone)):%Y-%m-%d %H:%M}"
+        when += f" in {launched.zone}"
+    threads = f"{launched.threads} thread{'s' * (launched.threads != 1)}"
+    print(f"{threads}; the first touch is due {when}. A worker or a cron drives them.")
 
 
 @commands.command()
 def cadence(
-    name: str, gaps: Gaps = "0,4,7,7,7,7", window: Hours = "09:00-17:00", days: Days = "mon-fri"
+    name: str,
+    gaps: Annotated[str | None, GAPS] = None,
+    window: Annotated[str | None, HOURS] = None,
+    days: Annotated[str | None, DAYS] = None,
 ) -> None:
-    """Change when touches go out, for threads that sleep, too."""
+    """Change when touches go out, for threads that sleep, too. What is not said stays as it is."""
+    if gaps is None and window is None and days is None:
+        raise ValueError("Say what is to change: --gaps, --window or --days.")
     with App() as app:
-        version = app.set_cadence(app.campaign(name)["id"], _cadence(gaps, window, days))
+        campaign = app.campaign(name)
+        changed = _cadence(Cadence.of(campaign), gaps, window, days)
+        version = app.set_cadence(campaign["id"], changed)
     print(f"Version {version} of the cadence")
 
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import perdure
 from perdure.clock import Clock, JournalClock
+from perdure.types import Run, State
 
 from . import contacts, records, writer
-from .agent import Agent
-from .cadence import Cadence
+from .agent import Agent, thread_of
+from .cadence import Cadence, due, hours, weekdays
 from .contacts import Report
 from .database import Database, Row
 from .settings import Settings
 
 GRAPH = "campaign"
 PAGE = 500
+STUCK = (State.HELD, State.PAUSED, State.CANCELLED)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Unknown(LookupError):
@@ -39,8 +43,15 @@ class Plan:
     auto_approve: bool = False
 
 
-def thread_of(campaign_id: int, contact_id: int) -> str:
-    return f"campaign-{campaign_id}-{contact_id}"
+@dataclass(frozen=True)
+class Launched:
+    """What a launch started: so many threads, and when, and where, the first touch may go out."""
+
+    threads: int = 0
+    due: datetime | None = None
+    zone: str = ""
+    is_due: bool = False
+    """Whether that is now."""
 
 
 class App:
@@ -114,15 +125,19 @@ class App:
         read = contacts.read(sheet, zone=self.settings.zone)
         return contacts.bring(self.database, campaign_id, read, skip_bad=skip_bad)
 
-    def launch(self, campaign_id: int) -> int:
+    def launch(self, campaign_id: int) -> Launched:
         """Start the threads of a campaign. Who has one keeps it: this may be said again."""
         started = 0
-        for contact_id in self._members(campaign_id):
+        zones: set[str] = set()
+        for contact_id, zone in self._members(campaign_id):
+            thread_id = thread_of(campaign_id, contact_id)
+            if self.runtime.blocking.runs(thread_id=thread_id, limit=1, output=False):
+                continue
             self.runtime.blocking.start(
                 GRAPH,
                 {"campaign_id": campaign_id, "contact_id": contact_id},
-                thread_id=thread_of(campaign_id, contact_id),
-                key=GRAPH,
+                thread_id=thread_id,
+                key=GRAPH,  # somebody else may launch right now
                 metadata={
                     "campaign_id": campaign_id,
                     "contact_id": contact_id,
@@ -131,7 +146,15 @@ class App:
                 tags=[f"campaign:{campaign_id}"],
             )
             started += 1
-        return started
+            zones.add(zone)
+        if not started:
+            return Launched()
+        with self.database.transaction() as session:
+            row = session.one("SELECT * FROM campaigns WHERE id = :id", id=campaign_id)
+        assert row is not None
+        now = _EPOCH + timedelta(milliseconds=self.clock.now())
+        first, zone = min((due(Cadence.of(row), 1, now, zone), zone) for zone in zones)
+        return Launched(started, first, zone, first <= now)
 
     def set_cadence(self, campaign_id: int, cadence: Cadence) -> int:
         """Change when touches go out, for threads that sleep, too. Gives the new version."""
@@ -145,7 +168,7 @@ class App:
             )
         if row is None:
             raise Unknown(f"There is no campaign {campaign_id}.")
-        for contact_id in self._members(campaign_id, without_draft=True):
+        for contact_id, _ in self._members(campaign_id, without_draft=True):
             self.wake(campaign_id, contact_id, f"cadence {row['version']}")
         return int(row["version"])
 
@@ -159,8 +182,9 @@ class App:
             if row is None:
                 raise Unknown(f"There is no contact {address!r}.")
             ended = records.end_contact(session, row["id"], "removed")
-        for campaign_id in ended:
-            self.wake(campaign_id, row["id"], "removed")
+            of = session.run("SELECT campaign_id FROM members WHERE contact_id = :id", id=row["id"])
+        for member in of:  # also those that an attempt before this one did not come to
+            self.wake(member["campaign_id"], row["id"], "removed")
         return ended
 
     def wake(self, campaign_id: int, contact_id: int, key: str) -> None:
@@ -168,20 +192,25 @@ class App:
         thread_id = thread_of(campaign_id, contact_id)
         self.runtime.blocking.signal(thread_id, "wake", key=key)
 
-    def _members(self, campaign_id: int, *, without_draft: bool = False) -> Iterator[int]:
+    def _members(
+        self, campaign_id: int, *, without_draft: bool = False
+    ) -> Iterator[tuple[int, str]]:
+        """Those who are written to, with their time zones."""
         last = 0
         held = """AND NOT EXISTS (SELECT 1 FROM touches t WHERE t.campaign_id = m.campaign_id
                     AND t.contact_id = m.contact_id AND t.status = 'draft_pending')"""
         while True:
             with self.database.transaction() as session:
                 page = session.run(
-                    f"""SELECT contact_id FROM members m WHERE campaign_id = :campaign_id
-                        AND contact_id > :last AND status = 'active' {held if without_draft else ""}
-                        ORDER BY contact_id LIMIT {PAGE}""",  # noqa: S608 (our own words)
+                    f"""SELECT m.contact_id, c.zone FROM members m
+                        JOIN contacts c ON c.id = m.contact_id
+                        WHERE m.campaign_id = :campaign_id AND m.contact_id > :last
+                        AND m.status = 'active' {held if without_draft else ""}
+                        ORDER BY m.contact_id LIMIT {PAGE}""",  # noqa: S608 (our own words)
                     campaign_id=campaign_id,
                     last=last,
                 )
-            yield from (row["contact_id"] for row in page)
+            yield from ((row["contact_id"], row["zone"]) for row in page)
             if len(page) < PAGE:
                 return
             last = page[-1]["contact_id"]
@@ -189,7 +218,8 @@ class App:
     # -- looking
 
     def status(self) -> list[dict[str, Any]]:
-        """Each campaign, with how many members and touches are how."""
+        """Each campaign, with how many members and touches are how, and how many threads do not go
+        on: the tables do not know of those."""
         with self.database.transaction() as session:
             found = session.run("SELECT * FROM campaigns ORDER BY id")
             counts: dict[int, dict[str, dict[str, int]]] = {
@@ -202,15 +232,20 @@ class App:
                 ):
                     counts[row["campaign_id"]][table][row["status"]] = row["n"]
             replies = session.run(
-                """SELECT campaign_id, prompt_version, count(*) AS sent, sum(outcome) AS replies
-                   FROM touches WHERE outcome IS NOT NULL GROUP BY campaign_id, prompt_version"""
+                """SELECT campaign_id, prompt_version, count(*) AS sent,
+                     COALESCE(sum(outcome), 0) AS replies
+                   FROM touches WHERE sent_at IS NOT NULL GROUP BY campaign_id, prompt_version"""
             )
+        threads = self._troubled()
         return [
             {
                 "id": row["id"],
                 "name": row["name"],
                 "gaps": json.loads(row["gaps"]),
+                "window": hours(Cadence.of(row).window),
+                "days": weekdays(Cadence.of(row).window.days),
                 **counts[row["id"]],
+                "threads": threads.get(row["id"], {}),
                 "prompts": {
                     one["prompt_version"]: {"sent": one["sent"], "replies": round(one["replies"])}
                     for one in replies
@@ -219,3 +254,18 @@ class App:
             }
             for row in found
         ]
+
+    def _troubled(self) -> dict[int, dict[str, int]]:
+        """How many threads of each campaign a person has to look after, or has cancelled."""
+        found: dict[int, dict[str, int]] = {}
+        last: Run | None = None
+        while True:
+            page = self.runtime.blocking.runs(
+                graph=GRAPH, state=STUCK, before=last, limit=PAGE, output=False
+            )
+            for run in page:
+                of = found.setdefault(run.metadata.get("campaign_id", 0), {})
+                of[run.state.value] = of.get(run.state.value, 0) + 1
+            if len(page) < PAGE:
+                return found
+            last = page[-1]

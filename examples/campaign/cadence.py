@@ -141,6 +141,18 @@ def clock(at: time) -> str:
     return "24:00" if at == MIDNIGHT else f"{at:%H:%M}"
 
 
+def hours(window: Window) -> str:
+    """What `parse_window` reads."""
+    return f"{clock(window.opens)}-{clock(window.closes)}"
+
+
+def weekdays(days: frozenset[int]) -> str:
+    """What `parse_days` reads: `mon-fri`, or `mon,wed,fri`."""
+    names = [WEEKDAYS[day] for day in sorted(days)]
+    in_a_row = len(names) > 2 and max(days) - min(days) == len(names) - 1
+    return f"{names[0]}-{names[-1]}" if in_a_row else ",".join(names)
+
+
 def _time(text: str) -> time:
     if text.strip() == "24:00":
         return MIDNIGHT

@@ -135,10 +135,10 @@ def summary(on: Console, plan: Plan, ours: Result, stock: Result) -> None:
         table.add_row(name, value(ours), value(stock))
     on.print(table)
     on.print(
-        "Counted by the mail server's own log. Stock LangGraph runs the same graph with its\n"
-        "SQLite saver and durability='sync', is resumed where it was left, and is killed at\n"
-        "the same points of its sends. It looks for a reply, and into its own table, before\n"
-        "each send; killed, or cut off, between the acceptance of a mail and its next write,\n"
+        "Counted by the mail server's own log. Stock LangGraph runs the same graph with its "
+        "SQLite saver and durability='sync', is resumed where it was left, and is killed at "
+        "the same points of its sends. It looks for a reply, and into its own table, before "
+        "each send; killed, or cut off, between the acceptance of a mail and its next write, "
         "it sends again. A reply that comes while it sends, it sees too late.\n",
         style="dim",
     )

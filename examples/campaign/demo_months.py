@@ -12,7 +12,7 @@ from typing import Any, Self
 from perdure.errors import AlreadyAnswered, WaitClosed
 from perdure.types import Run, State, milliseconds
 
-from . import app, stock
+from . import agent, app, stock
 from .clock import SharedClock
 from .demo_crew import Crew, Nursery
 from .demo_engine import BRIEF, Seen
@@ -74,7 +74,7 @@ class Campaign:
                 )
             by_address = {row["address"]: row["contact_id"] for row in rows}
             self._ids |= {one.id: (campaign_id, by_address[one.address]) for one in chosen}
-        self._threads = {app.thread_of(*ids): number for number, ids in self._ids.items()}
+        self._threads = {agent.thread_of(*ids): number for number, ids in self._ids.items()}
 
     def look(self) -> dict[int, Seen]:
         found = self._app.runtime.blocking.runs(graph=app.GRAPH, output=False)
@@ -116,7 +116,7 @@ class Campaign:
 
     def decide(self, contact: Contact, touch: int, decision: Decision) -> bool:
         calls = self._app.runtime.blocking
-        for wait in calls.waits(kind="human", thread_id=app.thread_of(*self._ids[contact.id])):
+        for wait in calls.waits(kind="human", thread_id=agent.thread_of(*self._ids[contact.id])):
             if wait.value["touch"] == touch:
                 with contextlib.suppress(AlreadyAnswered, WaitClosed):
                     calls.answer(wait.id, decision, by="lea@sender.example")
@@ -143,7 +143,7 @@ class Campaign:
 
     def driver(self, contact: Contact) -> int | None:
         [run] = self._app.runtime.blocking.runs(
-            thread_id=app.thread_of(*self._ids[contact.id]), output=False
+            thread_id=agent.thread_of(*self._ids[contact.id]), output=False
         )
         for event in reversed(self._app.runtime.blocking.events(run.id)):
             if event.kind in ("claimed", "recovered"):

@@ -31,6 +31,8 @@ CELLS = {
     "stopped": ("×", "dim"),
 }
 ENDS = {"replied": "↩", "unsubscribed": "⊘", "bounced": "↯", "finished": "✓", "active": " "}
+CELLS_WIDTH = 19
+"""Of six touches, and how it ended."""
 MARKS = {
     "kill": ("✗", "red"),
     "sent": ("●", "green"),
@@ -39,7 +41,7 @@ MARKS = {
     "person": ("◐", "yellow"),
     "mail": (" ", "dim"),
 }
-LEGEND = "● sent  ●2 sent twice  ●! sent after a reply  ◌ on its way  ◐ held  × stopped  – skipped"
+LEGEND = "● sent  ●2 twice  ●! after a reply  ◌ sending  ◐ held  × stopped  – skipped"
 
 
 def console(*, plain: bool) -> Console:
@@ -50,6 +52,11 @@ def console(*, plain: bool) -> Console:
         width = None if sys.stdout.isatty() else 100
         return Console(color_system=None, force_terminal=False, highlight=False, width=width)
     return Console(highlight=False)
+
+
+def city(zone: str) -> str:
+    """What a time zone is named after."""
+    return zone.rpartition("/")[2].replace("_", " ")
 
 
 def day(at: int) -> str:
@@ -151,14 +158,19 @@ class Screen:
             )
 
     def _contacts(self) -> Table:
+        """What becomes of each. The last column is the one that a narrow terminal cuts."""
         table = Table.grid(padding=(0, 2), expand=False)
-        for _ in range(4):
-            table.add_column(no_wrap=True)
+        cities = {one.id: city(one.zone) for one in self._plan.contacts}
+        names = max(len(one.name) for one in self._plan.contacts) + 2
+        widths = (names, max(map(len, cities.values())), CELLS_WIDTH)
+        for width in widths:
+            table.add_column(width=width, no_wrap=True)
+        table.add_column(max_width=max(1, self._console.width - sum(widths) - 6), no_wrap=True)
         for contact in self._plan.contacts:
             seen = self._seen.get(contact.id)
             table.add_row(
                 Text(f"  {contact.name}", "bold"),
-                Text(contact.zone, "dim"),
+                Text(cities[contact.id], "dim"),
                 self._cells(contact.id, seen),
                 self._state(seen, contact.zone),
             )

@@ -8,12 +8,21 @@ until then, and hands it over again if this process dies. What each crash leaves
     told                           the signal's key is the message's id: telling again is no harm
 
 From the moment it is stored nothing more is sent: `members.status` says so in the same transaction.
+
+A thread that is held is tried again, so that it comes to its end: there is nothing to send any
+more. Not so if nobody knows what became of a mail of it: a person has to settle that first, and
+then the thread ends by itself.
+
+Message-IDs are what others say they are. A mail is one and the same if its Message-ID and its
+author are; a mail with a Message-ID of ours is ours, come back; and an answer or a bounce is about
+a mail of ours only if we have begun to send that one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from typing import Any
 
@@ -22,13 +31,18 @@ from aiosmtpd.lmtp import LMTP
 from aiosmtpd.smtp import SMTP
 
 from perdure import Client, errors
+from perdure.types import State
 
 from . import records
-from .app import App, thread_of
+from .agent import thread_of
+from .app import App
 from .database import Row, Session
 from .reading import Incoming, parse
+from .sheet import normalise
 
 log = logging.getLogger("campaign")
+
+_LARGEST = 25 * 1024 * 1024
 
 
 class Inbound:
@@ -43,7 +57,7 @@ class Inbound:
         mail = parse(content, self._app.settings.unsubscribe)
         with self._app.database.transaction() as session:
             session.lock("messages")
-            message = self._message(session, mail.message_id) or self._store(session, mail)
+            message = self._message(session, _id(mail)) or self._store(session, mail)
         if not message["told"]:
             self._tell(message)
         return message
@@ -61,7 +75,7 @@ class Inbound:
         now = self._app.clock.now()
         touch, contact_id = self._match(session, mail)
         message: Row = {
-            "id": mail.message_id,
+            "id": _id(mail),
             "kind": mail.kind if contact_id is not None else "stray",
             "address": mail.address,
             "contact_id": contact_id,
@@ -90,9 +104,11 @@ class Inbound:
 
         A bounce has to name one of our mails; anybody else is known by his address, too.
         """
+        if session.run("SELECT 1 FROM touches WHERE message_id = :id", id=mail.message_id):
+            return None, None
         for answered in mail.in_reply_to:
             touch = session.one(
-                """SELECT * FROM touches WHERE message_id = :id
+                """SELECT * FROM touches WHERE message_id = :id AND attempt IS NOT NULL
                    ORDER BY CASE WHEN sent_at IS NULL THEN 1 ELSE 0 END LIMIT 1""",
                 id=answered,
             )
@@ -100,17 +116,18 @@ class Inbound:
                 return touch, touch["contact_id"]
         if mail.kind == "bounce":
             return None, None
-        contact = session.one(
-            "SELECT id FROM contacts WHERE address = :address", address=mail.address
-        )
-        if contact is None:
-            return None, None
-        touch = session.one(
-            """SELECT * FROM touches WHERE contact_id = :id AND sent_at IS NOT NULL
-               ORDER BY sent_at DESC LIMIT 1""",
-            id=contact["id"],
-        )
-        return touch, contact["id"]
+        for address in (mail.address, *mail.others):
+            contact = session.one(
+                "SELECT id FROM contacts WHERE address = :address", address=_spelling(address)
+            )
+            if contact is not None:
+                touch = session.one(
+                    """SELECT * FROM touches WHERE contact_id = :id AND sent_at IS NOT NULL
+                       ORDER BY sent_at DESC LIMIT 1""",
+                    id=contact["id"],
+                )
+                return touch, contact["id"]
+        return None, None
 
     def _end(self, session: Session, message: Row, status: str, touch: Row | None) -> None:
         """End every campaign of the contact, and note the touch that earned its first reply."""
@@ -138,7 +155,10 @@ class Inbound:
         records.change_touch(session, place, outcome=1.0)
 
     def _tell(self, message: Row) -> bool:
-        """Signal the threads of a contact; of one that is over, say what its touch earned."""
+        """Signal the threads of a contact; of one that is over, say what its touch earned.
+
+        False if that is to be said later: whoever ends a thread may be about to say what it knows.
+        """
         with self._app.database.transaction() as session:
             members = session.run(
                 "SELECT campaign_id FROM members WHERE contact_id = :id", id=message["contact_id"]
@@ -146,15 +166,38 @@ class Inbound:
         for member in members:
             thread_id = thread_of(member["campaign_id"], message["contact_id"])
             self._client.blocking.signal(thread_id, "wake", key=message["id"])
-        if message["late"] and message["run_id"]:
+            self._release(thread_id)
+        if message["run_id"]:
             with contextlib.suppress(errors.NotFound):  # pruned
-                if not self._client.blocking.get(message["run_id"]).ended:
-                    return False  # it is about to say what it knows; `sweep` has the last word
-                about = f"touch {message['step']}"
-                self._client.blocking.score(message["run_id"], "reply", 1.0, about=about)
+                if self._client.blocking.get(message["run_id"]).ended:
+                    about = f"touch {message['step']}"
+                    self._client.blocking.score(message["run_id"], "reply", 1.0, about=about)
+                elif message["late"]:
+                    return False
         with self._app.database.transaction() as session:
             session.run("UPDATE messages SET told = 1 WHERE id = :id", id=message["id"])
         return True
+
+    def _release(self, thread_id: str) -> None:
+        """Let a held thread come to its end, unless a person has to settle something first."""
+        client = self._client.blocking
+        for run in client.runs(thread_id=thread_id, state=State.HELD, output=False):
+            if not client.effects(run.id, state="unknown", limit=1):
+                with contextlib.suppress(errors.WrongState, errors.NotFound):  # no longer held
+                    client.retry(run.id)
+
+
+def _id(mail: Incoming) -> str:
+    """Machines that write `<1@localhost>` into every mail must not make two people one."""
+    return f"{mail.message_id} {hashlib.sha256(mail.address.encode()).hexdigest()[:16]}"
+
+
+def _spelling(address: str) -> str:
+    """An address as it is in `contacts`."""
+    try:
+        return normalise(address)
+    except ValueError:
+        return address
 
 
 class Handler:
@@ -176,6 +219,30 @@ class Handler:
         return "250 2.0.0 Taken in"
 
 
+class _SMTP(SMTP):
+    line_length_limit = _LARGEST
+    """Mail programs that write a paragraph as one line are many; the limit of the RFC is theirs."""
+
+
+class _LMTP(LMTP):
+    """Says after the content what became of it once per recipient, as RFC 2033 asks."""
+
+    line_length_limit = _LARGEST
+    _answers = 1
+
+    async def smtp_DATA(self, arg: str) -> None:  # noqa: N802
+        try:
+            await super().smtp_DATA(arg)
+        finally:
+            self._answers = 1
+
+    async def push(self, status: Any) -> None:
+        for _ in range(self._answers):
+            await super().push(status)
+        if str(status).startswith("354 ") and self.envelope is not None:
+            self._answers = len(self.envelope.rcpt_tos)
+
+
 class Listener(Controller):
     """An LMTP or SMTP server for the mail server in front of us."""
 
@@ -184,5 +251,5 @@ class Listener(Controller):
         super().__init__(Handler(inbound), hostname=host, port=port, ready_timeout=30)
 
     def factory(self) -> SMTP:
-        kind = LMTP if self._lmtp else SMTP
-        return kind(self.handler, data_size_limit=25 * 1024 * 1024)
+        kind = _LMTP if self._lmtp else _SMTP
+        return kind(self.handler, data_size_limit=_LARGEST)

@@ -12,6 +12,7 @@ A conversation over SMTP ends in one of three ways, and the caller can always te
 from __future__ import annotations
 
 import contextlib
+import email
 import re
 import smtplib
 import socket
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from email.headerregistry import Address
 from email.message import EmailMessage
-from email.policy import SMTP, EmailPolicy
+from email.policy import SMTP, EmailPolicy, default
 from email.utils import format_datetime, parseaddr
 from typing import Any, Literal
 from urllib.parse import quote
@@ -73,10 +74,13 @@ class Letter:
 
 
 class _Policy(EmailPolicy):
-    """Leaves headers alone that programs read: folding a long one would encode it as words."""
+    """Leaves headers alone that programs read: folding a long one would encode it as words, and
+    lose the quotes around a name."""
 
     def fold_binary(self, name: str, value: Any) -> bytes:
-        if name in ("Message-ID", "In-Reply-To", "References", "List-Unsubscribe"):
+        if name in ("Message-ID", "In-Reply-To", "References", "List-Unsubscribe") or (
+            name in ("From", "To") and len(value) < 900 and value.isascii()
+        ):
             return f"{name}: {value}\r\n".encode("ascii")
         return super().fold_binary(name, value)
 
@@ -88,10 +92,13 @@ def compose(letter: Letter, date: datetime) -> EmailMessage:
     """The mail of a letter: always the same, down to the last octet.
 
     Raises `BadLetter`, a `ValueError`, if a header would hold a line break or another control
-    character, or if an address or a Message-ID is not one. Its octets are all ASCII, so it passes
-    through any server.
+    character, if an address or a Message-ID is not one, or if a name or the subject would be read
+    as another than it is, as `=?utf-8?q?Hi?=` is. Its octets are all ASCII, so it passes through
+    any server.
     """
     name, sender = parseaddr(_printable("sender", letter.sender))
+    if letter.sender.strip() != sender and not letter.sender.strip().endswith(f"<{sender}>"):
+        raise BadLetter(f"sender is not one address, with or without a name: {letter.sender!r}")
     message = EmailMessage(_POLICY)
     try:
         message["From"] = Address(name, addr_spec=_matching(_ADDRESS, "sender", sender))
@@ -108,11 +115,25 @@ def compose(letter: Letter, date: datetime) -> EmailMessage:
         unsubscribe = quote(_matching(_ADDRESS, "unsubscribe", letter.unsubscribe), safe="@+")
         message["List-Unsubscribe"] = f"<mailto:{unsubscribe}?subject=unsubscribe>"
         message.set_content(letter.body, cte="quoted-printable")
+        _read_back(message, {"From": name, "To": letter.recipient_name, "Subject": letter.subject})
     except BadLetter:
         raise
     except Exception as error:  # the email package has many ways to refuse a value
         raise BadLetter(f"the letter {letter.message_id!r} cannot be written: {error}") from error
     return message
+
+
+def _read_back(message: EmailMessage, given: dict[str, str]) -> None:
+    """The email package decodes what looks encoded, line breaks and all: what counts is what the
+    reader of the mail gets."""
+    read = email.message_from_bytes(message.as_bytes(), policy=default)
+    if read.keys() != message.keys():
+        raise BadLetter(f"the headers would be {read.keys()}, and not {message.keys()}")
+    for header, text in given.items():
+        value = read[header]
+        found = value if header == "Subject" else value.addresses[0].display_name
+        if "".join(found.split()) != "".join(text.split()):  # where lines are folded is no matter
+            raise BadLetter(f"{header} would be read as {str(found)!r}, and not as {text!r}")
 
 
 def _printable(name: str, value: str) -> str:

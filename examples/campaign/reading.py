@@ -19,7 +19,7 @@ import email
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.message import Message
 from typing import Literal
 
@@ -29,6 +29,7 @@ Kind = Literal["reply", "bounce", "unsubscribe", "automatic"]
 
 _ID = re.compile(r"<[^<>\s]{1,500}>")
 _MOST_IDS = 100
+_MOST_AUTHORS = 20
 
 _WHOLE = re.compile(
     r"(please |pls )?(unsubscribe|stop|remove me|opt[ -]?out|take me off)"
@@ -58,6 +59,8 @@ class Incoming:
     subject: str
     text: str
     """What was written, without what was quoted."""
+    others: list[str] = field(default_factory=list)
+    """Who else wrote it, by its From."""
 
 
 def parse(content: bytes, unsubscribe: str = "") -> Incoming:
@@ -77,6 +80,7 @@ def parse(content: bytes, unsubscribe: str = "") -> Incoming:
 def _read(mail: Message, content: bytes, unsubscribe: str) -> Incoming:
     text = spoken(plain(mail))
     subject = words(mail, "Subject")
+    authors = addresses(mail, "From")[:_MOST_AUTHORS]
     address, answers = _author(mail), _ids(words(mail, "In-Reply-To"), words(mail, "References"))
     kind: Kind = "reply"
     report = mail.get_content_type() == "multipart/report"
@@ -94,7 +98,9 @@ def _read(mail: Message, content: bytes, unsubscribe: str) -> Incoming:
     elif _says_stop(next((line for line in text.splitlines() if line.strip()), "")):
         kind = "unsubscribe"
     own = _ID.fullmatch(words(mail, "Message-ID"))
-    return Incoming(own[0] if own else _made_id(content), address, kind, answers, subject, text)
+    message_id = own[0] if own else _made_id(content)
+    others = authors[1:] if address in authors else []
+    return Incoming(message_id, address, kind, answers, subject, text, others)
 
 
 def _author(mail: Message) -> str:

@@ -103,14 +103,16 @@ def change_touch(session: Session, place: dict[str, int], **columns: Any) -> Non
     )
 
 
-def is_attempt(session: Session, place: dict[str, int], attempt: str) -> bool:
-    """Whether this is still the last conversation about a touch."""
+def go_on(session: Session, place: dict[str, int], attempt: str, now: int) -> bool:
+    """Note that a conversation goes on, if it is still the last one about its touch."""
     return bool(
         session.run(
-            """SELECT 1 FROM touches WHERE campaign_id = :campaign_id AND contact_id = :contact_id
-               AND step = :step AND attempt = :attempt""",
+            """UPDATE touches SET attempt_at = :now WHERE campaign_id = :campaign_id
+               AND contact_id = :contact_id AND step = :step AND attempt = :attempt
+               RETURNING step""",
             **place,
             attempt=attempt,
+            now=now,
         )
     )
 
@@ -133,8 +135,8 @@ def has_reply(session: Session, campaign_id: int, contact_id: int) -> bool:
 def close(
     session: Session, campaign_id: int, contact_id: int, status: str
 ) -> tuple[str, dict[str, float]]:
-    """End a member, if nothing else has. Gives how it ended, and what each touch earned, by its
-    step.
+    """End a member, if nothing else has, and its open draft. Gives how it ended, and what each
+    touch earned, by its step.
 
     Whoever hears of a reply after this has to tell that himself.
     """
@@ -143,6 +145,11 @@ def close(
         """UPDATE members SET status = :status WHERE campaign_id = :campaign_id
            AND contact_id = :contact_id AND status = 'active'""",
         status=status,
+        **of,
+    )
+    session.run(
+        """UPDATE touches SET status = 'stopped' WHERE campaign_id = :campaign_id
+           AND contact_id = :contact_id AND status IN ('draft_pending', 'approved')""",
         **of,
     )
     session.run(

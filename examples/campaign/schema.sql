@@ -43,7 +43,7 @@ CREATE INDEX IF NOT EXISTS members_contact ON members (contact_id);
 
 -- A mail to a contact: `draft_pending` until a person approves it, `approved`, then `sent`,
 -- `skipped`, `duplicate` (another campaign of the sequence sent it), `refused` (the far side said no)
--- or `stopped` (the prospect was faster). `attempt` is the last conversation with the mail server
+-- or `stopped` (the prospect was faster, or the thread ended otherwise). `attempt` is the last conversation with the mail server
 -- about it, begun at `attempt_at`: an older one that wakes up late finds that it is not its turn.
 -- `outcome` is 1.0 if it earned a reply, 0.0 if not.
 CREATE TABLE IF NOT EXISTS touches (

@@ -3,9 +3,12 @@ for a cron, `uvicorn --factory examples.campaign.service:web`."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from .app import App
+
+logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every look-up
 
 app = App()
 rt = app.runtime

@@ -1,7 +1,8 @@
 """A CSV file of contacts: who they are, and what is wrong with the lines that are none.
 
 Nothing here knows the database. What gets through can be put into the headers of a mail: an address
-is in its one spelling, and no text has a character in it that could end a line.
+is in its one spelling, and no text has a character in it that could end a line, or would be read
+as another text (RFC 2047: `=?utf-8?q?Bo?=` is Bo).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ COLUMNS = {
 _ATOM = r"[a-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _LOCAL = re.compile(rf"{_ATOM}(\.{_ATOM})*")
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_ENCODED = re.compile(r"=\?.*\?=")
 _TWO_READINGS = set("ß\N{GREEK SMALL LETTER FINAL SIGMA}\u200c\u200d")
 
 
@@ -141,6 +143,8 @@ def _judge(number: int, found: dict[str, str], default: str) -> tuple[Line, list
     for what in ("name", "company"):
         try:
             _refuse_control(f"the {what}", found.get(what, ""))
+            if _ENCODED.search(found.get(what, "")):
+                raise ValueError(f"the {what} is encoded: {found[what][:80]!r}")
         except ValueError as error:
             reasons.append(str(error))
     if zone not in _zones():

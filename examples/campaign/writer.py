@@ -8,6 +8,7 @@ keeps the version of its prompt: a hash of its text, which changes when the text
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +22,11 @@ refer to the mails before if there were any. Answer with the subject on the firs
 "Subject: ...", an empty line, and the text. Do not sign it.
 
 The campaign: {brief}
-The person: {name}, {company}
+The person: {person}
 {comment}"""
+
+
+NAMELESS = 'their name is not known; begin with "Hello,"'
 
 
 def version_of(prompt: str) -> str:
@@ -45,13 +49,13 @@ def prompt_for(
     *, step: int, steps: int, brief: str, name: str, company: str, comment: str = ""
 ) -> str:
     said = f"A person read your last draft and wants another one: {comment}\n" if comment else ""
-    return PROMPT.format(
-        step=step, steps=steps, brief=brief, name=name or "unknown", company=company, comment=said
-    )
+    person = ", ".join(filter(None, (name or NAMELESS, company)))
+    return PROMPT.format(step=step, steps=steps, brief=brief, person=person, comment=said)
 
 
 def parse(text: str) -> tuple[str, str]:
     """The subject and the text of a draft. Whatever the model says, a subject is one line."""
+    text = "".join(one for one in text if one in "\n\t" or unicodedata.category(one) != "Cc")
     first, _, rest = text.strip().partition("\n")
     subject = first.partition(":")[2] if first.lower().startswith("subject:") else ""
     body = rest.strip() if subject else text.strip()
@@ -75,10 +79,13 @@ class Scripted(BaseChatModel):
         lines = str(messages[-1].content).splitlines()
         step = int(lines[0].partition("number ")[2].partition(" ")[0])
         said = dict(line.split(": ", 1) for line in lines if line.startswith("The "))
-        brief, name = said["The campaign"], said["The person"].partition(",")[0]
+        brief, person = said["The campaign"], said["The person"]
+        hello = "Hello"
+        if not person.startswith(NAMELESS):
+            hello += f" {person.partition(',')[0]}"
         asked = next((line for line in lines if line.startswith("A person read")), "")
         opening = OPENINGS[(step - 1) % len(OPENINGS)]
-        text = f"Subject: {brief} ({step})\n\nHello {name},\n\n{opening} {brief}."
+        text = f"Subject: {brief} ({step})\n\n{hello},\n\n{opening} {brief}."
         text += f"\n\n(Written again: {asked.partition('another one: ')[2]})" if asked else ""
         return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
 

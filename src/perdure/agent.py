@@ -43,8 +43,10 @@ def sleep(until: timedelta | datetime) -> None:
             )
         at, begun = until, now()
     else:
-        hint = f": timedelta(seconds={until!r})" if isinstance(until, int | float) else ""
-        raise BadArgument(f"sleep() takes a timedelta or a datetime, not {until!r}{hint}.")
+        raise BadArgument(
+            "sleep() takes a timedelta, such as timedelta(seconds=25), or a datetime, "
+            f"not {until!r}."
+        )
     # As it was the first time: then it asked, and has to ask again. Only a run remembers that.
     if at > begun or (isinstance(until, datetime) and _segment() is None):
         at = at.astimezone(UTC)

@@ -52,9 +52,10 @@ def remarks(url: str) -> list[str]:
     if url.startswith("sqlite:") and sqlite3.sqlite_version_info < WAL_RESET:
         fixed = ".".join(map(str, WAL_RESET))
         race = "a race between two processes that checkpoint a WAL at the same moment"
-        return [
-            f"SQLite {sqlite3.sqlite_version} is older than {fixed}, which fixed {race}. Only "
-            "processes that do so are concerned; upgrade SQLite, or Python's, when you can; nothing "
-            "is wrong with this journal."
-        ]
+        advice = (
+            "Only processes that do so are concerned; upgrade SQLite, or Python's, when you can; "
+            "nothing is wrong with this journal."
+        )
+        older = f"SQLite {sqlite3.sqlite_version} is older than {fixed}, which fixed {race}."
+        return [f"{older} {advice}"]
     return []

@@ -23,7 +23,17 @@ from perdure.ids import new_id
 from perdure.journal import Op, Plan
 from perdure.runs import RunRow
 from perdure.told import UNREADABLE, describe, open_labels, open_setup, tags_of
-from perdure.types import Event, Run, RunError, Score, State, maybe_moment, milliseconds, moment
+from perdure.types import (
+    ENDED,
+    Event,
+    Run,
+    RunError,
+    Score,
+    State,
+    maybe_moment,
+    milliseconds,
+    moment,
+)
 
 log = logging.getLogger("perdure")
 

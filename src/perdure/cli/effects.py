@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from perdure.cli.place import At, opened, typed
+from perdure.cli.place import At, opened, settling, typed
 from perdure.errors import BadArgument, Error
 
 if TYPE_CHECKING:
@@ -83,10 +83,14 @@ def _record(box: Box, row: EffectRow) -> EffectRecord:
 
 
 def _show(one: EffectRecord, place: str) -> None:
-
     from perdure.cli import tell
 
-    print(f"{tell.paint_state(one.state, 8)} {one.key}  {one.name}({told(one.arguments)})")
+    arguments = told(one.arguments)
+    call = f"{one.key}  {one.name}"
+    beside = tell.room(9) >= tell.columns_of(f"{call}({arguments})")
+    print(f"{tell.paint_state(one.state, 8)} {call}{f'({arguments})' if beside else ''}")
+    if not beside:
+        print(f"         {tell.fit(arguments, tell.room(9))}")
     calls = f"{tell.count(one.attempts, 'call')} since {tell.stamp(one.created_at)}"
     thread = tell.printable(one.thread_id)
     print(f"         thread {thread}, run {one.run_id or 'none'}, {calls}")
@@ -94,13 +98,6 @@ def _show(one: EffectRecord, place: str) -> None:
         print(f"         {tell.shown(str(one.error), 1000)}")
     if one.state == "unknown":
         print(f"         {settling(one.key, place)}")
-
-
-def settling(key: str, place: str) -> str:
-    """The command by which a person settles an effect; pasted as it is, it pipes into nothing."""
-    import shlex
-
-    return f"perdure settle {shlex.quote(key)} done --result JSON{place}  (or retry, or fail)"
 
 
 def told(arguments: Any) -> str:

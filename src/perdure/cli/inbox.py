@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.place import At, opened, typed
+from perdure.cli.place import At, opened, settling, typed
 from perdure.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def _wait(wait: Wait, place: str) -> None:
     import shlex
 
     from perdure.cli import tell
+    from perdure.cli.schema import example, tell_schema
 
     ends = "" if wait.expires_at is None else f", expires {tell.age(wait.expires_at)}"
     print(
@@ -82,21 +83,22 @@ def _wait(wait: Wait, place: str) -> None:
     for line in tell.lines_of(wait.value, LINES):
         print(f"    {line}")
     if wait.response_schema is not None:
-        print(f"    answers: {tell.shown(wait.response_schema)}")
-    print(tell.paint(f"  perdure answer {shlex.quote(wait.id)} JSON{place}", "dim"))
+        said = tell_schema(wait.response_schema) or wait.response_schema
+        print(f"    answers: {tell.shown(said, tell.room(13))}")
+    answer = example(wait.response_schema)
+    print(tell.paint(f"  perdure answer {shlex.quote(wait.id)} {answer}{place}", "dim"))
 
 
 def _effect(effect: EffectRecord, place: str) -> None:
-    import shlex
-
     from perdure.cli import tell
 
-    print(f"  {effect.name}({tell.shown(dict(effect.arguments), 120)})")
+    print(f"  {effect.name}")
+    for name, value in effect.arguments.items():
+        print(f"    {tell.shown(f'{name}: {tell.shown(value, 2000)}', tell.room(4))}")
     print(f"    thread {tell.printable(effect.thread_id)}, since {tell.stamp(effect.updated_at)}")
     if effect.error is not None:
         print(f"    {tell.shown(str(effect.error))}")
-    command = f"perdure settle {shlex.quote(effect.key)} done --result JSON | retry | fail{place}"
-    print(tell.paint(f"  {command}", "dim"))
+    print(tell.paint(f"  {settling(effect.key, place)}", "dim"))
 
 
 def _held(run: Run, place: str) -> None:

@@ -111,6 +111,13 @@ def typed(at: str | None) -> str:
     return f" --at {shlex.quote(at)}" if at else ""
 
 
+def settling(key: str, place: str) -> str:
+    """The command by which a person settles an effect; pasted as it is, it pipes into nothing."""
+    import shlex
+
+    return f"perdure settle {shlex.quote(key)} done --result JSON{place}  (or retry, or fail)"
+
+
 def _client(at: str | None, new: bool) -> Client:
     from perdure.client import Client
 

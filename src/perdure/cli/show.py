@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.place import At, opened, typed
+from perdure.cli.place import At, opened, settling, typed
 
 if TYPE_CHECKING:
     from perdure.cli.timeline import Stretch
@@ -159,7 +159,7 @@ def _segment(one: Stretch, now: datetime, effects: dict[str, Any], waits: dict[s
 def _fit(text: str, indent: int) -> str:
     from perdure.cli import tell
 
-    return tell.fit(text, max(20, tell.width() - indent)) if tell.is_terminal() else text
+    return tell.fit(text, tell.room(indent)) if tell.is_terminal() else text
 
 
 def _rest(one: Stretch, now: datetime) -> None:
@@ -172,7 +172,9 @@ def _rest(one: Stretch, now: datetime) -> None:
         return
     until = f", until {tell.stamp(one.due)}" if one.due and not one.until else ""
     so_far = "" if one.until else " so far"
-    print(tell.paint(f"    {tell.span(lasted)} {one.kind}{so_far}{until}", STYLES.get(one.kind)))
+    kind, comma, more = one.kind.partition(",")
+    said_first = f"    {tell.span(lasted)} {kind}{so_far}{until}{comma}{more}"
+    print(tell.paint(said_first, STYLES.get(one.kind)))
     for text, style in said:
         print(f"      {tell.paint(text, style)}")
 
@@ -202,10 +204,7 @@ def _next(told: dict[str, Any], at: str | None) -> None:
             lines += _open(wait, run, place)
     for effect in told["effects"]:
         if effect.state == "unknown":
-            lines.append(
-                f"nobody knows what became of {effect.name}: perdure settle {effect.key} "
-                f"done --result JSON | retry | fail{place}"
-            )
+            lines += [f"nobody knows what became of {effect.name}:", settling(effect.key, place)]
     unsettled = any(effect.state == "unknown" for effect in told["effects"])
     if run.error is not None and run.state is not State.DONE:
         lines.append(tell.paint(tell.shown(str(run.error), 2000), "red"))
@@ -244,6 +243,7 @@ def _open(wait: dict[str, Any], run: Run, place: str) -> list[str]:
     import shlex
 
     from perdure.cli import tell
+    from perdure.cli.schema import example
 
     ends = f", until {tell.stamp(wait['expires_at'])}" if wait["expires_at"] else ""
     if wait["kind"] == "clock":
@@ -251,6 +251,9 @@ def _open(wait: dict[str, Any], run: Run, place: str) -> list[str]:
     if wait["kind"] == "signal":
         name = wait["name"]
         command = f"perdure signal {shlex.quote(run.thread_id)} {shlex.quote(name)} JSON{place}"
-        return [f"waits for the signal {tell.printable(name)}{ends}: {command}"]
+        said = f"the signal {tell.printable(name)}"
+        waits = f"waits{ends[1:]}, or for {said}" if ends else f"waits for {said}"
+        return [f"{waits}: {command}"]
     lines = [f"  {line}" for line in tell.lines_of(wait["value"], 20)]
-    return [f"asks a person{ends}:", *lines, f"perdure answer {wait['id']} JSON{place}"]
+    answer = example(wait["response_schema"])
+    return [f"asks a person{ends}:", *lines, f"perdure answer {wait['id']} {answer}{place}"]

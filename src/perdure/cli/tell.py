@@ -97,6 +97,11 @@ def width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
+def room(indent: int = 0) -> int:
+    """How long a line of a value may be: as wide as the terminal, or 200 if there is none."""
+    return max(20, width() - indent) if is_terminal() else 200
+
+
 def paint(text: str, style: str | None) -> str:
     """A text in a colour, where there are colours."""
     if not style or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":

@@ -17,6 +17,7 @@ from perdure.types import Event
 
 DRIVEN, QUEUED, DEAD = "driven", "queued", "nobody, after a worker died"
 PERSON, SIGNAL, ASLEEP = "waiting for a person", "waiting for a signal", "asleep"
+EITHER = "asleep, or until a signal"
 RETRYING, PAUSED, HELD = "until the next attempt", "paused", "held"
 RESTS = {
     "postponed": RETRYING,
@@ -35,6 +36,7 @@ STYLES = {
     PERSON: "yellow",
     SIGNAL: "yellow",
     ASLEEP: "dim",
+    EITHER: "dim",
     RETRYING: "magenta",
     PAUSED: "magenta",
     HELD: "red",
@@ -95,7 +97,7 @@ def stretches(events: Iterable[Event], now: datetime) -> list[Stretch]:
         elif event.kind == "waiting" or (event.kind in RESTS and event.kind != "cancelling"):
             last.until = event.at
             kind = _waits_for(asked, last) if event.kind == "waiting" else RESTS[event.kind]
-            due = _first_clock(asked) if kind == ASLEEP else event.data.get("retry_at")
+            due = _first_clock(asked) if kind in (ASLEEP, EITHER) else event.data.get("retry_at")
             told.append(Stretch(kind, event.at, due=due))
         elif last.kind != DRIVEN and event.kind in GOES_ON:
             last.due = event.at
@@ -122,13 +124,19 @@ def _note(asked: dict[str, Mapping[str, Any]], event: Event) -> None:
 
 def _waits_for(asked: Mapping[str, Mapping[str, Any]], segment: Stretch) -> str:
     own = [one.data for one in segment.events if one.kind == "wait"]
-    kinds = {one["kind"] for one in own if one["wait"] in asked}
-    kinds = kinds or {one["kind"] for one in asked.values()}
-    return PERSON if "human" in kinds else SIGNAL if "signal" in kinds else ASLEEP
+    waits = [one for one in own if one["wait"] in asked] or list(asked.values())
+    kinds = {one["kind"] for one in waits}
+    if "human" in kinds:
+        return PERSON
+    if "signal" not in kinds:
+        return ASLEEP
+    end = all(one.get("expires_at") for one in waits if one["kind"] == "signal")
+    return EITHER if end else SIGNAL
 
 
 def _first_clock(asked: Mapping[str, Mapping[str, Any]]) -> datetime | None:
-    return min((one["wake_at"] for one in asked.values() if one.get("wake_at")), default=None)
+    ends = (one.get("wake_at") or one.get("expires_at") for one in asked.values())
+    return min(filter(None, ends), default=None)
 
 
 def _close(told: list[Stretch], at: datetime) -> None:
@@ -202,7 +210,8 @@ def _question(data: Mapping[str, Any]) -> str:
         return f"sleeps until {stamp(data['wake_at'])}"
     ends = f" until {stamp(data['expires_at'])}" if data.get("expires_at") else ""
     if data["kind"] == "signal":
-        return f"waits for the signal {printable(str(data.get('name')))}{ends}"
+        name = printable(str(data.get("name")))
+        return f"waits{ends}, or for the signal {name}" if ends else f"waits for the signal {name}"
     return f"asks a person{ends}"
 
 
