@@ -11,6 +11,7 @@ import json
 import logging
 import re
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
@@ -275,14 +276,17 @@ def test_a_reply_while_the_draft_is_being_written_is_honoured(
 def test_a_reply_in_the_middle_of_a_conversation(url: str, moment: Moment, sent: int) -> None:
     """What came before the content was asked for stops it; later it is too late, for this one."""
 
+    received = threading.Event()
+
     def on(reached: Moment, mail: Mail) -> None:
         if reached is moment:
             here.inbound.receive(reply(sender=mail.recipient).as_bytes())
+            received.set()
 
     with world(url, PostOffice(on=on)) as here:
         here.campaign()
         here.drive()
-        here.inbound.sweep()
+        assert received.wait(30)
         here.drive()
         ends(here, "replied")
         assert here.touch_states() == ["sent" if sent else "stopped"]

@@ -217,7 +217,8 @@ def test_a_campaign_that_was_stopped_before_it_sent_does_not_keep_others_from_it
         office.sleep_through()
         assert len(office.sent()) == 1
         touches = office.rows("SELECT status FROM touches ORDER BY campaign_id")
-        assert [touch["status"] for touch in touches] == ["stopped", "sent", "duplicate"]
+        states = [touch["status"] for touch in touches]
+        assert (states[0], sorted(states[1:])) == ("stopped", ["duplicate", "sent"])
 
 
 def test_a_bounce_at_the_server_ends_the_contacts_other_campaigns_too(sqlite_url: str) -> None:

@@ -65,10 +65,10 @@ CREATE TABLE IF NOT EXISTS touches (
 );
 CREATE INDEX IF NOT EXISTS touches_message ON touches (message_id);
 
--- What came in, once per Message-ID. Its kind is `reply`, `bounce`, `unsubscribe`, `automatic` (an
--- out-of-office note, which ends nothing) or `stray` (of nobody we wrote to). `run_id` and `step` are
--- the touch it answers; `late` says that its thread was over, so that nobody but the receiver can tell
--- how it did. `told` says that its threads were signalled.
+-- What came in, once per Message-ID and author. Its kind is `reply`, `bounce`, `unsubscribe`,
+-- `automatic` (an out-of-office note, which ends nothing) or `stray` (of nobody we wrote to, or our own
+-- come back). `run_id` and `step` are the touch it answers; `late` says that its thread was over, so
+-- that nobody but the receiver can tell how it did. `told` says that its threads were signalled.
 CREATE TABLE IF NOT EXISTS messages (
   id          TEXT NOT NULL PRIMARY KEY,
   kind        TEXT NOT NULL,

@@ -166,7 +166,8 @@ def _no_place(place: str, next: str = "Name the Runtime: module:name.") -> BadAr
     if path.is_dir():
         return BadArgument(f"There is no langgraph.json in {path.absolute()}. {next}")
     if path.is_file():
-        return BadArgument(f"{place!r} is a file: name a journal by its URL, sqlite:///{place}.")
+        journal = f"name a journal by its URL, sqlite:///{place}."
+        return BadArgument(f"{place!r} is a file: {journal if next == NEXT else next}")
     if "/" in place and ":" not in place:
         return BadArgument(f"There is no folder {place}. {next}")
     return BadArgument(f"{place!r} names no runtime: use module:name, such as agents:runtime.")
