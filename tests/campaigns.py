@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -31,7 +32,7 @@ import pytest
 from examples.campaign.agent import thread_of
 from examples.campaign.app import App, Plan
 from examples.campaign.database import Row
-from examples.campaign.inbound import Inbound
+from examples.campaign.inbound import Inbound, Listener
 from examples.campaign.postoffice import Mail, PostOffice
 from examples.campaign.records import look
 from examples.campaign.settings import Settings
@@ -43,6 +44,7 @@ from perdure.types import Run, State, Wait
 ROOT = Path(__file__).parent.parent
 MONDAY = datetime(2030, 1, 7, 9, tzinfo=UTC)
 DAY = timedelta(days=1)
+HOST = "127.0.0.1"
 BO = "bo@example.org"
 PLAN = Plan("spring", "Better tables", "Ana Ruiz <ana@example.com>", auto_approve=True)
 HELD = replace(PLAN, auto_approve=False)
@@ -225,6 +227,19 @@ def bounce(of: str, recipient: str = BO) -> bytes:
         "--b\r\nContent-Type: text/rfc822-headers\r\n\r\n"
         f"Message-ID: {of}\r\nTo: {recipient}\r\n--b--\r\n"
     ).encode()
+
+
+@contextlib.contextmanager
+def listening(office: World, *, lmtp: bool = False) -> Iterator[int]:
+    """The port of a listener for mail that comes in."""
+    with socket.create_server((HOST, 0)) as free:
+        port = free.getsockname()[1]
+    listener = Listener(Inbound(office.app), HOST, port, lmtp=lmtp)
+    listener.start()
+    try:
+        yield port
+    finally:
+        listener.stop()
 
 
 @contextlib.contextmanager

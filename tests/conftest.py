@@ -1,11 +1,16 @@
 """Fixtures that every test may use: a fresh journal URL on each real database."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from perdure.testing.postgres import Server, local_postgres
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Run in the background of a script: the processes that tests start would be deaf to it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import signal
 import smtplib
-import socket
 import sqlite3
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -21,16 +19,27 @@ import pytest
 
 from examples.campaign.cadence import Cadence
 from examples.campaign.desk import Clerk
-from examples.campaign.inbound import Inbound, Listener
 from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, scripted
 from perdure.testing.postgres import Server
 from perdure.types import State
 from tests import campaigns
-from tests.campaigns import BO, DAY, HELD, MONDAY, PLAN, Workers, World, bounce, reply, world
+from tests.campaigns import (
+    BO,
+    DAY,
+    HELD,
+    HOST,
+    MONDAY,
+    PLAN,
+    Workers,
+    World,
+    bounce,
+    listening,
+    reply,
+    world,
+)
 
 office, workers = campaigns.office, campaigns.workers
 
-HOST = "127.0.0.1"
 TWO = Cadence((0, 4))
 UNKNOWN = [Fault.DROP_BEFORE, Fault.DROP_AFTER, Fault.LATE]
 
@@ -327,18 +336,6 @@ def test_a_mail_whose_receiver_died_is_told_when_it_is_handed_over_again(
         office.receive(mail)
         assert office.run().output["ended"] == "replied"
         assert office.rows("SELECT told FROM messages") == [{"told": 1}]
-
-
-@contextmanager
-def listening(office: World, *, lmtp: bool = False) -> Iterator[int]:
-    with socket.create_server((HOST, 0)) as free:
-        port = free.getsockname()[1]
-    listener = Listener(Inbound(office.app), HOST, port, lmtp=lmtp)
-    listener.start()
-    try:
-        yield port
-    finally:
-        listener.stop()
 
 
 @pytest.mark.parametrize("lmtp", [False, True], ids=["SMTP", "LMTP"])

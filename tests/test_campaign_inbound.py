@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import smtplib
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from examples.campaign.cadence import Cadence
-from examples.campaign.inbound import Inbound, Listener
 from examples.campaign.postoffice import Fault, PostOffice, scripted
 from perdure.types import State
-from tests.campaigns import BO, DAY, HELD, PLAN, World, bounce, reply, world
+from tests.campaigns import BO, DAY, HELD, HOST, PLAN, World, bounce, listening, reply, world
 from tests.campaigns import office as office
 from tests.campaigns import sqlite_office as sqlite_office
 
-HOST = "127.0.0.1"
 AL = "al@example.org"
-
-
-@contextmanager
-def listening(office: World, *, lmtp: bool = False) -> Iterator[int]:
-    with socket.create_server((HOST, 0)) as free:
-        port = free.getsockname()[1]
-    listener = Listener(Inbound(office.app), HOST, port, lmtp=lmtp)
-    listener.start()
-    try:
-        yield port
-    finally:
-        listener.stop()
 
 
 def fault(one: Fault) -> PostOffice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -61,25 +62,13 @@ def effects(
 
 def _record(box: Box, row: EffectRow) -> EffectRecord:
     from perdure.effects import ops
-    from perdure.types import EffectRecord, RunError, Settlement, maybe_moment, moment
+    from perdure.types import RunError
 
     try:
         return ops.to_record(box, row)
     except Error as unreadable:  # the others of a list can still be seen
-        return EffectRecord(
-            key=row.key,
-            name=row.name,
-            state=Settlement(row.state),
-            run_id=row.run_id,
-            thread_id=row.thread_id,
-            attempts=row.attempts,
-            arguments={},
-            result=None,
-            error=RunError(type(unreadable).__name__, f"(cannot be read here: {unreadable})", ""),
-            created_at=moment(row.created_at),
-            updated_at=moment(row.updated_at),
-            due_at=maybe_moment(row.due_at),
-        )
+        why = RunError(type(unreadable).__name__, f"(cannot be read here: {unreadable})", "")
+        return replace(ops.to_bare_record(row), error=why)
 
 
 def _show(one: EffectRecord, place: str) -> None:

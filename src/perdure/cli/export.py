@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from perdure.cli.complete import complete_graph, complete_state
 from perdure.cli.place import At, opened
-from perdure.cli.runs import filters
+from perdure.cli.runs import Graph, Metadata, Since, States, Thread, Until, filters
 from perdure.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -29,27 +28,12 @@ def export(
         ),
     ] = None,
     at: At = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="STATE", help="In this state; repeatable.", autocompletion=complete_state
-        ),
-    ] = None,
-    graph: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of this graph.", autocompletion=complete_graph),
-    ] = None,
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="On this thread.")] = None,
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="With this metadata; repeatable."),
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="3d|TIME", help="Accepted since then.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="3d|TIME", help="Accepted before then.")
-    ] = None,
+    state: States = None,
+    graph: Graph = None,
+    thread: Thread = None,
+    metadata: Metadata = None,
+    since: Since = None,
+    until: Until = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="Default: stdout.")
     ] = None,

@@ -19,29 +19,29 @@ NARROW = 110
 """Columns of a terminal below which a run takes two lines."""
 
 
+States = Annotated[
+    list[str] | None,
+    typer.Option(metavar="STATE", help="In this state; repeatable.", autocompletion=complete_state),
+]
+Graph = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of this graph.", autocompletion=complete_graph)
+]
+Thread = Annotated[str | None, typer.Option(metavar="ID", help="On this thread.")]
+Metadata = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="With this metadata; repeatable.")
+]
+Since = Annotated[str | None, typer.Option(metavar="3d|TIME", help="Accepted since then.")]
+Until = Annotated[str | None, typer.Option(metavar="3d|TIME", help="Accepted before then.")]
+
+
 def runs(
     at: At = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="STATE", help="In this state; repeatable.", autocompletion=complete_state
-        ),
-    ] = None,
-    graph: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of this graph.", autocompletion=complete_graph),
-    ] = None,
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="On this thread.")] = None,
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="With this metadata; repeatable."),
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="3d|TIME", help="Accepted since then.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="3d|TIME", help="Accepted before then.")
-    ] = None,
+    state: States = None,
+    graph: Graph = None,
+    thread: Thread = None,
+    metadata: Metadata = None,
+    since: Since = None,
+    until: Until = None,
     limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second.")] = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from perdure.box import Box, where_effect
@@ -270,6 +271,11 @@ def to_record(box: Box, row: EffectRow) -> EffectRecord:
             result = outcome[0]
         else:
             error = RunError(outcome["kind"], outcome["message"], outcome["traceback"])
+    return replace(to_bare_record(row), arguments=arguments, result=result, error=error)
+
+
+def to_bare_record(row: EffectRow) -> EffectRecord:
+    """The same without what is sealed."""
     return EffectRecord(
         key=row.key,
         name=row.name,
@@ -277,9 +283,9 @@ def to_record(box: Box, row: EffectRow) -> EffectRecord:
         run_id=row.run_id,
         thread_id=row.thread_id,
         attempts=row.attempts,
-        arguments=arguments,
-        result=result,
-        error=error,
+        arguments={},
+        result=None,
+        error=None,
         created_at=moment(row.created_at),
         updated_at=moment(row.updated_at),
         due_at=maybe_moment(row.due_at),
