@@ -148,7 +148,7 @@ def _syncs(url: str) -> Callable[[], int]:
 
 async def _run(url: str, case: Case, shape: str, effects: int) -> list[int]:
     """The commits from the begin of each call to that of the next."""
-    from perdure.journal import probe
+    from perdure.journal import failpoints
 
     made: list[int] = []
 
@@ -160,7 +160,7 @@ async def _run(url: str, case: Case, shape: str, effects: int) -> list[int]:
 
     async with perdure.Runtime(url) as runtime:
         runtime.register(_graph(case.call, shape), name="bench")
-        probe.hook = hook
+        failpoints.hook = hook
         run = await runtime.start(
             "bench",
             {"n": 0, "until": effects},
@@ -168,7 +168,7 @@ async def _run(url: str, case: Case, shape: str, effects: int) -> list[int]:
             config={"recursion_limit": effects + 10},
         )
         await runtime.tick()
-        probe.hook = None
+        failpoints.hook = None
         output = (await runtime.get(run.id)).output
         assert output == {"n": effects, "until": effects}, f"a run ended with {output}"
     return made[:-1]  # what comes after the last one is the end of the run

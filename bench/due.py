@@ -15,7 +15,7 @@ from bench.engines import LABEL
 from bench.hands import sleeper
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench, say
-from perdure import runs
+from perdure.operations import runs
 
 TEXT = """\
 The two statements of a worker that looks for work, `next_due` and `claim`, each as an operation of
@@ -50,10 +50,12 @@ class Crowd:
         ids = ", ".join(f"'sleeper-{n}'" for n in chosen)
         if wanted:
             _execute(self._url, f"UPDATE perdure_runs SET due_at = {now - 1} WHERE id IN ({ids})")
-        journal, box = self.runtime.journal, self.runtime.saver.box
+        journal, serializer = self.runtime.journal, self.runtime.saver.serializer
         start = perf_counter()
         journal.do(runs.next_due())
-        taking = runs.claim(box, "bench", now, now + 10**9, ["sleeper@"], SOME, driven="worker")
+        taking = runs.claim(
+            serializer, "bench", now, now + 10**9, ["sleeper@"], SOME, driven="worker"
+        )
         found = journal.do(taking)
         took = perf_counter() - start
         assert len(found) == wanted, f"{len(found)} runs were claimed, not {wanted}"
@@ -131,7 +133,7 @@ async def _one_sleeps(url: str) -> None:
 
 
 async def _now(runtime: perdure.Runtime) -> int:
-    from perdure.clock import journal_time
+    from perdure.journal.clock import journal_time
 
     return await runtime.journal.ado(journal_time())
 

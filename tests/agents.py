@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypedDict
 from langchain_core.runnables import Runnable
 from langgraph.graph import START, StateGraph
 
-from perdure.doctor import examine
+from perdure.operations.invariants import examine
 from perdure.runtime import Runtime
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Event, Run, State

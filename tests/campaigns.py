@@ -36,8 +36,8 @@ from examples.campaign.inbound import Inbound, Listener
 from examples.campaign.postoffice import Mail, PostOffice
 from examples.campaign.records import look
 from examples.campaign.settings import Settings
-from perdure.doctor import examine
-from perdure.journal import probe
+from perdure.journal import failpoints
+from perdure.operations.invariants import examine
 from perdure.testing import Clock
 from perdure.types import Run, State, Wait
 
@@ -354,10 +354,10 @@ def _drive(asked: dict[str, Any], tell: int) -> None:
         if "mail" in asked:
             Inbound._tell = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
             Inbound(app).receive(asked["mail"].encode())
-        probe.hook = hook
+        failpoints.hook = hook
         while app.runtime.blocking.tick(limit=1000).claimed:
             pass
-        probe.hook = None
+        failpoints.hook = None
     os.write(tell, str(points).encode())
 
 

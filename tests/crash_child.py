@@ -25,7 +25,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
 import perdure.journal.postgres  # noqa: F401 (now, so that no child has to import it)
-from perdure.journal import connect, probe
+from perdure.journal import connect, failpoints
 from perdure.saver import Saver
 from perdure.types import Durability
 
@@ -158,7 +158,7 @@ def live(order: dict[str, Any], pipe: int) -> None:
     told = Told(pipe)
     saver = open_saver(order["url"], order["mode"], order["interval"])
     saver.told = told
-    probe.hook = hook
+    failpoints.hook = hook
     converse(saver, order["thread"], told)
     saver.journal.close()
 

@@ -30,12 +30,12 @@ from langgraph.types import Command, Send
 import perdure
 import perdure.journal.postgres  # now, so that no child has to import it
 import perdure.runtime
-from perdure.doctor import examine
-from perdure.effects.book import Book
 from perdure.errors import EffectHeld
-from perdure.journal import probe
+from perdure.journal import failpoints
+from perdure.operations.invariants import examine
+from perdure.service.effects import Book
 from perdure.testing import Clock
-from perdure.types import EffectRecord, Kind, Settlement, State
+from perdure.types import EffectRecord, EffectState, Kind, State
 from tests import runtime_child
 from tests.runtime_child import BEGIN, NEVER, Ledger, Tell, eventually, main
 
@@ -329,7 +329,7 @@ class Scene:
     async def settle_all(self, settle: Callable[..., Awaitable[None]]) -> None:
         """As a person does who looks at the far side."""
         for one in await self.effects():
-            if one.state is not Settlement.UNKNOWN:
+            if one.state is not EffectState.UNKNOWN:
                 continue
             made = [line for line in calls(self.ledger) if line.key == one.key]
             self.tell("held", one.name, one.key, len(made))
@@ -353,7 +353,7 @@ class Driven(Scene):
                 await self.left_behind()
             with_hook(self.order, self.tell)
             await self._drive()
-            probe.hook = None
+            failpoints.hook = None
             await self._look_back()
 
     async def effects(self) -> list[EffectRecord]:
@@ -397,7 +397,7 @@ class Invoked(Scene):
 
     async def play(self) -> None:
         saver = perdure.Saver(self.order["url"])
-        self._journal, self._book = saver.journal, Book(saver.box, saver.clock)
+        self._journal, self._book = saver.journal, Book(saver.serializer, saver.clock)
         saver.journal._interval = NEVER
         self._graph = made(self.order["story"], saver)
         self._config: Any = {"configurable": {"thread_id": self.thread}}
@@ -407,7 +407,7 @@ class Invoked(Scene):
             with_hook(self.order, self.tell)
             log = await self._drive()
             await saver.aflush()
-            probe.hook = None
+            failpoints.hook = None
             self.tell("ended", "done", log)
 
     async def effects(self) -> list[EffectRecord]:
@@ -451,7 +451,7 @@ def with_hook(order: dict[str, Any], tell: Tell) -> None:
         elif order["kill"] == [point, counts[point]]:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    probe.hook = hook
+    failpoints.hook = hook
 
 
 async def crash(order: dict[str, Any], tell: Tell) -> None:
@@ -539,11 +539,11 @@ def stop_behind_an_intent() -> None:
         if point == "insert_effect.after":
             thread = threading.get_ident()
         if point == "commit.after" and thread == threading.get_ident():  # not that of a lease
-            probe.hook = None
+            failpoints.hook = None
             # Sent to the process, it would stop this thread a little later than the others.
             signal.pthread_kill(thread, signal.SIGSTOP)
 
-    probe.hook = hook
+    failpoints.hook = hook
 
 
 async def work(order: dict[str, Any], tell: Tell) -> None:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure.journal import Journal, Op, Row, Statement, connect, probe
-from perdure.journal.op import Backend, Transaction
+from perdure.journal import Journal, Op, Row, Statement, connect, failpoints
+from perdure.journal.operation import Backend, Transaction
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class Commits:
         self.reached, self.go = threading.Event(), threading.Event()
         self.done = threading.Event()
         self.go.set()
-        monkeypatch.setattr(probe, "hook", self._at)
+        monkeypatch.setattr(failpoints, "hook", self._at)
 
     def hold(self) -> None:
         self.reached.clear()

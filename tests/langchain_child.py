@@ -24,7 +24,7 @@ from langchain_core.tools import tool
 from pydantic import PrivateAttr
 
 import perdure
-from perdure.journal import probe
+from perdure.journal import failpoints
 from perdure.langchain import Durable
 
 HELLO: Any = {"messages": [HumanMessage("hello", id="h")]}
@@ -219,7 +219,7 @@ def die_inside(effect: str) -> None:
         if point == f"effect {effect}.after":
             die()
 
-    probe.hook = hook
+    failpoints.hook = hook
 
 
 async def _main(agent: str, url: str, ledger: str, point: str) -> None:

@@ -4,7 +4,7 @@ It imports LangMem once and then forks a child for each order it reads. A child 
 ends as any interpreter does, with what is registered for its exit. What a child was told and what
 its model was asked goes to a ledger, which no crash of the child can take back.
 
-A point is a statement, a commit or an effect of the journal (`perdure.journal.probe`), a call of
+A point is a statement, a commit or an effect (`perdure.journal.failpoints`), a call of
 the model, or the middle of a write to the store. At the point that was ordered, a child
 
     kill        is killed with SIGKILL
@@ -43,9 +43,9 @@ from langgraph.store.sqlite import SqliteStore
 import perdure
 import perdure.journal.postgres  # now, so that no child has to import it
 import perdure.journal.sqlite
-from perdure.doctor import examine
-from perdure.journal import probe
+from perdure.journal import failpoints
 from perdure.langmem import ReflectionExecutor
+from perdure.operations.invariants import examine
 from perdure.types import Run, State
 from tests import runtime_child
 from tests.memory import manager, opened_store, remembered, talk, who
@@ -164,7 +164,7 @@ def live(order: dict[str, Any]) -> None:
         name=order["name"],
         concurrency=order["concurrency"],
     )
-    probe.hook = points.reach
+    failpoints.hook = points.reach
     try:
         submit(executor, order["submissions"], points, ledger)
         work(executor, points)
@@ -175,7 +175,7 @@ def live(order: dict[str, Any]) -> None:
         raise
     finally:
         stack.close()
-    probe.hook = None
+    failpoints.hook = None
     points.tell()
 
 

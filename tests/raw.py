@@ -11,9 +11,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, empty_checkpoint
 
 from perdure import Saver
-from perdure.checkpoint.cells import WHOLE, Ref
-from perdure.checkpoint.rows import beside_state, where_checkpoint, where_value, where_writes
-from perdure.seal import Checksum
+from perdure.checkpoint.row_format import beside_state, where_checkpoint, where_value, where_writes
+from perdure.checkpoint.value_diff import WHOLE, Ref
+from perdure.serde.encryption import ChecksumEnvelope
 
 LONG = "long enough to be in a row of its own, which is more than 64 bytes, " * 2
 
@@ -74,7 +74,9 @@ def forge_value(url: str, data: bytes, kind: int = WHOLE) -> None:
     rows = execute(url, f"SELECT {columns} FROM perdure_values")
     assert rows
     for thread_id, ns, *ref in rows:
-        sealed = Checksum().close(bytes([kind]) + data, where_value(thread_id, ns, Ref(*ref)))
+        sealed = ChecksumEnvelope().wrap(
+            bytes([kind]) + data, where_value(thread_id, ns, Ref(*ref))
+        )
         execute(
             url,
             "UPDATE perdure_values SET body = ? WHERE thread_id = ? AND channel = ? AND seq = ?",
@@ -89,8 +91,8 @@ def forge_state(url: str, change: Callable[[bytes], bytes]) -> None:
         url, f"SELECT {columns} FROM perdure_checkpoints"
     ):
         where, beside = where_checkpoint(thread_id, ns, id), beside_state(*others)
-        opened = Checksum().open(bytes(state), where, beside)
-        sealed = Checksum().close(change(opened), where, beside)
+        opened = ChecksumEnvelope().unwrap(bytes(state), where, beside)
+        sealed = ChecksumEnvelope().wrap(change(opened), where, beside)
         execute(url, "UPDATE perdure_checkpoints SET state = ? WHERE id = ?", sealed, id)
 
 
@@ -100,5 +102,7 @@ def forge_writes(url: str, change: Callable[[bytes], bytes]) -> None:
         url, "SELECT thread_id, ns, checkpoint_id, task_id, stamp, body FROM perdure_writes"
     ):
         where = where_writes(*key)
-        sealed = Checksum().close(change(Checksum().open(bytes(body), where)), where)
+        sealed = ChecksumEnvelope().wrap(
+            change(ChecksumEnvelope().unwrap(bytes(body), where)), where
+        )
         execute(url, "UPDATE perdure_writes SET body = ? WHERE stamp = ?", sealed, key[-1])

@@ -30,9 +30,9 @@ from langgraph.graph import END, START, StateGraph
 
 import perdure
 import perdure.journal.postgres  # now, so that no child has to import it
-from perdure.doctor import examine
 from perdure.errors import AlreadyAnswered
-from perdure.journal import probe
+from perdure.journal import failpoints
+from perdure.operations.invariants import examine
 from perdure.testing import Clock
 from perdure.types import Kind
 
@@ -219,9 +219,9 @@ async def crash(order: dict[str, Any], tell: Tell) -> None:
             if order["kill"] == [point, counts[point]]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        probe.hook = hook
+        failpoints.hook = hook
         await play(rt, clock, order, tell)
-        probe.hook = None
+        failpoints.hook = None
         await look_back(rt, order, tell)
     tell("points", dict(counts))
 
@@ -323,7 +323,7 @@ def stop_when_told(folder: str) -> None:
             stops.unlink()
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    probe.hook = hook
+    failpoints.hook = hook
 
 
 async def work(order: dict[str, Any], tell: Tell) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import perdure
 from perdure import Saver
-from perdure.checkpoint.cells import WHOLE
+from perdure.checkpoint.value_diff import WHOLE
 from perdure.errors import Damaged, Error, TypeNotAllowed, Unserializable
 from tests import samples as s
 from tests.raw import LONG, config, execute, forge_value, put, rewrite, values_of

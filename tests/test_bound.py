@@ -36,7 +36,7 @@ from langgraph.runtime import Runtime as NodeRuntime
 from langgraph.types import Command, interrupt
 
 import perdure
-from perdure.bound import REFUSED, BoundGraph
+from perdure.engine.bound_graph import REFUSED, BoundGraph
 from perdure.errors import AnswerRefused, BadArgument, NotDurable, ThreadBusy, WaitClosed
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.testing.postgres import Server

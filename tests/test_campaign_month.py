@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from examples.campaign.postoffice import Fault, Mail, Moment
-from perdure import doctor
+from perdure.operations import invariants
 from perdure.types import State
 from tests.month import ENDS, TOUCHES, Month, Prospect
 
@@ -268,5 +268,5 @@ def test_a_month_in_which_everything_goes_wrong(url: str, tmp_path: Path) -> Non
         assert list(judge.wrong_ends()) == []
         assert list(judge.wrong_touches()) == []
         assert list(judge.wrong_scores()) == []
-        assert month.app.runtime.journal.do(doctor.examine()) == []
+        assert month.app.runtime.journal.do(invariants.examine()) == []
         assert sum(month.crew.killed.values()) >= CONTACTS / 20

@@ -21,8 +21,8 @@ import psycopg
 import pytest
 
 import perdure
-from perdure import doctor
 from perdure.errors import AlreadyAnswered, Unavailable
+from perdure.operations import invariants
 from perdure.runtime import Runtime
 from perdure.testing.postgres import Server
 from tests.chaos_worker import expected_log, expected_steps
@@ -265,7 +265,7 @@ def settle(users: Users) -> None:
 def examine(url: str, users: Users) -> int:
     """Whether it is as if nothing had happened. Gives how often a run was taken over."""
     rt = users.rt
-    assert rt.journal.do(doctor.examine()) == []
+    assert rt.journal.do(invariants.examine()) == []
     found = {run.id: run for run in rt.blocking.runs(limit=RUNS + 1)}
     assert len(found) == RUNS
     assert Counter(run.state for run in found.values()) == {"done": RUNS}

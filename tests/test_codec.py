@@ -35,7 +35,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.store.base import Item, SearchItem
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
-from perdure.codec import Codec
+from perdure.serde.codec import Codec
 from tests import samples as s
 
 NOW = dt.datetime(2026, 11, 4, 5, 6, 7, 89, tzinfo=dt.UTC)

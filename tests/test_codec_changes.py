@@ -13,8 +13,8 @@ import pydantic.v1
 import pytest
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr
 
-from perdure.codec import Codec
 from perdure.errors import Damaged
+from perdure.serde.codec import Codec
 from tests import samples as s
 
 CODEC = Codec(s.ALL)

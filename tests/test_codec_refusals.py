@@ -18,8 +18,8 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pydantic import BaseModel, PrivateAttr
 
-from perdure.codec import DEEPEST, Codec
 from perdure.errors import Error, TypeNotAllowed, Unserializable
+from perdure.serde.codec import DEEPEST, Codec
 from tests import samples as s
 
 LONE = "a\ud800b"

@@ -298,18 +298,18 @@ async def test_an_undo_is_retried_by_the_policy_of_its_effect(url: str) -> None:
 
 
 async def test_an_effect_that_is_no_longer_known_holds_the_run(url: str) -> None:
-    from perdure.effects import call
+    from perdure.effects import decorator
 
     agency = Agency()
     async with opened(url) as rt:
         run = await started(rt, agency.trip())
         await rt.cancel(run.id)
-        known = call._KNOWN.pop("reserve")
+        known = decorator._KNOWN.pop("reserve")
         await rt.tick()
         run = await rt.get(run.id)
         assert run.state is State.HELD
         assert "import the module" in str(run.reason)
-        call._KNOWN["reserve"] = known
+        decorator._KNOWN["reserve"] = known
         await rt.retry(run.id)
         await rt.tick()
         assert agency.log == [*DONE, *UNDONE]

@@ -18,9 +18,9 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 import perdure
-from perdure import runs
 from perdure.errors import BadArgument, NotFound, WaitClosed, WrongState
-from perdure.journal import probe
+from perdure.journal import failpoints
+from perdure.operations import runs
 from perdure.runtime import Runtime
 from perdure.testing import Clock
 from perdure.types import ENDED, Retry, Run, State
@@ -478,7 +478,7 @@ async def test_a_run_whose_worker_is_gone_is_stopped_by_the_next_one(url: str) -
         rt.register(chain(calls.node("one")), name="g")
         cancelled, paused = [await rt.start("g", said("a")) for _ in range(2)]
         until = clock.now() + 3000
-        op = runs.claim(rt.saver.box, "elsewhere:1:gone", clock.now(), until, ["g@"], 10)
+        op = runs.claim(rt.saver.serializer, "elsewhere:1:gone", clock.now(), until, ["g@"], 10)
         claimed = await rt.journal.ado(op)
         assert len(claimed) == 2
         assert (await rt.cancel(cancelled.id)).state == State.RUNNING
@@ -1092,7 +1092,7 @@ async def test_a_run_that_is_claimed_while_its_worker_is_told_to_stop_is_given_b
         calls = Calls()
         rt.register(chain(calls.node("one")), name="g")
         run = await rt.start("g", said("a"))
-        monkeypatch.setattr(probe, "hook", hook)
+        monkeypatch.setattr(failpoints, "hook", hook)
         working = asyncio.create_task(rt.work(signals=False, grace=timedelta(0)))
         assert await asyncio.to_thread(claiming.wait, 10)
         working.cancel()

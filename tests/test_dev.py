@@ -20,7 +20,7 @@ import pytest
 import perdure
 from perdure.cli.dev import snapshot
 from perdure.cli.feed import _error
-from perdure.told import describe
+from perdure.operations.run_payload import describe
 from perdure.types import Run, State
 
 AGENT = """

@@ -27,8 +27,9 @@ from typing import Any
 import pytest
 import typer
 
-from perdure import cli, doctor, errors
-from perdure.bound import BoundGraph
+from perdure import cli, errors
+from perdure.engine.bound_graph import BoundGraph
+from perdure.operations import invariants
 from perdure.runtime import Blocking, Runtime
 from perdure.types import Counts, Event, Run, Schedule, State, Wait
 
@@ -315,7 +316,7 @@ def test_the_reference_has_no_command_and_no_option_that_is_not_there() -> None:
 
 def test_what_the_doctor_says_of_a_healthy_journal_is_what_the_guide_shows() -> None:
     page = (ROOT / "docs" / "deploying.md").read_text()
-    assert f"All {len(doctor.INVARIANTS)} invariants hold." in page
+    assert f"All {len(invariants.INVARIANTS)} invariants hold." in page
 
 
 def public(kind: type) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 
 import perdure
-from perdure import doctor, runs
 from perdure.cli import main
+from perdure.operations import invariants, runs
 from perdure.testing import runtime
 from perdure.testing.runtimes import TemporaryRuntime
 from tests.raw import execute
@@ -82,13 +82,13 @@ def keep_busy(rt: TemporaryRuntime) -> dict[str, str]:
     rt.blocking.answer(wait.id, "yes")
     made["driven"] = start(rt, "nothing", "driven")
     now = rt.clock.now()
-    driven = runs.claim_run(rt._driver.box, "w", now, now + 3000, "driven", made["driven"])
+    driven = runs.claim_run(rt._driver.serializer, "w", now, now + 3000, "driven", made["driven"])
     assert rt.journal.do(driven) is not None
     return made
 
 
-def find(rt: TemporaryRuntime) -> list[doctor.Finding]:
-    return rt.journal.do(doctor.examine())
+def find(rt: TemporaryRuntime) -> list[invariants.Finding]:
+    return rt.journal.do(invariants.examine())
 
 
 class Damage(NamedTuple):
@@ -236,8 +236,8 @@ def test_damage_is_found_and_named(rt: TemporaryRuntime, url: str, damage: str) 
     for statement in statements:
         execute(url, statement)
     found = {finding.problem: finding for finding in find(rt)}
-    assert set(found) == {doctor.INVARIANTS[name] for name in (invariant, *too)}
-    finding = found[doctor.INVARIANTS[invariant]]
+    assert set(found) == {invariants.INVARIANTS[name] for name in (invariant, *too)}
+    finding = found[invariants.INVARIANTS[invariant]]
     assert finding.thread_id == rt.blocking.get(made[run]).thread_id
     if invariant == "doctor_signal_twice":
         [(signal,)] = execute(url, "SELECT id FROM perdure_signals WHERE thread_id = 'heard'")
@@ -247,7 +247,7 @@ def test_damage_is_found_and_named(rt: TemporaryRuntime, url: str, damage: str) 
 
 
 def test_every_invariant_has_a_damage_that_it_finds() -> None:
-    assert {damage.invariant for damage in DAMAGES.values()} == set(doctor.INVARIANTS)
+    assert {damage.invariant for damage in DAMAGES.values()} == set(invariants.INVARIANTS)
 
 
 def test_the_command_says_what_is_wrong_and_with_which_run(

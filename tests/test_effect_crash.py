@@ -19,9 +19,9 @@ import psycopg
 import pytest
 
 import perdure
-from perdure.effects.book import Book
 from perdure.journal.sql import templates
-from perdure.types import Run, Settlement, State
+from perdure.service.effects import Book
+from perdure.types import EffectState, Run, State
 from tests.agents import chain, history, opened
 from tests.effect_child import TABLE, Line, Nursery, calls, worker_runtime
 from tests.proxy import Proxy
@@ -310,7 +310,7 @@ async def taken_over(
                 assert await rt.effects(run.id) == effects
                 assert await rt.get(run.id) == before
                 if before.state is State.HELD:
-                    [unknown] = await rt.effects(run.id, state=Settlement.UNKNOWN)
+                    [unknown] = await rt.effects(run.id, state=EffectState.UNKNOWN)
                     [made] = standing.calls()
                     await rt.settle(unknown.key, "done", made.result)
                     rest = (State.DONE,)
@@ -435,7 +435,7 @@ async def both(nursery: Nursery, url: str, folder: Path, hold: bool) -> tuple[li
     finally:
         first.kill()
     with perdure.Saver(url) as saver:
-        plan = Book(saver.box, saver.clock).effects(
+        plan = Book(saver.serializer, saver.clock).effects(
             run_id=None, thread_id="t", state=None, after=None, count=10
         )
         [effect] = saver.journal.run(plan)
@@ -487,7 +487,7 @@ async def test_a_task_cut_short_beside_an_effect_that_is_held_runs_again_whole(u
         rt.register(graph, name="g")
         run = await rt.start("g", {"log": []})
         await rt.tick()
-        [unknown] = await rt.effects(run.id, state=Settlement.UNKNOWN)
+        [unknown] = await rt.effects(run.id, state=EffectState.UNKNOWN)
         assert (await rt.get(run.id)).state is State.HELD
         await rt.settle(unknown.key, "done", "sent")
         await rt.tick()
@@ -524,7 +524,7 @@ async def test_a_run_with_something_unknown_is_held_though_something_else_is_tri
         run = await rt.start("g", {"log": []})
         await rt.tick()
         assert (await rt.get(run.id)).state is State.HELD
-        [unknown] = await rt.effects(run.id, state=Settlement.UNKNOWN)
+        [unknown] = await rt.effects(run.id, state=EffectState.UNKNOWN)
         await rt.settle(unknown.key, "done", "sent")
         await rt.tick()
         assert (await rt.get(run.id)).state is State.WAITING

@@ -30,13 +30,13 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
 import perdure
-from perdure import doctor, runs
-from perdure.effects.inside import current
+from perdure.effects.context import current
 from perdure.errors import EffectFailed
-from perdure.journal import Journal, probe
+from perdure.journal import Journal, failpoints
+from perdure.operations import invariants, runs
 from perdure.testing import Clock
 from perdure.testing.runtimes import TemporaryRuntime
-from perdure.types import EffectRecord, Run, Settlement, State
+from perdure.types import EffectRecord, EffectState, Run, State
 
 LEASE = timedelta(minutes=1)
 HOURS = perdure.Retry(attempts=3, first=timedelta(hours=1))
@@ -264,7 +264,7 @@ class Machine(RuleBasedStateMachine):
         """By key: what was once on record, and how often it had been called."""
 
     def teardown(self) -> None:
-        probe.hook = None
+        failpoints.hook = None
         try:
             self.bring_to_an_end()
         finally:
@@ -280,7 +280,7 @@ class Machine(RuleBasedStateMachine):
         return self.rt.blocking.effects(limit=1000)
 
     def unknown(self) -> list[EffectRecord]:
-        return self.rt.blocking.effects(state=Settlement.UNKNOWN, limit=1000)
+        return self.rt.blocking.effects(state=EffectState.UNKNOWN, limit=1000)
 
     # -- rules
 
@@ -310,11 +310,11 @@ class Machine(RuleBasedStateMachine):
     def drive(self, steal: tuple[str, int] | None) -> None:
         """Everything that is due; in the middle of it, another worker may take it over."""
         if steal is not None:
-            probe.hook = self.thief(*steal)
+            failpoints.hook = self.thief(*steal)
         try:
             self.rt.blocking.tick()
         finally:
-            probe.hook = None
+            failpoints.hook = None
         if self.stealing is not None:  # nobody waits for who lost a run, and he is the thief
             assert self.stealing.wait(60)
             self.stealing = None
@@ -333,7 +333,7 @@ class Machine(RuleBasedStateMachine):
             left -= wanted
             if not wanted or left != 0:
                 return
-            probe.hook = None
+            failpoints.hook = None
             self.stealing = over = threading.Event()
             self.world.thefts += 1
             self.clock.advance(2 * LEASE)
@@ -376,7 +376,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_journal_is_sound(self) -> None:
-        assert self.rt.journal.do(doctor.examine()) == []
+        assert self.rt.journal.do(invariants.examine()) == []
         for id in self.scripts:
             events = self.rt.blocking.events(id)
             assert [event.n for event in events] == list(range(1, len(events) + 1))
@@ -417,7 +417,7 @@ class Machine(RuleBasedStateMachine):
             assert found[id].state is State.HELD, found[id]
         for id in doubtful & self.cancelled:
             told = [event.data for event in self.rt.blocking.events(id)]
-            for effect in self.rt.blocking.effects(id, state=Settlement.UNKNOWN):
+            for effect in self.rt.blocking.effects(id, state=EffectState.UNKNOWN):
                 assert any(effect.key in data.get("unknown", ()) for data in told), effect
         for run in found.values():
             if run.state is State.HELD:

@@ -25,7 +25,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import RetryPolicy, Send, interrupt
 
 import perdure
-from perdure.effects import desk
+from perdure.effects import identity
 from perdure.errors import BadArgument, NotInRun
 from perdure.types import State
 from tests.agents import Log, chain, history, opened
@@ -286,12 +286,12 @@ async def test_a_node_of_a_subgraph_finds_them(
     ).compile(checkpointer=checkpointer)
     if way.startswith("saver") and checkpointer is False:
         # Which of its nodes would run again nobody can know; that is said, and nothing is called.
-        desk.ARRIVES, before = 0.1, desk.ARRIVES
+        identity.ARRIVES, before = 0.1, identity.ARRIVES
         try:
             with pytest.raises(BadArgument, match="checkpointer=False"):
                 await drive(sqlite_url, way, chain(("nested", nested)))
         finally:
-            desk.ARRIVES = before
+            identity.ARRIVES = before
         assert calls == []
         return
     output = await drive(sqlite_url, way, chain(("nested", nested)))

@@ -17,7 +17,7 @@ from langgraph.graph import START, StateGraph
 
 from perdure import Saver
 from perdure.errors import Damaged, Error, WrongKey
-from perdure.seal import AesGcm, Checksum
+from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from tests.raw import LONG, config, execute, put, rewrite, values_of
 
 OLD, NEW = {"2025": b"o" * 32}, {"2026": b"n" * 16}
@@ -70,8 +70,8 @@ def test_nothing_of_a_value_can_be_read_in_the_database(url: str) -> None:
 
 
 def test_the_same_value_is_never_the_same_bytes_twice() -> None:
-    seal = AesGcm(NEW)
-    assert seal.close(b"x", "row") != seal.close(b"x", "row")
+    envelope = EncryptedEnvelope(NEW)
+    assert envelope.wrap(b"x", "row") != envelope.wrap(b"x", "row")
 
 
 @pytest.mark.parametrize("keys", [None, NEW], ids=["checksum", "encrypted"])
@@ -211,15 +211,15 @@ def test_without_cryptography_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 @settings(max_examples=300)
 @given(st.binary(max_size=40), st.data())
 def test_any_change_of_a_sealed_row_is_noticed(content: bytes, data: st.DataObject) -> None:
-    for seal in (Checksum(), AesGcm(NEW)):
-        sealed = bytearray(seal.close(content, "row"))
-        assert seal.open(bytes(sealed), "row") == content
+    for envelope in (ChecksumEnvelope(), EncryptedEnvelope(NEW)):
+        sealed = bytearray(envelope.wrap(content, "row"))
+        assert envelope.unwrap(bytes(sealed), "row") == content
         with pytest.raises(Damaged):
-            seal.open(bytes(sealed), "row 2")
+            envelope.unwrap(bytes(sealed), "row 2")
         bit = data.draw(st.integers(0, len(sealed) * 8 - 1))
         sealed[bit // 8] ^= 1 << bit % 8
         with pytest.raises((Damaged, WrongKey)):
-            seal.open(bytes(sealed), "row")
+            envelope.unwrap(bytes(sealed), "row")
         cut = data.draw(st.integers(0, len(sealed) - 1))
         with pytest.raises((Damaged, WrongKey)):
-            seal.open(bytes(sealed[:cut]), "row")
+            envelope.unwrap(bytes(sealed[:cut]), "row")

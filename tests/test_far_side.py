@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.doctor import examine
-from perdure.types import EffectRecord, Run, Settlement, State
+from perdure.operations.invariants import examine
+from perdure.types import EffectRecord, EffectState, Run, State
 from tests.effect_child import Nursery
 from tests.far_side import ANY, FarSide, far_side
 from tests.far_side_child import KINDS, ORDERS, TABLE, runtime
@@ -55,7 +55,7 @@ async def at_rest(rt: perdure.Runtime) -> list[Run]:
 
 
 async def unknown(rt: perdure.Runtime) -> list[EffectRecord]:
-    return await rt.effects(state=Settlement.UNKNOWN, limit=1000)
+    return await rt.effects(state=EffectState.UNKNOWN, limit=1000)
 
 
 async def judged(rt: perdure.Runtime, url: str, shop: FarSide) -> str:

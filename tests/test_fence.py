@@ -16,11 +16,11 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 import perdure.testing
-from perdure import runs
-from perdure.doctor import examine
 from perdure.errors import LeaseLost, ThreadBusy
 from perdure.journal import Refused
-from perdure.runs import RunRow
+from perdure.operations import runs
+from perdure.operations.invariants import examine
+from perdure.operations.runs import RunRow
 from perdure.testing import TemporaryRuntime
 from perdure.types import Durability, State
 from tests.raw import execute
@@ -69,7 +69,9 @@ def steal(rt: TemporaryRuntime, thread: str, *, away: timedelta = timedelta(days
     until = now + round(away.total_seconds() * 1000)
     [held] = [r for r in rt.blocking.runs(thread_id=thread) if r.state is State.RUNNING]
     # As `claim` does it, at a time when our lease is over.
-    op = runs.claim_run(rt.saver.box, "elsewhere:1:thief", now + 3_600_000, until, thread, held.id)
+    op = runs.claim_run(
+        rt.saver.serializer, "elsewhere:1:thief", now + 3_600_000, until, thread, held.id
+    )
     row: RunRow | None = rt.journal.do(op)
     assert row is not None
 
@@ -169,7 +171,7 @@ async def test_an_answer_that_a_fenced_driver_saw_is_handed_over_by_its_successo
     now = rt.clock.now()
 
     def claim(worker: str, now: int) -> RunRow:
-        op = runs.claim_run(rt.saver.box, worker, now, now + 3000, "t", run.id)
+        op = runs.claim_run(rt.saver.serializer, worker, now, now + 3000, "t", run.id)
         row: RunRow | None = rt.journal.do(op)
         assert row is not None
         return row

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from perdure.journal import Journal, connect, probe
+from perdure.journal import Journal, connect, failpoints
 from tests.entries import PATIENCE, add, entries, in_threads
 
 
@@ -18,7 +18,7 @@ class OneByOne:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._reached, self._go = threading.Semaphore(0), threading.Semaphore(0)
         self.open = False
-        monkeypatch.setattr(probe, "hook", self._at)
+        monkeypatch.setattr(failpoints, "hook", self._at)
 
     def _at(self, point: str) -> None:
         if point == "commit.before" and not self.open:
@@ -86,7 +86,7 @@ def test_nobody_sleeps_on_when_whoever_committed_was_stopped(
             assert go.wait(PATIENCE)
             raise stop
 
-    monkeypatch.setattr(probe, "hook", at)
+    monkeypatch.setattr(failpoints, "hook", at)
 
     def stopped(n: int) -> None:
         with pytest.raises(Stopped):

@@ -1,9 +1,11 @@
 """Importing perdure is cheap, and its modules import each other in one direction only.
 
-LangGraph takes seconds to import: it comes with the saver, not before.
+The layers are the table of ARCHITECTURE.md: a module imports from its own layer and from those
+above it. LangGraph takes seconds to import: it comes with the saver, not before.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,80 +16,33 @@ import pytest
 import perdure
 
 HOME = Path(perdure.__file__).parent
+ARCHITECTURE = HOME.parents[1] / "ARCHITECTURE.md"
+WITHOUT_LANGGRAPH = ("errors", "types", "serde", "journal", "operations", "segments", "service")
 
-# A module imports from the layers above its own, and from its own.
-LAYERS = [
-    {"errors", "allowlist"},
-    {"names"},
-    {"seal", "shapes", "kinds"},
-    {"codec"},
-    {"journal.op", "journal.probe", "journal.sql", "journal.migrate"},
-    {"journal.commit", "journal.pool", "journal.log", "journal.sqlite", "journal.postgres"},
-    {"journal"},
-    {"types", "box", "clock", "ids", "schemas"},
-    {"history"},
-    {"runs", "waits", "schedules", "scores"},
-    {"told", "doctor"},
-    {"segment"},
-    {"checkpoint"},
-    {"checkpoint.cells", "checkpoint.lanes", "checkpoint.ops", "checkpoint.rows"},
-    {"checkpoint.write", "checkpoint.read", "checkpoint.prune"},
-    {"checkpoint.config"},
-    {"saver"},
-    {"reflections"},
-    {"effects"},
-    {"effects.ops", "effects.record", "effects.messages"},
-    {"effects.desk", "effects.inside"},
-    {"effects.filing"},
-    {"effects.settle"},
-    {"effects.deeds"},
-    {"effects.call", "effects.book"},
-    {"effects.undo", "effects.outbox", "langchain", "agent"},
-    {"graphs", "arguments"},
-    {"driver", "presence", "threads", "delivery"},
-    {"keeper", "ledger", "inbox", "calls", "blocking"},
-    {"worker", "bound", "client"},
-    {"server", "server.cron"},
-    {"server.app"},
-    {"runtime"},
-    {"langmem.draft"},
-    {"langmem.memories", "langmem.reflection"},
-    {"langmem.means"},
-    {"langmem.driving"},
-    {"langmem.executor"},
-    {"langmem.records"},
-    {"langmem.kept"},
-    {"langmem"},
-    {"cli.group", "cli.given", "cli.tell", "cli.loading", "cli.schema"},
-    {"cli.project", "cli.timeline"},
-    {"cli.place", "cli.lookup"},
-    {"cli.complete", "cli.feed"},
-    {"cli.runs"},
-    {"cli.demo", "cli.dev", "cli.drive", "cli.start", "cli.inbox", "cli.control"},
-    {"cli.effects", "cli.schedules", "cli.reflections", "cli.upkeep", "cli.export"},
-    {"cli.show", "cli.crashtest"},
-    {"cli"},
-    {"__main__"},
-]
-SPEAK_LANGGRAPH = {
-    "agent",
-    "effects.desk",
-    "langchain",
-    "saver",
-    "graphs",
-    "driver",
-    "calls",
-    "bound",
-}
-LAYER = {name: n for n, names in enumerate(LAYERS) for name in names}
+
+def layers() -> list[set[str]]:
+    """The rows of the table of layers: modules (`saver`) and folders (`journal`) by name."""
+    section = ARCHITECTURE.read_text().partition("## Layers")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2] for line in section.splitlines() if line.startswith("|")][2:]
+    return [
+        {name.rstrip("/").removesuffix(".py") for name in re.findall("`([^`]+)`", files)}
+        for files in rows
+    ]
+
+
+LAYER = {name: n for n, names in enumerate(layers()) for name in names}
+
+
+def layer_of(module: str) -> int:
+    return LAYER[module.partition(".")[0]]
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    """Every module of the package by its name inside it; not what is only for tests."""
+    """Every module of the package by its name inside it."""
     for path in sorted(HOME.rglob("*.py")):
         parts = path.relative_to(HOME).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if name and parts[0] != "testing":
+        if name:
             yield name, path
 
 
@@ -99,7 +54,7 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: imports are absolute"
             yield node.module
-            # `from perdure.journal import probe` imports a module too
+            # `from perdure.journal import failpoints` imports a module too
             for alias in node.names:
                 if f"{node.module}.{alias.name}" in EVERY:
                     yield f"{node.module}.{alias.name}"
@@ -117,22 +72,25 @@ def own_imports(path: Path) -> set[str]:
     return {name for name in found if not any(other.startswith(f"{name}.") for other in found)}
 
 
+def test_every_layer_of_the_map_is_there_and_every_module_is_on_it() -> None:
+    tops = {name.partition(".")[0] for name, _ in modules()}
+    assert tops == LAYER.keys()
+
+
 @EACH
-def test_a_module_imports_from_above_only(name: str, path: Path) -> None:
-    assert name in LAYER, f"{name} is new: give it a place in LAYERS"
+def test_a_module_imports_from_its_own_layer_and_those_above(name: str, path: Path) -> None:
     for other in own_imports(path):
-        if other == "journal" and name.startswith("journal."):
-            continue  # only as the package its neighbours are in
-        assert LAYER[other] <= LAYER[name], f"{name} imports {other}, which is below it"
+        assert layer_of(other) <= layer_of(name), f"{name} imports {other}, which is below it"
 
 
 def test_modules_of_one_layer_do_not_import_in_a_circle() -> None:
-    needs = {name: own_imports(path) for name, path in modules()}
+    needs = {name: own_imports(path) for name, path in modules() if not name.startswith("testing.")}
 
     def visit(name: str, above: tuple[str, ...]) -> None:
         assert name not in above, f"a circle: {' > '.join((*above, name))}"
-        for other in needs[name]:
-            if LAYER[other] == LAYER[name]:
+        for other in needs.get(name, ()):
+            package = name.startswith(f"{other}.")  # only as the package its neighbours are in
+            if layer_of(other) == layer_of(name) and not package:
                 visit(other, (*above, name))
 
     for name in needs:
@@ -140,18 +98,17 @@ def test_modules_of_one_layer_do_not_import_in_a_circle() -> None:
 
 
 @EACH
-def test_only_what_drives_graphs_and_stores_checkpoints_imports_langgraph(
-    name: str, path: Path
-) -> None:
-    if name not in SPEAK_LANGGRAPH and not name.startswith(("checkpoint.", "langmem.")):
+def test_what_only_asks_the_journal_does_not_import_langgraph(name: str, path: Path) -> None:
+    if name.partition(".")[0] in WITHOUT_LANGGRAPH or name in ("client", "blocking"):
         roots = {one.partition(".")[0] for one in imported(path)}
         assert roots.isdisjoint({"langgraph", "langchain", "langchain_core"})
 
 
 @EACH
-def test_nothing_imports_what_is_only_for_tests(name: str, path: Path) -> None:
-    uses = any(one.startswith("perdure.testing") for one in imported(path))
-    assert uses == (name == "cli.crashtest")  # which is a test itself
+def test_only_the_crash_test_command_imports_what_is_for_tests(name: str, path: Path) -> None:
+    if not name.startswith("testing"):
+        uses = any(one.startswith("perdure.testing") for one in imported(path))
+        assert uses == (name == "cli.crashtest")  # which is a test itself
 
 
 def loaded_after(code: str) -> set[str]:

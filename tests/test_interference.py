@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import runs
-from perdure.clock import JournalClock, journal_time
 from perdure.errors import LeaseLost, ThreadBusy
-from perdure.journal.op import Ambiguous, Op
-from perdure.runs import End
+from perdure.journal.clock import JournalClock, journal_time
+from perdure.journal.operation import Ambiguous, Op
+from perdure.operations import runs
+from perdure.operations.runs import End
 from perdure.saver import Saver
-from perdure.segment import KEY, Segment
+from perdure.segments.segment import KEY, Segment
 from perdure.types import State
 from tests.agents import chain, history, opened
 from tests.entries import faulty
@@ -93,9 +93,9 @@ async def test_a_driver_whose_run_was_pruned_writes_nothing(url: str) -> None:
         rt.register(chain(("echo", echo)), name="g")
         await rt.start("g", said("a"), thread_id="t")
         driver, keeper = rt._driver, rt._keeper
-        claim = runs.claim(driver.box, keeper.worker, driver.clock.now(), 0, ["g@"], 1)
+        claim = runs.claim(driver.serializer, keeper.worker, driver.clock.now(), 0, ["g@"], 1)
         [row] = rt.journal.do(claim)
-        segment = Segment(row, rt.journal, driver.box, driver.clock)
+        segment = Segment(row, rt.journal, driver.serializer, driver.clock)
         segment.durability = "sync"
         rt.journal.run(driver.let_go(row, End(State.CANCELLED, "cancelled", {})))
         rt.clock.advance(timedelta(days=1))
@@ -115,7 +115,7 @@ async def test_the_time_is_never_ahead_however_late_the_database_answers(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("perdure.clock.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("perdure.journal.clock.time.monotonic", lambda: now[0])
     with Saver(sqlite_url) as saver:
         peek: Callable[[Op[Any]], Any] = saver.journal.peek
 
@@ -191,8 +191,8 @@ async def test_a_call_whose_process_died_does_not_block_the_next_one(sqlite_url:
         graph = rt.register(chain(("echo", echo)), name="g")
         setup = {"input": said("a"), "inline": True}
         accepted = rt.journal.run(rt._ledger.accept(("g", ""), "t", setup, "interrupt"))
-        now, box = rt.clock.now(), rt.saver.box
-        rt.journal.do(runs.claim_run(box, "gone:1:ab", now, now, "t", accepted.id))
+        now, serializer = rt.clock.now(), rt.saver.serializer
+        rt.journal.do(runs.claim_run(serializer, "gone:1:ab", now, now, "t", accepted.id))
         rt.clock.advance(timedelta(minutes=1))  # and nobody works here
         got = await graph.ainvoke(said("b"), {"configurable": {"thread_id": "t"}})
         assert got["log"][-1] == "echo"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from perdure.checkpoint.ops import delete_thread
+from perdure.checkpoint.operations import delete_thread
 from perdure.errors import Closed, Unavailable
-from perdure.journal import Journal, Op, connect, probe
-from perdure.journal.op import Ambiguous
+from perdure.journal import Journal, Op, connect, failpoints
+from perdure.journal.operation import Ambiguous
 from tests.entries import PATIENCE, Commits, Faulty, add, entries, faulty, in_threads, stored
 from tests.test_journal import HUGE, run_python
 
@@ -171,7 +171,7 @@ def test_ctrl_c_in_the_middle_of_a_commit_reaches_its_caller_and_harms_nobody(
             pressed.append(at)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(probe, "hook", press)
+    monkeypatch.setattr(failpoints, "hook", press)
     with pytest.raises(KeyboardInterrupt):
         journal.do(add(3))
     assert journal.do(add(4))[-1] == 4
@@ -195,7 +195,7 @@ def test_ctrl_c_in_one_thread_is_not_the_end_of_another_that_waits(
             pressed.set()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(probe, "hook", press)
+    monkeypatch.setattr(failpoints, "hook", press)
     with pytest.raises(KeyboardInterrupt):
         journal.do(add(2))
     other = in_threads(1, lambda n: results.append(journal.wait(waiting)))[0]

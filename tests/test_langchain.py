@@ -40,7 +40,7 @@ from pydantic import BaseModel
 import perdure
 from perdure.errors import BadArgument
 from perdure.langchain import Durable, Policy, digest, tool_node
-from perdure.types import EffectRecord, Retry, Run, Settlement, State
+from perdure.types import EffectRecord, EffectState, Retry, Run, State
 from tests.langchain_child import (
     AGENTS,
     HELLO,
@@ -519,7 +519,7 @@ async def test_a_tool_that_failed_is_called_again_with_the_same_key(url: str) ->
         assert texts(run.output) == WELL
         [record] = [one for one in await rt.effects(run.id) if one.name == "tool send"]
     assert post.keys == [record.key] * 2
-    assert (record.state, record.attempts) == (Settlement.DONE, 2)
+    assert (record.state, record.attempts) == (EffectState.DONE, 2)
     assert record.arguments == {"to": "ann"}
 
 
@@ -629,7 +629,7 @@ async def test_a_policy_says_how_long_a_call_may_take_and_what_is_kept_of_it() -
         assert run.error.kind == "perdure.errors.EffectTimeout"
         [record] = [one for one in await rt.effects(run.id) if one.name == "tool send"]
     assert record.arguments == {}
-    assert record.state is Settlement.AGAIN
+    assert record.state is EffectState.AGAIN
 
 
 async def test_a_tool_that_is_an_effect_settles_itself() -> None:
@@ -712,7 +712,7 @@ async def test_a_tool_may_ask_a_person(url: str) -> None:
         await drive(rt)
         assert texts((await rt.get(run.id)).output) == WELL
         found = {one.name: one.state for one in await rt.effects(run.id)}
-    assert found["tool send"] is Settlement.DONE
+    assert found["tool send"] is EffectState.DONE
     assert answers == ["yes"]
 
 
@@ -747,7 +747,7 @@ async def test_an_error_that_the_tool_node_handles_is_a_result() -> None:
         run = await rt.start("tools", {"messages": [asked]})
         await drive(rt)
         [record] = await rt.effects(run.id)
-    assert record.state is Settlement.DONE
+    assert record.state is EffectState.DONE
     assert record.result.status == "error"
     assert post.sent == ["ann"]
 

@@ -38,7 +38,6 @@ from langmem import create_memory_store_manager
 from pydantic import BaseModel
 
 import perdure
-from perdure.doctor import examine
 from perdure.errors import (
     BadArgument,
     Closed,
@@ -51,6 +50,7 @@ from perdure.errors import (
 )
 from perdure.langmem import Pending, Reflection, ReflectionExecutor
 from perdure.langmem.memories import missing
+from perdure.operations.invariants import examine
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State
 from tests.agents import NOON, Gate, Log, chain, gate

@@ -46,7 +46,7 @@ from langgraph.store.base import Op, PutOp, Result
 from langgraph.store.sqlite import SqliteStore
 
 import perdure
-from perdure.journal import probe
+from perdure.journal import failpoints
 from perdure.journal.sql import templates
 from perdure.langmem import ReflectionExecutor
 from perdure.testing import Clock
@@ -492,10 +492,10 @@ def test_a_store_closed_before_a_reflection_was_written_is_no_other_store(
 
         def close(point: str) -> None:
             if point == "lock_turn.after":  # between what the model said, and the write
-                monkeypatch.setattr(probe, "hook", None)
+                monkeypatch.setattr(failpoints, "hook", None)
                 stack.close()
 
-        monkeypatch.setattr(probe, "hook", close)
+        monkeypatch.setattr(failpoints, "hook", close)
         with ReflectionExecutor(manager(), store=store, journal=rt, name="it") as executor:
             executor.submit(talk("fact-one"), who("ana"))
             eventually(lambda: [one for one in executor.pending() if one.error], "an error")

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from perdure.journal import postgres, probe, sqlite
+from perdure.journal import failpoints, postgres, sqlite
 from perdure.journal.sql import positional, render
 from perdure.langmem import ReflectionExecutor
 from perdure.langmem.driving import AT_ONCE, Reflection
@@ -201,12 +201,12 @@ def is_small(line: str) -> bool:
 @contextmanager
 def statements() -> Iterator[set[str]]:
     seen: set[str] = set()
-    before = probe.hook
-    probe.hook = lambda point: seen.add(point.rpartition(".")[0])
+    before = failpoints.hook
+    failpoints.hook = lambda point: seen.add(point.rpartition(".")[0])
     try:
         yield seen
     finally:
-        probe.hook = before
+        failpoints.hook = before
 
 
 # -- what a process keeps

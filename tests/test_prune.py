@@ -21,11 +21,11 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
-from perdure.checkpoint.cells import DICT_CHANGE, LIST_CHANGE, Ref
-from perdure.checkpoint.rows import where_value
+from perdure.checkpoint.row_format import where_value
+from perdure.checkpoint.value_diff import DICT_CHANGE, LIST_CHANGE, Ref
 from perdure.errors import Error
 from perdure.saver import Saver
-from perdure.seal import Checksum
+from perdure.serde.encryption import ChecksumEnvelope
 from tests.scripts import Graph, plain
 
 
@@ -116,7 +116,9 @@ def orphans(url: str) -> set[tuple[str, Ref]]:
             at = Ref(*ref)
             while (thread, ns, at) not in found:
                 found.add((thread, ns, at))
-                body = Checksum().open(bodies[thread, ns, at], where_value(thread, ns, at))
+                body = ChecksumEnvelope().unwrap(
+                    bodies[thread, ns, at], where_value(thread, ns, at)
+                )
                 if body[0] not in (LIST_CHANGE, DICT_CHANGE):
                     break
                 at = Ref(at.channel, at.chain, at.seq - 1, ormsgpack.unpackb(body[1:])[0])

@@ -27,7 +27,7 @@ from examples.research import chaos
 from examples.research.agent import PlanChanged, Step, approve, approved_plan, ticks
 from examples.research.chaos import Setting, Story, play, report_of
 from examples.research.site import PAGES, Site, serve
-from perdure.journal import probe
+from perdure.journal import failpoints
 from perdure.runtime import Runtime
 from perdure.testing import runtime
 from perdure.types import Run, State
@@ -216,7 +216,7 @@ def die_at(setting: Setting, point: str, n: int) -> None:
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    probe.hook = hook
+    failpoints.hook = hook
     chaos.work(setting)
 
 

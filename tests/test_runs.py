@@ -18,7 +18,7 @@ from langgraph.func import entrypoint
 from langgraph.runtime import Runtime as NodeRuntime
 
 import perdure
-from perdure.driver import INLINE
+from perdure.engine.driver import INLINE
 from perdure.errors import (
     BadArgument,
     Error,

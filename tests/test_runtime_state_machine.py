@@ -31,10 +31,11 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
 import perdure
-from perdure import doctor, errors, runs, waits
-from perdure.driver import Drive, Raised, Returned
+from perdure import errors
+from perdure.engine.driver import Drive, Raised, Returned
 from perdure.journal import Journal, Refused
-from perdure.runs import End, RunRow
+from perdure.operations import invariants, runs, waits
+from perdure.operations.runs import End, RunRow
 from perdure.testing import Clock, runtime
 from perdure.testing.runtimes import TemporaryRuntime
 from perdure.types import ENDED, Run
@@ -729,7 +730,7 @@ class Runtimes(RuleBasedStateMachine):
         kind = self.model.answer(run, wait, value)
         for side in self.sides:
             rows = side.journal.do(waits.of_run(side.ids[run.name]))
-            bodies = {row.id: waits.open_body(side.driver.box, row) for row in rows}
+            bodies = {row.id: waits.open_body(side.driver.serializer, row) for row in rows}
             [id] = [
                 row.id
                 for row in rows
@@ -809,8 +810,8 @@ class Runtimes(RuleBasedStateMachine):
         ]
         claimed = []
         for side in self.sides:
-            now, box = side.clock.now(), side.driver.box
-            op = runs.claim(box, worker, now, now + LEASE, ["script@"], 100, suspect=suspect)
+            now, serializer = side.clock.now(), side.driver.serializer
+            op = runs.claim(serializer, worker, now, now + LEASE, ["script@"], 100, suspect=suspect)
             claimed.append({row.id: row for row in side.journal.do(op)})
             assert set(claimed[-1]) == {side.ids[run.name] for run in due}
         for run in due:
@@ -827,8 +828,8 @@ class Runtimes(RuleBasedStateMachine):
         free = self.model.can_claim(run)
         rows = []
         for side in self.sides:
-            now, box, id = side.clock.now(), side.driver.box, side.ids[run.name]
-            op = runs.claim_run(box, worker, now, now + LEASE, run.thread, id)
+            now, serializer, id = side.clock.now(), side.driver.serializer, side.ids[run.name]
+            op = runs.claim_run(serializer, worker, now, now + LEASE, run.thread, id)
             rows.append(side.journal.do(op))
             assert (rows[-1] is not None) is free
         if free:
@@ -918,7 +919,7 @@ class Runtimes(RuleBasedStateMachine):
     @invariant()
     def the_doctor_finds_nothing(self) -> None:
         for side in self.sides:
-            assert side.journal.do(doctor.examine()) == []
+            assert side.journal.do(invariants.examine()) == []
 
     def teardown(self) -> None:
         """Whatever happened, every run can be brought to an end, with what it was given."""
@@ -997,7 +998,7 @@ def script(*parts: Part) -> dict[str, Any]:
 
 def claim(side: Side, run: Run, worker: str) -> RunRow:
     now = side.clock.now()
-    op = runs.claim_run(side.driver.box, worker, now, now + LEASE, run.thread_id, run.id)
+    op = runs.claim_run(side.driver.serializer, worker, now, now + LEASE, run.thread_id, run.id)
     row = side.journal.do(op)
     assert row is not None
     return row
@@ -1057,7 +1058,7 @@ def test_a_run_behind_one_that_was_superseded_while_it_waited_is_next(side: Side
     setup = {"input": script()}
     plan = side.rt._ledger.accept(("script", ""), "t", setup, "interrupt", only="waiting")
     third = side.journal.run(plan)
-    assert side.journal.do(doctor.examine()) == []
+    assert side.journal.do(invariants.examine()) == []
     rt.tick()
     states = [rt.get(id).state for id in (first.id, second.id, third.id)]
     assert states == ["cancelled", "done", "done"]

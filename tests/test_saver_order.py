@@ -21,7 +21,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import CachePolicy, Command, Send, interrupt
 
 from perdure.errors import Error
-from perdure.journal import probe
+from perdure.journal import failpoints
 from perdure.saver import Saver
 from tests.channel_stories import build_delta
 from tests.scripts import Graph
@@ -299,7 +299,7 @@ def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
         graph = line(saver)
         graph.invoke({"count": 0}, on("a"))
         saver.flush()
-        monkeypatch.setattr(probe, "hook", hook)
+        monkeypatch.setattr(failpoints, "hook", hook)
         graph.update_state(on("a"), {"count": 77})
         assert under_way.wait(5)
         read: list[Any] = []
@@ -308,5 +308,5 @@ def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
         reader.join(0.3)
         go_on.set()
         reader.join()
-        monkeypatch.setattr(probe, "hook", None)
+        monkeypatch.setattr(failpoints, "hook", None)
         assert read[0].values["count"] == 77

@@ -23,7 +23,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime as NodeRuntime
 
 from perdure.errors import BadArgument, NotFound, UnknownGraph
-from perdure.schedules import slots
+from perdure.operations.schedules import slots
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.types import State, milliseconds, moment
 

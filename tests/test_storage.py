@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
-from perdure.journal import probe
+from perdure.journal import failpoints
 from perdure.saver import Saver
 from tests.scripts import Graph, Savers
 
@@ -221,7 +221,7 @@ def test_what_a_task_returned_and_a_checkpoint_holds_is_stored_once(sqlite_url: 
 
 
 class Counted(list[str]):
-    """The statements run while it is `probe.hook`."""
+    """The statements run while it is `failpoints.hook`."""
 
     def __call__(self, point: str) -> None:
         if point.endswith(".before") and not point.startswith("commit"):
@@ -230,9 +230,9 @@ class Counted(list[str]):
 
 def statements(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> list[str]:
     counted = Counted()
-    monkeypatch.setattr(probe, "hook", counted)
+    monkeypatch.setattr(failpoints, "hook", counted)
     work()
-    monkeypatch.setattr(probe, "hook", None)
+    monkeypatch.setattr(failpoints, "hook", None)
     return list(counted)
 
 

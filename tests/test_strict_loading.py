@@ -18,9 +18,9 @@ from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 
 from perdure import Saver
-from perdure.checkpoint.cells import DICT, LIST
-from perdure.codec import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Codec
+from perdure.checkpoint.value_diff import DICT, LIST
 from perdure.errors import Damaged, TypeNotAllowed, WrongKey
+from perdure.serde.codec import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Codec
 from tests import samples as s
 from tests.raw import (
     LONG,

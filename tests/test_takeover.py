@@ -24,10 +24,10 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 import perdure.testing
-from perdure.clock import JournalClock, journal_time
-from perdure.doctor import examine
 from perdure.errors import Error, ThreadBusy
 from perdure.journal import connect
+from perdure.journal.clock import JournalClock, journal_time
+from perdure.operations.invariants import examine
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
 from perdure.types import Run, State
@@ -478,7 +478,7 @@ def test_a_clock_that_only_moves_when_told() -> None:
 
 
 def test_a_dead_process_is_told_from_a_live_one_and_from_a_stranger(tmp_path: Path) -> None:
-    from perdure.presence import Presence
+    from perdure.engine.liveness import Presence
 
     here = Presence(str(tmp_path))
     here.show()
@@ -511,7 +511,7 @@ def test_a_dead_process_is_told_from_a_live_one_and_from_a_stranger(tmp_path: Pa
 def test_files_of_processes_that_died_long_ago_are_removed_and_others_are_left(
     tmp_path: Path,
 ) -> None:
-    from perdure.presence import OLD, Presence
+    from perdure.engine.liveness import OLD, Presence
 
     long_ago = time.time() - 2 * OLD
     alive, dead, fresh = Presence(str(tmp_path)), tmp_path / "dead.lock", tmp_path / "fresh.lock"
@@ -542,13 +542,13 @@ def test_files_of_processes_that_died_long_ago_are_removed_and_others_are_left(
 def test_a_process_that_lives_long_is_not_old_when_it_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perdure import presence
+    from perdure.engine import liveness
 
-    monkeypatch.setattr(presence, "BEAT", -1.0)
-    here = presence.Presence(str(tmp_path))
+    monkeypatch.setattr(liveness, "BEAT", -1.0)
+    here = liveness.Presence(str(tmp_path))
     here.show()
     [file] = tmp_path.iterdir()
     os.utime(file, (0, 0))
     here.beat()
-    assert file.stat().st_mtime > time.time() - presence.OLD
+    assert file.stat().st_mtime > time.time() - liveness.OLD
     here.hide()

@@ -17,7 +17,7 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure.errors import BadArgument, NotInRun
-from perdure.segment import Segment
+from perdure.segments.segment import Segment
 from perdure.testing import Clock
 from perdure.types import Retry, State
 from tests.agents import NOON, Log, chain, driving, gate, history, opened, reaches, until

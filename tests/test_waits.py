@@ -21,7 +21,7 @@ from langgraph.types import Command, Send, interrupt
 
 import perdure
 from perdure.errors import BadArgument, Expired, NotInRun
-from perdure.journal import probe
+from perdure.journal import failpoints
 from perdure.saver import Saver
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
@@ -601,7 +601,7 @@ async def test_a_driver_that_dies_at_a_breakpoint_does_not_pass_it(url: str, whe
         rt.register(graph, name="g")
         run = await rt.start("g", {"log": []}, thread_id="t", durability="sync")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(probe, "hook", dies)
+            patch.setattr(failpoints, "hook", dies)
             await drive(rt)
         assert (await rt.get(run.id)).state is State.RUNNING, "its driver is gone"
         rt.clock.advance(DAY)

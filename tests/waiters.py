@@ -24,8 +24,8 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure import testing
-from perdure.doctor import examine
-from perdure.journal import probe
+from perdure.journal import failpoints
+from perdure.operations.invariants import examine
 from perdure.runtime import Runtime
 from perdure.testing import TemporaryRuntime
 from perdure.types import Event, Run, State, Wait
@@ -186,11 +186,11 @@ def in_the_midst(point: str, url: str, call: Callable[[], Any]) -> Iterator[None
                         return
             problems.append("the call did not wait for the transaction")
 
-    before, probe.hook = probe.hook, hook
+    before, failpoints.hook = failpoints.hook, hook
     try:
         yield
     finally:
-        probe.hook = before
+        failpoints.hook = before
     assert callers, f"{point} was not reached"
     callers[0].join()
     assert problems == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import perdure
-from perdure.clock import Clock, JournalClock
+from perdure.journal.clock import Clock, JournalClock
 from perdure.types import Run, State
 
 from . import contacts, records, writer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.allowlist import ask_graphs_for_their_types
+from perdure.serde.allowlist import ask_graphs_for_their_types
 
 if TYPE_CHECKING:
     from perdure.agent import ask as ask
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from perdure.agent import uuid as uuid
     from perdure.agent import wait_for as wait_for
     from perdure.client import Client as Client
-    from perdure.effects.call import effect as effect
-    from perdure.effects.inside import key as key
-    from perdure.effects.inside import transaction as transaction
+    from perdure.effects.context import key as key
+    from perdure.effects.context import transaction as transaction
+    from perdure.effects.decorator import effect as effect
     from perdure.effects.outbox import outbox as outbox
     from perdure.errors import Error as Error
     from perdure.errors import LeaseLost as LeaseLost
@@ -41,14 +41,14 @@ _HOME = {
     "Saver": "perdure.saver",
     "ask": "perdure.agent",
     "connect": "perdure.journal",
-    "effect": "perdure.effects.call",
-    "key": "perdure.effects.inside",
+    "effect": "perdure.effects.decorator",
+    "key": "perdure.effects.context",
     "label": "perdure.agent",
     "now": "perdure.agent",
     "outbox": "perdure.effects.outbox",
     "random": "perdure.agent",
     "sleep": "perdure.agent",
-    "transaction": "perdure.effects.inside",
+    "transaction": "perdure.effects.context",
     "uuid": "perdure.agent",
     "wait_for": "perdure.agent",
 }

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.effects.inside import current
+from perdure.effects.context import current
 from perdure.errors import BadArgument, Expired, NotInRun, TakenBack
-from perdure.names import check_text
-from perdure.schemas import check_schema
+from perdure.journal.names import check_text
+from perdure.operations.answer_schema import check_schema
+from perdure.operations.waits import TAKEN_BACK, Question, is_taken_back, is_time_up
 from perdure.types import Kind, milliseconds, moment
-from perdure.waits import TAKEN_BACK, Question, is_taken_back, is_time_up
 
 if TYPE_CHECKING:
-    from perdure.segment import Segment
+    from perdure.segments.segment import Segment
 
 T = TypeVar("T")
 
@@ -153,7 +153,7 @@ def _config() -> dict[str, Any] | None:
 
 
 def _segment() -> Segment | None:
-    from perdure.segment import find
+    from perdure.segments.segment import find
 
     return find(_config() or {})
 

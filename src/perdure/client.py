@@ -19,41 +19,40 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from perdure import runs, schedules
-from perdure.arguments import (
+from perdure.blocking import Lender, lent
+from perdure.errors import BadArgument, NotFound
+from perdure.journal import Journal, Op, Plan, connect
+from perdure.journal.clock import Clock, JournalClock
+from perdure.journal.names import check_text
+from perdure.operations import messages, runs, schedules
+from perdure.operations.runs import RunRow
+from perdure.serde.codec import Codec
+from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
+from perdure.serde.serializer import Serializer
+from perdure.service.effects import Book
+from perdure.service.runs import GRACE, PAGE, Ledger, make_setup
+from perdure.service.validation import (
     check_dict,
     check_duration,
+    check_effect_state,
     check_kind,
     check_limit,
     check_name,
-    check_settlement,
     check_state,
     check_time,
 )
-from perdure.blocking import Lender, lent
-from perdure.box import Box
-from perdure.clock import Clock, JournalClock
-from perdure.codec import Codec
-from perdure.effects import messages
-from perdure.effects.book import Book
-from perdure.errors import BadArgument, NotFound
-from perdure.inbox import Inbox
-from perdure.journal import Journal, Op, Plan, connect
-from perdure.ledger import GRACE, PAGE, Ledger, make_setup
-from perdure.names import check_text
-from perdure.runs import RunRow
-from perdure.seal import AesGcm, Checksum
+from perdure.service.waits import Inbox
 from perdure.types import (
     ENDED,
     Durability,
     EffectRecord,
+    EffectState,
     Event,
     Kind,
     Message,
     Run,
     Schedule,
     Score,
-    Settlement,
     State,
     Strategy,
     Wait,
@@ -61,7 +60,7 @@ from perdure.types import (
 )
 
 if TYPE_CHECKING:
-    from perdure.checkpoint.read import Reader
+    from perdure.checkpoint.reader import Reader
 
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
 LARGEST = 1e300
@@ -81,7 +80,9 @@ class Client:
         clock: Clock | None = None,
     ) -> None:
         self._url, self._given_clock = url, clock
-        self._box = Box(Codec(allow), AesGcm(keys) if keys is not None else Checksum())
+        self._serializer = Serializer(
+            Codec(allow), EncryptedEnvelope(keys) if keys is not None else ChecksumEnvelope()
+        )
         self._opening = threading.RLock()
         self._journal_: Journal | None = None
         self._clock_: Clock | None = None
@@ -115,30 +116,30 @@ class Client:
 
     @property
     def _ledger(self) -> Ledger:
-        return Ledger(self._box, self._clock, self._load, self._forget)
+        return Ledger(self._serializer, self._clock, self._load, self._forget)
 
     @property
     def _inbox(self) -> Inbox:
-        return Inbox(self._box, self._clock)
+        return Inbox(self._serializer, self._clock)
 
     @property
     def _book(self) -> Book:
-        return Book(self._box, self._clock)
+        return Book(self._serializer, self._clock)
 
     def _load(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
         """The state at a checkpoint."""
-        from perdure.checkpoint.ops import Place
+        from perdure.checkpoint.operations import Place
 
         place = Place(thread_id, "", checkpoint_id)
         found = yield from self._reader().get_tuple(place, False)
         return None if found is None else found.checkpoint["channel_values"]
 
     def _reader(self) -> Reader:
-        from perdure.checkpoint.lanes import Lanes
-        from perdure.checkpoint.read import Reader
-        from perdure.checkpoint.rows import Rows
+        from perdure.checkpoint.cache import Lanes
+        from perdure.checkpoint.reader import Reader
+        from perdure.checkpoint.row_format import Rows
 
-        return Reader(Rows(self._box.codec, self._box.seal), Lanes(1, 0))
+        return Reader(Rows(self._serializer.codec, self._serializer.envelope), Lanes(1, 0))
 
     @property
     def blocking(self) -> Asking:
@@ -397,7 +398,7 @@ class Client:
         run_id: str | None = None,
         *,
         thread_id: str | None = None,
-        state: Settlement | str | None = None,
+        state: EffectState | str | None = None,
         after: EffectRecord | None = None,
         limit: int = PAGE,
     ) -> list[EffectRecord]:
@@ -406,7 +407,7 @@ class Client:
         plan = self._book.effects(
             run_id=run_id,
             thread_id=thread_id,
-            state=None if state is None else check_settlement(state).value,
+            state=None if state is None else check_effect_state(state).value,
             after=after,
             count=check_limit(limit),
         )
@@ -431,7 +432,7 @@ class Client:
 
     async def messages(self, *, limit: int = PAGE) -> list[Message]:
         """What is in the outbox and not delivered yet, oldest first."""
-        return await self.journal.ado(messages.pending(self._box, check_limit(limit)))
+        return await self.journal.ado(messages.pending(self._serializer, check_limit(limit)))
 
     # -- control
 

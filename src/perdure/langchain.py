@@ -32,12 +32,12 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from perdure.effects import inside, record
-from perdure.effects.call import ONCE, SPEC, aperform, perform
-from perdure.effects.deeds import Calling, Functions
-from perdure.effects.desk import Desk, Line
+from perdure.effects import context, recording
+from perdure.effects.decorator import ONCE, SPEC, aperform, perform
 from perdure.effects.filing import Spec
-from perdure.effects.settle import Settling
+from perdure.effects.identity import Desk, Line
+from perdure.effects.invocation import Calling, Functions
+from perdure.effects.settlement import Settling
 from perdure.errors import BadArgument
 from perdure.types import Record, Retry
 
@@ -252,7 +252,7 @@ class _Call:
         """The call as it is outside of a run, and in one."""
 
         def plain() -> Calling:
-            return Calling(self.spec.name, function, (), self.arguments, inside.plain())
+            return Calling(self.spec.name, function, (), self.arguments, context.plain())
 
         def settling(found: tuple[Desk, int]) -> Settling:
             self.desk, attempt = found
@@ -290,7 +290,7 @@ class _ModelCall(_Call):
         if self._commands:
             packed["commands"] = list(self._commands)
         if self.desk is not None and len(packed) > 1:
-            self.desk.box.codec.encode(packed, "what the model gave")
+            self.desk.serializer.codec.encode(packed, "what the model gave")
         return packed
 
     def unpack(self, packed: dict[str, Any]) -> ModelResponse[Any]:
@@ -310,7 +310,7 @@ class _ToolCall(_Call):
         if policy.key is None:
             self.mark = call["id"]
         else:
-            self.business = record.key_text(call["name"], policy.key(**call["args"]))
+            self.business = recording.key_text(call["name"], policy.key(**call["args"]))
 
     def request(self, arguments: Mapping[str, Any]) -> ToolCallRequest:
         """The request, with the arguments that are recorded."""

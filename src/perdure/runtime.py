@@ -9,26 +9,26 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure import runs
-from perdure.arguments import check_duration, check_limit
 from perdure.blocking import lent
-from perdure.bound import BoundGraph
-from perdure.checkpoint.read import Reader
+from perdure.checkpoint.reader import Reader
 from perdure.client import Asking, Client
-from perdure.clock import Clock
-from perdure.delivery import Delivery
-from perdure.driver import Driver
+from perdure.engine.bound_graph import BoundGraph
+from perdure.engine.driver import Driver
+from perdure.engine.graphs import Graph, bind
+from perdure.engine.lease_keeper import Keeper
+from perdure.engine.outbox_delivery import Delivery
+from perdure.engine.worker import Worker
 from perdure.errors import BadArgument, Error, NotFound, UnknownGraph, WrongState
-from perdure.graphs import Graph, bind
 from perdure.journal import Journal, Plan
-from perdure.keeper import Keeper
-from perdure.ledger import GRACE
-from perdure.names import check_text
-from perdure.runs import RunRow
+from perdure.journal.clock import Clock
+from perdure.journal.names import check_text
+from perdure.operations import runs
+from perdure.operations.run_payload import open_setup
+from perdure.operations.runs import RunRow
 from perdure.saver import Saver
-from perdure.told import open_setup
+from perdure.service.runs import GRACE
+from perdure.service.validation import check_duration, check_limit
 from perdure.types import Counts, Durability, Message, Retry, Run, State
-from perdure.worker import Worker
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -56,7 +56,7 @@ class Runtime(Client):
         check_duration("lease", lease, timedelta(seconds=0.2))  # a shorter one is always lost
         self._saver = Saver(url, durability, allow=allow, keys=keys, max_bytes=max_bytes)
         super().__init__(url, clock=clock)
-        self._box, self._lease = self._saver.box, lease.total_seconds()
+        self._serializer, self._lease = self._saver.serializer, lease.total_seconds()
         self._graphs: dict[str, Graph] = {}
         self._newest: dict[str, Graph] = {}
         self._workers: set[Worker] = set()
@@ -235,7 +235,7 @@ class Runtime(Client):
         if update is None and as_node is None:
             as_node = "__copy__"
         await graph.pregel.aupdate_state(place, update, as_node)  # type: ignore[arg-type]
-        setup = open_setup(self._saver.box, row)
+        setup = open_setup(self._saver.serializer, row)
         setup.pop("input", None)
         plan = self._ledger.accept((graph.name, graph.version), target, setup, "reject")
         forked = await self.journal.arun(plan)

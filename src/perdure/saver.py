@@ -38,8 +38,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
-from perdure.allowlist import ask_graphs_for_their_types
-from perdure.box import Box, scrub
+from perdure.checkpoint.cache import Lanes
 from perdure.checkpoint.config import (
     config_of,
     hands_back,
@@ -50,20 +49,21 @@ from perdure.checkpoint.config import (
     segment_of,
     texts,
 )
-from perdure.checkpoint.lanes import Lanes
-from perdure.checkpoint.ops import checkpoint_at
-from perdure.checkpoint.prune import Pruner
-from perdure.checkpoint.read import Reader, Search
-from perdure.checkpoint.rows import Rows
-from perdure.checkpoint.write import Writer
-from perdure.clock import JournalClock
-from perdure.codec import Codec
+from perdure.checkpoint.operations import checkpoint_at
+from perdure.checkpoint.pruner import Pruner
+from perdure.checkpoint.reader import Reader, Search
+from perdure.checkpoint.row_format import Rows
+from perdure.checkpoint.writer import Writer
 from perdure.errors import BadArgument, BadURL, Error
 from perdure.journal import Journal, Plan, connect
-from perdure.journal.commit import Ticket
-from perdure.names import check_text
-from perdure.seal import AesGcm, Checksum
-from perdure.segment import Segment
+from perdure.journal.clock import JournalClock
+from perdure.journal.committer import Ticket
+from perdure.journal.names import check_text
+from perdure.segments.segment import Segment
+from perdure.serde.allowlist import ask_graphs_for_their_types
+from perdure.serde.codec import Codec
+from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
+from perdure.serde.serializer import Serializer, scrub
 from perdure.types import Durability
 
 T = TypeVar("T")
@@ -105,7 +105,9 @@ class Saver(BaseCheckpointSaver[int]):
         self._journal = journal
         self._own_journal = journal is None
         self._codec = Codec(allow)
-        self._rows = Rows(self._codec, AesGcm(keys) if keys is not None else Checksum())
+        self._rows = Rows(
+            self._codec, EncryptedEnvelope(keys) if keys is not None else ChecksumEnvelope()
+        )
         self._limits = max_bytes, cache_bytes
         self._start_afresh()
         _SAVERS.add(self)
@@ -426,9 +428,9 @@ class Saver(BaseCheckpointSaver[int]):
         self._lanes.saw_stamp(stamp)
 
     @property
-    def box(self) -> Box:
+    def serializer(self) -> Serializer:
         """What closes and opens everything else that is stored beside the checkpoints."""
-        return Box(self._rows.codec, self._rows.seal, self._limits[0])
+        return Serializer(self._rows.codec, self._rows.envelope, self._limits[0])
 
     def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> Saver:
         """Called by LangGraph with the types of a graph's schemas."""

@@ -35,7 +35,7 @@ class State(StrEnum):
 ENDED = frozenset({State.DONE, State.FAILED, State.CANCELLED})
 
 
-class Settlement(StrEnum):
+class EffectState(StrEnum):
     """How far an effect is."""
 
     OPEN = "open"
@@ -143,7 +143,7 @@ class EffectRecord:
     key: str
     """What the far side was given; what `settle` takes."""
     name: str
-    state: Settlement
+    state: EffectState
     run_id: str
     thread_id: str
     attempts: int

@@ -9,11 +9,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
 from langgraph.checkpoint.serde.types import TASKS
 
-from perdure.checkpoint.ops import Place
-from perdure.checkpoint.read import configurable
+from perdure.checkpoint.operations import Place
+from perdure.checkpoint.reader import configurable
 from perdure.errors import Error
-from perdure.names import check_text
-from perdure.segment import Segment, find
+from perdure.journal.names import check_text
+from perdure.segments.segment import Segment, find
 
 
 def place_of(config: RunnableConfig) -> Place:

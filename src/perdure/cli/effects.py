@@ -12,8 +12,8 @@ from perdure.cli.place import At, opened, settling, typed
 from perdure.errors import BadArgument, Error
 
 if TYPE_CHECKING:
-    from perdure.box import Box
-    from perdure.effects.ops import EffectRow
+    from perdure.operations.effects import EffectRow
+    from perdure.serde.serializer import Serializer
     from perdure.types import EffectRecord
 
 
@@ -29,24 +29,26 @@ def effects(
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """List effects, the calls that left the process: those that wait for a person."""
-    from perdure.arguments import check_limit
     from perdure.cli.lookup import whole_id
     from perdure.cli.tell import print_json
-    from perdure.effects import ops
+    from perdure.operations import effects
+    from perdure.service.validation import check_limit
 
     one = run or thread
     state = state or ("all" if one else "unknown")
     with opened(at) as client:
         if run:
-            found = client.journal.do(ops.of_run(whole_id(client, run)))
+            found = client.journal.do(effects.of_run(whole_id(client, run)))
             rows = [row for row in found if state in ("all", row.state)][: check_limit(limit)]
         else:
             wanted = None if state == "all" else state
-            page = ops.page(thread_id=thread, state=wanted, after=None, count=check_limit(limit))
+            page = effects.page(
+                thread_id=thread, state=wanted, after=None, count=check_limit(limit)
+            )
             rows = client.journal.do(page)
-        still = ops.page(thread_id=None, state="open", after=None, count=1)
+        still = effects.page(thread_id=None, state="open", after=None, count=1)
         some_open = state == "unknown" and not one and bool(client.journal.do(still))
-        records = [_record(client._box, row) for row in rows]
+        records = [_record(client._serializer, row) for row in rows]
     for record in records:
         if json:
             print_json(record)
@@ -60,15 +62,15 @@ def effects(
         print("Some are open: being called, or left by who called them. See --state open.")
 
 
-def _record(box: Box, row: EffectRow) -> EffectRecord:
-    from perdure.effects import ops
+def _record(serializer: Serializer, row: EffectRow) -> EffectRecord:
+    from perdure.operations import effects
     from perdure.types import RunError
 
     try:
-        return ops.to_record(box, row)
+        return effects.to_record(serializer, row)
     except Error as unreadable:  # the others of a list can still be seen
         why = RunError(type(unreadable).__name__, f"(cannot be read here: {unreadable})", "")
-        return replace(ops.to_bare_record(row), error=why)
+        return replace(effects.to_bare_record(row), error=why)
 
 
 def _show(one: EffectRecord, place: str) -> None:

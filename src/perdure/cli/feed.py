@@ -20,7 +20,7 @@ from typing import Any
 from perdure.cli.tell import columns_of, fit, paint, printable, shown, span
 from perdure.client import Client
 from perdure.errors import Error, NotFound
-from perdure.told import is_own
+from perdure.operations.run_payload import is_own
 from perdure.types import Event, Kind, Run, State
 
 EVERY = 0.25

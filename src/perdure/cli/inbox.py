@@ -25,8 +25,8 @@ def inbox(
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """List what needs a person: open questions, unknown effects, held runs."""
-    from perdure.arguments import check_limit
     from perdure.cli import tell
+    from perdure.service.validation import check_limit
 
     check_limit(limit)
     with opened(at) as client:

@@ -22,8 +22,8 @@ from types import ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
 from perdure.errors import BadArgument, Error
+from perdure.operations.run_payload import in_a_line
 from perdure.runtime import Runtime
-from perdure.told import in_a_line
 from perdure.types import Counts
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from perdure import runs, waits
-from perdure.box import where_wait
 from perdure.client import Client
 from perdure.errors import BadArgument, NotFound
-from perdure.told import UNREADABLE
+from perdure.operations import runs, waits
+from perdure.operations.run_payload import UNREADABLE
+from perdure.serde.serializer import where_wait
 from perdure.types import Run, maybe_moment
 
 T = TypeVar("T")
@@ -85,18 +85,18 @@ def effects_of(client: Client, run_id: str) -> list[Any]:
 
 def waits_of(client: Client, run_id: str) -> list[dict[str, Any]]:
     """Every wait a run ever had, with its answer."""
-    box, found = client._box, []
+    serializer, found = client._serializer, []
     for row in client.journal.do(waits.of_run(run_id)):
         answer = row.answer
         found.append(
-            vars(waits.to_wait(box, row))
+            vars(waits.to_wait(serializer, row))
             | {
                 "state": row.state,
                 "answered_at": maybe_moment(row.answered_at),
                 "answered_by": row.answered_by,
                 "answer": None
                 if answer is None
-                else box.open(answer, where_wait("answer", row.id)),
+                else serializer.loads(answer, where_wait("answer", row.id)),
             }
         )
     return found

@@ -151,7 +151,7 @@ def _named(place: str) -> Any:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module}.".startswith(f"{missing}."):
             raise BadArgument(f"There is no module {module!r} in {Path.cwd()}.") from error
-        from perdure.told import in_a_line
+        from perdure.operations.run_payload import in_a_line
 
         raise BadArgument(f"{module} raised {in_a_line(error, str(Path.cwd()))}.") from error
     for part in name.split("."):

@@ -11,7 +11,7 @@ from perdure.cli.place import At, opened, typed
 from perdure.errors import BadArgument
 
 if TYPE_CHECKING:
-    from perdure.reflections import Pending
+    from perdure.service.reflections import Pending
 
 
 def reflections(
@@ -32,15 +32,15 @@ def reflections(
     """List reflections that are not over; retry or cancel one."""
     from itertools import islice
 
-    from perdure.arguments import check_limit
     from perdure.cli.lookup import every
     from perdure.cli.tell import print_json
-    from perdure.reflections import Reflections
+    from perdure.service.reflections import Reflections
+    from perdure.service.validation import check_limit
 
     if retry and cancel:
         raise BadArgument("One of --retry and --cancel at a time.")
     with opened(at) as client:
-        journal, found = client.journal, Reflections(client._box, client._clock)
+        journal, found = client.journal, Reflections(client._serializer, client._clock)
         if retry:
             journal.run(found.retry(retry, executor))
             print(f"{retry} is tried again.")

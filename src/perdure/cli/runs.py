@@ -47,9 +47,9 @@ def runs(
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second.")] = False,
 ) -> None:
     """List runs, newest first."""
-    from perdure.arguments import check_limit
     from perdure.cli import tell
     from perdure.cli.lookup import PAGE, every
+    from perdure.service.validation import check_limit
 
     check_limit(limit)
     wanted = filters(state, graph, thread, metadata, since, until)

@@ -28,10 +28,10 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete runs that ended, with their history; a thread without runs loses its state."""
-    from perdure import runs
-    from perdure.arguments import check_limit, check_state
     from perdure.cli.given import read_duration
     from perdure.cli.tell import count
+    from perdure.operations import runs
+    from perdure.service.validation import check_limit, check_state
     from perdure.types import ENDED
 
     age = read_duration("--older-than", older_than)
@@ -62,7 +62,7 @@ def doctor(
 ) -> None:
     """Check what must be true of a journal. Exit 1 if something is not."""
     from perdure.cli.tell import print_json, printable
-    from perdure.doctor import INVARIANTS, examine, remarks
+    from perdure.operations.invariants import INVARIANTS, examine, remarks
 
     url = url_of(at)
     with opened(at) as client:

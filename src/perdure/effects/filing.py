@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
-from perdure.box import where_effect
-from perdure.effects import ops, record
-from perdure.effects.desk import Desk, Line
-from perdure.effects.ops import EffectRow
+from perdure.effects import recording
+from perdure.effects.identity import Desk, Line
 from perdure.errors import EffectHeld, Postponed
 from perdure.journal import Plan
-from perdure.types import Record, Retry, Settlement, moment
+from perdure.operations import effects
+from perdure.operations.effects import EffectRow
+from perdure.serde.serializer import where_effect
+from perdure.types import EffectState, Record, Retry, moment
 
 log = logging.getLogger("perdure")
 
@@ -67,15 +68,19 @@ class Filing:
     # -- what is recorded
 
     def _recorded(self, row: EffectRow) -> dict[str, Any]:
-        kept: dict[str, Any] = self.desk.box.open(row.arguments, where_effect("arguments", row.key))
+        kept: dict[str, Any] = self.desk.serializer.loads(
+            row.arguments, where_effect("arguments", row.key)
+        )
         return kept
 
     def _arguments_again(self) -> dict[str, Any]:
         """The recorded arguments, with what was not kept of them from the present call."""
-        return record.complete(self._recorded(self.row), self.arguments)
+        return recording.complete(self._recorded(self.row), self.arguments)
 
     def _open_outcome(self) -> Any:
-        return self.desk.box.open(self.row.outcome or b"", where_effect("outcome", self.row.key))
+        return self.desk.serializer.loads(
+            self.row.outcome or b"", where_effect("outcome", self.row.key)
+        )
 
     def _is_of_another_run(self) -> bool:
         owner = self.desk.owner
@@ -85,8 +90,8 @@ class Filing:
 
     def _take(self, attempts: int) -> Plan[bool]:
         """Be the one who goes on with it."""
-        desk, intent = self.desk, ops.new_intent()
-        op = ops.take(desk.owner, self.row, intent, attempts, desk.now)
+        desk, intent = self.desk, effects.new_intent()
+        op = effects.take(desk.owner, self.row, intent, attempts, desk.now)
         self.row = yield desk.refusable(op)
         desk.know(self.row)
         return self.row.intent == intent
@@ -99,21 +104,21 @@ class Filing:
             result = keep(result) if keep is not None else result
             usage = None if self.weigh is None else self.weigh(result)
             asked = self.line.asked() - self._asked
-            blob = record.close_result(desk.box, row.key, row.name, result, usage, asked)
+            blob = recording.close_result(desk.serializer, row.key, row.name, result, usage, asked)
         except Exception as error:
             self.row = row._replace(mark=HAPPENED)  # and must not again
             return (yield from self._failed(error))
-        yield from self._settle(Settlement.DONE, blob, {"how": how} if how else {}, rides=rides)
+        yield from self._settle(EffectState.DONE, blob, {"how": how} if how else {}, rides=rides)
         return result
 
     def _failed(self, error: Exception) -> Plan[None]:
         """Record that it failed for good."""
         blob = self._close_error(error)
-        yield from self._settle(Settlement.FAILED, blob, {"error": self._words(error)})
-        raise record.recorded(error)
+        yield from self._settle(EffectState.FAILED, blob, {"error": self._words(error)})
+        raise recording.recorded(error)
 
     def _settle(
-        self, state: Settlement, blob: bytes, data: dict[str, Any], *, rides: bool = False
+        self, state: EffectState, blob: bytes, data: dict[str, Any], *, rides: bool = False
     ) -> Plan[None]:
         op = self._write(state, blob, data)
         desk = self.desk
@@ -128,7 +133,7 @@ class Filing:
 
     def _write(
         self,
-        state: Settlement,
+        state: EffectState,
         blob: bytes | None,
         data: dict[str, Any] | None,
         due: int | None = None,
@@ -140,14 +145,14 @@ class Filing:
         event = None
         if data is not None:
             told = {"attempt": self.row.attempts, "begun_at": moment(self.row.created_at), **data}
-            event = (desk.box, told)
-        op = desk.refusable(ops.write(desk.owner, self.row, desk.now, event=event))
+            event = (desk.serializer, told)
+        op = desk.refusable(effects.write(desk.owner, self.row, desk.now, event=event))
         return Waiting(desk.journal, desk.journal.defer(op))
 
     def _hold(self, why: str, error: BaseException | None) -> Plan[None]:
         """A person has to say what became of it."""
         blob = None if error is None else self._close_error(error)
-        yield self._write(Settlement.UNKNOWN, blob, {"why": why})
+        yield self._write(EffectState.UNKNOWN, blob, {"why": why})
         raise EffectHeld(self.row.key, self.row.name, why)
 
     # -- until the next attempt
@@ -174,20 +179,22 @@ class Filing:
 
     def _close_error(self, error: BaseException) -> bytes:
         asked = self.line.asked() - self._asked
-        return record.close_error(self.desk.box, self.row.key, error, self._secrets, asked)
+        return recording.close_error(
+            self.desk.serializer, self.row.key, error, self._secrets, asked
+        )
 
     def _words(self, error: BaseException) -> str:
-        told = record.describe(error, self._secrets)
+        told = recording.describe(error, self._secrets)
         return f"{type(error).__name__}: {told['message']}"
 
     def _count_saved(self, calls: int, tokens: int) -> None:
         if self.desk.owner.run_id:
-            self.desk.journal.defer(ops.saved(self.desk.owner, calls, tokens))
+            self.desk.journal.defer(effects.saved(self.desk.owner, calls, tokens))
 
     def _tell(self, kind: str, data: dict[str, Any]) -> None:
         desk = self.desk
         if desk.owner.run_id:
-            op = ops.note(desk.owner, desk.box, desk.now, kind, data)
+            op = effects.note(desk.owner, desk.serializer, desk.now, kind, data)
             desk.journal.defer(desk.refusable(op))
         else:
             log.info("effect %s: %s", kind, data)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.box import where_message
-from perdure.effects.call import ONCE, Made
-from perdure.effects.desk import here
-from perdure.effects.inside import Inside, current
+from perdure.effects.context import Inside, current
+from perdure.effects.decorator import ONCE, Made
+from perdure.effects.identity import here
 from perdure.errors import NotInRun
 from perdure.journal import Statement
-from perdure.names import check_text
+from perdure.journal.names import check_text
+from perdure.serde.serializer import where_message
 
 
 def outbox(topic: str, payload: Any = None) -> str:
@@ -53,7 +53,7 @@ def _put(topic: str, payload: Any, inside: Inside) -> str:
         "id": id,
         "topic": topic,
         "now": inside.now,
-        "body": desk.box.close(payload, where_message(id), f"a message of topic {topic!r}"),
+        "body": desk.serializer.dumps(payload, where_message(id), f"a message of topic {topic!r}"),
     }
     inside.transaction.run([Statement("insert_message", params)])
     return id

@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from perdure.errors import BadURL
-from perdure.journal.log import Journal
-from perdure.journal.op import Deed, Op, Plan, Refused, Row, Statement
+from perdure.journal.journal import Journal
+from perdure.journal.operation import Deed, Op, Plan, Refused, Row, Statement
 
 __all__ = ["Deed", "Journal", "Op", "Plan", "Refused", "Row", "Statement", "connect", "version"]
 

@@ -20,10 +20,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from perdure.errors import BadArgument, BadURL, Unavailable
-from perdure.journal import probe
+from perdure.journal import failpoints
 from perdure.journal.migrate import is_current, migrate, version
-from perdure.journal.op import ENDED_INSIDE, Ambiguous, Refused, Row, Statement, Transaction
-from perdure.journal.pool import Connection, Pool, ReadOnly
+from perdure.journal.operation import ENDED_INSIDE, Ambiguous, Refused, Row, Statement, Transaction
+from perdure.journal.postgres_pool import Connection, Pool, ReadOnly
 from perdure.journal.sql import has_rows, render
 
 T = TypeVar("T")
@@ -133,10 +133,10 @@ class Postgres:
             with connection.transaction():
                 result = work(_Open(connection, run))
                 run([])
-                probe.at("commit.before")
+                failpoints.at("commit.before")
         finally:
             connection.row_factory = tuple_row  # whatever its borrower set
-        probe.at("commit.after")
+        failpoints.at("commit.after")
         return result
 
     def _run(self, connection: Connection, statements: Sequence[Statement]) -> list[list[Row]]:
@@ -183,11 +183,11 @@ class Postgres:
             silent.execute(begin)
             cursors = [self._execute(connection, silent, *statement) for statement in statements]
             if begin is _WRITE:
-                probe.at("commit.before")
+                failpoints.at("commit.before")
             silent.execute(b"COMMIT")
         rows = [[] if cursor is silent else cursor.fetchall() for cursor in cursors]
         if begin is _WRITE:
-            probe.at("commit.after")
+            failpoints.at("commit.after")
         return rows
 
     def _execute(
@@ -195,10 +195,10 @@ class Postgres:
     ) -> psycopg.Cursor[Any]:
         """Send a statement. All that give no rows share one cursor, which is cheaper."""
         sql, returns = self._sql[name]
-        probe.at(f"{name}.before")
+        failpoints.at(f"{name}.before")
         cursor = connection.cursor(row_factory=tuple_row) if returns else silent
         cursor.execute(sql, params)
-        probe.at(f"{name}.after")
+        failpoints.at(f"{name}.after")
         return cursor
 
     def reopen(self) -> None:

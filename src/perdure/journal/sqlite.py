@@ -25,9 +25,9 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from perdure.errors import BadArgument, BadURL, Unavailable
-from perdure.journal import probe
+from perdure.journal import failpoints
 from perdure.journal.migrate import migrate, version
-from perdure.journal.op import ENDED_INSIDE, Ambiguous, Refused, Row, Statement, Transaction
+from perdure.journal.operation import ENDED_INSIDE, Ambiguous, Refused, Row, Statement, Transaction
 from perdure.journal.sql import has_rows, positional, render
 
 T = TypeVar("T")
@@ -225,7 +225,7 @@ class SQLite:
             ) from error
         try:
             result = run()
-            probe.at("commit.before")
+            failpoints.at("commit.before")
         except BaseException as error:
             self._roll_back()
             if isinstance(error, sqlite3.IntegrityError) and "NOT NULL" in str(error):
@@ -239,7 +239,7 @@ class SQLite:
             # A failed fsync says nothing about what reached the disk.
             self._roll_back()
             raise Ambiguous(f"{self._path}: {error}") from error
-        probe.at("commit.after")
+        failpoints.at("commit.after")
         return result
 
     def _run(
@@ -249,12 +249,12 @@ class SQLite:
         results: list[list[Row]] = []
         for name, params in statements:
             sql, values, returns = self._sql[name]
-            if probe.hook is not None:
-                probe.hook(f"{name}.before")
+            if failpoints.hook is not None:
+                failpoints.hook(f"{name}.before")
             cursor.execute(sql, values(params))
             results.append(cursor.fetchall() if returns else [])
-            if probe.hook is not None:
-                probe.hook(f"{name}.after")
+            if failpoints.hook is not None:
+                failpoints.hook(f"{name}.after")
         return results
 
     def _roll_back(self) -> None:

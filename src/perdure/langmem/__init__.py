@@ -15,7 +15,7 @@ except ImportError as error:  # pragma: no cover
 from perdure.langmem.driving import Reflection
 from perdure.langmem.executor import ReflectionExecutor
 from perdure.langmem.kept import Persisted, persist, resume_pending_reflections
-from perdure.reflections import Pending
+from perdure.service.reflections import Pending
 
 __all__ = [
     "Pending",

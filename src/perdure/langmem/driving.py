@@ -15,8 +15,8 @@ from datetime import timedelta
 from typing import Any
 from weakref import WeakValueDictionary
 
-from perdure import runs
 from perdure.errors import Closed, Error, NotFound, ReflectionFailed, ReflectionLeft
+from perdure.operations import runs
 from perdure.runtime import Runtime
 from perdure.types import ENDED, Run, State
 

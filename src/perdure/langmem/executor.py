@@ -24,10 +24,9 @@ from typing import Any, Self
 
 from langgraph.store.base import BaseStore, SearchItem
 
-from perdure import runs
-from perdure.arguments import check_limit
-from perdure.effects.call import effect
-from perdure.effects.inside import key as effect_key
+from perdure.effects.context import key as effect_key
+from perdure.effects.decorator import effect
+from perdure.engine.worker import POLL
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
 from perdure.journal import Plan
 from perdure.langmem.draft import Door, Write, is_drafting
@@ -44,11 +43,12 @@ from perdure.langmem.reflection import (
     current_config,
     resolved,
 )
-from perdure.ledger import make_setup
-from perdure.reflections import Pending, Reflections
+from perdure.operations import runs
 from perdure.runtime import Runtime
+from perdure.service.reflections import Pending, Reflections
+from perdure.service.runs import make_setup
+from perdure.service.validation import check_limit
 from perdure.types import Retry, State
-from perdure.worker import POLL
 
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
 PAGE = 100
@@ -385,7 +385,7 @@ class ReflectionExecutor:
 
     @property
     def _reflections(self) -> Reflections:
-        return Reflections(self._means.box, self._runtime._driver.clock)
+        return Reflections(self._means.serializer, self._runtime._driver.clock)
 
     def _withdraw(self, id: str) -> bool:
         """Cancel a reflection for who has its future: only if nobody works on it."""

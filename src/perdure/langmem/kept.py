@@ -42,7 +42,9 @@ from langgraph.store.base import BaseStore
 from langmem.knowledge.extraction import MemoryStoreManager
 from langmem.reflection import LocalReflectionExecutor
 
+from perdure.engine.liveness import Presence
 from perdure.errors import BadArgument, Closed, NotFound, ReflectionLeft
+from perdure.journal.names import check_text
 from perdure.langmem.executor import ReflectionExecutor
 from perdure.langmem.memories import redo
 from perdure.langmem.records import Claims, Kept, Records
@@ -55,10 +57,8 @@ from perdure.langmem.reflection import (
     reflect_on,
     template_of,
 )
-from perdure.names import check_text
-from perdure.presence import Presence
-from perdure.reflections import Pending
-from perdure.told import describe
+from perdure.operations.run_payload import describe
+from perdure.service.reflections import Pending
 from perdure.types import moment
 
 log = logging.getLogger("perdure")

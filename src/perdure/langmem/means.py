@@ -11,15 +11,15 @@ from langgraph.store.base import BaseStore
 from langmem.knowledge.extraction import MemoryStoreManager
 from langmem.utils import NamespaceTemplate
 
-from perdure import runs
-from perdure.box import Box
 from perdure.errors import BadArgument, WrongState
+from perdure.journal.names import check_text
 from perdure.langmem.draft import Write
 from perdure.langmem.memories import Memories
 from perdure.langmem.reflection import Namespace, as_runnable, find, name_of, template_of
-from perdure.names import check_text
-from perdure.reflections import PREFIX
+from perdure.operations import runs
 from perdure.runtime import Runtime
+from perdure.serde.serializer import Serializer
+from perdure.service.reflections import PREFIX
 
 
 class Means:
@@ -85,8 +85,8 @@ class Means:
         return self.memories.keep(writes, is_current)
 
     @property
-    def box(self) -> Box:
-        return self._runtime.saver.box
+    def serializer(self) -> Serializer:
+        return self._runtime.saver.serializer
 
     # -- whose turn it is
 

@@ -26,8 +26,8 @@ from typing import Any, ParamSpec
 
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
-from perdure.effects.call import Made
-from perdure.effects.inside import transaction
+from perdure.effects.context import transaction
+from perdure.effects.decorator import Made
 from perdure.journal import Journal, Op, Statement
 from perdure.langmem.draft import Write, check_loop, do
 from perdure.types import Record

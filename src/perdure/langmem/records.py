@@ -21,14 +21,14 @@ from urllib.parse import quote
 
 from langgraph.store.base import BaseStore, GetOp, Op, PutOp
 
-from perdure.codec import Codec
+from perdure.engine.liveness import Presence
 from perdure.errors import BadArgument
 from perdure.langmem.draft import Write, check_loop
 from perdure.langmem.executor import PAGE, RETRY
 from perdure.langmem.reflection import Request
-from perdure.presence import Presence
-from perdure.reflections import Pending
-from perdure.told import UNREADABLE
+from perdure.operations.run_payload import UNREADABLE
+from perdure.serde.codec import Codec
+from perdure.service.reflections import Pending
 from perdure.types import RunError, State, moment
 
 log = logging.getLogger("perdure")

@@ -37,11 +37,11 @@ from langmem.knowledge.extraction import MemoryStoreManager
 from langmem.utils import NamespaceTemplate
 
 from perdure.agent import sleep
-from perdure.box import Box
-from perdure.effects.record import is_secret
+from perdure.effects.recording import is_secret
 from perdure.errors import BadArgument, Error, UnknownReflector
+from perdure.journal.names import check_text
 from perdure.langmem.draft import Door, Draft, Write, drafting
-from perdure.names import check_text
+from perdure.serde.serializer import Serializer
 
 log = logging.getLogger("perdure")
 
@@ -267,7 +267,7 @@ class Needs(Protocol):
     def has_turn(self, namespace: Namespace, run_id: str) -> bool: ...
 
     @property
-    def box(self) -> Box: ...
+    def serializer(self) -> Serializer: ...
 
 
 def build(means: Needs) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
@@ -288,7 +288,7 @@ def build(means: Needs) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
         )
         return {
             "writes": writes,
-            "result": _storable(result, means.box, config["configurable"]["run_id"]),
+            "result": _storable(result, means.serializer, config["configurable"]["run_id"]),
         }
 
     def keep(state: Reflecting, config: RunnableConfig) -> Reflecting | Command[Literal["reflect"]]:
@@ -367,10 +367,10 @@ def _with_keys(result: Any, draft: Draft) -> Any:
     ]
 
 
-def _storable(result: Any, box: Box, reflection_id: str) -> Any:
+def _storable(result: Any, serializer: Serializer, reflection_id: str) -> Any:
     """What a reflector returned is for whoever waits for it; its memories are what counts."""
     try:
-        box.codec.encode(result, "the result")
+        serializer.codec.encode(result, "the result")
     except Error as error:
         told = "What reflection %s returned is not kept, its memories are: %s"
         log.warning(told, reflection_id, error)

@@ -21,9 +21,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from perdure import runs
 from perdure.client import Client
 from perdure.errors import Error
+from perdure.operations import runs
 from perdure.server.cron import Cron, Tick
 
 PATIENCE = 5.0

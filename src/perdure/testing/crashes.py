@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from perdure.errors import BadArgument
-from perdure.journal import probe
+from perdure.journal import failpoints
 from perdure.journal.sql import templates
 
 
@@ -37,8 +37,8 @@ def crash_at(point: str, n: int = 1) -> Iterator[None]:
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    before, probe.hook = probe.hook, hook
+    before, failpoints.hook = failpoints.hook, hook
     try:
         yield
     finally:
-        probe.hook = before
+        failpoints.hook = before

@@ -142,7 +142,7 @@ async def _next_input(pregel: Any, config: Any, order: dict[str, Any]) -> Any:
 
 
 def _answer(asked: Any, answer: Any) -> Any:
-    from perdure.waits import TIME_IS_UP
+    from perdure.operations.waits import TIME_IS_UP
 
     if isinstance(asked, dict) and asked.keys() == {"wake_at"}:
         return True

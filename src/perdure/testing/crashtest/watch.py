@@ -19,8 +19,8 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any, NamedTuple
 
-from perdure.effects import inside
-from perdure.journal import probe
+from perdure.effects import context
+from perdure.journal import failpoints
 from perdure.testing.crashtest import witness
 from perdure.testing.crashtest.lines import Owner, owner
 from perdure.testing.crashtest.wire import Wire
@@ -51,7 +51,7 @@ class Watch:
 
     def install(self) -> None:
         """From here on to the end of this process."""
-        probe.hook, probe.called, probe.asked = self.at, self._called, self._asked
+        failpoints.hook, failpoints.called, failpoints.asked = self.at, self._called, self._asked
         witness.tell = self._outside
         sys.addaudithook(self._audit)
         _count_models(self._model)
@@ -138,7 +138,7 @@ class Watch:
 
 def _effect() -> str | None:
     """The key of the effect whose function, or whose question to the far side, is being called."""
-    around = inside.current()
+    around = context.current()
     return None if around is None else around.key
 
 

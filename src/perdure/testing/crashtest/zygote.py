@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from perdure.errors import BadArgument, Error
+from perdure.operations.run_payload import in_a_line
 from perdure.testing.crashtest import drive
 from perdure.testing.crashtest.watch import Watch
 from perdure.testing.crashtest.wire import Lines, Wire, send
 from perdure.testing.crashtest.words import Point
-from perdure.told import in_a_line
 
 
 def main(control: socket.socket) -> None:

@@ -1,0 +1,1 @@
+"""What drives runs: claims, leases, LangGraph, and the end of each segment."""

@@ -1,0 +1,113 @@
+"""One call of a bound graph: what the caller gave, and what it makes of the stream."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import GraphOutput
+
+from perdure.engine.driver import BREAKPOINTS, Drive
+from perdure.errors import BadArgument
+
+
+class Call:
+    """One call of a bound graph."""
+
+    def __init__(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> None:
+        self.input = input
+        self.follows = False
+        """It goes on with a run that was begun before, and says itself with what."""
+        self._config: dict[str, Any] = dict(config or {})
+        self._context = kwargs.pop("context", None)
+        self._kwargs = kwargs
+        configurable = dict(self._config.get("configurable") or {})
+        thread_id = configurable.get("thread_id")
+        if thread_id is None or thread_id == "":
+            raise BadArgument("The config names no thread: {'configurable': {'thread_id': ...}}.")
+        self.thread_id = str(thread_id)
+        self._durability = kwargs.pop("durability", None)
+        self.arguments: dict[str, Any] = {}
+
+    def setup(self) -> dict[str, Any]:
+        """What a worker needs to go on with this call. What only this process has stays here."""
+        setup: dict[str, Any] = {"inline": True}
+        if self.input is not None:
+            setup["input"] = self.input
+        if self._context is not None:
+            setup["context"] = self._context
+        if self._durability is not None:
+            setup["durability"] = self._durability
+        setup |= {name: self._kwargs[name] for name in BREAKPOINTS if self._kwargs.get(name)}
+        keep = {k: self._config[k] for k in ("recursion_limit", "tags") if k in self._config}
+        given = self._config.get("configurable") or {}
+        plain = {
+            k: v
+            for k, v in given.items()
+            if k not in ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
+            and not k.startswith("__")
+            and isinstance(v, (str, int, float, bool, type(None)))
+        }
+        metadata = {
+            k: v
+            for k, v in (self._config.get("metadata") or {}).items()
+            if isinstance(v, (str, int, float, bool, type(None)))
+        }
+        setup["config"] = {**keep, "configurable": plain}
+        setup["metadata"] = metadata
+        return setup
+
+    def take(self, drive: Drive) -> None:
+        """Combine what the caller gave with what the run has."""
+        if not self.follows and (self.input is None or drive.input is None):
+            self.input = drive.input
+        own = {k: v for k, v in self._config.items() if k not in ("configurable", "metadata")}
+        drive.config = cast(RunnableConfig, {**drive.config, **own, **self.with_lease(drive)})
+        if self._context is not None:
+            drive.context = self._context
+        self.arguments = {**self._kwargs, **drive.arguments}
+
+    def with_lease(self, drive: Drive) -> RunnableConfig:
+        configurable = {
+            **(self._config.get("configurable") or {}),
+            **drive.config["configurable"],
+        }
+        return cast(RunnableConfig, {**self._config, "configurable": configurable})
+
+
+class Gathered:
+    """Makes of a stream what `invoke` returns."""
+
+    def __init__(self, kwargs: dict[str, Any]) -> None:
+        self._mode = kwargs.pop("stream_mode", "values")
+        self._is_v2 = kwargs.get("version") == "v2"
+        both = self._mode == "values" and not self._is_v2
+        wanted = ["updates", "values"] if both else self._mode
+        self.kwargs = {**kwargs, "stream_mode": wanted}
+        self._chunks: list[Any] = []
+        self._latest: Any = None
+        self._interrupts: list[Any] = []
+
+    def add(self, chunk: Any) -> None:
+        if self._mode != "values":
+            self._chunks.append(chunk)
+            return
+        if self._is_v2:
+            self._latest = chunk["data"]
+            self._interrupts.extend(chunk.get("interrupts", ()))
+            return
+        mode, payload = chunk[-2:]
+        if mode == "values":
+            self._latest = payload
+        elif isinstance(payload, dict) and payload.get("__interrupt__") is not None:
+            self._interrupts.extend(payload["__interrupt__"])
+
+    def result(self) -> Any:
+        if self._mode != "values":
+            return self._chunks
+        if self._is_v2:
+            return GraphOutput(value=self._latest, interrupts=tuple(self._interrupts))
+        if not self._interrupts:
+            return self._latest
+        values = self._latest if isinstance(self._latest, dict) else {}
+        return {**values, "__interrupt__": self._interrupts}

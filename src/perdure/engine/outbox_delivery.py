@@ -1,0 +1,67 @@
+"""Deliver the messages of the outbox to the handlers of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from perdure.journal import Journal
+from perdure.journal.clock import Clock
+from perdure.operations import messages
+from perdure.operations.messages import MessageRow
+from perdure.serde.serializer import Serializer
+from perdure.types import Message
+
+log = logging.getLogger("perdure")
+
+TURN = 60_000
+"""Milliseconds a handler may take before somebody else may deliver the same message."""
+PAGE = 20
+
+
+class Delivery:
+    """Handlers by topic, and the deliveries made to them."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, Callable[[Message], Any]] = {}
+
+    async def is_due(self, journal: Journal, clock: Clock) -> bool:
+        if not self.handlers:
+            return False
+        due = await journal.ado(messages.next_due(self.handlers))
+        return due is not None and due <= clock.now()
+
+    async def deliver(self, journal: Journal, serializer: Serializer, clock: Clock) -> int:
+        """Deliver what is due, side by side. Gives how many were delivered."""
+        now = clock.now()
+        change, op = messages.take(self.handlers, now, now + TURN, PAGE)
+        taken = await journal.ado(op)
+        done = await asyncio.gather(
+            *(self._one(journal, serializer, clock, change, row) for row in taken)
+        )
+        return sum(done)
+
+    async def _one(
+        self, journal: Journal, serializer: Serializer, clock: Clock, change: int, row: MessageRow
+    ) -> bool:
+        handler = self.handlers[row.topic]
+        try:
+            message = messages.to_message(serializer, row)
+            if inspect.iscoroutinefunction(handler):
+                await handler(message)
+            else:
+                given = await asyncio.to_thread(handler, message)
+                if inspect.isawaitable(given):  # an object, or a lambda around a coroutine
+                    await given
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            log.warning("message %s of topic %r was not delivered: %s", row.id, row.topic, told)
+            pause = round(messages.AGAIN.pause(row.attempts).total_seconds() * 1000)
+            kind = type(error).__name__  # what it says may hold the payload
+            await journal.ado(messages.delay(row, change, clock.now() + pause, kind))
+            return False
+        await journal.ado(messages.delivered(row))
+        return True

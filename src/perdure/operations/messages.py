@@ -1,0 +1,105 @@
+"""Messages of the outbox: their rows, and who delivers them. Pure, no I/O, no colour.
+
+taken, not delivered     nobody else takes it for a while; then it is due again
+delivered, not deleted   it is delivered again, with the same id
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from perdure.journal import Op, Row, Statement
+from perdure.journal.ids import draw
+from perdure.serde.serializer import Serializer, where_message
+from perdure.types import Message, Retry, moment
+
+AGAIN = Retry(attempts=2**31)
+"""How long to wait after a failed delivery."""
+
+
+class MessageRow(NamedTuple):
+    """A message as it is stored."""
+
+    thread_id: str
+    id: str
+    run_id: str
+    topic: str
+    attempts: int
+    sent_at: int
+    body: bytes
+
+
+def _messages(rows: Sequence[Sequence[Row]]) -> list[MessageRow]:
+    return [MessageRow(*row[:7]) for row in rows[0]]
+
+
+def next_due(topics: Iterable[str]) -> Op[int | None]:
+    """When the next message of these topics is due."""
+    params = {"names": json.dumps(sorted(topics))}
+    return Op(
+        "next_message",
+        [Statement("next_message", params)],
+        lambda rows: int(rows[0][0][0]) if rows[0] else None,
+    )
+
+
+def take(
+    topics: Iterable[str], now: int, until: int, count: int
+) -> tuple[int, Op[list[MessageRow]]]:
+    """Take messages that are due. The number is whose they are then."""
+    change = draw()
+    params = {
+        "names": json.dumps(sorted(topics)),
+        "now": now,
+        "until": until,
+        "count": count,
+        "change": change,
+    }
+    key = Statement("taken_messages", params)
+    op = Op("take_messages", [Statement("take_messages", params)], _messages, write=True, key=key)
+    return change, op
+
+
+def delivered(row: MessageRow) -> Op[None]:
+    params = {"thread_id": row.thread_id, "id": row.id}
+    return Op("delete_message", [Statement("delete_message", params)], lambda _: None, write=True)
+
+
+def delay(row: MessageRow, change: int, due_at: int, error: str) -> Op[None]:
+    params = {
+        "thread_id": row.thread_id,
+        "id": row.id,
+        "change": change,
+        "due_at": due_at,
+        "error": error,
+    }
+    return Op("delay_message", [Statement("delay_message", params)], lambda _: None, write=True)
+
+
+def pending(serializer: Serializer, count: int) -> Op[list[Message]]:
+    """What is not delivered yet."""
+    return Op(
+        "messages",
+        [Statement("messages", {"count": count})],
+        lambda rows: [
+            replace(
+                to_message(serializer, MessageRow(*row[:7])), due_at=moment(row[7]), error=row[8]
+            )
+            for row in rows[0]
+        ],
+    )
+
+
+def to_message(serializer: Serializer, row: MessageRow) -> Message:
+    return Message(
+        id=row.id,
+        topic=row.topic,
+        payload=serializer.loads(row.body, where_message(row.id)),
+        thread_id=row.thread_id,
+        run_id=row.run_id,
+        attempts=row.attempts,
+        sent_at=moment(row.sent_at),
+    )

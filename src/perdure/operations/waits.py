@@ -1,0 +1,290 @@
+"""Operations on waits, answers and signals. Pure, no I/O, no colour.
+
+A wait is stored in the same batch as LangGraph's interrupt write. Its id is made of the run, the
+place that asks and what is shown there, so asking the same again is the same wait, and an answer
+to something else than what is shown now finds its wait closed.
+
+    two answers                 answer_wait: only an open one
+    an answer and its expiry    answer_wait, fire_wait: both look at the time in the row
+    an answer and the run       poke_run: it is due, or, while it is driven, not to rest
+    two signals of one key      insert_signal: the key is unique
+    one signal, two waits       take_signal: it has a wait, or none
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from perdure.journal import Op, Row, Statement
+from perdure.operations.events import Change, change
+from perdure.serde.serializer import Serializer, where_signal, where_wait
+from perdure.types import Kind, Wait, maybe_moment, moment
+
+TIME_IS_UP = {"__perdure__": "time is up"}
+"""What a task is resumed with when nobody answered it in time."""
+TAKEN_BACK = "__perdure_taken_back__"
+"""The key under which a task finds the signal that took its question back."""
+
+
+class WaitRow(NamedTuple):
+    """A wait as it is stored."""
+
+    thread_id: str
+    id: str
+    run_id: str
+    kind: str
+    name: str | None
+    state: str
+    interrupt_id: str
+    ns: str
+    checkpoint_id: str
+    task_id: str
+    path: str
+    stamp: int
+    wake_at: int | None
+    expires_at: int | None
+    created_at: int
+    answered_at: int | None
+    answered_by: str | None
+    body: bytes
+    answer: bytes | None
+
+
+class Body(NamedTuple):
+    """What is inside a wait."""
+
+    value: Any
+    schema: dict[str, Any] | None
+    before: list[Any]
+    """The answers this task had already."""
+
+
+class Question(NamedTuple):
+    """What the code of an agent asks, beside the value of LangGraph's interrupt."""
+
+    kind: Kind
+    name: str | None = None
+    wake_at: int | None = None
+    expires_at: int | None = None
+
+
+def is_time_up(answer: Any) -> bool:
+    return isinstance(answer, dict) and answer == TIME_IS_UP  # an array compares to an array
+
+
+def is_taken_back(answer: Any) -> bool:
+    return isinstance(answer, dict) and [*answer] == [TAKEN_BACK]
+
+
+def is_ours(answer: Any) -> bool:
+    """Whether a task would take it for what only the driver hands over."""
+    return is_time_up(answer) or is_taken_back(answer)
+
+
+def wait_id(run_id: str, interrupt_id: str, kind: str, shown: bytes) -> str:
+    digest = hashlib.blake2b(shown, digest_size=16)
+    digest.update(f"|{run_id}|{interrupt_id}|{kind}".encode())
+    return digest.hexdigest()
+
+
+def open_body(serializer: Serializer, row: WaitRow) -> Body:
+    return Body(*serializer.loads(row.body, where_wait("body", row.id)))
+
+
+def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
+    body = open_body(serializer, row)
+    return Wait(
+        id=row.id,
+        run_id=row.run_id,
+        thread_id=row.thread_id,
+        kind=Kind(row.kind),
+        value=body.value,
+        wake_at=maybe_moment(row.wake_at),
+        name=row.name,
+        expires_at=maybe_moment(row.expires_at),
+        created_at=moment(row.created_at),
+        response_schema=body.schema,
+        interrupt_id=row.interrupt_id,
+    )
+
+
+def ask(
+    serializer: Serializer,
+    made: Change,
+    *,
+    token: int,
+    question: Question,
+    body: Body,
+    interrupt_id: str,
+    place: dict[str, Any],
+) -> list[Statement]:
+    """The statements that store a question, for the batch of its interrupt write."""
+    shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
+    id = wait_id(made.run_id, interrupt_id, question.kind, shown)
+    params = {
+        **made.params,
+        **place,
+        "wait_id": id,
+        "kind": question.kind.value,
+        "name": question.name,
+        "interrupt_id": interrupt_id,
+        "token": token,
+        "wake_at": question.wake_at,
+        "expires_at": question.expires_at,
+        "body": serializer.dumps(list(body), where_wait("body", id), "the value of an interrupt"),
+    }
+    data = {
+        "wait": id,
+        "kind": question.kind.value,
+        "name": question.name,
+        "wake_at": maybe_moment(question.wake_at),
+        "expires_at": maybe_moment(question.expires_at),
+    }
+    return [
+        Statement("count_wait", params),
+        made.event(serializer, "wait", {k: v for k, v in data.items() if v is not None}),
+        Statement("insert_wait", params),
+        Statement("close_replaced", params),
+    ]
+
+
+def _waits(rows: Sequence[Sequence[Row]]) -> list[WaitRow]:
+    return [WaitRow(*row) for row in rows[0]]
+
+
+def find(wait_id: str) -> Op[WaitRow | None]:
+    return Op(
+        "wait",
+        [Statement("wait_by_id", {"wait_id": wait_id})],
+        lambda rows: WaitRow(*rows[0][0]) if rows[0] else None,
+    )
+
+
+def of_run(run_id: str) -> Op[list[WaitRow]]:
+    """Every wait a run ever had."""
+    return Op("waits_of_run", [Statement("waits_of_run", {"id": run_id})], _waits)
+
+
+def page(
+    *, kind: str | None, thread_id: str | None, after: tuple[int, str] | None, count: int
+) -> Op[list[WaitRow]]:
+    """Open waits, oldest first."""
+    at, id = after or (-1, "")
+    params = {"kind": kind, "thread_id": thread_id, "after": at, "after_id": id, "count": count}
+    return Op("open_waits", [Statement("open_waits", params)], _waits)
+
+
+def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now: int) -> Op[bool]:
+    """Accept an answer. False if it comes too late."""
+    made = change(row.thread_id, row.run_id, now)
+    params = {
+        **made.params,
+        "wait_id": row.id,
+        "answer": serializer.dumps(value, where_wait("answer", row.id), "the answer"),
+        "by": by,
+    }
+    return Op(
+        f"answer {row.id}",
+        [
+            Statement("lock_run", params),
+            Statement("answer_wait", params),
+            Statement("poke_run", params),
+            made.event(serializer, "answer", {"wait": row.id} | ({"by": by} if by else {})),
+        ],
+        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
+    )
+
+
+def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int) -> Op[None]:
+    """The clock answers, for whoever drives the run."""
+    made = change(row.thread_id, row.run_id, now)
+    params = {
+        **made.params,
+        "wait_id": row.id,
+        "token": token,
+        "answer": serializer.dumps(value, where_wait("answer", row.id)),
+    }
+    kind = "woke" if row.kind == Kind.CLOCK else "expired"
+    return Op(
+        f"fire {row.id}",
+        [
+            Statement("fence", params),
+            Statement("fire_wait", params),
+            Statement("count_answer", params),
+            made.event(serializer, kind, {"wait": row.id}),
+        ],
+        lambda rows: None,
+        write=True,
+        key=made.key,
+    )
+
+
+def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[None]:
+    """Give a kept signal to a wait, if there is one."""
+    made = change(row.thread_id, row.run_id, now)
+    params = {**made.params, "wait_id": row.id, "name": row.name, "token": token}
+    return Op(
+        f"deliver {row.id}",
+        [
+            Statement("fence", params),
+            Statement("take_signal", params),
+            Statement("answer_by_signal", params),
+            Statement("count_answer", params),
+            made.event(serializer, "signal", {"wait": row.id, "name": row.name}),
+        ],
+        lambda rows: None,
+        write=True,
+    )
+
+
+def apply(row: WaitRow, token: int) -> Op[None]:
+    """Note that an answer was handed to its task, by whoever drives the run: its end uses it up."""
+    params = {"thread_id": row.thread_id, "id": row.run_id, "token": token, "wait_id": row.id}
+    statements = [Statement("fence", params), Statement("apply_wait", params)]
+    return Op("apply_wait", statements, lambda rows: None, write=True)
+
+
+def signal(
+    serializer: Serializer,
+    thread_id: str,
+    signal_id: str,
+    name: str,
+    key: str | None,
+    value: Any,
+    now: int,
+) -> Op[bool]:
+    """Keep a signal, and wake who waits for it. False if one with this key was kept before."""
+    params = {
+        "thread_id": thread_id,
+        "signal_id": signal_id,
+        "name": name,
+        "key": key,
+        "now": now,
+        "body": serializer.dumps(value, where_signal(signal_id), f"signal {name!r}"),
+    }
+    return Op(
+        f"signal {name!r} to thread {thread_id!r}",
+        [
+            Statement("insert_signal", params),
+            Statement("lock_runs", params),  # whoever lets one go meanwhile did not see the signal
+            Statement("poke_thread", params),
+            Statement("find_signal", params),
+        ],
+        lambda rows: bool(rows[-1]),
+        write=True,
+        key=Statement("find_signal", params),
+    )
+
+
+def signals_of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[dict[str, Any]]:
+    """The values of the signals that answered waits of a run, by wait."""
+    params = {"thread_id": thread_id, "id": run_id}
+    return Op(
+        "signals_of_run",
+        [Statement("signals_of_run", params)],
+        lambda rows: {row[2]: serializer.loads(row[3], where_signal(row[1])) for row in rows[0]},
+    )

@@ -1,0 +1,68 @@
+"""Values of users in the journal: encoded strictly, and sealed to the row they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from perdure.serde.codec import Codec
+from perdure.serde.encryption import Envelope
+
+
+class Serializer:
+    """Closes a value into a blob and opens it again."""
+
+    def __init__(self, codec: Codec, envelope: Envelope, limit: int = 256 * 1024 * 1024) -> None:
+        self.codec, self.envelope, self.limit = codec, envelope, limit
+
+    def dumps(self, value: Any, where: str, name: str | None = None) -> bytes:
+        """The blob. What cannot be stored is refused by `name`, or where it was to go."""
+        return self.envelope.wrap(self.codec.encode(value, name or where), where)
+
+    def loads(self, blob: bytes, where: str) -> Any:
+        return self.codec.decode(self.envelope.unwrap(bytes(blob), where), where)
+
+
+def scrub(text: str, secrets: Mapping[str, Any]) -> str:
+    """A text without what must not be stored."""
+    for secret in secrets.values():
+        hidden = secret.get_secret_value() if hasattr(secret, "get_secret_value") else secret
+        if isinstance(hidden, str) and len(hidden) > 3:
+            text = text.replace(hidden, "***")
+    return text
+
+
+def where_run(column: str, run_id: str) -> str:
+    return f"{column} of run {run_id}"
+
+
+def where_score(run_id: str, name: str, about: str) -> str:
+    return f"score {name!r} of {about!r} of run {run_id}"
+
+
+def where_wait(column: str, wait_id: str) -> str:
+    return f"{column} of wait {wait_id}"
+
+
+def where_signal(signal_id: str) -> str:
+    return f"signal {signal_id}"
+
+
+def where_event(change: int) -> str:
+    return f"event {change}"
+
+
+def where_read(run_id: str, task: str, n: int) -> str:
+    return f"read {n} of task {task!r} of run {run_id}"
+
+
+def where_schedule(name: str) -> str:
+    return f"schedule {name!r}"
+
+
+def where_effect(column: str, key: str) -> str:
+    return f"{column} of effect {key}"
+
+
+def where_message(id: str) -> str:
+    return f"message {id}"
