@@ -18,7 +18,7 @@ import contextlib
 import logging
 import threading
 import weakref
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,7 +29,7 @@ from perdure.effects.decorator import effect
 from perdure.engine.worker import POLL
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
 from perdure.journal import Plan
-from perdure.langmem.draft import Door, Write, is_drafting
+from perdure.langmem.draft import Door, is_drafting
 from perdure.langmem.driving import Driving, Reflection
 from perdure.langmem.means import Means
 from perdure.langmem.reflection import LONGEST as LONGEST_PAUSE
@@ -282,27 +282,6 @@ class ReflectionExecutor:
             if self._means.store is None:
                 self._means.store = store
             self._start()
-
-    def adopt(
-        self,
-        request: Request,
-        *,
-        key: str,
-        due_at: datetime,
-        writes: list[Write] | None = None,
-    ) -> str:
-        """Accept what was submitted elsewhere, once: the same key gives the same reflection. One
-        of the same conversation that is here already is a later one, and is not replaced."""
-        setup = self._setup(request, key)
-        if writes is not None:
-            setup["input"]["writes"] = writes
-        place = request.place(self.name, key)
-        plan = self._runtime._ledger.accept(
-            (self._graph, ""), place, setup, "enqueue", key=key, after=due_at
-        )
-        id = self._runtime.journal.run(plan).id
-        self._runtime._wake()
-        return id
 
     # -- accepting
 

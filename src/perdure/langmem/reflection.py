@@ -281,8 +281,6 @@ def build(means: Needs) -> StateGraph[Reflecting, None, Reflecting, Reflected]:
         while not means.take_turn(tuple(request.namespace), config["configurable"]["run_id"]):
             sleep(pause)
             pause = min(2 * pause, LONGEST)
-        if state["writes"] is not None:
-            return {}  # it was done before, where only a store keeps records
         result, writes = reflect_on(
             means.reflector(), means.needed_store(), request, state["id"], config
         )
