@@ -30,6 +30,7 @@ from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer
 from perdure.service.effects import Book
+from perdure.service.reflections import ReflectionPlans
 from perdure.service.runs import GRACE, PAGE, Ledger, make_setup
 from perdure.service.validation import (
     check_dict,
@@ -125,6 +126,11 @@ class Client:
     @property
     def _book(self) -> Book:
         return Book(self._serializer, self._clock)
+
+    @property
+    def reflections(self) -> ReflectionPlans:
+        """Plans about the LangMem reflections in this journal, for `journal.run`."""
+        return ReflectionPlans(self._ledger, self._serializer, self._clock)
 
     def _load(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
         """The state at a checkpoint."""
