@@ -4,14 +4,13 @@ LangGraph takes seconds to import: it comes with the saver, not before.
 """
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import perdure
+from tests.support.interpreter import loaded_after
 
 HOME = Path(perdure.__file__).parent
 
@@ -152,15 +151,6 @@ def test_only_what_drives_graphs_and_stores_checkpoints_imports_langgraph(
 def test_nothing_imports_what_is_only_for_tests(name: str, path: Path) -> None:
     uses = any(one.startswith("perdure.testing") for one in imported(path))
     assert uses == (name == "cli.crashtest")  # which is a test itself
-
-
-def loaded_after(code: str) -> set[str]:
-    """The top-level modules in a fresh interpreter that ran some code."""
-    code += "; import sys; print(*{name.partition('.')[0] for name in sys.modules})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    return set(done.stdout.split())
 
 
 HEAVY = {"langgraph", "langchain_core", "pydantic", "psycopg", "cryptography", "numpy"}

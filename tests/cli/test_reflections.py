@@ -25,8 +25,8 @@ from perdure.cli import main
 from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry
 from tests.support.agents import Gate, gate
+from tests.support.interpreter import loaded_after
 from tests.support.memory import manager, opened_store, talk, who
-from tests.test_import import loaded_after
 
 
 def cli(*arguments: str, environment: str | None = None) -> tuple[int, str, str]:

@@ -7,15 +7,12 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psycopg
 import pytest
 
 import perdure
@@ -25,6 +22,7 @@ from perdure.types import Run, Settlement, State
 from tests.support.agents import chain, history, opened
 from tests.support.effect_child import TABLE, Line, Nursery, calls, worker_runtime
 from tests.support.proxy import Proxy
+from tests.support.raw import query
 from tests.support.runtime_child import Child, Ledger, eventually, soon
 from tests.support.waiters import named, side_by_side
 
@@ -56,16 +54,6 @@ def nursery() -> Iterator[Nursery]:
     nursery = Nursery()
     yield nursery
     nursery.close()
-
-
-def query(url: str, sql: str) -> list[tuple[Any, ...]]:
-    """Ask, or tell, the database behind the journal's back."""
-    if url.startswith("postgresql"):
-        with psycopg.connect(url, autocommit=True) as server:
-            cursor = server.execute(sql.encode())
-            return cursor.fetchall() if cursor.description else []
-    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=20)) as file, file:
-        return file.execute(sql).fetchall()
 
 
 class Judge:

@@ -24,10 +24,10 @@ import pytest
 import perdure
 from perdure.doctor import examine
 from perdure.types import EffectRecord, Run, Settlement, State
-from tests.effects.test_crash import query
 from tests.support.effect_child import Nursery
 from tests.support.far_side import ANY, FarSide, far_side
 from tests.support.far_side_child import KINDS, ORDERS, TABLE, runtime
+from tests.support.raw import query
 
 pytestmark = pytest.mark.slow
 

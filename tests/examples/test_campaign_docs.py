@@ -26,7 +26,7 @@ from examples.campaign.__main__ import commands
 from examples.campaign.postoffice import PostOffice
 from examples.campaign.settings import Settings
 from perdure.cli import app
-from tests.test_docs import blocks
+from tests.support.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 CAMPAIGN = ROOT / "examples" / "campaign"

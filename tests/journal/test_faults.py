@@ -14,8 +14,8 @@ from perdure.checkpoint.ops import delete_thread
 from perdure.errors import Closed, Unavailable
 from perdure.journal import Journal, Op, connect, probe
 from perdure.journal.op import Ambiguous
-from tests.journal.test_journal import HUGE, run_python
 from tests.support.entries import (
+    HUGE,
     PATIENCE,
     Commits,
     Faulty,
@@ -25,6 +25,7 @@ from tests.support.entries import (
     in_threads,
     stored,
 )
+from tests.support.interpreter import run_python
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -4,18 +4,14 @@ waits, and loses nothing: on both databases, from threads, event loops and forke
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 
 import pytest
 
 from perdure.errors import Closed, Error, WriteLost
 from perdure.journal import Journal, Refused, connect
-from tests.support.entries import PATIENCE, Commits, add, entries, in_threads, stored
-
-HUGE = 2**80  # neither database can store it
+from tests.support.entries import HUGE, PATIENCE, Commits, add, entries, in_threads, stored
+from tests.support.interpreter import run_python
 
 
 @pytest.fixture
@@ -181,12 +177,6 @@ async def test_a_closed_journal_says_that_it_is_closed(url: str) -> None:
         await journal.ado(add(1))
     with pytest.raises(Closed):
         await journal.ado(entries())
-
-
-def run_python(program: str, *arguments: str) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_process_that_ends_without_closing_commits_what_it_queued(url: str) -> None:

@@ -1,4 +1,4 @@
-"""More of `tests.support.stories`: subgraphs, LangGraph's DeltaChannel, states of the user's types."""
+"""More of `tests.support.stories`: subgraphs, LangGraph's DeltaChannel, states of the user's."""
 
 import enum
 import operator

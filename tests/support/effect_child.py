@@ -1,8 +1,8 @@
 """Agents whose effects are killed in the middle: `python -m tests.support.effect_child`.
 
 It forks a child for each order, as `tests.support.runtime_child` does. What an effect does to the
-world is a line of the ledger: its name, its key, its label and the process that did it. What it returns
-says the same, so that an outcome can be told from another's, and from one of another call.
+world is a line of the ledger: its name, its key, its label and the process that did it. What it
+returns says the same, so that an outcome can be told from another's, and from one of another call.
 """
 
 from __future__ import annotations

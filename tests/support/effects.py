@@ -3,7 +3,8 @@
 `WAYS` are the runtime and the bare saver, in both colours. `drive` brings a graph to its end over
 any number of `Boom`s, each time with a runtime or saver of its own, as a process that died would
 leave it. Run as a program, `python -m tests.support.effects`, it is the process that dies: it forks
-a child for each order it reads, which drives one of the `STORIES` and is killed by SIGKILL at a point.
+a child for each order it reads, which drives one of the `STORIES` and is killed by SIGKILL at a
+point.
 """
 
 from __future__ import annotations

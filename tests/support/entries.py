@@ -16,6 +16,7 @@ from perdure.journal.op import Backend, Transaction
 
 T = TypeVar("T")
 
+HUGE = 2**80  # neither database can store it
 PATIENCE = 20.0
 """Seconds until a test gives up on something that must happen."""
 

@@ -1,4 +1,4 @@
-"""Processes that submit and drive reflections, and are ended: `python -m tests.support.memory_child`.
+"""Processes that submit and drive reflections, and end: `python -m tests.support.memory_child`.
 
 It imports LangMem once and then forks a child for each order it reads. A child that is not killed
 ends as any interpreter does, with what is registered for its exit. What a child was told and what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, cast
 
 import psycopg
@@ -102,3 +103,13 @@ def forge_writes(url: str, change: Callable[[bytes], bytes]) -> None:
         where = where_writes(*key)
         sealed = Checksum().close(change(Checksum().open(bytes(body), where)), where)
         execute(url, "UPDATE perdure_writes SET body = ? WHERE stamp = ?", sealed, key[-1])
+
+
+def query(url: str, sql: str) -> list[tuple[Any, ...]]:
+    """Ask, or tell, the database behind the journal's back."""
+    if url.startswith("postgresql"):
+        with psycopg.connect(url, autocommit=True) as server:
+            cursor = server.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=20)) as file, file:
+        return file.execute(sql).fetchall()
