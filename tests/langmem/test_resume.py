@@ -15,8 +15,8 @@ from perdure.errors import BadArgument
 from perdure.langmem import ReflectionExecutor, resume_pending_reflections
 from perdure.runtime import Runtime
 from perdure.testing import Clock
-from tests.memory import manager, opened_store, remembered, talk, who
-from tests.runtime_child import eventually
+from tests.support.memory import manager, opened_store, remembered, talk, who
+from tests.support.runtime_child import eventually
 
 HOUR = 3600.0
 
