@@ -202,7 +202,8 @@ class ReflectionExecutor:
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Stop working. What is not due yet is left for the next start; without `wait`, what is due
         as well. `cancel_futures` cancels the reflections that this executor accepted and whose
-        futures are still held. In an event loop use `await executor.ashutdown()`, or `async with`.
+        futures are still held. When this returns, no reflector uses the store. In an event loop use
+        `await executor.ashutdown()`, or `async with`.
         """
         with self._lock:
             if self._closed:
@@ -216,6 +217,7 @@ class ReflectionExecutor:
             if wait and self._can_wait():
                 self._drain(worker)
             worker.stop()
+        self._resources.store_calls.close()
         self._runtime.unregister(self._resources.graph)
         if self._owns_runtime:
             self._runtime.close()

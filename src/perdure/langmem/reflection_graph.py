@@ -60,6 +60,7 @@ def build_reflection_graph(
         result, writes = call_reflector(
             resources.reflector(),
             resources.required_store(),
+            resources.store_calls,
             request,
             state["id"],
             config.get("callbacks"),

@@ -22,6 +22,7 @@ from perdure.errors import BadArgument, UnknownReflector
 from perdure.langmem.langmem_port import copy_manager, is_memory_manager, labels_of
 from perdure.langmem.reflection_request import Namespace, ReflectionRequest
 from perdure.langmem.staged_writes import StagedWrite, StagedWrites, StagingStore, staging
+from perdure.langmem.store_access import StoreCalls
 
 CANNOT_WAIT = (
     "A reflection is one step and cannot wait for an answer or a timer. Make it a graph of the "
@@ -97,6 +98,7 @@ def import_reflector(name: str) -> Runnable[Any, Any]:
 def call_reflector(
     reflector: Runnable[Any, Any],
     store: BaseStore,
+    calls: StoreCalls,
     request: ReflectionRequest,
     reflection_id: str,
     callbacks: Any = None,
@@ -107,7 +109,7 @@ def call_reflector(
     event loop. A reflector that can only be awaited gets an event loop of its own.
     """
     stable_keys = any(is_memory_manager(part) for part in _parts(reflector))
-    writes = StagedWrites(store, reflection_id, stable_keys=stable_keys)
+    writes = StagedWrites(store, calls, reflection_id, stable_keys=stable_keys)
     staging_store = StagingStore(store, writes)
     # Of the node that calls it, a reflector gets only the callbacks: a graph in it is not one of
     # the node's subgraphs and has no checkpoints.

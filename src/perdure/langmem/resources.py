@@ -16,6 +16,7 @@ from perdure.langmem.langmem_port import is_memory_manager, store_of_manager
 from perdure.langmem.reflection_request import Namespace
 from perdure.langmem.reflector import as_runnable, import_reflector, name_of, template_of
 from perdure.langmem.staged_writes import StagedWrite
+from perdure.langmem.store_access import StoreCalls
 from perdure.langmem.store_commit import StoreCommitter
 from perdure.operations import runs
 from perdure.runtime import Runtime
@@ -36,6 +37,7 @@ class ExecutorResources:
         self.name = check_text("name", name or name_of(reflector, self._template))
         self.graph = graph_name(self.name)
         self.store: BaseStore | None = None
+        self.store_calls = StoreCalls()
         self.committer: StoreCommitter | None = None
 
     # -- the reflector
@@ -85,7 +87,8 @@ class ExecutorResources:
         """Commit staged writes inside a node; see `StoreCommitter.commit`."""
         if self.committer is None:
             self.committer = StoreCommitter(self.required_store(), self._runtime.journal)
-        return self.committer.commit(writes, is_current=is_current)
+        with self.store_calls:
+            return self.committer.commit(writes, is_current=is_current)
 
     @property
     def serializer(self) -> Serializer:

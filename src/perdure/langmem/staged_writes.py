@@ -30,7 +30,7 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 
 from perdure.langmem.langmem_port import is_generated_key
-from perdure.langmem.store_access import run_batch
+from perdure.langmem.store_access import StoreCalls, run_batch
 
 ItemKey = tuple[tuple[str, ...], str]
 """Namespace and key of an item in a store."""
@@ -48,8 +48,11 @@ class StagedWrites:
     reflection's id and the memory's content, so a reflection that runs twice writes it once.
     """
 
-    def __init__(self, store: BaseStore, reflection_id: str, *, stable_keys: bool = False) -> None:
-        self._store, self._id, self._stable_keys = store, reflection_id, stable_keys
+    def __init__(
+        self, store: BaseStore, calls: StoreCalls, reflection_id: str, *, stable_keys: bool = False
+    ) -> None:
+        self._store, self._calls = store, calls
+        self._id, self._stable_keys = reflection_id, stable_keys
         self.ended = False
         self.error: BaseException | None = None
         """The first error of a write: LangMem's managers write in threads and ignore errors."""
@@ -76,18 +79,20 @@ class StagedWrites:
             return [self._run(op) for op in ops]
 
     def _run(self, op: Op) -> Result:
-        if isinstance(op, GetOp):
-            return self._get(op)
-        if isinstance(op, SearchOp):
-            return self._search(op)
-        if isinstance(op, PutOp):
-            try:
-                self._put(op)
-            except BaseException as error:
+        try:
+            with self._calls:
+                if isinstance(op, PutOp):
+                    self._put(op)
+                    return None
+                if isinstance(op, GetOp):
+                    return self._get(op)
+                if isinstance(op, SearchOp):
+                    return self._search(op)
+                return run_batch(self._store, [op])[0]
+        except BaseException as error:
+            if isinstance(op, PutOp):
                 self.error = self.error or error
-                raise
-            return None
-        return run_batch(self._store, [op])[0]
+            raise
 
     def _get(self, op: GetOp) -> Item | None:
         op = op._replace(key=self.final_key(op.namespace, op.key))

@@ -1,15 +1,51 @@
-"""Call a LangGraph store from a worker thread, blocking or async stores alike."""
+"""Call a LangGraph store from a worker thread, blocking or async, and end such calls."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, Op, Result
 from langgraph.store.base.embed import EmbeddingsLambda
 
+from perdure.errors import Unavailable
+
 T = TypeVar("T")
+
+
+class StoreCalls:
+    """The calls of reflectors to the store: a context manager around each.
+
+    A reflector's thread may outlive its executor. After `close` no call is in progress and none
+    begins, so the application can close the store: Python crashes if a SQLite connection is closed
+    during a call. `Unavailable` makes the runtime release the run without counting the attempt.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._in_progress, self._closed = 0, False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            if self._closed:
+                raise Unavailable(
+                    "The executor of this reflection was shut down, so its store must not be used. "
+                    "The next executor of the same name runs the reflection."
+                )
+            self._in_progress += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._in_progress -= 1
+            self._changed.notify_all()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Refuse further calls, and wait for those in progress."""
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._in_progress, timeout)
 
 
 def event_loop_of(store: BaseStore | None) -> asyncio.AbstractEventLoop | None:
