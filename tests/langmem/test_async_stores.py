@@ -1,4 +1,4 @@
-"""Stores with coroutines: in the loop of another thread, and when that loop is over."""
+"""Stores with coroutines: in the loop of another thread, and when that loop has stopped."""
 
 from __future__ import annotations
 

@@ -176,9 +176,7 @@ def test_a_namespace_given_to_the_executor_is_where_a_manager_writes(sqlite_url:
 
 
 @ON_A_FILE
-def test_a_sequence_around_a_manager_writes_through_the_draft_each_time(
-    url: str, store: BaseStore
-) -> None:
+def test_a_sequence_around_a_manager_is_staged_each_time(url: str, store: BaseStore) -> None:
     """The manager inside keeps the store it found first."""
     fails = ["fact-one", "fact-two"]
 

@@ -1,4 +1,4 @@
-"""What a reflector writes is a draft until it is done, and is then committed with the outcome."""
+"""The writes of a reflector are staged until it has ended, then committed with the outcome."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.reflections import (
 )
 from tests.support.reflections import store as store
 
-# -- the draft
+# -- staging
 
 
 EVERY_STORE = pytest.mark.parametrize("kind", ["memory", "same", "apart"])
@@ -59,21 +59,21 @@ def test_a_reflector_reads_what_it_wrote_and_nobody_else_does(
     where = ("notes",)
 
     def reflect(payload: Any) -> None:
-        drafted = get_store()
-        drafted.put(where, "new", {"text": "new"})
-        drafted.put(where, "old", {"text": "changed"})
-        drafted.delete(where, "gone")
+        staged = get_store()
+        staged.put(where, "new", {"text": "new"})
+        staged.put(where, "old", {"text": "changed"})
+        staged.delete(where, "gone")
         fresh = str(uuid.uuid4())
-        drafted.put(where, fresh, {"text": "first"})
-        drafted.put(where, fresh, {"text": "second"})
+        staged.put(where, fresh, {"text": "first"})
+        staged.put(where, fresh, {"text": "second"})
         passing = str(uuid.uuid4())
-        drafted.put(where, passing, {"text": "passing"})
-        drafted.delete(where, passing)
-        get = {key: drafted.get(where, key) for key in ("new", "old", "gone", "kept", fresh)}
+        staged.put(where, passing, {"text": "passing"})
+        staged.delete(where, passing)
+        get = {key: staged.get(where, key) for key in ("new", "old", "gone", "kept", fresh)}
         seen["get"] = [None if one is None else one.value["text"] for one in get.values()]
-        seen["passing"] = drafted.get(where, passing)
-        seen["search"] = sorted(notes(drafted).values())
-        found = drafted.search(where, filter={"text": "changed"})
+        seen["passing"] = staged.get(where, passing)
+        seen["search"] = sorted(notes(staged).values())
+        found = staged.search(where, filter={"text": "changed"})
         seen["filter"] = [one.key for one in found]
         seen["outside"] = sorted(notes(given[0]).values())
 
@@ -117,9 +117,9 @@ def test_an_exception_leaves_nothing_and_the_next_attempt_starts_anew(
     seen: list[list[str]] = []
 
     def reflect(payload: Any) -> None:
-        drafted = get_store()
-        seen.append(sorted(notes(drafted)))
-        remember(drafted, f"attempt-{len(seen)}")
+        staged = get_store()
+        seen.append(sorted(notes(staged)))
+        remember(staged, f"attempt-{len(seen)}")
         if len(seen) < 3:
             raise ConnectionError("no")
 
@@ -153,9 +153,9 @@ def test_new_memories_have_the_same_keys_however_often_they_are_made(sqlite_url:
 
     def fail(kept: Any) -> Any:
         made.append(kept)
-        drafted = get_store().search(("memories", "ann"))
+        staged = get_store().search(("memories", "ann"))
         if len(made) < 3:
-            made[-1] = sorted(one.key for one in drafted)
+            made[-1] = sorted(one.key for one in staged)
             raise ConnectionError("no")
         return kept
 
