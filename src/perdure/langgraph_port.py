@@ -1,8 +1,8 @@
 """The private parts of LangGraph and LangChain that perdure depends on, one function per fact.
 
-No other module of perdure uses a private name of theirs, and a test says so. For each fact
-`tests/test_langgraph_port.py` has a test against the installed release, which fails when the fact
-changes. Nothing here imports LangGraph before it is needed: `import perdure` loads this module.
+No other module of perdure uses a private name of theirs. For each fact `tests/langgraph_port/` has
+a test against the installed release, which fails when the fact changes. Nothing here imports
+LangGraph before it is needed: `import perdure` loads this module.
 """
 
 from __future__ import annotations
