@@ -28,6 +28,12 @@ from tests.support.entries import add, entries, stored
 # -- the URL
 
 
+@pytest.fixture
+def url(empty_url: str) -> str:
+    """A database whose tables are still to be made."""
+    return empty_url
+
+
 @pytest.mark.parametrize(
     ("url", "reason"),
     [

@@ -18,6 +18,13 @@ from perdure.journal import connect, migrate, postgres, sqlite
 from perdure.journal.sql import fill, split
 from tests.support.entries import add, stored
 
+
+@pytest.fixture
+def url(empty_url: str) -> str:
+    """A database whose tables are still to be made."""
+    return empty_url
+
+
 WHOLE_JOURNAL = {"perdure_graphs", "perdure_schedules", "perdure_fence"}
 """Tables of what belongs to no thread."""
 

@@ -33,7 +33,8 @@ def main(options: list[str]) -> int:
     if code != pytest.ExitCode.TESTS_FAILED or not 0 < len(failures.names) <= MOST:
         return int(code)
     print(f"\n{len(failures.names)} failed; each is run once more, alone.", flush=True)
-    flaky, broken = [], []
+    flaky: list[str] = []
+    broken: list[str] = []
     for name in failures.names:
         (flaky if _passes_alone(name) else broken).append(name)
     for name in broken:

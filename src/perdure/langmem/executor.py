@@ -22,9 +22,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.store.base import BaseStore
 
+from perdure import langgraph_port
 from perdure.effects.context import key as effect_key
 from perdure.effects.decorator import effect
 from perdure.engine.worker import POLL
@@ -43,7 +43,6 @@ from perdure.langmem.reflection_request import (
 )
 from perdure.langmem.resources import ExecutorResources
 from perdure.langmem.staged_writes import StagingStore, in_reflector
-from perdure.langmem.store_access import event_loop_of
 from perdure.runtime import Runtime
 from perdure.service.reflections import Pending, debounce_thread
 from perdure.service.validation import check_limit
@@ -56,13 +55,6 @@ _OPEN: weakref.WeakValueDictionary[tuple[str, str], ReflectionExecutor] = (
     weakref.WeakValueDictionary()
 )
 """The open executors of this process, by journal and name."""
-
-
-def store_of_graph(config: RunnableConfig) -> BaseStore | None:
-    """The store of the graph whose node has this config (`__pregel_runtime` in `configurable`)."""
-    runtime = (config.get("configurable") or {}).get("__pregel_runtime")
-    store: BaseStore | None = getattr(runtime, "store", None)
-    return store
 
 
 class ReflectionExecutor:
@@ -163,7 +155,8 @@ class ReflectionExecutor:
         check_delay(after_seconds)
         self._resources.check_payload(payload)
         if self._resources.store is None:
-            store = store_of_graph(config)
+            graph_runtime = langgraph_port.runtime_of(config.get("configurable") or {})
+            store = getattr(graph_runtime, "store", None)
             self.use(self._resources.required_store() if store is None else store)
         request = ReflectionRequest.of(payload, config, self._resources.template, thread_id)
         shared_thread = "" if request.thread_id is None else self._thread_of(request, "")
@@ -357,9 +350,10 @@ class ReflectionExecutor:
         if in_reflector():
             return False
         try:
-            in_loop_of_store = event_loop_of(self._resources.store) is asyncio.get_running_loop()
+            loop = asyncio.get_running_loop()
         except RuntimeError:
             return True
+        in_loop_of_store = langgraph_port.loop_of(self._resources.store) is loop
         if in_loop_of_store:
             log.warning(
                 "%r was shut down in the event loop that its store needs, so what is due is left "

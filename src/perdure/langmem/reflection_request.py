@@ -13,13 +13,12 @@ from langmem.utils import NamespaceTemplate
 from perdure.effects.recording import is_secret
 from perdure.errors import BadArgument
 from perdure.journal.names import check_text
+from perdure.langgraph_port import is_own_key
 from perdure.langmem.langmem_port import labels_of, variables_of
 
 Namespace = tuple[str, ...]
 LONGEST_DELAY = 100 * 365 * 86_400
 """Longest `after_seconds`: a hundred years."""
-OWN_KEYS = ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "run_id")
-"""Keys in `configurable` that belong to the caller's run, not to the reflection."""
 
 
 class _FromConfig:
@@ -81,7 +80,7 @@ def _is_storable(key: Any, value: Any) -> bool:
     is_scalar = type(value) in (str, float, bool, type(None)) or (
         type(value) is int and abs(value) < 2**63
     )
-    is_callers = isinstance(key, str) and not key.startswith("__") and key not in OWN_KEYS
+    is_callers = isinstance(key, str) and not is_own_key(key) and key != "run_id"
     return is_callers and is_scalar and not is_secret(key)
 
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
-from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphBubbleUp
 from langgraph.pregel import Pregel
 from langgraph.runtime import Runtime as GraphRuntime
 from langgraph.store.base import BaseStore
 from langmem.utils import NamespaceTemplate
 
+from perdure import langgraph_port
 from perdure.errors import BadArgument, UnknownReflector
 from perdure.langmem.langmem_port import copy_manager, is_memory_manager, labels_of
 from perdure.langmem.reflection_request import Namespace, ReflectionRequest
@@ -28,21 +27,6 @@ CANNOT_WAIT = (
     "A reflection is one step and cannot wait for an answer or a timer. Make it a graph of the "
     "runtime and start that instead."
 )
-
-
-def set_graph_store(config: RunnableConfig, store: BaseStore) -> None:
-    """Let `get_store()` of LangGraph find this store (`__pregel_runtime` in `configurable`)."""
-    config["configurable"]["__pregel_runtime"] = GraphRuntime(store=store)
-
-
-@contextlib.contextmanager
-def as_current_config(config: RunnableConfig) -> Iterator[None]:
-    """Make this the config of LangChain calls in this context (`var_child_runnable_config`)."""
-    token = var_child_runnable_config.set(config)
-    try:
-        yield
-    finally:
-        var_child_runnable_config.reset(token)
 
 
 # -- names
@@ -114,12 +98,12 @@ def call_reflector(
     # Of the node that calls it, a reflector gets only the callbacks: a graph in it is not one of
     # the node's subgraphs and has no checkpoints.
     config = request.config()
-    set_graph_store(config, staging_store)
+    langgraph_port.set_runtime(config["configurable"], GraphRuntime(store=staging_store))
     if callbacks:
         config["callbacks"] = callbacks
     bound = _bind(reflector, staging_store, tuple(request.namespace))
     try:
-        with as_current_config(config), staging(writes):
+        with langgraph_port.running_with(config), staging(writes):
             if _needs_event_loop(bound):
                 result = asyncio.run(bound.ainvoke(request.payload, config))
             else:
@@ -128,7 +112,7 @@ def call_reflector(
         raise RuntimeError(CANNOT_WAIT) from error
     if writes.error is not None:
         raise writes.error
-    if isinstance(result, dict) and "__interrupt__" in result:
+    if isinstance(result, dict) and langgraph_port.INTERRUPT in result:
         raise RuntimeError(CANNOT_WAIT)
     return _with_final_keys(result, writes), writes.to_list()
 

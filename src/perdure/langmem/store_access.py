@@ -11,6 +11,7 @@ from langgraph.store.base import BaseStore, Op, Result
 from langgraph.store.base.embed import EmbeddingsLambda
 
 from perdure.errors import Unavailable
+from perdure.langgraph_port import loop_of
 
 T = TypeVar("T")
 
@@ -48,19 +49,10 @@ class StoreCalls:
             self._changed.wait_for(lambda: not self._in_progress, timeout)
 
 
-def event_loop_of(store: BaseStore | None) -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that an async store was created in, or None for a blocking store.
-
-    LangGraph's async stores keep it in `_loop`: their blocking methods hand the work to that loop.
-    """
-    loop = getattr(store, "_loop", None)
-    return loop if isinstance(loop, asyncio.AbstractEventLoop) else None
-
-
 def check_loop(store: BaseStore) -> None:
     """Raise if the event loop of an async store has stopped: a call would never return."""
-    loop = event_loop_of(store)
-    if loop is not None and not loop.is_running():
+    loop = loop_of(store)
+    if isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running():
         raise RuntimeError(
             f"{type(store).__name__} belongs to an event loop that has stopped. Create the store "
             "in a loop that runs as long as the executor does, or use the blocking store."
@@ -72,7 +64,7 @@ def run_batch(store: BaseStore, ops: Iterable[Op]) -> list[Result]:
     check_loop(store)
     embeddings = getattr(store, "embeddings", None)
     only_async = isinstance(embeddings, EmbeddingsLambda) and not hasattr(embeddings, "func")
-    if only_async and event_loop_of(store) is None:
+    if only_async and loop_of(store) is None:
         return asyncio.run(store.abatch(ops))
     return store.batch(ops)
 

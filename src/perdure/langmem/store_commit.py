@@ -25,11 +25,12 @@ from typing import Any, ParamSpec
 
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
+from perdure import langgraph_port
 from perdure.effects.context import transaction
 from perdure.effects.decorator import Made
 from perdure.journal import Journal, Op, Statement
 from perdure.langmem.staged_writes import StagedWrite
-from perdure.langmem.store_access import check_loop, event_loop_of, run_batch, run_on_loop
+from perdure.langmem.store_access import check_loop, run_batch, run_on_loop
 from perdure.types import Record
 
 P = ParamSpec("P")
@@ -39,41 +40,6 @@ StoreStatement = tuple[str, Any]
 IDENTITY: Op[tuple[str, str]] = Op(
     "identity", [Statement("identity", {})], lambda rows: (rows[0][0][0], rows[0][0][1])
 )
-
-
-# -- private parts of LangGraph's SQL stores
-
-
-def prepare_puts(store: Any, ops: list[PutOp]) -> tuple[list[StoreStatement], Any]:
-    """Return the store's own statements for these puts, and what to embed (None if nothing)."""
-    statements, to_embed = store._prepare_batch_PUT_queries(list(enumerate(ops)))
-    return list(statements), to_embed
-
-
-def can_prepare_puts(store: Any) -> bool:
-    return hasattr(store, "_prepare_batch_PUT_queries")
-
-
-def query_row(store: Any, sql: str) -> tuple[str, str]:
-    """Read one row of two columns on the store's own connection."""
-
-    async def read() -> Any:
-        async with store._cursor() as cursor:
-            await cursor.execute(sql)
-            return await cursor.fetchone()
-
-    loop = event_loop_of(store)
-    if loop is not None:
-        row = run_on_loop(loop, read(), 30)
-    else:
-        with store._cursor() as cursor:
-            cursor.execute(sql)
-            row = cursor.fetchone()
-    first, second = row.values() if isinstance(row, dict) else row
-    return str(first), str(second)
-
-
-# -- committing
 
 
 class StoreCommitter:
@@ -165,7 +131,7 @@ def put_statements(store: Any, ops: list[PutOp]) -> list[StoreStatement]:
     here, before the transaction begins."""
     if not ops:
         return []
-    statements, to_embed = prepare_puts(store, ops)
+    statements, to_embed = langgraph_port.put_queries(store, ops)
     if to_embed:
         sql, texts = to_embed
         vectors = _embed(store, [text for *_, text in texts])
@@ -177,7 +143,7 @@ def put_statements(store: Any, ops: list[PutOp]) -> list[StoreStatement]:
 
 
 def _embed(store: Any, texts: list[str]) -> list[list[float]]:
-    loop = event_loop_of(store)
+    loop = langgraph_port.loop_of(store)
     if loop is not None:
         return run_on_loop(loop, store.embeddings.aembed_documents(texts))
     vectors: list[list[float]] = store.embeddings.embed_documents(texts)
@@ -194,7 +160,7 @@ def _vector_parameter(store: Any, vector: list[float]) -> Any:
 
 def is_same_database(store: Any, journal: Journal) -> bool:
     """Whether the tables of a store can be written in the journal's own transaction."""
-    if not can_prepare_puts(store):
+    if not langgraph_port.can_write_queries(store):
         return False
     if is_sqlite := _is_langgraph_store(store, "sqlite"):
         from perdure.journal.sqlite import FRAGMENTS
@@ -206,7 +172,7 @@ def is_same_database(store: Any, journal: Journal) -> bool:
     else:
         return False
     try:
-        theirs = query_row(store, FRAGMENTS["identity"])
+        theirs = _query_row(store, FRAGMENTS["identity"])
     except Exception:
         store.get(("perdure",), "")  # raises if the store is closed or unavailable
         return False
@@ -221,3 +187,22 @@ def is_same_database(store: Any, journal: Journal) -> bool:
 def _is_langgraph_store(store: Any, dialect: str) -> bool:
     modules = (one.__module__ for one in type(store).__mro__)
     return any(module.startswith(f"langgraph.store.{dialect}") for module in modules)
+
+
+def _query_row(store: Any, sql: str) -> tuple[str, str]:
+    """Read one row of two columns on the store's own connection."""
+
+    async def read() -> Any:
+        async with langgraph_port.cursor_of(store) as cursor:
+            await cursor.execute(sql)
+            return await cursor.fetchone()
+
+    loop = langgraph_port.loop_of(store)
+    if loop is not None:
+        row = run_on_loop(loop, read(), 30)
+    else:
+        with langgraph_port.cursor_of(store) as cursor:
+            cursor.execute(sql)
+            row = cursor.fetchone()
+    first, second = row.values() if isinstance(row, dict) else row
+    return str(first), str(second)
