@@ -25,8 +25,8 @@ def is_memory_manager(reflector: Any) -> TypeGuard[MemoryStoreManager]:
 def store_of_manager(manager: MemoryStoreManager) -> BaseStore | None:
     """Return the store a manager was created with, or None.
 
-    LangMem 0.0.30 keeps it in `_store`. The public property `store` raises outside a graph if there
-    is none, and stores what it finds inside one.
+    LangMem 0.0.30 keeps it in `_store`. Without one, the public property `store` raises outside a
+    graph, and keeps the graph's store inside one.
     """
     store: BaseStore | None = manager._store
     return store

@@ -26,7 +26,8 @@ class StoreCalls:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._in_progress, self._closed = 0, False
+        self._threads: list[int] = []
+        self._closed = False
 
     def __enter__(self) -> None:
         with self._changed:
@@ -35,18 +36,19 @@ class StoreCalls:
                     "The executor of this reflection was shut down, so its store must not be used. "
                     "The next executor of the same name runs the reflection."
                 )
-            self._in_progress += 1
+            self._threads.append(threading.get_ident())
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
-            self._in_progress -= 1
+            self._threads.remove(threading.get_ident())
             self._changed.notify_all()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Refuse further calls, and wait for those in progress."""
+        """Refuse further calls, and wait for those that other threads have in progress."""
+        own = {threading.get_ident()}
         with self._changed:
             self._closed = True
-            self._changed.wait_for(lambda: not self._in_progress, timeout)
+            self._changed.wait_for(lambda: own.issuperset(self._threads), timeout)
 
 
 def check_loop(store: BaseStore) -> None:
