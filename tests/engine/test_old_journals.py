@@ -34,7 +34,7 @@ from tests.support.journal_graphs import LARGE, NAMESPACE, WORLD, chat, letter, 
 from tests.support.journals import FILES, left, load_rows, opened, seen
 
 DAY = timedelta(days=1)
-NOTES = [("ann", "soon"), ("bo", "last"), ("cy", "held"), ("di", "cut")]
+NOTES = [("ann", "soon"), ("bo", "last"), ("cy", "held"), ("di", "cut"), ("ed", "told")]
 
 
 @dataclass
@@ -150,6 +150,8 @@ def answer_everything(living: Living) -> None:
     ask.answer(living.wait_on("trip-1").id, "Rome")
     ask.answer(living.wait_on("fan-1").id, "di agrees")
     ask.answer(living.wait_on("visit-1").id, "go home")
+    ask.answer(living.wait_on("speaker-1").id, "yes")
+    ask.signal("draft-1", "reply", "not now")
     was["bound"] = living.graphs["trip"].invoke(Command(resume="Oslo"), place("trip-2"))
     ask.signal("listen-1", "first", {"n": 1})
     ask.signal("listen-1", "second", {"n": 11})
@@ -192,6 +194,9 @@ def reflecting(living: Living) -> ReflectionExecutor:
 def reflect_at_once(living: Living) -> None:
     notes = living.life.notes
     with reflecting(living) as executor:
+        WORLD.executor = executor
+        living.ask.answer(living.wait_on("remember-1").id, "no")
+        living.end_of("remembered")
         until(lambda: len(living.notes()) == 1)
         notes["at once"] = living.notes()
         [held] = [one for one in executor.pending() if one.error]
@@ -199,7 +204,7 @@ def reflect_at_once(living: Living) -> None:
         until(lambda: len(living.notes()) == 2)
         notes["retried"] = living.notes()
         living.until(timedelta(seconds=61))
-        until(lambda: len(executor.pending()) == 1)
+        until(lambda: len(living.notes()) == 3)
         notes["after a minute"] = living.notes()
 
 
@@ -264,6 +269,7 @@ def read_again(living: Living) -> None:
         was["waits"] = rt.blocking.waits()
         was["messages"] = rt.blocking.messages()
         was["end"] = seen(rt)
+        was["kinds"] = {one.kind for run in runs for one in rt.blocking.events(run.id)}
         said = chat().compile(checkpointer=rt.saver).get_state(place("chat-1"))
         was["said"] = [one.id for one in said.values.get("messages", ())]
         was["keys"] = dict(WORLD.keys)
@@ -365,6 +371,10 @@ def test_a_question_nobody_answers_expires_at_its_time(life: Life) -> None:
 def test_a_call_of_a_bound_graph_left_waiting_is_resumed(life: Life) -> None:
     assert life.was["bound"] == {"log": ["Oslo"]}
     assert life.log["trip-2"] == {"log": ["Oslo"]}
+
+
+def test_a_question_is_taken_back_by_its_signal(life: Life) -> None:
+    assert life.log["draft-1"]["log"] == ["taken back"]
 
 
 def test_a_signal_wakes_the_run_that_waits_for_it(life: Life) -> None:
@@ -473,6 +483,20 @@ def test_an_agent_of_langchain_goes_on_where_its_tool_was_cut_off(life: Life) ->
     assert (calls["model 0"], calls["model 1"], calls["pay_invoice A-17"]) == (0, 1, 0)
 
 
+def test_a_models_recorded_answer_is_not_paid_for_again(life: Life) -> None:
+    assert [message.text for message in life.log["speaker-1"]["messages"]] == [
+        "Speak",
+        "Well said.",
+    ]
+    assert life.every_call()["model 0"] == 0
+    [run] = [run for run in life.was["end"]["runs"] if run["thread_id"] == "speaker-1"]
+    assert "'model_calls': 1" in run["saved"]
+
+
+def test_no_call_is_found_to_differ_from_its_record(life: Life) -> None:
+    assert "differs" not in life.was["kinds"]
+
+
 def test_a_postponed_effect_is_tried_again_when_it_is_due(life: Life) -> None:
     assert life.states["settled"]["page-1"] == "waiting"
     assert life.log["page-1"]["log"] == ["read news"]
@@ -567,10 +591,18 @@ def test_a_held_reflection_is_tried_again(life: Life) -> None:
 def test_reflections_are_made_when_they_are_due_and_only_the_last_of_a_conversation(
     life: Life,
 ) -> None:
-    assert life.notes["after a minute"] == [note for note in NOTES if note[0] != "bo"]
+    assert life.notes["after a minute"] == [note for note in NOTES if note[0] not in ("bo", "ed")]
     assert life.notes["after a day"] == NOTES
     made = [call for call in life.every_call().elements() if call.startswith("reflect")]
-    assert sorted(made) == ["reflect held", "reflect last", "reflect soon"]
+    assert sorted(made) == ["reflect held", "reflect last", "reflect soon", "reflect told"]
+
+
+def test_a_reflection_submitted_in_a_node_is_not_submitted_again_when_the_node_is(
+    life: Life,
+) -> None:
+    assert life.log["remember-1"]["log"] == ["no"]
+    runs = life.was["end"]["runs"]
+    assert len([run for run in runs if "'ed'" in run["metadata"]]) == 1
 
 
 # -- with only the saver

@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, TypedDict
 
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import FakeMessagesListChatModel
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.outputs import ChatResult
 from langchain_core.tools import tool
 from langgraph.config import get_config, get_store
@@ -41,6 +42,8 @@ class World:
         self.orders: dict[str, str] = {}
         """What the far side knows of orders, by item."""
         self.broken: set[str] = set()
+        self.executor: Any = None
+        """Who accepts reflections."""
         self.before: Callable[[str], None] = lambda name: None
 
     def reach(self, name: str, told: object = "", *, keyed: bool = False) -> None:
@@ -121,6 +124,10 @@ def listen(state: Log) -> Log:
     first = perdure.wait_for("first")
     second = perdure.wait_for("second", timeout=timedelta(days=20), default="nothing")
     return {"log": [f"first {first}, second {second}"]}
+
+
+def draft(state: Log) -> Log:
+    return {"log": [perdure.ask("Send it?", unless="reply", default="taken back")]}
 
 
 def turn(state: Log) -> Log:
@@ -408,6 +415,20 @@ def bookkeeper() -> Any:
     return create_agent(model, [pay_invoice], middleware=[Durable(tools={"pay_invoice": "hold"})])
 
 
+class Careful(AgentMiddleware[Any, Any, Any]):
+    """Asks a person when the model has answered."""
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        response = await handler(request)
+        perdure.ask("May it say that?")
+        return response
+
+
+def speaker() -> Any:
+    model = Scripted(responses=[AIMessage("Well said.", id="says")])
+    return create_agent(model, middleware=[Careful(), Durable()])
+
+
 # -- with only the saver
 
 
@@ -451,6 +472,21 @@ def reflect(payload: Any) -> str:
 NAMESPACE = ("notes", "{user}")
 
 
+def talk(key: str) -> dict[str, Any]:
+    """What is reflected on."""
+    return {"key": key, "messages": [HumanMessage(f"Remember {key}.", id=key)]}
+
+
+def who(user: str, thread: str) -> Any:
+    """Of which conversation."""
+    return {"configurable": {"user": user, "thread_id": thread}}
+
+
+def remember(state: Log) -> Log:
+    WORLD.executor.submit(talk("told"), who("ed", "t"), thread_id=None, after_seconds=86_400)
+    return {"log": [perdure.ask("Anything else?")]}
+
+
 def register(rt: perdure.Runtime) -> dict[str, Any]:
     """Every graph, and each bound to the journal by its name."""
     once = perdure.Retry(attempts=1)
@@ -460,6 +496,7 @@ def register(rt: perdure.Runtime) -> dict[str, Any]:
         "review": line(review),
         "trip": line(where),
         "listen": line(listen),
+        "draft": line(draft),
         "turn": line(turn),
         "nested": nested(),
         "fan": fan(),
@@ -477,5 +514,7 @@ def register(rt: perdure.Runtime) -> dict[str, Any]:
         "report": line(report, schema=Report),
         "wake": line(wake),
         "bookkeeper": bookkeeper(),
+        "speaker": speaker(),
+        "remember": line(remember),
     }
     return {name: rt.register(graph, name, retry=once) for name, graph in graphs.items()}

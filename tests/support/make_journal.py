@@ -33,7 +33,7 @@ from langgraph.store.memory import InMemoryStore
 import perdure
 from perdure.langmem import ReflectionExecutor
 from perdure.testing.postgres import local_postgres
-from tests.support.journal_graphs import NAMESPACE, WORLD, chat, letter, reflect
+from tests.support.journal_graphs import NAMESPACE, WORLD, chat, letter, reflect, talk, who
 from tests.support.journals import FILES, SEEN, dump_rows, opened, seen
 
 BEGIN = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -46,15 +46,6 @@ def say_nothing_of_this_machine() -> None:
     socket.gethostname = lambda: "fixture"
     shortly: Any = lambda error, *_, **__: traceback.format_exception_only(error)  # noqa: E731
     traceback.format_exception = shortly
-
-
-def talk(key: str) -> dict[str, Any]:
-    """What is reflected on."""
-    return {"key": key, "messages": [HumanMessage(f"Remember {key}.", id=key)]}
-
-
-def who(user: str, thread: str) -> dict[str, Any]:
-    return {"configurable": {"user": user, "thread_id": thread}}
 
 
 def drive(rt: perdure.Runtime) -> None:
@@ -82,9 +73,10 @@ def begin(rt: perdure.Runtime, graphs: dict[str, Any]) -> None:
     ask = rt.blocking
     for thread in ("review-1", "review-2"):
         ask.start("review", {}, thread_id=thread)
-    for graph in ("trip", "listen", "nested", "fan", "visit", "purchase", "campaign"):
+    for graph in ("trip", "listen", "draft", "nested", "fan", "visit", "purchase", "campaign"):
         ask.start(graph, {}, thread_id=f"{graph}-1")
     ask.start("parcel", 500, thread_id="parcel-1")
+    ask.start("speaker", {"messages": [HumanMessage("Speak", id="h")]}, thread_id="speaker-1")
     for _ in range(3):
         ask.start("turn", {}, thread_id="turn-1")
     ask.start("nap", {}, thread_id="nap-2")
@@ -131,6 +123,9 @@ def reflections(rt: perdure.Runtime) -> None:
         executor.submit(talk("soon"), who("ann", "t"), after_seconds=60)
         for key in ("early", "later", "last"):
             executor.submit(talk(key), who("bo", "t"), after_seconds=86_400)
+        WORLD.executor = executor
+        rt.blocking.start("remember", {}, thread_id="remember-1")
+        drive(rt)
         WORLD.broken = {"reflect"}
         executor.submit(talk("held"), who("cy", "t"))
         until = time.monotonic() + 30
@@ -234,7 +229,7 @@ def pack(source: Path, target: Path) -> None:
     """A SQLite journal as one small file."""
     with closing(sqlite3.connect(source)) as connection:
         # A page's size can only be changed outside of WAL; small ones leave less of it empty.
-        for one in ("journal_mode = DELETE", "page_size = 1024", "journal_mode = WAL"):
+        for one in ("journal_mode = DELETE", "page_size = 2048", "journal_mode = WAL"):
             connection.execute(f"PRAGMA {one}")
             connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
