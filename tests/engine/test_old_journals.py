@@ -30,11 +30,13 @@ import perdure
 from perdure.errors import AlreadyAnswered, BadAnswer, WrongKey
 from perdure.langmem import ReflectionExecutor
 from perdure.testing.postgres import Server
-from tests.support.journal_graphs import LARGE, NAMESPACE, WORLD, chat, letter, reflect
+from tests.support.journal_graphs import LARGE, NAMESPACE, WORLD, chat, letter, reflect, talk, who
 from tests.support.journals import FILES, left, load_rows, opened, seen
 
 DAY = timedelta(days=1)
-NOTES = [("ann", "soon"), ("bo", "last"), ("cy", "held"), ("di", "cut"), ("ed", "told")]
+AT_ONCE = [("ann", "soon"), ("cy", "held"), ("di", "cut")]
+NEXT_DAY = [("bo", "last"), ("ed", "told"), ("fay", "new")]
+"""Whose notes are written, and which, by when."""
 
 
 @dataclass
@@ -148,7 +150,8 @@ def answer_everything(living: Living) -> None:
         ask.answer(living.wait_on("review-1").id, {"verdict": "perhaps"})
     ask.answer(living.wait_on("review-1").id, {"verdict": "send", "comment": "fine"})
     ask.answer(living.wait_on("trip-1").id, "Rome")
-    ask.answer(living.wait_on("fan-1").id, "di agrees")
+    branches = {wait.value["about"]: wait.id for wait in ask.waits(thread_id="fan-1")}
+    ask.answer(branches["di"], "di agrees")
     ask.answer(living.wait_on("visit-1").id, "go home")
     ask.answer(living.wait_on("speaker-1").id, "yes")
     ask.signal("draft-1", "reply", "not now")
@@ -162,6 +165,8 @@ def answer_everything(living: Living) -> None:
         ask.signal("turn-1", "go", value)
     was["same"] = ask.start("nap", {}, thread_id="nap-1", key="nap").id, living.run_on("nap-1").id
     ask.start("campaign", {}, thread_id="campaign-2")
+    living.end_of("answered first")
+    ask.answer(branches["ed"], "ed agrees")  # which was asked again, and is the same question
 
 
 def settle_everything(living: Living) -> None:
@@ -197,6 +202,7 @@ def reflect_at_once(living: Living) -> None:
         WORLD.executor = executor
         living.ask.answer(living.wait_on("remember-1").id, "no")
         living.end_of("remembered")
+        executor.submit(talk("new"), who("fay", "t"), after_seconds=86_400)
         until(lambda: len(living.notes()) == 1)
         notes["at once"] = living.notes()
         [held] = [one for one in executor.pending() if one.error]
@@ -415,8 +421,8 @@ def test_a_subgraph_that_sleeps_wakes(life: Life) -> None:
     assert life.log["nested-1"]["log"] == ["mail to bo", "rested", "arrived"]
 
 
-def test_branches_that_ended_are_kept_while_one_is_answered(life: Life) -> None:
-    told = ["mail to cy", "di agrees", "mail to ed", "3 came back"]
+def test_branches_keep_what_they_did_and_asked_while_another_is_answered(life: Life) -> None:
+    told = ["mail to cy", "di agrees", "ed agrees", "3 came back"]
     assert life.log["fan-1"]["log"] == told
 
 
@@ -547,11 +553,11 @@ def test_a_failed_run_is_tried_again_and_another_stays_failed(life: Life) -> Non
 
 
 def test_a_run_being_cancelled_is_undone_last_things_first(life: Life) -> None:
-    assert [call for call in life.calls["answered"] if call.startswith("refund")] == [
+    assert [call for call in life.every_call().elements() if call.startswith("refund")] == [
         "refund desk, receipt of desk",
         "refund chair, receipt of chair",
     ]
-    assert life.states["answered"]["purchase-1"] == "cancelled"
+    assert life.states["answered first"]["purchase-1"] == "cancelled"
 
 
 def test_a_cancelled_run_stays_cancelled(life: Life) -> None:
@@ -591,10 +597,15 @@ def test_a_held_reflection_is_tried_again(life: Life) -> None:
 def test_reflections_are_made_when_they_are_due_and_only_the_last_of_a_conversation(
     life: Life,
 ) -> None:
-    assert life.notes["after a minute"] == [note for note in NOTES if note[0] not in ("bo", "ed")]
-    assert life.notes["after a day"] == NOTES
+    assert life.notes["after a minute"] == AT_ONCE
+    assert life.notes["after a day"] == sorted(AT_ONCE + NEXT_DAY)
     made = [call for call in life.every_call().elements() if call.startswith("reflect")]
-    assert sorted(made) == ["reflect held", "reflect last", "reflect soon", "reflect told"]
+    assert sorted(made) == [f"reflect {key}" for key in ("held", "last", "new", "soon", "told")]
+
+
+def test_a_new_reflection_takes_the_place_of_an_old_one_of_its_conversation(life: Life) -> None:
+    runs = life.was["end"]["runs"]
+    assert [run["state"] for run in runs if "'fay'" in run["metadata"]] == ["cancelled", "done"]
 
 
 def test_a_reflection_submitted_in_a_node_is_not_submitted_again_when_the_node_is(

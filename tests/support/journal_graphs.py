@@ -161,15 +161,15 @@ class One(TypedDict):
 
 
 def fan() -> StateGraph[Any]:
-    """Three branches, of which one asks a person."""
+    """Three branches, of which two ask a person."""
 
     def split(state: Log) -> list[Send]:
         return [Send("branch", {"to": to}) for to in ("cy", "di", "ed")]
 
     def branch(state: One) -> Log:
-        if state["to"] == "di":
-            return {"log": [perdure.ask({"about": "di"})]}
-        return {"log": [send(state["to"])]}
+        if state["to"] == "cy":
+            return {"log": [send("cy")]}
+        return {"log": [perdure.ask({"about": state["to"]})]}
 
     def gather(state: Log) -> Log:
         return {"log": [f"{len(state['log'])} came back"]}

@@ -123,6 +123,7 @@ def reflections(rt: perdure.Runtime) -> None:
         executor.submit(talk("soon"), who("ann", "t"), after_seconds=60)
         for key in ("early", "later", "last"):
             executor.submit(talk(key), who("bo", "t"), after_seconds=86_400)
+        executor.submit(talk("old"), who("fay", "t"), after_seconds=86_400)
         WORLD.executor = executor
         rt.blocking.start("remember", {}, thread_id="remember-1")
         drive(rt)
