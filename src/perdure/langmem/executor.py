@@ -274,13 +274,14 @@ class ReflectionExecutor:
     def _thread_of(self, request: ReflectionRequest, key: str) -> str:
         return debounce_thread(self.name, request.namespace, request.thread_id, key)
 
-    @effect(name="reflect", record=("thread_id", "after"))
-    def _accept(self, thread_id: str, request: ReflectionRequest, after: float) -> str:
+    # Journals hold the names of the effect and of its recorded arguments: they must stay.
+    @effect(name="reflect", record=("place", "after"))
+    def _accept(self, place: str, request: ReflectionRequest, after: float) -> str:
         key = effect_key()
         input = {"request": dict(vars(request)), "id": key, "writes": None, "result": None}
         plan = self._runtime.reflections.accept(
             self.name,
-            thread_id or self._thread_of(request, key),
+            place or self._thread_of(request, key),
             input,
             metadata={"namespace": list(request.namespace), "thread_id": request.thread_id},
             key=key,
