@@ -57,7 +57,7 @@ from perdure.checkpoint.writer import Writer
 from perdure.errors import BadArgument, BadURL, Error
 from perdure.journal import Journal, Plan, connect
 from perdure.journal.clock import JournalClock
-from perdure.journal.committer import Ticket
+from perdure.journal.committer import QueuedOperation
 from perdure.journal.names import check_text
 from perdure.segments.segment import Segment
 from perdure.serde.allowlist import ask_graphs_for_their_types
@@ -181,13 +181,13 @@ class Saver(BaseCheckpointSaver[int]):
         if is_blank(config):
             return None
         plan = self.reader.get_tuple(place_of(config), is_running(config))
-        return self.journal.run(plan, peek=is_untouched(config))
+        return self.journal.run(plan, flush=not is_untouched(config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         if is_blank(config):
             return None
         plan = self.reader.get_tuple(place_of(config), is_running(config))
-        return await self.journal.arun(plan, peek=is_untouched(config))
+        return await self.journal.arun(plan, flush=not is_untouched(config))
 
     def list(
         self,
@@ -223,8 +223,8 @@ class Saver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        if ticket := self._put(config, checkpoint, metadata, new_versions, blocking=True):
-            self.journal.wait(ticket)
+        if queued := self._put(config, checkpoint, metadata, new_versions, blocking=True):
+            self.journal.wait(queued)
         return config_of(config, checkpoint["id"])
 
     async def aput(
@@ -234,8 +234,8 @@ class Saver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        if ticket := self._put(config, checkpoint, metadata, new_versions, blocking=False):
-            await self.journal.await_(ticket)
+        if queued := self._put(config, checkpoint, metadata, new_versions, blocking=False):
+            await self.journal.await_(queued)
         return config_of(config, checkpoint["id"])
 
     def _put(
@@ -246,8 +246,8 @@ class Saver(BaseCheckpointSaver[int]):
         new_versions: ChannelVersions,
         *,
         blocking: bool,
-    ) -> Ticket[None] | None:
-        """Queue a checkpoint. Gives the ticket if its durability is to be waited for."""
+    ) -> QueuedOperation[None] | None:
+        """Queue a checkpoint. Return it if its durability is to be waited for."""
         place = place_of(config)
         journal = self.journal
         asked = config["configurable"].get("__pregel_durability")
@@ -255,7 +255,7 @@ class Saver(BaseCheckpointSaver[int]):
         if (segment := segment_of(config)) is not None:
             segment.check()
             mode = "sync" if segment.is_overdue else segment.durability
-        ticket, left = self._writer.put(
+        queued, left = self._writer.put(
             journal,
             place,
             config,
@@ -268,9 +268,9 @@ class Saver(BaseCheckpointSaver[int]):
             segment=segment,
         )
         if mode == "sync" or journal.full:
-            return ticket
+            return queued
         ends = segment is None and (left or (place.ns == "" and hands_back(checkpoint)))
-        return ticket if ends and mode != "async" else None
+        return queued if ends and mode != "async" else None
 
     def put_writes(
         self,
@@ -279,8 +279,8 @@ class Saver(BaseCheckpointSaver[int]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        if ticket := self._put_writes(config, writes, task_id, task_path):
-            self.journal.wait(ticket)
+        if queued := self._put_writes(config, writes, task_id, task_path):
+            self.journal.wait(queued)
 
     def aput_writes(
         self,
@@ -292,14 +292,14 @@ class Saver(BaseCheckpointSaver[int]):
         # Not a coroutine function: LangGraph calls it when the task ends and runs what it
         # returns later, when the checkpoint may already be there. So it is queued now.
         try:
-            ticket = self._put_writes(config, writes, task_id, task_path)
+            queued = self._put_writes(config, writes, task_id, task_path)
         except Exception as error:
             return _raise(error)
-        return self._await(ticket)
+        return self._await(queued)
 
-    async def _await(self, ticket: Ticket[None] | None) -> None:
-        if ticket is not None:
-            await self.journal.await_(ticket)
+    async def _await(self, queued: QueuedOperation[None] | None) -> None:
+        if queued is not None:
+            await self.journal.await_(queued)
 
     def _put_writes(
         self,
@@ -307,8 +307,8 @@ class Saver(BaseCheckpointSaver[int]):
         writes: Sequence[tuple[str, Any]],
         task_id: str,
         task_path: str,
-    ) -> Ticket[None] | None:
-        """Queue the writes of a task. Gives the ticket if they are to be waited for."""
+    ) -> QueuedOperation[None] | None:
+        """Queue the writes of a task. Return it if they are to be waited for."""
         place = place_of(config)
         if place.id is None:
             raise Error(f"put_writes for thread {place.thread_id!r} names no checkpoint_id.")
@@ -326,7 +326,7 @@ class Saver(BaseCheckpointSaver[int]):
             mode = segment.durability
             if segment.secrets:
                 writes = [(channel, _without(value, segment)) for channel, value in writes]
-        ticket = self._writer.put_writes(
+        queued = self._writer.put_writes(
             journal,
             place,
             writes,
@@ -338,7 +338,7 @@ class Saver(BaseCheckpointSaver[int]):
         )
         # Whoever drives a run waits for all of it before letting it go.
         wait = (leaves and mode != "async" and segment is None) or journal.full
-        return ticket if wait else None
+        return queued if wait else None
 
     def delete_thread(self, thread_id: str) -> None:
         self._run(self.pruner.delete_thread(check_text("thread_id", str(thread_id))))
@@ -415,7 +415,7 @@ class Saver(BaseCheckpointSaver[int]):
         with lane.changed:
             if lane.tip is not None and lane.tip.id == checkpoint_id:
                 return True
-        found, _ = self.journal.peek(checkpoint_at(thread_id, ns, checkpoint_id))
+        found, _ = self.journal.read_committed(checkpoint_at(thread_id, ns, checkpoint_id))
         return found is not None
 
     @functools.cached_property

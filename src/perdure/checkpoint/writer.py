@@ -39,7 +39,7 @@ from perdure.checkpoint.row_format import (
 from perdure.checkpoint.value_diff import Cell, Ref
 from perdure.errors import TooLarge
 from perdure.journal import Journal, Op, Statement
-from perdure.journal.committer import Ticket
+from perdure.journal.committer import QueuedOperation
 from perdure.journal.ids import draw
 from perdure.journal.names import check_text
 from perdure.segments.segment import Segment
@@ -77,7 +77,7 @@ class Writer:
         arriving: bool,
         hold: bool,
         segment: Segment | None = None,
-    ) -> tuple[Ticket[None], bool]:
+    ) -> tuple[QueuedOperation[None], bool]:
         """Queue a checkpoint behind the writes of its step.
 
         `arriving` says that they may still be on their way, and that this thread may wait. Tells
@@ -102,10 +102,10 @@ class Writer:
             )
             with lane.changed:
                 lane.move(new_tip)
-                ticket = journal.defer(op, hold=hold)
+                queued = journal.defer(op, hold=hold)
                 left = new_tip.id in lane.left
         self._lanes.weigh(lane, new_tip.size)
-        return ticket, left
+        return queued, left
 
     def _put_op(
         self,
@@ -226,7 +226,7 @@ class Writer:
         leaves: bool,
         hold: bool,
         segment: Segment | None = None,
-    ) -> Ticket[None]:
+    ) -> QueuedOperation[None]:
         """Queue the writes of a task. `leaves` says that they are a question or an error."""
         thread_id, ns, checkpoint_id = place
         lane = self._lanes.get(thread_id, ns)
@@ -250,9 +250,9 @@ class Writer:
             thread_id, ns, str(checkpoint_id), held, task_path, stamp, beside, segment
         )
         with lane.changed:
-            ticket = journal.defer(op, hold=hold)
+            queued = journal.defer(op, hold=hold)
             lane.arrive(str(checkpoint_id), held, leaves=leaves)
-        return ticket
+        return queued
 
     def _parts(self, channel: str, value: Any) -> Part | list[Part]:
         _quoted(channel)  # refuses a name that a database cannot hold

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from perdure.journal.capabilities import Capabilities
+
 T = TypeVar("T")
 Row = tuple[Any, ...]
 
@@ -68,6 +70,13 @@ class Transaction(Protocol):
         """Run some of our own."""
 
 
+class OpenTransaction(NamedTuple):
+    """A `Transaction` of any backend."""
+
+    connection: Any
+    run: Callable[[Sequence[Statement]], list[list[Row]]]
+
+
 ENDED_INSIDE = (
     "A transactional effect ended the transaction it was given. Its outcome is committed with its "
     "writes, by perdure: leave BEGIN, COMMIT and ROLLBACK out."
@@ -77,14 +86,13 @@ ENDED_INSIDE = (
 class Backend(Protocol):
     """A database that runs batches. It may be called from any thread, one commit at a time."""
 
-    near: bool
-    """Whether it is in this process, so that a read costs less than to have a thread do it."""
+    capabilities: Capabilities
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Run all statements in one transaction and commit it.
 
-        Raises `Refused` when a guard refused, `Ambiguous` when nobody knows whether the commit
-        took place, `Unavailable` when it did not and may be tried again; anything else is the
+        Raises `Refused` when a guard refused, `Ambiguous` when the outcome of the commit is
+        unknown, `Unavailable` when it failed and may be tried again; anything else is the
         statement's own fault. After all but `Ambiguous` the database is as before.
         """
 
