@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from perdure.journal import Journal, connect
-from perdure.journal import group_commit
+from perdure.journal import Journal, connect, group_commit
 from tests.entries import PATIENCE, Commits, add, in_threads, stored
 
 # Python 3.12 and later warn when a process with threads forks, which is what is tested here.
