@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from perdure.serde.codec import Codec
@@ -21,15 +20,6 @@ class Serializer:
 
     def loads(self, blob: bytes, where: str) -> Any:
         return self.codec.decode(self.envelope.unwrap(bytes(blob), where), where)
-
-
-def scrub(text: str, secrets: Mapping[str, Any]) -> str:
-    """A text without what must not be stored."""
-    for secret in secrets.values():
-        hidden = secret.get_secret_value() if hasattr(secret, "get_secret_value") else secret
-        if isinstance(hidden, str) and len(hidden) > 3:
-            text = text.replace(hidden, "***")
-    return text
 
 
 def where_run(column: str, run_id: str) -> str:
