@@ -340,7 +340,7 @@ class Saver(BaseCheckpointSaver[int]):
 
     def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> Saver:
         """Called by LangGraph with the types of a graph's schemas."""
-        self._codec.allow(extra_allowlist)
+        self._codec.allowlist.add(extra_allowlist)
         return self
 
     def get_next_version(self, current: int | None, channel: None) -> int:
