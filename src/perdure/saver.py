@@ -316,7 +316,7 @@ class Saver(BaseCheckpointSaver[int]):
         return await self._arun(self.reader.delta_history(key_of(config), channels))
 
     def has(self, thread_id: str, ns: str, checkpoint_id: str) -> bool:
-        """Whether a checkpoint is stored, or queued before whatever is queued from now on."""
+        """Whether a checkpoint is stored, or queued before anything queued from now on."""
         thread = self._cache.get(thread_id, ns)
         with thread.changed:
             if thread.latest is not None and thread.latest.id == checkpoint_id:

@@ -53,7 +53,7 @@ class Deed(Protocol):
 
 
 Plan = Generator[Op[Any] | float | Deed, Any, T]
-"""What takes several operations: it yields each, or seconds to wait, and gets the result back.
+"""Several operations: a plan yields each, or seconds to wait, and gets the result back.
 
 A plan has no colour either: `Journal.run` and `Journal.arun` follow any of them.
 """
@@ -64,10 +64,10 @@ class Transaction(Protocol):
 
     @property
     def connection(self) -> Any:
-        """For the user's own statements: the database's, without its commit and rollback."""
+        """The database's connection for the user's own statements, without commit and rollback."""
 
     def run(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        """Run some of our own."""
+        """Run named statements."""
 
 
 class OpenTransaction(NamedTuple):
