@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -41,6 +40,7 @@ from perdure.checkpoint.operations import checkpoint_at
 from perdure.checkpoint.pruner import Pruner
 from perdure.checkpoint.reader import Reader, Search
 from perdure.checkpoint.row_format import RowFormat
+from perdure.checkpoint.writer import Put
 from perdure.errors import BadArgument, BadURL, Error
 from perdure.journal import Journal, Plan, connect
 from perdure.journal.clock import JournalClock
@@ -139,23 +139,13 @@ class Saver(BaseCheckpointSaver[int]):
         self.setup()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Saver:
         return self.__enter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     # -- LangGraph's interface
@@ -206,8 +196,8 @@ class Saver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        call = (self.journal, config, checkpoint, metadata, new_versions)
-        if queued := self._queue.put(*call, blocking=True):
+        put = Put(config, checkpoint, metadata, new_versions)
+        if queued := self._queue.put(self.journal, put, blocking=True):
             self.journal.wait(queued)
         return config_for(config, checkpoint["id"])
 
@@ -218,8 +208,8 @@ class Saver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        call = (self.journal, config, checkpoint, metadata, new_versions)
-        if queued := self._queue.put(*call, blocking=False):
+        put = Put(config, checkpoint, metadata, new_versions)
+        if queued := self._queue.put(self.journal, put, blocking=False):
             await self.journal.await_(queued)
         return config_for(config, checkpoint["id"])
 

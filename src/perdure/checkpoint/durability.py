@@ -17,12 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    WRITES_IDX_MAP,
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
-)
+from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from perdure.checkpoint.cache import CheckpointCache
@@ -52,33 +47,26 @@ class CheckpointQueue:
         self._writer = Writer(row_format, cache, max_bytes)
         self._task_writer = TaskWriter(row_format, cache, max_bytes)
 
-    def put(
-        self,
-        journal: Journal,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-        *,
-        blocking: bool,
-    ) -> QueuedOperation[None] | None:
+    def put(self, journal: Journal, put: Put, *, blocking: bool) -> QueuedOperation[None] | None:
         """Queue a checkpoint. Return it if the caller must wait until it is durable."""
-        key = key_of(config)
-        asked = config["configurable"].get("__pregel_durability")
+        key, segment = key_of(put.config), segment_of(put.config)
+        asked = put.config["configurable"].get("__pregel_durability")
         mode: Durability = "sync" if asked == "sync" else self._durability
-        if (segment := segment_of(config)) is not None:
+        if segment is not None:
             segment.check()
             mode = "sync" if segment.is_overdue else segment.durability
         queued, stopped = self._writer.put(
             journal,
-            Put(key, config, checkpoint, metadata, new_versions, segment),
+            key,
+            put,
+            segment,
             # Coroutines come in order, and a run that is put at its exit writes nothing before.
             arriving=blocking and asked != "exit",
             hold=mode == "exit",
         )
         if mode == "sync" or journal.full:
             return queued
-        ends = segment is None and (stopped or (key.ns == "" and hands_back(checkpoint)))
+        ends = segment is None and (stopped or (key.ns == "" and hands_back(put.checkpoint)))
         return queued if ends and mode != "async" else None
 
     def put_writes(

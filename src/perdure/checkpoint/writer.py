@@ -55,13 +55,10 @@ ARRIVAL = 2.0
 class Put(NamedTuple):
     """One call of LangGraph's `put`."""
 
-    key: CheckpointKey
-    """Where the checkpoint goes; its `id` is that of the parent."""
     config: RunnableConfig
     checkpoint: Checkpoint
     metadata: CheckpointMetadata
     new_versions: ChannelVersions
-    segment: Segment | None = None
 
 
 class Writer:
@@ -71,19 +68,26 @@ class Writer:
         self._format, self._cache, self._max_bytes = row_format, cache, max_bytes
 
     def put(
-        self, journal: Journal, put: Put, *, arriving: bool, hold: bool
+        self,
+        journal: Journal,
+        key: CheckpointKey,
+        put: Put,
+        segment: Segment | None,
+        *,
+        arriving: bool,
+        hold: bool,
     ) -> tuple[QueuedOperation[None], bool]:
-        """Queue a checkpoint behind the writes of its step.
+        """Queue a checkpoint behind the writes of its step. `key.id` is that of its parent.
 
         `arriving`: they may still be on their way, and this thread may wait. Also returns whether
         a question or an error at this checkpoint arrived before it.
         """
         check_text("checkpoint_id", put.checkpoint["id"])
-        thread = self._cache.touch(put.key.thread_id, put.key.ns)
+        thread = self._cache.touch(key.thread_id, key.ns)
         with thread.put_lock:
             with thread.changed:
                 parent = thread.latest
-                if parent is not None and parent.id != put.key.id:
+                if parent is not None and parent.id != key.id:
                     parent = None
                 written: Sequence[TaskWrites] = ()
                 if parent is not None:
@@ -94,7 +98,7 @@ class Writer:
                             thread.changed.wait_for(lambda: len(tasks) >= expected, ARRIVAL)
                     written = thread.writes.get(parent.id, ())
                 thread.latest = None  # until this one is queued: its values move into the next
-            latest, op = self._put_op(put, parent, written)
+            latest, op = self._put_op(key, put, segment, parent, written)
             with thread.changed:
                 thread.advance(latest)
                 queued = journal.defer(op, hold=hold)
@@ -103,10 +107,15 @@ class Writer:
         return queued, stopped
 
     def _put_op(
-        self, put: Put, parent: CachedCheckpoint | None, written: Sequence[TaskWrites]
+        self,
+        key: CheckpointKey,
+        put: Put,
+        segment: Segment | None,
+        parent: CachedCheckpoint | None,
+        written: Sequence[TaskWrites],
     ) -> tuple[CachedCheckpoint, Op[None]]:
-        thread_id, ns, _ = put.key
-        checkpoint, segment = put.checkpoint, put.segment
+        thread_id, ns, _ = key
+        checkpoint = put.checkpoint
         step = draw(48)
         statements: list[Statement] = []
         if segment is not None:
@@ -114,9 +123,11 @@ class Writer:
             metadata = cast(dict[str, Any], put.metadata)
             statements += segment.step(ns, checkpoint["id"], metadata, nodes)
         elements = [element for one in written for element in one.elements]
-        values, shared = self._values(put, parent, elements, step, statements)
+        values, shared = self._values(key, put, parent, elements, step, statements)
         size = sum([value.size for value in values.values()])
-        row = self._row(put, parent, values, step, size)
+        row = self._row(key, put, values, step, size)
+        row["base"], row["base_step"] = (None, None) if parent is None else (parent.id, parent.step)
+        row["lease_of"] = None if segment is None else segment.row.id
         statements.append(Statement("insert_checkpoint", row))
 
         def share() -> None:
@@ -128,7 +139,7 @@ class Writer:
             thread = self._cache.get(thread_id, ns)
             with thread.changed:
                 thread.latest = None
-            return self._put_op(put, None, ())[1]
+            return self._put_op(key, put, segment, None, ())[1]
 
         refused: Callable[[], Op[None]] | None = whole
         if parent is None:
@@ -148,6 +159,7 @@ class Writer:
 
     def _values(
         self,
+        key: CheckpointKey,
         put: Put,
         parent: CachedCheckpoint | None,
         elements: Sequence[tuple[str, WriteElement]],
@@ -174,20 +186,20 @@ class Writer:
             values[channel] = stored
             if body is not None and stored.ref is not None:
                 base = None if before is None or before.ref is None else before.ref.step
-                statements.append(self._insert_value(put.key, stored.ref, base, body))
+                statements.append(self._insert_value(key, stored.ref, base, body))
                 if elements:
                     shared += _shared(elements, channel, stored.ref, inserted)
         return values, shared
 
     def _row(
         self,
+        key: CheckpointKey,
         put: Put,
-        parent: CachedCheckpoint | None,
         values: dict[str, StoredValue],
         step: int,
         size: int,
     ) -> dict[str, Any]:
-        thread_id, ns, parent_id = put.key
+        thread_id, ns, parent_id = key
         location = checkpoint_location(thread_id, ns, put.checkpoint["id"])
         metadata = get_checkpoint_metadata(put.config, put.metadata)
         run_id = None
@@ -205,9 +217,6 @@ class Writer:
             "step": step,
             "parent_id": parent_id,
             "run_id": run_id,
-            "base": None if parent is None else parent.id,
-            "base_step": None if parent is None else parent.step,
-            "lease_of": None if put.segment is None else put.segment.row.id,
             "created_at": time.time_ns() // 1_000_000,
             "refs": refs,
             "state": state,

@@ -46,18 +46,10 @@ FRAGMENTS = {
     "names": "SELECT value FROM json_each(:names)",
     "clock": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
 }
-_UNAVAILABLE = frozenset(
-    (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PROTOCOL,
-    )
-)
+_UNAVAILABLE = {
+    getattr(sqlite3, f"SQLITE_{name}")
+    for name in ("BUSY", "LOCKED", "IOERR", "FULL", "CANTOPEN", "READONLY", "NOMEM", "PROTOCOL")
+}
 
 
 def schema_version(path: str) -> int | None:
