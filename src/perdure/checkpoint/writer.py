@@ -125,7 +125,8 @@ class Writer:
         elements = [element for one in written for element in one.elements]
         values, shared = self._values(key, put, parent, elements, step, statements)
         size = sum([value.size for value in values.values()])
-        row = self._row(key, put, values, step, size)
+        location = checkpoint_location(thread_id, ns, checkpoint["id"])
+        row = self._row(key, put, values, location, step, size)
         row["base"], row["base_step"] = (None, None) if parent is None else (parent.id, parent.step)
         row["lease_of"] = None if segment is None else segment.row.id
         statements.append(Statement("insert_checkpoint", row))
@@ -148,7 +149,7 @@ class Writer:
         seen = checkpoint["versions_seen"]
         sends = len(checkpoint["channel_values"].get(TASKS) or ())
         return CachedCheckpoint(checkpoint["id"], step, values, seen, sends, size), Op(
-            f"put {checkpoint_location(thread_id, ns, checkpoint['id'])}",
+            f"put {location}",
             statements,
             no_result,
             write=True,
@@ -196,11 +197,11 @@ class Writer:
         key: CheckpointKey,
         put: Put,
         values: dict[str, StoredValue],
+        location: str,
         step: int,
         size: int,
     ) -> dict[str, Any]:
         thread_id, ns, parent_id = key
-        location = checkpoint_location(thread_id, ns, put.checkpoint["id"])
         metadata = get_checkpoint_metadata(put.config, put.metadata)
         run_id = None
         if metadata.get("run_id") is not None:

@@ -28,10 +28,10 @@ class QueuedOperation(Generic[T]):
 
     __slots__ = ("_settled", "doubtful", "error", "futures", "op", "size", "value", "waited")
 
-    def __init__(self, op: Op[T], waited: bool, size: int = 0) -> None:
+    def __init__(self, op: Op[T], waited: bool) -> None:
         self.op = op
         self.waited = waited
-        self.size = size  # its statements, where a batch is limited
+        self.size = 0  # its statements, if the database limits them
         self.doubtful = False  # it was in a commit whose outcome is still unknown
         self._settled = False
         self.value: Any = None
@@ -64,6 +64,7 @@ class Committer:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self._bounded = backend.capabilities.bounded
         self.unavailable: Unavailable | None = None
         """Why the last batch could not be committed, if so."""
         self.lost: WriteLost | None = None
@@ -147,8 +148,8 @@ class Committer:
             if queued.op.prepare is not None:
                 queued.op.prepare()
         scripts = [queued.op.render() for queued in batch]
-        if self.backend.capabilities.bounded and len(batch) == 1:
-            self.backend.capabilities.check(batch[0].op.name, scripts[0])  # an `otherwise`
+        if self._bounded and len(batch) == 1:  # it may be an `otherwise`, not checked so far
+            self.backend.capabilities.check(batch[0].op.name, scripts[0])
         rows = self.backend.commit([one for script in scripts for one in script])
         results: list[Results] = []
         start = 0

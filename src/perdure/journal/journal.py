@@ -142,7 +142,10 @@ class Journal:
 
     def defer(self, op: Op[T], *, hold: bool = False) -> QueuedOperation[T]:
         """Queue `op` for the next commit, within 20 ms; with `hold`, within a second."""
-        return self._check().defer(op, hold=hold)
+        group = self._group
+        if group.committer.lost is not None or group.pid != os.getpid():
+            group = self._check()
+        return group.defer(op, hold=hold)
 
     def commit_soon(self) -> None:
         """Have what is queued committed now, without waiting for it."""
