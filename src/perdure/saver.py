@@ -15,7 +15,6 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-import langgraph._internal._serde  # noqa: F401 (the switch for ask_graphs_for_their_types)
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
@@ -26,6 +25,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from perdure import langgraph_port
 from perdure.checkpoint.cache import CheckpointCache
 from perdure.checkpoint.config import (
     check_texts,
@@ -46,7 +46,6 @@ from perdure.journal import Journal, Plan, connect
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.names import check_text
-from perdure.serde.allowlist import ask_graphs_for_their_types
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer
@@ -371,7 +370,7 @@ class _Serde:
 
 
 # Now, and not when a saver is made: a subgraph may be compiled before that.
-ask_graphs_for_their_types()
+langgraph_port.ask_graphs_for_their_types(load=True)
 
 
 async def _raise(error: Exception) -> None:

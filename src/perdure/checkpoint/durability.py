@@ -20,6 +20,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
+from perdure import langgraph_port
 from perdure.checkpoint.cache import CheckpointCache
 from perdure.checkpoint.config import hands_back, key_of, segment_of
 from perdure.checkpoint.row_format import RowFormat
@@ -32,9 +33,6 @@ from perdure.journal.names import check_text
 from perdure.segments.segment import Segment
 from perdure.serde.redaction import redact
 from perdure.types import Durability
-
-ERROR_SOURCE = "__error_source_node__"
-"""LangGraph's note of the node whose error a handler is to see."""
 
 
 class CheckpointQueue:
@@ -50,7 +48,7 @@ class CheckpointQueue:
     def put(self, journal: Journal, put: Put, *, blocking: bool) -> QueuedOperation[None] | None:
         """Queue a checkpoint. Return it if the caller must wait until it is durable."""
         key, segment = key_of(put.config), segment_of(put.config)
-        asked = put.config["configurable"].get("__pregel_durability")
+        asked = langgraph_port.durability_of(put.config["configurable"])
         mode: Durability = "sync" if asked == "sync" else self._durability
         if segment is not None:
             segment.check()
@@ -87,7 +85,8 @@ class CheckpointQueue:
         if any(channel == ERROR and isinstance(value, BaseException) for channel, value in writes):
             # LangGraph adds what a task wrote before it failed or was cancelled, and would take
             # that for all it had to write: where to go next could be missing.
-            writes = [one for one in writes if one[0] in (*WRITES_IDX_MAP, ERROR_SOURCE)]
+            marks = (*WRITES_IDX_MAP, langgraph_port.ERROR_SOURCE)
+            writes = [one for one in writes if one[0] in marks]
         mode = self._durability
         if (segment := segment_of(config)) is not None:
             segment.check()

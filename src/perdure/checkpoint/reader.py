@@ -18,8 +18,8 @@ from langgraph.checkpoint.base import (
     PendingWrite,
     writes_sort_key,
 )
-from langgraph.checkpoint.serde.types import TASKS
 
+from perdure import langgraph_port
 from perdure.checkpoint import operations
 from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache
 from perdure.checkpoint.operations import LAST, CheckpointKey, CheckpointRow, WritesRow
@@ -147,7 +147,7 @@ class Reader:
         if (running and newest) or before is None:
             size = sum(stored.size for stored in found.values())
             seen = {node: {**versions} for node, versions in state.seen.items()}  # LangGraph's own
-            sends = len(values.get(TASKS) or ())
+            sends = len(langgraph_port.pending_sends(values))
             latest = CachedCheckpoint(
                 row.id, row.step, found, seen, sends, size, shared=not running
             )

@@ -22,8 +22,8 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     get_checkpoint_metadata,
 )
-from langgraph.checkpoint.serde.types import TASKS
 
+from perdure import langgraph_port
 from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, TaskWrites, WriteElement
 from perdure.checkpoint.operations import CheckpointKey
 from perdure.checkpoint.row_format import (
@@ -147,7 +147,7 @@ class Writer:
             refused = None if segment is None else segment.refuse
 
         seen = checkpoint["versions_seen"]
-        sends = len(checkpoint["channel_values"].get(TASKS) or ())
+        sends = len(langgraph_port.pending_sends(checkpoint["channel_values"]))
         return CachedCheckpoint(checkpoint["id"], step, values, seen, sends, size), Op(
             f"put {location}",
             statements,
@@ -263,17 +263,17 @@ def _returned(elements: Sequence[tuple[str, WriteElement]]) -> dict[str, set[int
 
 def _tasks_between(parent: CachedCheckpoint, checkpoint: Checkpoint) -> int:
     """How many tasks ran between a checkpoint and its child."""
-    started = "__start__" in _moved(parent, checkpoint)
+    started = langgraph_port.START in _moved(parent, checkpoint)
     return parent.sends + len(_nodes_between(parent, checkpoint)) + started
 
 
 def _nodes_between(parent: CachedCheckpoint, checkpoint: Checkpoint) -> list[str]:
     """The nodes that ran in between because a channel triggered them."""
-    return [node for node in _moved(parent, checkpoint) if node[:2] != "__"]
+    return [node for node in _moved(parent, checkpoint) if langgraph_port.is_node(node)]
 
 
 def _moved(parent: CachedCheckpoint, checkpoint: Checkpoint) -> list[str]:
-    """All that saw something new, LangGraph's own marks such as __interrupt__ included."""
+    """All that saw something new, LangGraph's own marks included."""
     seen = checkpoint["versions_seen"].items()
     return [node for node, what in seen if what and what != parent.seen.get(node)]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
+from perdure import langgraph_port
 from perdure.errors import Error, TypeNotAllowed
 
 # Types every graph may store. A type's place in this tuple is its number on disk: append only.
@@ -34,7 +34,7 @@ KNOWN: tuple[tuple[str, str], ...] = (
     ("langgraph.types", "PregelTask"),
     ("langgraph.store.base", "Item"),
     ("langgraph.store.base", "GetOp"),
-    ("langgraph.checkpoint.serde.types", "_DeltaSnapshot"),
+    langgraph_port.DELTA_SNAPSHOT,
     ("langgraph.store.base", "SearchItem"),
     ("langchain_core.messages.base", "TextAccessor"),
     ("langchain_core.runnables.utils", "AddableDict"),
@@ -74,14 +74,3 @@ def _type_keys(allow: Iterable[type | tuple[str, ...]]) -> set[tuple[str, str]]:
         else:
             raise Error(f"allow= takes classes or (module, name) pairs, not {item!r}")
     return keys
-
-
-def ask_graphs_for_their_types() -> None:
-    """Make LangGraph call `with_allowlist` on the saver of every graph compiled from now on.
-
-    LangGraph has this for its own strict mode and reads the switch at every compile. It leaves a
-    saver with LangGraph's own serializer as it was. Does nothing while LangGraph is not imported.
-    """
-    serde = sys.modules.get("langgraph._internal._serde")
-    if serde is not None:
-        serde.STRICT_MSGPACK_ENABLED = True  # type: ignore[attr-defined]
