@@ -44,7 +44,7 @@ from perdure.checkpoint.value_diff import difference
 from perdure.errors import TooLarge
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
-from perdure.journal.ids import draw
+from perdure.journal.ids import random_number
 from perdure.journal.names import check_text
 from perdure.segments.segment import Segment
 
@@ -116,7 +116,7 @@ class Writer:
     ) -> tuple[CachedCheckpoint, Op[None]]:
         thread_id, ns, _ = key
         checkpoint = put.checkpoint
-        step = draw(48)
+        step = random_number(48)
         statements: list[Statement] = []
         if segment is not None:
             nodes = [] if parent is None else sorted(_nodes_between(parent, checkpoint))

@@ -7,7 +7,7 @@ import time
 from uuid import UUID
 
 
-def draw(bits: int = 62) -> int:
+def random_number(bits: int = 62) -> int:
     """A random number, independent of how an agent seeds `random`."""
     return secrets.randbits(bits)
 
