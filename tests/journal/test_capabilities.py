@@ -113,7 +113,7 @@ def test_what_is_larger_than_a_row_may_be_is_refused_by_name(
 def test_a_transaction_that_stays_open_is_refused_before_anything_is_called(
     journal: Journal,
 ) -> None:
-    called = []
+    called: list[object] = []
     with pytest.raises(Unsupported, match="A transactional effect needs a transaction that stays"):
         journal.transact(called.append, Statement("find_writes", {}))
     assert called == []
