@@ -21,7 +21,7 @@ from langgraph.checkpoint.base import (
 
 from perdure import langgraph_port
 from perdure.checkpoint import operations
-from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache
+from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, ThreadCache
 from perdure.checkpoint.operations import LAST, CheckpointKey, CheckpointRow, WritesRow
 from perdure.checkpoint.row_format import (
     CheckpointState,
@@ -122,41 +122,23 @@ class Reader:
         codec = self._format.codec
         state = self._state(row, location)
         values = {channel: codec.decode(data, location) for channel, data in state.inline.items()}
-        found = {
-            c: StoredValue(len(data), hash(data), inline=data) for c, data in state.inline.items()
-        }
+        found = {c: StoredValue(len(d), hash(d), inline=d) for c, d in state.inline.items()}
         thread = self._cache.touch(row.thread_id, row.ns)
         with thread.changed:
             before = thread.latest
-            known = before is not None and (before.id, before.step) == (row.id, row.step)
-            if running and known and before is not None and not before.shared:
-                for channel, stored in before.values.items():
-                    if (
-                        (chain := stored.elements) is not None
-                        and chain.trusted
-                        and chain.untouched()
-                    ):
-                        values[channel], found[channel] = [*chain.objects], stored
+            if running and before is not None and (before.id, before.step) == (row.id, row.step):
+                _take_cached(before, values, found)
         missing = [ref for ref in _refs(row) if ref.channel not in found]
         if missing:
-            for channel, (value, stored) in (
-                yield from self._values(row, missing, location)
-            ).items():
-                values[channel], found[channel] = value, stored
+            for channel, loaded in (yield from self._values(row, missing, location)).items():
+                values[channel], found[channel] = loaded
         pending = yield from self._pending_writes(row, writes)
         if (running and newest) or before is None:
             size = sum(stored.size for stored in found.values())
             seen = {node: {**versions} for node, versions in state.seen.items()}  # LangGraph's own
             sends = len(langgraph_port.pending_sends(values))
-            latest = CachedCheckpoint(
-                row.id, row.step, found, seen, sends, size, shared=not running
-            )
-            with thread.changed:
-                if thread.latest is before:  # else a run went on meanwhile, with those values
-                    thread.advance(latest)
-                    done = {task for task, channel, _ in pending if channel not in WRITES_IDX_MAP}
-                    thread.tasks.setdefault(row.id, set()).update(done)
-            self._cache.resize(thread, latest.size)
+            latest = CachedCheckpoint(row.id, row.step, found, seen, sends, size, not running)
+            self._remember(thread, before, latest, pending)
         return CheckpointTuple(
             configurable(row.thread_id, row.ns, row.id),
             state.checkpoint(row.id, values),
@@ -164,6 +146,20 @@ class Reader:
             configurable(row.thread_id, row.ns, row.parent_id) if row.parent_id else None,
             pending,
         )
+
+    def _remember(
+        self,
+        thread: ThreadCache,
+        before: CachedCheckpoint | None,
+        latest: CachedCheckpoint,
+        pending: Sequence[PendingWrite],
+    ) -> None:
+        with thread.changed:
+            if thread.latest is before:  # else a run went on meanwhile, with those values
+                thread.advance(latest)
+                done = {task for task, channel, _ in pending if channel not in WRITES_IDX_MAP}
+                thread.tasks.setdefault(latest.id, set()).update(done)
+        self._cache.resize(thread, latest.size)
 
     def _values(
         self, row: CheckpointRow, refs: Sequence[ValueRef], location: str
@@ -189,27 +185,13 @@ class Reader:
         """
         chosen: dict[tuple[str, str, int], tuple[str, bool, list[Any]]] = {}
         for one in sorted(rows, key=lambda one: one.stamp):
-            location = writes_location(
-                one.thread_id, one.ns, one.checkpoint_id, one.task_id, one.stamp
-            )
-            path, entries = self._format.load_writes(one.body, location)
+            path, entries = self._format.load_writes(one.body, writes_location(*one[:5]))
             for n, channel, many, elements in entries:
                 order = writes_sort_key(path, one.task_id, n)
                 if n < 0 or order not in chosen:
                     chosen[order] = (channel, many, elements)
-        refs = {
-            ValueRef(*element[:4])
-            for _, _, elements in chosen.values()
-            for element in elements
-            if isinstance(element, list)
-        }
-        bodies: dict[ValueRef, list[bytes]] = {}
-        if refs:
-            found = yield operations.values_at(row.thread_id, row.ns, refs)
-            for value in found:
-                ref = ValueRef(*value[:4])
-                bodies[ref] = elements_in_row(self._body(row, ref, value.body))
         location = "a write at " + checkpoint_location(row.thread_id, row.ns, row.id)
+        bodies = yield from self._shared_bodies(row, [one[2] for one in chosen.values()])
 
         def value_of(element: Any) -> Any:
             if isinstance(element, list):
@@ -220,15 +202,22 @@ class Reader:
             return self._format.codec.decode(element, location)
 
         return [
-            (
-                task_id,
-                channel,
-                [value_of(element) for element in elements] if many else value_of(elements[0]),
-            )
+            (task_id, channel, [*map(value_of, elements)] if many else value_of(elements[0]))
             for (_, task_id, _), (channel, many, elements) in sorted(
                 chosen.items(), key=lambda item: item[0]
             )
         ]
+
+    def _shared_bodies(
+        self, row: CheckpointRow, writes: Sequence[Sequence[Any]]
+    ) -> Plan[dict[ValueRef, list[bytes]]]:
+        """The elements in the value rows that some writes refer to."""
+        refs = {ValueRef(*one[:4]) for write in writes for one in write if isinstance(one, list)}
+        if not refs:
+            return {}
+        found = yield operations.values_at(row.thread_id, row.ns, refs)
+        keyed = [(ValueRef(*value[:4]), value.body) for value in found]
+        return {ref: elements_in_row(self._body(row, ref, body)) for ref, body in keyed}
 
     def page(self, search: Search) -> Plan[tuple[list[CheckpointTuple], Search | None]]:
         found: list[CheckpointTuple] = []
@@ -310,6 +299,17 @@ class Reader:
             values = yield from self._values(row, refs, location)
             seeds |= {channel: value for channel, (value, _) in values.items()}
         return seeds
+
+
+def _take_cached(
+    cached: CachedCheckpoint, values: dict[str, Any], found: dict[str, StoredValue]
+) -> None:
+    """Use the lists in memory that are as they were stored; none that code outside may change."""
+    if cached.shared:
+        return
+    for channel, stored in cached.values.items():
+        if (chain := stored.elements) is not None and chain.trusted and chain.untouched():
+            values[channel], found[channel] = [*chain.objects], stored
 
 
 def _refs(row: CheckpointRow) -> list[ValueRef]:
