@@ -134,18 +134,20 @@ class Client:
 
     def _load(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
         """The state at a checkpoint."""
-        from perdure.checkpoint.operations import Place
+        from perdure.checkpoint.operations import CheckpointKey
 
-        place = Place(thread_id, "", checkpoint_id)
+        place = CheckpointKey(thread_id, "", checkpoint_id)
         found = yield from self._reader().get_tuple(place, False)
         return None if found is None else found.checkpoint["channel_values"]
 
     def _reader(self) -> Reader:
-        from perdure.checkpoint.cache import Lanes
+        from perdure.checkpoint.cache import CheckpointCache
         from perdure.checkpoint.reader import Reader
-        from perdure.checkpoint.row_format import Rows
+        from perdure.checkpoint.row_format import RowFormat
 
-        return Reader(Rows(self._serializer.codec, self._serializer.envelope), Lanes(1, 0))
+        return Reader(
+            RowFormat(self._serializer.codec, self._serializer.envelope), CheckpointCache(1, 0)
+        )
 
     @property
     def blocking(self) -> Asking:

@@ -125,7 +125,7 @@ class Filing:
         if desk.segment is not None:
             desk.segment.touch()
         if self.spec.reads and not desk.is_sync:
-            desk.journal.hurry()
+            desk.journal.commit_soon()
         # What would cost most to lose is not left to the next commit.
         elif (not rides or self.spec.unknown == "hold" or desk.is_sync) and not (yield op):
             why = "another process took it meanwhile, and what this one did is not on record"
@@ -205,10 +205,10 @@ class Waiting:
     """Something queued that a plan waits for."""
 
     journal: Any
-    ticket: Any
+    queued: Any
 
     def run(self) -> Any:
-        return self.journal.wait(self.ticket)
+        return self.journal.wait(self.queued)
 
     def arun(self) -> Any:
-        return self.journal.await_(self.ticket)
+        return self.journal.await_(self.queued)

@@ -13,7 +13,8 @@ from typing import Any
 from perdure.errors import BadArgument, EffectFailed, TooLarge, Unserializable
 from perdure.journal.names import check_text
 from perdure.operations import run_payload
-from perdure.serde.serializer import Serializer, scrub, where_effect
+from perdure.serde.redaction import redact
+from perdure.serde.serializer import Serializer, where_effect
 from perdure.types import Record
 
 SECRETS = frozenset(
@@ -124,10 +125,10 @@ def close_error(
     """An exception: in words, and so that one of the same type can be raised again."""
     kind = type(error)
     words = describe(error, secrets)
-    args = [scrub(one, secrets) if isinstance(one, str) else one for one in error.args]
+    args = [redact(one, secrets) if isinstance(one, str) else one for one in error.args]
     try:
         serializer.codec.encode(args, "args")
-        leaks = scrub(repr(args), secrets) != repr(args)
+        leaks = redact(repr(args), secrets) != repr(args)
     except Exception:
         leaks = True
     if leaks:
@@ -138,7 +139,7 @@ def close_error(
 
 def describe(error: BaseException, secrets: Mapping[str, Any]) -> dict[str, str]:
     """An exception in words, without these."""
-    return {name: scrub(words, secrets) for name, words in run_payload.describe(error).items()}
+    return {name: redact(words, secrets) for name, words in run_payload.describe(error).items()}
 
 
 def open_error(serializer: Serializer, key: str, blob: bytes) -> Exception:

@@ -26,7 +26,7 @@ from langgraph.errors import EmptyInputError, GraphDrained, GraphRecursionError,
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from perdure.checkpoint.operations import Place
+from perdure.checkpoint.operations import CheckpointKey
 from perdure.effects.compensation import Undo
 from perdure.effects.recording import describe, is_recorded
 from perdure.engine.graphs import Graph, inside, lost_nodes, pending_nodes, stands_at_breakpoint
@@ -214,7 +214,9 @@ class Driver:
             return False
         before: CheckpointTuple | None = None
         if at.parent_config is not None:
-            parent = Place(row.thread_id, "", at.parent_config["configurable"]["checkpoint_id"])
+            parent = CheckpointKey(
+                row.thread_id, "", at.parent_config["configurable"]["checkpoint_id"]
+            )
             before = yield from self.saver.reader.get_tuple(parent, False)
         return stands_at_breakpoint(drive.graph, drive.breakpoints, at, before)
 
@@ -245,7 +247,7 @@ class Driver:
         return None
 
     def latest(self, thread_id: str, ns: str = "") -> Plan[CheckpointTuple | None]:
-        found = yield from self.saver.reader.get_tuple(Place(thread_id, ns, None), False)
+        found = yield from self.saver.reader.get_tuple(CheckpointKey(thread_id, ns, None), False)
         return found
 
     def _hand_over(self, drive: Drive) -> Plan[list[WaitRow]]:

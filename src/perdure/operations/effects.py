@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from perdure.journal import Op, Row, Statement
-from perdure.journal.ids import draw
+from perdure.journal.ids import random_number
 from perdure.operations.events import change
 from perdure.serde.serializer import Serializer, where_effect
 from perdure.types import EffectRecord, EffectState, RunError, maybe_moment, moment
@@ -62,7 +62,7 @@ class Owner(NamedTuple):
 
 
 def new_intent() -> int:
-    return draw()
+    return random_number()
 
 
 def _effects(rows: Sequence[Sequence[Row]]) -> list[EffectRow]:

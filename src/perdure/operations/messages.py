@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from perdure.journal import Op, Row, Statement
-from perdure.journal.ids import draw
+from perdure.journal.ids import random_number
 from perdure.serde.serializer import Serializer, where_message
 from perdure.types import Message, Retry, moment
 
@@ -50,7 +50,7 @@ def take(
     topics: Iterable[str], now: int, until: int, count: int
 ) -> tuple[int, Op[list[MessageRow]]]:
     """Take messages that are due. The number is whose they are then."""
-    change = draw()
+    change = random_number()
     params = {
         "names": json.dumps(sorted(topics)),
         "now": now,
