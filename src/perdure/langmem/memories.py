@@ -27,7 +27,7 @@ from typing import Any, ParamSpec
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
 from perdure.effects.context import transaction
-from perdure.effects.decorator import Made
+from perdure.effects.decorator import Effect
 from perdure.journal import Journal, Op, Statement
 from perdure.langmem.draft import Write, check_loop, do
 from perdure.types import Record
@@ -71,7 +71,7 @@ def _kept(**options: Any) -> Callable[[Callable[P, bool]], Callable[P, bool]]:
     which may be done twice."""
 
     def decorate(function: Callable[P, bool]) -> Callable[P, bool]:
-        made = Made.of(function, name="memories", retry=None, **options)
+        made = Effect.of(function, name="memories", retry=None, **options)
         made = replace(made, spec=replace(made.spec, keeps_errors=False))
 
         @functools.wraps(function)

@@ -1,0 +1,157 @@
+"""One model call or tool call of an agent, as an effect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from langchain.agents.middleware import ModelRequest, ModelResponse
+from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Command
+
+from perdure.effects import context, keys
+from perdure.effects.call_position import CallPosition
+from perdure.effects.call_record import CallRecord
+from perdure.effects.identity import TaskContext
+from perdure.effects.invocation import Caller, FunctionCall
+from perdure.effects.perform import PlainCall, RecordedCall
+from perdure.effects.settlement import Settlement
+from perdure.effects.spec import ONCE, EffectSpec
+from perdure.langchain.policy import Policy
+from perdure.langchain.prompt_digest import digest, model_name
+
+ToolResult = ToolMessage | Command[Any]
+
+MODEL = EffectSpec("model", retry=ONCE, reads=True, keeps_errors=False)
+
+
+@dataclass
+class _Call:
+    """A call that ends in a handler of LangChain, for either colour."""
+
+    spec: EffectSpec
+    arguments: Mapping[str, Any]
+    is_parallel: bool
+    business_key: str | None = None
+    call_id: str | None = None
+    usage_of: Callable[[Any], tuple[int, int]] | None = None
+    task: TaskContext | None = None
+    """Where it is recorded, in a run."""
+
+    def calls(self, function: Callable[..., Any]) -> tuple[PlainCall, RecordedCall]:
+        """The call as it is outside of a run, and in one."""
+
+        def plain() -> FunctionCall:
+            bound = ((), self.arguments)
+            return FunctionCall(self.spec.name, function, bound, context.unrecorded())
+
+        def recorded(task: TaskContext, attempt: int) -> Settlement:
+            self.task = task
+            record = CallRecord(
+                task,
+                self.spec,
+                self.arguments,
+                CallPosition(attempt, beside=self.is_parallel),
+                self.business_key,
+                self.call_id,
+                usage_of=self.usage_of,
+            )
+            return Settlement(record, Caller(function, lambda arguments: ((), dict(arguments))))
+
+        return plain, recorded
+
+
+class ModelCall(_Call):
+    """A model call. Its outcome is the response, and the commands of middleware below us."""
+
+    def __init__(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> None:
+        arguments = {"model": model_name(request.model), "prompt": digest(request)}
+        super().__init__(MODEL, arguments, is_parallel=False, usage_of=_usage_of)
+        self._commands = _commands_beside(handler)
+
+    def pack(self, response: ModelResponse[Any] | AIMessage) -> dict[str, Any]:
+        """What to store. If that fails the call is still to be made: it changed nothing."""
+        if isinstance(response, AIMessage):
+            response = ModelResponse(result=[response])
+        packed: dict[str, Any] = {"messages": response.result}
+        if response.structured_response is not None:
+            packed["structured"] = response.structured_response
+        if self._commands:
+            packed["commands"] = list(self._commands)
+        if self.task is not None and len(packed) > 1:
+            self.task.serializer.codec.encode(packed, "the response of the model")
+        return packed
+
+    def unpack(self, packed: dict[str, Any]) -> ModelResponse[Any]:
+        if self._commands is not None:
+            self._commands[:] = packed.get("commands", [])
+        return ModelResponse(
+            result=packed["messages"], structured_response=packed.get("structured")
+        )
+
+
+class ToolCall(_Call):
+    """A tool call. Its outcome is a message or a command."""
+
+    def __init__(self, request: ToolCallRequest, policy: Policy) -> None:
+        self._request, call = request, request.tool_call
+        super().__init__(policy.spec(call["name"]), call["args"], is_parallel=True)
+        if policy.key is None:
+            self.call_id = call["id"]
+        else:
+            self.business_key = keys.business_key(call["name"], policy.key(**call["args"]))
+
+    def request(self, arguments: Mapping[str, Any]) -> ToolCallRequest:
+        """The request, with the recorded arguments."""
+        call = self._request.tool_call
+        if arguments == call["args"]:
+            return self._request
+        return self._request.override(tool_call={**call, "args": dict(arguments)})
+
+    def unpack(self, result: Any) -> ToolResult:
+        """The outcome, for this very call: a business key may give that of another call, and a
+        person who settles one gives only the content.
+        """
+        call = self._request.tool_call
+        if not isinstance(result, (ToolMessage, Command, list)):
+            text = result if isinstance(result, str) else json.dumps(result, default=str)
+            return ToolMessage(text, name=call["name"], tool_call_id=call["id"])
+        if self.business_key is not None:
+            result = _readdressed(result, call["id"])
+        return cast(ToolResult, result)
+
+
+def _readdressed(result: Any, call_id: str | None) -> Any:
+    """The same result for the call of that id."""
+    if isinstance(result, ToolMessage):
+        if result.tool_call_id == call_id:
+            return result
+        return result.model_copy(update={"tool_call_id": call_id, "id": None})
+    if isinstance(result, list):
+        return [_readdressed(one, call_id) for one in result]
+    if isinstance(result, Command) and isinstance(result.update, dict):
+        update = {
+            name: _readdressed(value, call_id) if isinstance(value, list) else value
+            for name, value in result.update.items()
+        }
+        return replace(result, update=update)
+    return result
+
+
+def _commands_beside(handler: Callable[..., Any]) -> list[Command[Any]] | None:
+    """The list in which LangChain collects the state updates of middleware between us and the
+    model, beside what the handler gives. None if there is no such middleware.
+    """
+    names = getattr(getattr(handler, "__code__", None), "co_freevars", ())
+    cells = dict(zip(names, getattr(handler, "__closure__", None) or (), strict=True))
+    cell = cells.get("accumulated_commands")
+    return None if cell is None else cell.cell_contents
+
+
+def _usage_of(packed: dict[str, Any]) -> tuple[int, int]:
+    """What a response cost: one call, and its tokens."""
+    usages = [getattr(message, "usage_metadata", None) or {} for message in packed["messages"]]
+    return 1, sum(usage.get("total_tokens", 0) for usage in usages)
