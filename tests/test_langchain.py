@@ -40,7 +40,7 @@ from pydantic import BaseModel
 import perdure
 from perdure.errors import BadArgument
 from perdure.langchain import Durable, Policy, tool_node
-from perdure.langchain.prompt_digest import digest
+from perdure.langchain.calls import prompt_digest as digest
 from perdure.types import EffectRecord, EffectState, Retry, Run, State
 from tests.langchain_child import (
     AGENTS,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from perdure.effects import keys, recording
@@ -17,6 +16,7 @@ from perdure.effects.identity import TaskContext
 from perdure.effects.spec import EffectSpec
 from perdure.errors import EffectHeld, Postponed
 from perdure.journal import Journal, Plan
+from perdure.journal.ids import draw
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, How, Mark, UndoState
 from perdure.serde.serializer import where_effect
@@ -98,17 +98,12 @@ class CallRecord:
             run_id=owner.run_id,
             checkpoint_id=task.checkpoint_id,
             state=EffectState.OPEN.value,
-            intent=effects.new_intent(),
+            intent=draw(),
             attempts=1,
             digest=self._digest,
             undo=(UndoState.NONE if spec.compensate is None else UndoState.POSSIBLE).value,
             mark=(Mark.READ if spec.reads else Mark.NONE).value,
-            settled=0,
-            due_at=None,
             created_at=task.now,
-            updated_at=0,
-            arguments=b"",
-            outcome=None,
         )
         return found
 
@@ -131,7 +126,7 @@ class CallRecord:
 
     def take_over(self, attempts: int) -> Plan[bool]:
         """Replace the intent by one of our own. False: another process was faster."""
-        task, intent = self.task, effects.new_intent()
+        task, intent = self.task, draw()
         op = effects.take_over(task.owner, self.row, intent, attempts, task.now)
         self.row = yield task.guarded(op)
         task.records.remember(self.row)
@@ -251,17 +246,13 @@ class CallRecord:
     # -- until the next attempt
 
     def pause_until(self, due_at: int) -> Plan[None]:
-        yield from self.pause(timedelta(milliseconds=max(0, due_at - self.task.now)), due_at)
-
-    def pause(self, pause: timedelta, due_at: int | None = None) -> Plan[None]:
         """Wait here, or give the process back by raising `Postponed`."""
-        seconds, segment = pause.total_seconds(), self.task.segment
+        seconds, segment = max(0, due_at - self.task.now) / 1000, self.task.segment
         closing = segment is not None and segment.closing
         if closing or (seconds > MAX_PAUSE and self.task.postpones):
-            until = due_at or self.task.now + round(seconds * 1000)
-            raise Postponed(self.row.key, self.row.name, until, self.row.attempts)
+            raise Postponed(self.row.key, self.row.name, due_at, self.row.attempts)
         if seconds > 0:
-            yield float(seconds)
+            yield seconds
 
     # -- errors, counts and events
 

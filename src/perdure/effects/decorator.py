@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
@@ -22,16 +22,7 @@ from perdure.effects.identity import TaskContext
 from perdure.effects.invocation import Bound, Caller, FunctionCall
 from perdure.effects.perform import PlainCall, RecordedCall, aperform, perform
 from perdure.effects.settlement import Settlement
-from perdure.effects.spec import (
-    ONCE,
-    THRICE,
-    EffectSpec,
-    check_function,
-    check_types,
-    check_unknown,
-    record_of,
-    seconds_of,
-)
+from perdure.effects.spec import OPTIONS, THRICE, EffectSpec, make_spec
 from perdure.errors import BadArgument
 from perdure.types import Record, Retry
 
@@ -77,7 +68,7 @@ def effect(function: Any = None, /, **options: Any) -> Any:
     compensate     undoes it when its run is cancelled: called with the result, then the arguments
     record         what to store of arguments and result: names of arguments, or a `Record`
     """
-    if unknown := options.keys() - inspect.signature(Effect.of).parameters.keys():
+    if unknown := options.keys() - OPTIONS:
         raise BadArgument(f"@perdure.effect has no option {sorted(unknown)[0]!r}.")
     if function is None:
         return functools.partial(_decorate, options=options)
@@ -110,40 +101,10 @@ class Effect:
     signature: inspect.Signature
 
     @classmethod
-    def of(
-        cls,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        key: Callable[..., Any] | None = None,
-        verify: Callable[..., Any] | None = None,
-        unknown: str = "retry",
-        transactional: bool = False,
-        retry: Retry | None = THRICE,
-        timeout: float | timedelta | None = None,
-        compensate: Callable[..., Any] | None = None,
-        record: Record | Iterable[str] | None = None,
-    ) -> Effect:
-        check_types(key, verify, compensate, retry, timeout)
-        title = name or _name_of(function)
-        check_function(function, title, transactional, verify, timeout)
-        record = record_of(record)
-        signature = inspect.signature(function)
-        first = next(iter(signature.parameters), None)
-        if "." in _name_of(function) and first in ("self", "cls"):
-            record = replace(record, without=(*record.without, first))
-        spec = EffectSpec(
-            title,
-            key,
-            verify,
-            check_unknown(unknown),
-            transactional,
-            retry or ONCE,
-            seconds_of(timeout),
-            compensate,
-            record,
-        )
-        effect = cls(spec, function, signature)
+    def of(cls, function: Callable[..., Any], **options: Any) -> Effect:
+        """Make an effect of a function. `options` are those of `effect`."""
+        spec = make_spec(function, **options)
+        effect = cls(spec, function, inspect.signature(function))
         _register(effect)
         return effect
 
@@ -178,10 +139,6 @@ class Effect:
         """Recorded arguments, as the function takes them."""
         bound = inspect.BoundArguments(self.signature, cast(Any, dict(arguments)))
         return bound.args, bound.kwargs
-
-
-def _name_of(function: Any) -> str:
-    return str(getattr(function, "__qualname__", repr(function))).rpartition("<locals>.")[2]
 
 
 def _module_of(function: Callable[..., Any]) -> str:

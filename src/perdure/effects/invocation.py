@@ -39,7 +39,8 @@ class CallRaised(NamedTuple):
 class FunctionCall:
     """One call of a function. Gives how it ended."""
 
-    name: str
+    name: str | None
+    """Of its effect, for the failpoints around the call; None: there are none."""
     function: Callable[..., Any]
     bound: Bound
     context: EffectContext
@@ -61,7 +62,7 @@ class FunctionCall:
                 return await asyncio.to_thread(self.run)
             args, kwargs = self.bound
             with context.entered(self.context):
-                self._before()
+                self._at("before")
                 limit = asyncio.timeout(self.timeout)
                 try:
                     async with limit:
@@ -70,7 +71,7 @@ class FunctionCall:
                     if not limit.expired():
                         raise
                     raise EffectTimeout(self.context.key, self.timeout or 0) from error
-                failpoints.at(f"effect {self.name}.after")
+                self._at("after")
                 return CallReturned(value, self.context.used_key)
         except BaseException as error:
             return CallRaised(error)
@@ -79,14 +80,16 @@ class FunctionCall:
         """Call it in this thread. Raises what it raises."""
         args, kwargs = self.bound
         with context.entered(self.context):
-            self._before()
+            self._at("before")
             value = self.function(*args, **kwargs)
-            failpoints.at(f"effect {self.name}.after")
+            self._at("after")
             return value
 
-    def _before(self) -> None:
-        failpoints.at(f"effect {self.name}.before")
-        if failpoints.called is not None:
+    def _at(self, point: str) -> None:
+        if self.name is None:
+            return
+        failpoints.at(f"effect {self.name}.{point}")
+        if point == "before" and failpoints.called is not None:
             failpoints.called(self.name, self.context.key if self.context.owner is not None else "")
 
 
@@ -124,42 +127,15 @@ class Caller:
         context = EffectContext(record.row.key, task.owner, execution=task.execution)
         return FunctionCall(spec.name, self.function, self.bind(arguments), context, spec.timeout)
 
-    def verify(self, record: CallRecord, arguments: Mapping[str, Any]) -> VerifyCall:
+    def verify(self, record: CallRecord, arguments: Mapping[str, Any]) -> FunctionCall:
         key, function = record.row.key, cast(Callable[..., Any], record.spec.verify)
         if failpoints.asked is not None:
             failpoints.asked(key)  # the far side is asked about it, so it has the key
         context = EffectContext(key, record.task.owner, is_verifying=True)
-        return VerifyCall(function, self.bind(arguments), context)
+        return FunctionCall(None, function, self.bind(arguments), context)
 
     def transact(self, record: CallRecord, arguments: Mapping[str, Any]) -> TransactionalCall:
         return TransactionalCall(record, self.function, self.bind(arguments))
-
-
-@dataclass
-class VerifyCall:
-    """A question to the far side."""
-
-    function: Callable[..., Any]
-    bound: Bound
-    context: EffectContext
-
-    def run(self) -> CallReturned | CallRaised:
-        args, kwargs = self.bound
-        try:
-            with context.entered(self.context):
-                return CallReturned(self.function(*args, **kwargs))
-        except BaseException as error:
-            return CallRaised(error)
-
-    async def arun(self) -> CallReturned | CallRaised:
-        if not inspect.iscoroutinefunction(self.function):
-            return await asyncio.to_thread(self.run)
-        args, kwargs = self.bound
-        try:
-            with context.entered(self.context):
-                return CallReturned(await self.function(*args, **kwargs))
-        except BaseException as error:
-            return CallRaised(error)
 
 
 class _FunctionRaised(Exception):

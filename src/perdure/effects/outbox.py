@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.effects.context import EffectContext, current
+from perdure.effects.context import current
 from perdure.effects.decorator import Effect
 from perdure.effects.identity import current_task
 from perdure.effects.spec import ONCE
@@ -18,34 +18,20 @@ from perdure.journal import Statement
 from perdure.journal.names import check_text
 from perdure.serde.serializer import where_message
 
-NOT_HERE = "outbox() is for the nodes of a graph, and for transactional effects."
-
 
 def outbox(topic: str, payload: Any = None) -> str:
     """Send a message once this is committed. Gives its id."""
     topic, context = check_text("topic", topic), current()
     if context is not None and context.transaction is not None:
-        return _store(topic, payload, context)
-    if current_task() is None:
-        raise NotInRun(NOT_HERE)
-    id: str = _SEND.call((topic, payload), {})
+        return _store(topic, payload)
+    id: str = _OUTBOX.call((topic, payload), {})
     return id
 
 
-def _send(topic: str, payload: Any) -> str:
-    context = current()
-    if context is None:
-        raise NotInRun(NOT_HERE)
-    return _store(topic, payload, context)
-
-
-_SEND = Effect.of(_send, name="outbox", transactional=True, retry=ONCE)
-
-
-def _store(topic: str, payload: Any, context: EffectContext) -> str:
-    found = current_task()
-    if found is None or context.owner is None or context.transaction is None:
-        raise NotInRun(NOT_HERE)
+def _store(topic: str, payload: Any) -> str:
+    found, context = current_task(), current()
+    if found is None or context is None or context.owner is None or context.transaction is None:
+        raise NotInRun("outbox() is for the nodes of a graph, and for transactional effects.")
     task, _ = found
     id = f"{context.key}-{context.messages}"
     context.messages += 1
@@ -59,3 +45,6 @@ def _store(topic: str, payload: Any, context: EffectContext) -> str:
     }
     context.transaction.run([Statement("insert_message", params)])
     return id
+
+
+_OUTBOX = Effect.of(_store, name="outbox", transactional=True, retry=ONCE)

@@ -121,7 +121,8 @@ class Settlement:
     def _poll(self) -> Plan[None]:
         record = self.record
         self._polls += 1
-        yield from record.pause(POLLING.pause(self._polls))
+        pause = round(POLLING.pause(self._polls).total_seconds() * 1000)
+        yield from record.pause_until(record.task.now + pause)
         record.row = (yield effects.at(*record.place)) or record.row
 
     def _settle_open(self, *, has_failed: bool) -> Plan[Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -34,6 +34,44 @@ class EffectSpec:
     """Whether an exception is an outcome. If not, the call is still to be made."""
 
 
+OPTIONS = frozenset({field.name for field in fields(EffectSpec)} - {"reads", "keeps_errors"})
+"""What `@perdure.effect` takes."""
+
+
+def make_spec(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    unknown: str = "retry",
+    retry: Retry | None = THRICE,
+    timeout: float | timedelta | None = None,
+    record: Record | Iterable[str] | None = None,
+    **others: Any,
+) -> EffectSpec:
+    """The options of a decorated function. Raises `BadArgument` if they do not fit."""
+    _check_types({**others, "retry": retry, "timeout": timeout})
+    own_name = name_of(function)
+    if not inspect.isroutine(function):
+        raise BadArgument(f"@perdure.effect is for functions and methods, not for {function!r}.")
+    record, first = record_of(record), next(iter(inspect.signature(function).parameters), None)
+    if "." in own_name and first in ("self", "cls"):
+        record = replace(record, without=(*record.without, first))
+    spec = EffectSpec(
+        name or own_name,
+        unknown=check_unknown(unknown),
+        retry=retry or ONCE,
+        timeout=seconds_of(timeout),
+        record=record,
+        **others,
+    )
+    _check_function(function, spec)
+    return spec
+
+
+def name_of(function: Any) -> str:
+    return str(getattr(function, "__qualname__", repr(function))).rpartition("<locals>.")[2]
+
+
 def seconds_of(timeout: float | timedelta | None) -> float | None:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if seconds is not None and not seconds > 0:
@@ -53,10 +91,12 @@ def check_unknown(unknown: str) -> Literal["retry", "hold"]:
     return "hold" if unknown == "hold" else "retry"
 
 
-def check_types(key: Any, verify: Any, compensate: Any, retry: Any, timeout: Any) -> None:
-    for option, value in (("key", key), ("verify", verify), ("compensate", compensate)):
+def _check_types(options: Mapping[str, Any]) -> None:
+    for name in ("key", "verify", "compensate"):
+        value = options.get(name)
         if value is not None and not callable(value):
-            raise BadArgument(f"{option}={value!r}: use a function of the effect's arguments.")
+            raise BadArgument(f"{name}={value!r}: use a function of the effect's arguments.")
+    retry, timeout = options["retry"], options["timeout"]
     if retry is not None and not isinstance(retry, Retry):
         raise BadArgument(f"retry={retry!r}: use perdure.Retry(attempts=...), or None.")
     is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
@@ -64,24 +104,20 @@ def check_types(key: Any, verify: Any, compensate: Any, retry: Any, timeout: Any
         raise BadArgument(f"timeout={timeout!r}: use seconds, or a timedelta.")
 
 
-def check_function(
-    function: Callable[..., Any], name: str, transactional: bool, verify: Any, timeout: Any
-) -> None:
+def _check_function(function: Callable[..., Any], spec: EffectSpec) -> None:
     """Refuse a function that cannot be an effect with these options."""
-    is_async = inspect.iscoroutinefunction(function)
-    if not inspect.isroutine(function):
-        raise BadArgument(f"@perdure.effect is for functions and methods, not for {function!r}.")
+    name, is_async = spec.name, inspect.iscoroutinefunction(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise BadArgument(
             f"{name} yields its result in pieces, which cannot be recorded: collect them, and "
             "return the whole."
         )
-    if transactional and is_async:
+    if spec.transactional and is_async:
         raise BadArgument(
             f"{name} is a coroutine: a transactional effect must be a plain function, because the "
             "journal accepts no other write during its call."
         )
-    if transactional and (verify is not None or timeout is not None):
+    if spec.transactional and (spec.verify is not None or spec.timeout is not None):
         raise BadArgument(f"{name} is transactional: it takes neither verify= nor timeout=.")
-    if not is_async and verify is not None and inspect.iscoroutinefunction(verify):
+    if not is_async and inspect.iscoroutinefunction(spec.verify):
         raise BadArgument(f"{name} is a plain function, so its verify= must be one too.")

@@ -14,8 +14,7 @@ calls again with the same key. Outside of a run everything is called plainly.
 
     middleware      Durable and tool_node
     policy          how a tool's calls settle
-    calls           one model call or tool call, as an effect
-    prompt_digest   what tells prompts apart
+    calls           one model call or tool call, as an effect; what tells prompts apart
 """
 
 try:

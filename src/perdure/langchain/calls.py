@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, cast
 
 from langchain.agents.middleware import ModelRequest, ModelResponse
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
+from pydantic import BaseModel
 
 from perdure.effects import context, keys
 from perdure.effects.call_position import CallPosition
@@ -21,7 +23,6 @@ from perdure.effects.perform import PlainCall, RecordedCall
 from perdure.effects.settlement import Settlement
 from perdure.effects.spec import ONCE, EffectSpec
 from perdure.langchain.policy import Policy
-from perdure.langchain.prompt_digest import digest, model_name
 
 ToolResult = ToolMessage | Command[Any]
 
@@ -68,7 +69,7 @@ class ModelCall(_Call):
     """A model call. Its outcome is the response, and the commands of middleware below us."""
 
     def __init__(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> None:
-        arguments = {"model": model_name(request.model), "prompt": digest(request)}
+        arguments = {"model": model_name(request.model), "prompt": prompt_digest(request)}
         super().__init__(MODEL, arguments, is_parallel=False, usage_of=_usage_of)
         self._commands = _commands_beside(handler)
 
@@ -155,3 +156,60 @@ def _usage_of(packed: dict[str, Any]) -> tuple[int, int]:
     """What a response cost: one call, and its tokens."""
     usages = [getattr(message, "usage_metadata", None) or {} for message in packed["messages"]]
     return 1, sum(usage.get("total_tokens", 0) for usage in usages)
+
+
+def model_name(model: Any) -> str:
+    """The name of a model; without one, that of its class."""
+    model = getattr(model, "bound", model)
+    names = (getattr(model, name, None) for name in ("model_name", "model", "model_id"))
+    return next((name for name in names if isinstance(name, str)), type(model).__name__)
+
+
+def prompt_digest(request: ModelRequest[Any]) -> str:
+    """A hash of all that changes the model's answer, the same in every process."""
+    prompt = [
+        type(request.model).__qualname__,
+        getattr(request.model, "_identifying_params", None),
+        request.system_message,
+        request.messages,
+        request.tools,
+        request.tool_choice,
+        request.model_settings,
+        request.response_format,
+    ]
+    text = json.dumps(prompt, default=_as_json, skipkeys=True)
+    return keys.digest(text.encode(errors="replace"))
+
+
+_NOT_SENT = {"id", "response_metadata", "usage_metadata", "artifact"}
+"""Fields of a message that are not sent to a model."""
+_TOOLS: dict[int, tuple[BaseTool, str]] = {}
+
+
+def _tool_text(tool: BaseTool) -> str:
+    """What a model sees of a tool. Cached: LangChain makes its schema anew for each access."""
+    known = _TOOLS.get(id(tool))
+    if known is None or known[0] is not tool:
+        if len(_TOOLS) > 1000:
+            _TOOLS.clear()
+        seen = [tool.name, tool.description, tool.tool_call_schema]
+        known = _TOOLS[id(tool)] = tool, json.dumps(seen, default=_as_json)
+    return known[1]
+
+
+def _as_json(value: Any) -> Any:
+    """A value of a type that JSON lacks, in types that it has."""
+    if isinstance(value, BaseTool):
+        return _tool_text(value)
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude=_NOT_SENT, warnings=False)
+    if isinstance(value, type):
+        schema = getattr(value, "model_json_schema", None)
+        return [value.__qualname__, schema() if callable(schema) else None]
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(repr, value))
+    if isinstance(value, Mapping):
+        return dict(value)
+    return type(value).__qualname__

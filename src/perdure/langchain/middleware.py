@@ -34,11 +34,8 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         call = ModelCall(request, handler)
-
-        def function(**_: Any) -> dict[str, Any]:
-            return call.pack(handler(request))
-
-        return call.unpack(perform(*call.calls(function)))
+        calls = call.calls(lambda **_: call.pack(handler(request)))
+        return call.unpack(perform(*calls))
 
     async def awrap_model_call(
         self,
@@ -61,11 +58,8 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         if policy is None:
             return handler(request)
         call = ToolCall(request, policy)
-
-        def function(**arguments: Any) -> ToolResult:
-            return handler(call.request(arguments))
-
-        return call.unpack(perform(*call.calls(function)))
+        calls = call.calls(lambda **arguments: handler(call.request(arguments)))
+        return call.unpack(perform(*calls))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]

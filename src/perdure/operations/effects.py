@@ -8,7 +8,6 @@ from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
 from perdure.journal import Op, Row, Statement
-from perdure.journal.ids import draw
 from perdure.operations.events import change
 from perdure.serde.serializer import Serializer, where_effect
 from perdure.types import EffectRecord, EffectState, RunError, maybe_moment, moment
@@ -62,12 +61,12 @@ class EffectRow(NamedTuple):
     digest: str
     undo: int
     mark: int
-    settled: int
-    due_at: int | None
-    created_at: int
-    updated_at: int
-    arguments: bytes
-    outcome: bytes | None
+    settled: int = 0
+    due_at: int | None = None
+    created_at: int = 0
+    updated_at: int = 0
+    arguments: bytes = b""
+    outcome: bytes | None = None
 
     @property
     def place(self) -> dict[str, Any]:
@@ -82,16 +81,13 @@ class Owner(NamedTuple):
     token: int = 0
 
     @property
+    def params(self) -> dict[str, Any]:
+        return {"thread_id": self.thread_id, "id": self.run_id, "token": self.token}
+
+    @property
     def fence(self) -> list[Statement]:
         """Refuses its batch when the lease is lost."""
-        if not self.run_id:
-            return []
-        params = {"thread_id": self.thread_id, "id": self.run_id, "token": self.token}
-        return [Statement("fence", params)]
-
-
-def new_intent() -> int:
-    return draw()
+        return [Statement("fence", self.params)] if self.run_id else []
 
 
 def _effects(rows: Sequence[Sequence[Row]]) -> list[EffectRow]:
@@ -197,13 +193,7 @@ def add_event(
 
 def count_saved(owner: Owner, calls: int, tokens: int) -> Op[None]:
     """Count an outcome that was returned from its record."""
-    params = {
-        "thread_id": owner.thread_id,
-        "id": owner.run_id,
-        "token": owner.token,
-        "calls": calls,
-        "tokens": tokens,
-    }
+    params = {**owner.params, "calls": calls, "tokens": tokens}
     return Op("saved", [Statement("count_saved", params)], lambda rows: None, write=True)
 
 
@@ -231,13 +221,8 @@ def page(
 ) -> Op[list[EffectRow]]:
     """Effects, oldest first."""
     at, key = after or (-1, "")
-    params = {
-        "thread_id": thread_id,
-        "state": state,
-        "after": at,
-        "after_key": key,
-        "count": count,
-    }
+    params = {"thread_id": thread_id, "state": state, "count": count}
+    params |= {"after": at, "after_key": key}
     unknown = thread_id is None and state == EffectState.UNKNOWN
     name = "unknown_effects" if unknown else "effects_after"
     return Op("effects", [Statement(name, params)], _effects)
@@ -254,13 +239,8 @@ def decide(
     """Store a person's decision; `said` goes into its event. False: the effect cannot be settled
     by a person now."""
     made = change(row.thread_id, row.run_id, now)
-    params = {
-        **made.params,
-        "key": row.key,
-        "state": state,
-        "outcome": outcome,
-        "attempts": row.attempts,
-    }
+    params = {**made.params, "key": row.key, "state": state, "outcome": outcome}
+    params["attempts"] = row.attempts
     data = {"name": row.name, "key": row.key, "state": state, **said}
     return Op(
         f"settle {row.key}",
