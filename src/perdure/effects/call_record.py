@@ -161,13 +161,13 @@ class CallRecord:
         outcome = self._outcome()
         result, usage, interrupts = outcome if len(outcome) == 3 else (outcome[0], None, 0)
         self._count_saved(*(usage or (0, 0)))
-        self.position.skip(interrupts)
+        self.position.skip_interrupts(interrupts)
         return result
 
     def error(self) -> Exception:
         """The recorded exception."""
         self._count_saved(0, 0)
-        self.position.skip(self._outcome().get("asked", 0))
+        self.position.skip_interrupts(self._outcome().get("asked", 0))
         error = recording.load_error(self.task.serializer, self.row.key, self.row.outcome or b"")
         return recording.mark_recorded(error)
 
@@ -179,7 +179,7 @@ class CallRecord:
 
     def count_interrupts(self) -> None:
         """Note the interrupts of the task before the function is called."""
-        self._interrupts_before = self.position.asked()
+        self._interrupts_before = self.position.interrupts_so_far()
 
     def done(self, result: Any, *, wait: bool = True, how: How | None = None) -> Plan[Any]:
         """Store the result. `wait=False`: with the next commit, because the far side has the key
@@ -188,7 +188,7 @@ class CallRecord:
         try:
             result = keep(result) if keep is not None else result
             usage = None if self.usage_of is None else self.usage_of(result)
-            interrupts = self.position.asked() - self._interrupts_before
+            interrupts = self.position.interrupts_so_far() - self._interrupts_before
             blob = recording.dump_result(
                 task.serializer, row.key, row.name, result, usage, interrupts
             )
@@ -262,7 +262,7 @@ class CallRecord:
         return {name: self.arguments[name] for name in self.arguments if name not in self._stored}
 
     def dump_error(self, error: BaseException) -> bytes:
-        interrupts = self.position.asked() - self._interrupts_before
+        interrupts = self.position.interrupts_so_far() - self._interrupts_before
         return recording.dump_error(
             self.task.serializer, self.row.key, error, self._secrets, interrupts
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from perdure import langgraph_port
 from perdure.effects.call_position import configurable
 from perdure.effects.context import current
 from perdure.effects.keys import hash_of
@@ -15,6 +16,7 @@ from perdure.effects.record_matching import TaskRecords
 from perdure.errors import BadArgument
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
+from perdure.langgraph_port import TaskInfo
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, Owner
 from perdure.saver import Saver
@@ -114,27 +116,24 @@ _LOCK = threading.Lock()
 def current_task() -> tuple[TaskContext, int] | None:
     """The task this is called in, and the attempt at it. None outside of a run."""
     config = configurable()
-    scratchpad = config.get("__pregel_scratchpad")
-    if scratchpad is None:
+    info = langgraph_port.task_info(config)
+    if info.scratchpad is None:
         return None
     segment = find(config)
-    saver = config.get("__pregel_checkpointer")
+    saver = langgraph_port.checkpointer_of(config)
     if segment is None and not isinstance(saver, Saver):
         return None
-    info = getattr(config.get("__pregel_runtime"), "execution_info", None)
-    attempt = getattr(info, "node_attempt", 1)
-    # LangGraph makes this function anew for each execution of a task, and keeps it as long.
-    execution = scratchpad.get_null_resume
+    execution = info.execution
     with _LOCK:
         task = _TASKS.get(execution)
         if task is None:
-            task = _TASKS[execution] = _make(config, segment, saver, info)
+            task = _TASKS[execution] = _task_of(config, segment, saver, info)
             task.execution = id(execution)
     outer = current()
     if outer is not None and outer.is_verifying:
         return None
     if outer is None or outer.execution != id(execution):
-        return task, attempt
+        return task, info.attempt
     with _LOCK:
         if outer.task is None:
             # Nested effects belong to the effect that calls them: they are found when it is.
@@ -145,67 +144,55 @@ def current_task() -> tuple[TaskContext, int] | None:
                 is_nested=True,
                 records=TaskRecords(),
             )
-    return outer.task, attempt
+    return outer.task, info.attempt
 
 
-def _outer(scratchpad: Any, levels: int) -> Any:
-    """The scratchpad of the node that many graphs outside: another one for each attempt at it."""
-    for _ in range(levels):
-        function = scratchpad.get_null_resume
-        held = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        parent = dict(held).get("parent_scratchpad")
-        if parent is None or parent.cell_contents is None:
-            break
-        scratchpad = parent.cell_contents
-    return scratchpad
-
-
-def _make(config: Mapping[str, Any], segment: Segment | None, saver: Any, info: Any) -> TaskContext:
-    ns = config.get("checkpoint_ns") or ""
-    checkpoint_id = getattr(info, "checkpoint_id", None) or ""
-    above = _above(config.get("checkpoint_map") or {})
+def _task_of(
+    config: Mapping[str, Any], segment: Segment | None, saver: Any, info: TaskInfo
+) -> TaskContext:
+    ns, checkpoint_id = info.namespace, info.checkpoint_id or ""
+    above = langgraph_port.checkpoints_above(config)
     if segment is None:
         thread_id = str(config["thread_id"])
-        owner, task = Owner(thread_id), hash_of(thread_id, ns)
+        owner, task_id = Owner(thread_id), hash_of(thread_id, ns)
         journal, serializer, clock = saver.journal, saver.serializer, saver.clock
-        asked = config.get("__pregel_durability") or ""
+        durability = langgraph_port.durability_of(config) or ""
         return TaskContext(
-            owner, task, journal, serializer, clock, None, checkpoint_id, above, saver, asked
+            owner,
+            task_id,
+            journal,
+            serializer,
+            clock,
+            None,
+            checkpoint_id,
+            above,
+            saver,
+            durability,
         )
-    row, stored = segment.row, _stored(ns, segment.unstored)
-    owner, task = Owner(row.thread_id, row.id, row.token), hash_of(row.id, stored)
+    row, stored_ns = segment.row, _stored(ns, segment.unstored)
+    owner, task_id = Owner(row.thread_id, row.id, row.token), hash_of(row.id, stored_ns)
+    if stored_ns != ns:
+        above = {root: id for root, id in above.items() if len(root) < len(stored_ns)}
     journal, serializer, clock = segment.journal, segment.serializer, segment.clock
-    if stored == ns:
-        return TaskContext(
-            owner, task, journal, serializer, clock, segment, checkpoint_id, above, segment.saver
-        )
-    # One for the whole subgraph, and for each attempt at the node outside.
-    above = {root: id for root, id in above.items() if len(root) < len(stored)}
-    depth = sum(not part.isdigit() for part in ns.removeprefix(stored).split("|")) - 1
-    outer = _outer(config["__pregel_scratchpad"], depth)
-    context = TaskContext(
-        owner, task, journal, serializer, clock, segment, checkpoint_id, above, segment.saver
+    task = TaskContext(
+        owner, task_id, journal, serializer, clock, segment, checkpoint_id, above, segment.saver
     )
-    found = segment.unstored_tasks.setdefault((task, id(outer)), (outer, context))
+    if stored_ns == ns:
+        return task
+    # One for the whole subgraph, and for each attempt at the node outside.
+    depth = len(langgraph_port.namespace_nodes(ns)) - len(langgraph_port.namespace_nodes(stored_ns))
+    outer = langgraph_port.outer_scratchpad(info.scratchpad, depth)
+    found = segment.unstored_tasks.setdefault((task_id, id(outer)), (outer, task))
     shared: TaskContext = found[1]
     return shared
 
 
 def _stored(ns: str, unstored: frozenset[tuple[str, ...]]) -> str:
-    """The task that is run again as a whole: the one given, unless it is in a subgraph that stores
-    nothing. Then it is the node outside."""
+    """The namespace of the task that runs again as a whole: this one, or, in a subgraph that stores
+    no checkpoints, the node outside."""
     names: tuple[str, ...] = ()
-    parts = ns.split("|")
-    for depth, part in enumerate(parts, 1):
-        if not part.isdigit():  # the second subgraph of a node, and so on
-            names += (part.partition(":")[0],)
+    for node, so_far in langgraph_port.namespace_nodes(ns):
+        names += (node,)
         if names in unstored:
-            return "|".join(parts[:depth])
+            return so_far
     return ns
-
-
-def _above(named: Mapping[str, str]) -> dict[str, str]:
-    """The checkpoints LangGraph names. For a `@task` it names that of its caller once more, as if
-    the caller had a namespace of its own."""
-    shortest = {named[ns]: ns for ns in sorted(named, key=len, reverse=True)}
-    return {ns: id for id, ns in shortest.items()}

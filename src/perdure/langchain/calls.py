@@ -14,6 +14,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from pydantic import BaseModel
 
+from perdure import langgraph_port
 from perdure.effects import context, keys
 from perdure.effects.call_position import CallPosition
 from perdure.effects.call_record import CallRecord
@@ -55,7 +56,7 @@ class _Call:
                 task,
                 self.spec,
                 self.arguments,
-                CallPosition(attempt, beside=self.is_parallel),
+                CallPosition(attempt, is_parallel=self.is_parallel),
                 self.business_key,
                 self.call_id,
                 usage_of=self.usage_of,
@@ -71,7 +72,7 @@ class ModelCall(_Call):
     def __init__(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> None:
         arguments = {"model": model_name(request.model), "prompt": prompt_digest(request)}
         super().__init__(MODEL, arguments, is_parallel=False, usage_of=_usage_of)
-        self._commands = _commands_beside(handler)
+        self._commands = langgraph_port.middleware_commands(handler)
 
     def pack(self, response: ModelResponse[Any] | AIMessage) -> dict[str, Any]:
         """What to store. If that fails the call is still to be made: it changed nothing."""
@@ -142,16 +143,6 @@ def _readdressed(result: Any, call_id: str | None) -> Any:
     return result
 
 
-def _commands_beside(handler: Callable[..., Any]) -> list[Command[Any]] | None:
-    """The list in which LangChain collects the state updates of middleware between us and the
-    model, beside what the handler gives. None if there is no such middleware.
-    """
-    names = getattr(getattr(handler, "__code__", None), "co_freevars", ())
-    cells = dict(zip(names, getattr(handler, "__closure__", None) or (), strict=True))
-    cell = cells.get("accumulated_commands")
-    return None if cell is None else cell.cell_contents
-
-
 def _usage_of(packed: dict[str, Any]) -> tuple[int, int]:
     """What a response cost: one call, and its tokens."""
     usages = [getattr(message, "usage_metadata", None) or {} for message in packed["messages"]]
@@ -169,7 +160,7 @@ def prompt_digest(request: ModelRequest[Any]) -> str:
     """A hash of all that changes the model's answer, the same in every process."""
     prompt = [
         type(request.model).__qualname__,
-        getattr(request.model, "_identifying_params", None),
+        langgraph_port.model_parameters(request.model),
         request.system_message,
         request.messages,
         request.tools,
