@@ -152,7 +152,7 @@ class CallRecord:
         """The stored arguments; those that are not stored come from the present call."""
         return recording.complete(self._arguments_of(self.row), self.arguments)
 
-    def result(self) -> Any:
+    def replay_result(self) -> Any:
         """The recorded result, counted as saved."""
         if self.is_of_another_run:
             data = {"name": self.row.name, "key": self.row.key, "state": self.row.state}
@@ -164,8 +164,8 @@ class CallRecord:
         self.position.skip_interrupts(interrupts)
         return result
 
-    def error(self) -> Exception:
-        """The recorded exception."""
+    def replay_error(self) -> Exception:
+        """The recorded exception, counted as saved."""
         self._count_saved(0, 0)
         self.position.skip_interrupts(self._outcome().get("asked", 0))
         error = recording.load_error(self.task.serializer, self.row.key, self.row.outcome or b"")

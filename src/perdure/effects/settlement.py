@@ -89,9 +89,9 @@ class Settlement:
         while True:
             row, state = record.row, EffectState(record.row.state)
             if state is EffectState.DONE:
-                return record.result()
+                return record.replay_result()
             if state is EffectState.FAILED:
-                raise record.error()
+                raise record.replay_error()
             if state is EffectState.UNKNOWN and not record.is_of_another_run:
                 raise EffectHeld(row.key, row.name, "it is not settled yet")
             if state is EffectState.UNKNOWN:

@@ -18,9 +18,9 @@ from perdure.langchain.policy import Policy, is_effect, policy_by_hints, policy_
 class Durable(AgentMiddleware[Any, Any, Any]):
     """Middleware that makes every model call and every tool call of an agent an effect.
 
-    `tools` gives a policy by tool name, for tools without hints: "read" (not recorded), "retry"
-    (called again with the same key), "hold" (a person settles it), or a `Policy`. Put it last, so
-    that middleware that retries and falls back sees each call.
+    `tools` gives policies by tool name, in place of a tool's own hints: "read" (not recorded),
+    "retry" (called again with the same key), "hold" (a person settles it), or a `Policy`. Put it
+    last, so that middleware that retries and falls back sees each call.
     """
 
     def __init__(self, tools: Mapping[str, str | Policy] | None = None) -> None:
