@@ -359,7 +359,7 @@ class Machine(RuleBasedStateMachine):
         elif again:
             self.rt.blocking.settle(effect.key, "retry")
         else:
-            self.rt.blocking.settle(effect.key, "fail", "it never came")
+            self.rt.blocking.settle(effect.key, "fail", reason="it never came")
 
     @rule(minutes=st.sampled_from([1, 61, 130, 300]))
     def advance(self, minutes: int) -> None:

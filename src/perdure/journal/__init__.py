@@ -31,11 +31,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from perdure.errors import BadURL
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.journal import Journal
-from perdure.journal.operation import Deed, Op, Plan, Refused, Row, Statement
+from perdure.journal.operation import Action, Op, Plan, Refused, Row, Statement
 
 __all__ = [
+    "Action",
     "Capabilities",
-    "Deed",
     "Journal",
     "Op",
     "Plan",

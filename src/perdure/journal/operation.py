@@ -44,15 +44,15 @@ class Op(NamedTuple, Generic[T]):
         return self.statements() if callable(self.statements) else self.statements
 
 
-class Deed(Protocol):
-    """Something else a plan waits for, with both colours."""
+class Action(Protocol):
+    """Something other than an operation that a plan waits for, in either colour."""
 
     def run(self) -> Any: ...
 
     def arun(self) -> Awaitable[Any]: ...
 
 
-Plan = Generator[Op[Any] | float | Deed, Any, T]
+Plan = Generator[Op[Any] | float | Action, Any, T]
 """Several operations: a plan yields each, or seconds to wait, and gets the result back.
 
 A plan has no colour either: `Journal.run` and `Journal.arun` follow any of them.

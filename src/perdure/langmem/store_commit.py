@@ -27,7 +27,7 @@ from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
 from perdure import langgraph_port
 from perdure.effects.context import transaction
-from perdure.effects.decorator import Made
+from perdure.effects.decorator import Effect
 from perdure.journal import Journal, Op, Statement
 from perdure.langmem.staged_writes import StagedWrite
 from perdure.langmem.store_access import check_loop, run_batch, run_on_loop
@@ -71,7 +71,7 @@ def _commit_effect(**options: Any) -> Callable[[Callable[P, bool]], Callable[P, 
     this call with it. It is safe to repeat."""
 
     def decorate(function: Callable[P, bool]) -> Callable[P, bool]:
-        made = Made.of(function, name="memories", retry=None, **options)
+        made = Effect.of(function, name="memories", retry=None, **options)
         made = replace(made, spec=replace(made.spec, keeps_errors=False))
 
         @functools.wraps(function)
