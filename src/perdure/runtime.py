@@ -75,6 +75,10 @@ class Runtime(Client):
     def journal(self) -> Journal:
         return self._saver.journal
 
+    @property
+    def is_open(self) -> bool:
+        return self._saver.is_open
+
     def __repr__(self) -> str:
         return f"<perdure.Runtime {self.url} of {', '.join(self.graphs) or 'no graphs'}>"
 
@@ -158,8 +162,8 @@ class Runtime(Client):
         self._graphs[bound.key] = self._newest[bound.name] = bound
         return BoundGraph(bound, lambda: self._driver, lambda: self._keeper, self._accept_inline)
 
-    def _unregister(self, name: str) -> None:
-        """Drive a graph no longer."""
+    def unregister(self, name: str) -> None:
+        """Stop driving a graph, in all its versions. Its runs stay, for other runtimes."""
         self._newest.pop(name, None)
         for key in [key for key, graph in self._graphs.items() if graph.name == name]:
             del self._graphs[key]
@@ -330,9 +334,7 @@ class Runtime(Client):
             from perdure.server.app import make_app
         except ImportError as error:
             raise Error("asgi() needs the extra: pip install 'perdure[server]'") from error
-        return make_app(
-            self, self.tick, secret=secret, is_open=lambda: self._saver._journal is not None
-        )
+        return make_app(self, self.tick, secret=secret)
 
     # -- what this process drives is told at once
 

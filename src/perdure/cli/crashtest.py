@@ -1,4 +1,4 @@
-"""`perdure crashtest`: kill an agent everywhere, and see what becomes of it.
+"""`perdure crashtest`: kill an agent at every point, and check that it recovers.
 
 Exit codes: 0 the same result every time and nothing duplicated or lost, 1 something was found,
 2 wrong use, 130 interrupted.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from perdure.cli.given import read_json
+from perdure.cli.parsing import parse_json
 from perdure.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ INTERRUPTED = 130
 def crashtest(
     graph: Annotated[
         str,
-        typer.Argument(metavar="GRAPH", help="A graph, or a function that makes one: module:name."),
+        typer.Argument(
+            metavar="GRAPH", help="A graph, or a function that makes one, as module:name."
+        ),
     ],
-    input: Annotated[
-        str, typer.Option(metavar="JSON|@FILE", help="What it is started with.")
-    ] = "{}",
+    input: Annotated[str, typer.Option(metavar="JSON|@FILE", help="Input of the run.")] = "{}",
     answer: Annotated[
-        str, typer.Option(metavar="JSON|@FILE", help="To whatever a person is asked.")
+        str, typer.Option(metavar="JSON|@FILE", help="Answer to every question.")
     ] = '{"ok": true}',
     context: Annotated[
         str, typer.Option(metavar="JSON|@FILE", help="LangGraph's context of the run.")
@@ -40,21 +40,21 @@ def crashtest(
         str | None,
         typer.Option(
             metavar="URL",
-            help="postgresql://… of a server to make databases in; default: SQLite files.",
+            help="A postgresql:// server to create databases in; default: SQLite files.",
         ),
     ] = None,
     stock: Annotated[
-        bool, typer.Option("--stock", help="Drive it with LangGraph's own saver, to compare.")
+        bool, typer.Option("--stock", help="Use LangGraph's own saver, to compare.")
     ] = False,
     resume: Annotated[
         Literal["none", "input"] | None,
         typer.Option(help="With --stock: resume with invoke(None), the default, or invoke(input)."),
     ] = None,
     recovery: Annotated[
-        str, typer.Option(metavar="N|all", help="Second kills in each recovery.")
+        str, typer.Option(metavar="N|all", help="Second kills per recovery.")
     ] = "1",
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Kill at N points, evenly spread.")
+        int | None, typer.Option(metavar="N", help="Kill at N evenly spread points.")
     ] = None,
     ignore: Annotated[
         list[str] | None,
@@ -68,34 +68,38 @@ def crashtest(
             metavar="PLACE", help="FILE, FILE:LINE or 'effect NAME' that may repeat; repeatable."
         ),
     ] = None,
-    deadline: Annotated[float, typer.Option(metavar="SECONDS", help="Of a process.")] = 60,
+    deadline: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time limit of a process.")
+    ] = 60,
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", help="Trials at once; default: the CPUs.")
+        int | None, typer.Option(metavar="N", help="Trials at once; default: number of CPUs.")
     ] = None,
     json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write everything there; - is stdout.")
+        str | None, typer.Option(metavar="FILE", help="Write the report as JSON; - is stdout.")
     ] = None,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page there.")] = None,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the report as a page.")
+    ] = None,
 ) -> None:
-    """Kill an agent everywhere, and judge what it did."""
+    """Kill an agent at every point, and check that it recovers."""
     from rich.console import Console
 
     from perdure.testing.crashtest import CrashTest
     from perdure.testing.crashtest.terminal import show
 
     if resume and not stock:
-        raise BadArgument("--resume is for --stock: perdure knows by itself where a run stands.")
+        raise BadArgument("--resume needs --stock: perdure knows where a run has to go on.")
     sys.path.insert(0, str(Path.cwd()))
     with _Progress() as progress:
         test = CrashTest(
             graph,
-            read_json("--input", input),
+            parse_json("--input", input),
             url=url,
             stock=stock,
             resume=resume or "none",
-            answer=read_json("--answer", answer),
-            context=read_json("--context", context),
-            recovery=_recovery(recovery),
+            answer=parse_json("--answer", answer),
+            context=parse_json("--context", context),
+            recovery=_parse_recovery(recovery),
             limit=limit,
             ignore=ignore or [],
             harmless=harmless or [],
@@ -104,7 +108,7 @@ def crashtest(
             progress=progress,
         )
         report = test.run()
-    _write(report, json, html)
+    _write_report(report, json, html)
     if json != "-":
         show(report, Console())
     if report.interrupted:
@@ -114,7 +118,7 @@ def crashtest(
 
 
 class _Progress:
-    """A bar on stderr."""
+    """A progress bar on stderr."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -150,7 +154,7 @@ class _Progress:
         )
 
 
-def _write(report: Report, to_json: str | None, to_html: str | None) -> None:
+def _write_report(report: Report, to_json: str | None, to_html: str | None) -> None:
     if to_json is not None:
         text = json.dumps(report.to_json(), indent=2)
         if to_json == "-":
@@ -161,9 +165,9 @@ def _write(report: Report, to_json: str | None, to_html: str | None) -> None:
         Path(to_html).write_text(report.to_html(), encoding="utf-8")
 
 
-def _recovery(text: str) -> int | Literal["all"]:
+def _parse_recovery(text: str) -> int | Literal["all"]:
     if text == "all":
         return "all"
     if not text.isdecimal():
-        raise BadArgument(f"--recovery {text!r} is neither a number nor all.")
+        raise BadArgument(f"--recovery {text!r} is neither a number nor 'all'.")
     return int(text)

@@ -1,18 +1,18 @@
-"""`perdure export`: runs with all that there is of them, as JSON Lines."""
+"""`perdure export`: runs with everything that belongs to them, as JSON Lines."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from perdure.cli.place import At, opened
-from perdure.cli.runs import Graph, Metadata, Since, States, Thread, Until, filters
+from perdure.cli.runs import Graph, Metadata, Since, States, Thread, Until, parse_filters
+from perdure.cli.target import At, open_client
 from perdure.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -39,34 +39,36 @@ def export(
     ] = None,
 ) -> None:
     """Write runs with their events, waits, effects and scores, one JSON object per line."""
-    from perdure.cli.lookup import whole
-    from perdure.cli.tell import count, plain
+    from perdure.cli.output import json_default
+    from perdure.cli.run_lookup import report_run
+    from perdure.service.views.wording import count
 
-    wanted = filters(state, graph, thread, metadata, since, until)
-    if run and any(wanted.values()):
-        raise BadArgument("Name runs, or narrow them down with options; not both.")
-    with opened(at) as client, _opened_file(output) as file, _counted() as told:
-        written = 0
-        for one in _chosen(client, run or [], wanted):
-            file.write(json.dumps(whole(client, one), default=plain) + "\n")
+    filters = parse_filters(state, graph, thread, metadata, since, until)
+    if run and any(filters.values()):
+        raise BadArgument("Name runs, or select them with options; not both.")
+    written = 0
+    with open_client(at) as client, _open_file(output) as file, _progress() as show:
+        for one in _selected(client, run or [], filters):
+            report = report_run(client, one).as_json()
+            file.write(json.dumps(report, default=json_default) + "\n")
             written += 1
-            told(written)
+            show(written)
     if output:
         print(f"{count(written, 'run')} written to {output}.")
 
 
-def _chosen(client: Client, ids: list[str], wanted: dict[str, Any]) -> Iterator[Run]:
-    from perdure.cli.lookup import PAGE, every, whole_id
+def _selected(client: Client, prefixes: list[str], filters: dict[str, Any]) -> Iterator[Run]:
+    from perdure.cli.run_lookup import PAGE, all_pages
 
     ask = client.blocking
-    if ids:
-        yield from [ask.get(whole_id(client, id)) for id in ids]
+    if prefixes:
+        yield from [ask.get(ask.find(prefix).id) for prefix in prefixes]
     else:
-        yield from every(lambda last: ask.runs(**wanted, before=last, limit=PAGE))
+        yield from all_pages(lambda last: ask.runs(**filters, before=last, limit=PAGE))
 
 
 @contextlib.contextmanager
-def _opened_file(path: str | None) -> Iterator[TextIO]:
+def _open_file(path: str | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
@@ -78,15 +80,15 @@ def _opened_file(path: str | None) -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
-def _counted() -> Iterator[Any]:
-    """How many there are so far, on stderr, if that is a terminal and stdout is not."""
+def _progress() -> Iterator[Callable[[int], None]]:
+    """A counter on stderr, if that is a terminal and stdout is not."""
     if not sys.stderr.isatty() or sys.stdout.isatty():
         yield lambda written: None
         return
 
-    def tell(written: int) -> None:
+    def show(written: int) -> None:
         if written % 100 == 0:
             print(f"\r{written:,} runs", end="", file=sys.stderr, flush=True)
 
-    yield tell
+    yield show
     print("\r\x1b[K", end="", file=sys.stderr)

@@ -218,7 +218,7 @@ class ReflectionExecutor:
                 with contextlib.suppress(Unavailable, Closed):
                     self._runtime.journal.run(self._all_due(driving))
             driving.stop()
-        self._runtime._unregister(self._graph)
+        self._runtime.unregister(self._graph)
         if self._own:
             self._runtime.close()
 

@@ -1,10 +1,10 @@
-"""The graphs of a project: imported, made, and registered under their names.
+"""The graphs of a LangGraph project: imported, made, and registered under their names.
 
-What a `langgraph.json` names is a graph, or a function or context manager that makes one. Those
-are called once, for the life of the runtime, with an empty config; a graph that is to differ from
-run to run reads its config in its nodes. A compiled graph's own checkpointer is left where it is:
-the copy that is driven has the journal. A module is imported under the name it has on the
-project's paths, so that its types keep their names in the journal, whoever loads it.
+A `langgraph.json` names graphs, and functions or context managers that make one. Those are called
+once, for the life of the runtime, with an empty config; a graph that differs from run to run reads
+its config in its nodes. A compiled graph keeps its own checkpointer: a copy on the journal is
+driven. A module is imported under the name it has on the project's paths, so that its types have
+the same names in the journal in every process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from perdure.types import Counts
 
 
 class Source(Protocol):
-    """What is known of a project before anything of it is imported; see `cli.project`."""
+    """A project before anything of it is imported; see `cli.langgraph_json`."""
 
     @property
     def file(self) -> Path: ...
@@ -42,16 +42,16 @@ class Source(Protocol):
     def notes(self) -> list[str]: ...
 
 
-def load(project: Source, url: str) -> Runtime:
-    """A runtime on a journal that drives the graphs of a project."""
+def load_project(project: Source, url: str) -> Runtime:
+    """A runtime that drives the graphs of a project, on the journal at `url`."""
     missing = [str(path) for path in project.paths if str(path) not in sys.path]
     sys.path[:0] = missing
     importlib.invalidate_caches()
     rt = ProjectRuntime(url, project)
     try:
         for name, place in project.graphs.items():
-            with _told(project, name):
-                rt.take(name, find(project, place))
+            with _named_errors(project, name):
+                rt.add(name, import_graph(project, place))
     except BaseException:
         rt.close()
         raise
@@ -59,17 +59,18 @@ def load(project: Source, url: str) -> Runtime:
 
 
 class ProjectRuntime(Runtime):
-    """A runtime that makes the graphs of a project, and unmakes them when it is closed."""
+    """A runtime that makes the graphs of a project, and exits their context managers at close."""
 
     def __init__(self, url: str, project: Source) -> None:
         super().__init__(url)
         self.project = project
-        self._entered = contextlib.ExitStack()
-        self._entered_here = contextlib.AsyncExitStack()
-        self._unmade: dict[str, Callable[[], Any]] = {}
+        self._exits = contextlib.ExitStack()
+        self._async_exits = contextlib.AsyncExitStack()
+        self._factories: dict[str, Callable[[], Any]] = {}
+        """Coroutines that `async with` awaits to make graphs."""
 
-    def take(self, name: str, value: Any) -> None:
-        """Register what a name of the project stands for, now or in `async with`."""
+    def add(self, name: str, value: Any) -> None:
+        """Register a graph, or what makes one, now or in `async with`."""
         if inspect.isasyncgenfunction(value):
             value = contextlib.asynccontextmanager(value)
         elif inspect.isgeneratorfunction(value):
@@ -77,36 +78,36 @@ class ProjectRuntime(Runtime):
         plain = inspect.unwrap(value) if callable(value) else value
         if inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain):
             arguments = _arguments(value)
-            self._unmade[name] = lambda: value(**arguments)
+            self._factories[name] = lambda: value(**arguments)
             return
-        made = value(**_arguments(value)) if _makes(value) else value
+        made = value(**_arguments(value)) if _is_factory(value) else value
         if inspect.isawaitable(made) or hasattr(made, "__aenter__"):
-            self._unmade[name] = lambda: made
+            self._factories[name] = lambda: made
         elif hasattr(made, "__enter__"):
-            self._add(name, self._entered.enter_context(made))
+            self._register(name, self._exits.enter_context(made))
         else:
-            self._add(name, made)
+            self._register(name, made)
 
-    def _add(self, name: str, graph: Any) -> None:
+    def _register(self, name: str, graph: Any) -> None:
         if (own := getattr(graph, "checkpointer", None)) is not None:
             graph = copy.copy(graph)
             graph.checkpointer = None
             kind = type(own).__name__ if not isinstance(own, bool) else f"checkpointer={own}"
-            self.project.notes.append(f"{name}: its {kind} is left alone; the journal is used")
+            self.project.notes.append(f"{name}: its {kind} is not used; the journal is")
         self.register(graph, name)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         try:
-            for name, make in self._unmade.items():
-                with _told(self.project, name):
+            for name, make in self._factories.items():
+                with _named_errors(self.project, name):
                     made = make()
                     if inspect.isawaitable(made):
                         made = await made
                     if hasattr(made, "__aenter__"):
-                        made = await self._entered_here.enter_async_context(made)
-                    self._add(name, made)
-            self._unmade = {}
+                        made = await self._async_exits.enter_async_context(made)
+                    self._register(name, made)
+            self._factories = {}
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -119,26 +120,26 @@ class ProjectRuntime(Runtime):
         trace: TracebackType | None,
     ) -> None:
         try:
-            await self._entered_here.aclose()
+            await self._async_exits.aclose()
         finally:
             await super().__aexit__(kind, error, trace)
 
     def close(self) -> None:
         try:
-            self._entered.close()
+            self._exits.close()
         finally:
             super().close()
 
     def _graph(self, name: str, version: str | None) -> tuple[str, str]:
-        if name in self._unmade and not version:
+        if name in self._factories and not version:
             return name, ""
         return super()._graph(name, version)
 
     async def _drive(self, **bounds: Any) -> Counts:
-        if self._unmade:
+        if self._factories:
             raise BadArgument(
-                f"{', '.join(self._unmade)}: made by a coroutine, which happens in `async with`; "
-                "open this runtime so before it drives."
+                f"{', '.join(self._factories)}: made by a coroutine, which `async with` awaits: open this "
+                "runtime with `async with` before it drives."
             )
         return await super()._drive(**bounds)
 
@@ -146,13 +147,13 @@ class ProjectRuntime(Runtime):
 # -- from a place to a value
 
 
-def find(project: Source, place: str) -> Any:
-    """What `path/file.py:name` or `package.module:name` stands for."""
+def import_graph(project: Source, place: str) -> Any:
+    """The object at `path/file.py:name` or `package.module:name`."""
     source, _, attribute = place.rpartition(":")
     if "/" in source or source.endswith(".py"):
-        module = _from_file(project, (project.folder / source).resolve())
+        module = _import_file(project, (project.folder / source).resolve())
     else:
-        module = _from_name(source)
+        module = _import_module(source)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -163,35 +164,34 @@ def find(project: Source, place: str) -> Any:
     return found
 
 
-def _from_name(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise BadArgument(
-            f"there is no module {name!r}. Is its folder among the dependencies, or is it to be "
-            "installed?"
+            f"there is no module {name!r}. Add its folder to the dependencies, or install it."
         ) from error
 
 
-def _from_file(project: Source, file: Path) -> ModuleType:
+def _import_file(project: Source, file: Path) -> ModuleType:
     if not file.is_file():
         raise BadArgument(f"there is no file {_short(project, file)}.")
-    name = _name_of(project, file)
+    name = _module_name(project, file)
     if name is not None:
         module = importlib.import_module(name)
         if module.__file__ is not None and Path(module.__file__).resolve() == file:
             return module
-    # Its name is none, or another module's: it gets one of its own, the same in every process.
+    # It has no valid name, or another module has it: make one, the same in every process.
     parts = Path(_short(project, file)).with_suffix("").parts
     name = "_".join(["langgraph_json", *(part for part in parts if part != "..")])
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
-            raise BadArgument(f"{_short(project, file)} is no Python file.")
+            raise BadArgument(f"{_short(project, file)} is not a Python file.")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # before it runs: its types look for it
+        sys.modules[name] = module  # before it runs: its types look it up
         try:
             spec.loader.exec_module(module)
         except BaseException:
@@ -200,8 +200,8 @@ def _from_file(project: Source, file: Path) -> ModuleType:
     return sys.modules[name]
 
 
-def _name_of(project: Source, file: Path) -> str | None:
-    """The name a file is imported by, from the nearest of the project's paths."""
+def _module_name(project: Source, file: Path) -> str | None:
+    """The name a file is imported by, from the nearest of the project's paths; None: invalid."""
     roots = [path for path in project.paths if file.is_relative_to(path)]
     if not roots:
         return None
@@ -220,42 +220,45 @@ def _is_graph(value: Any) -> bool:
     return hasattr(value, "compile") or hasattr(value, "checkpointer")
 
 
-def _makes(value: Any) -> bool:
-    """Whether a value is to be called: a function, and not a graph or a class."""
+def _is_factory(value: Any) -> bool:
+    """Whether a value makes a graph: a callable that is neither a graph nor a class."""
     if inspect.isclass(value):
-        raise BadArgument(f"it is the class {value.__qualname__}; name a graph, or what makes one.")
+        raise BadArgument(
+            f"it is the class {value.__qualname__}; name a graph, or a function that makes one."
+        )
     return callable(value) and not _is_graph(value)
 
 
 def _arguments(function: Callable[..., Any]) -> dict[str, Any]:
-    """What a function that makes a graph is called with."""
-    asked = [
+    """The arguments for a function that makes a graph."""
+    required = [
         parameter
         for parameter in inspect.signature(function).parameters.values()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
-    given: dict[str, Any] = {}
-    for parameter in asked:
+    arguments: dict[str, Any] = {}
+    for parameter in required:
         if "Runtime" in str(parameter.annotation) or parameter.name == "runtime":
-            given[parameter.name] = _server_runtime()
-        elif "config" in parameter.name or len(asked) == 1:
-            given[parameter.name] = {"configurable": {}}
+            arguments[parameter.name] = _server_runtime()
+        elif "config" in parameter.name or len(required) == 1:
+            arguments[parameter.name] = {"configurable": {}}
         else:
             raise BadArgument(
-                f"the function that makes it asks for {parameter.name!r}; what it can get is "
-                "`config`, or `runtime`."
+                f"the function that makes it requires {parameter.name!r}; it can have `config` or "
+                "`runtime`."
             )
-    if any(p.kind is p.POSITIONAL_ONLY for p in asked):
-        raise BadArgument("the function that makes it takes its argument by position only.")
-    return given
+    if any(p.kind is p.POSITIONAL_ONLY for p in required):
+        raise BadArgument("the function that makes it has a positional-only argument.")
+    return arguments
 
 
 def _server_runtime() -> Any:
-    """What the Agent Server calls such a function with; here without a user and a store."""
+    """The runtime that the Agent Server passes, here without a user and a store."""
     from langgraph_sdk import runtime
 
     nothing: Any = None
+    # The SDK has no public constructor of it.
     return runtime._ExecutionRuntime(access_context="threads.create_run", store=nothing)
 
 
@@ -263,8 +266,8 @@ def _server_runtime() -> Any:
 
 
 @contextlib.contextmanager
-def _told(project: Source, name: str) -> Iterator[None]:
-    """Say which graph of which file it was."""
+def _named_errors(project: Source, name: str) -> Iterator[None]:
+    """Add the file and the graph to errors."""
     key = f'{project.file}: graph "{name}" ({project.graphs[name]})'
     try:
         yield
