@@ -816,7 +816,7 @@ def test_the_demo_gets_its_options_and_says_what_it_needs(
 
 
 def test_time_is_told_in_two_units() -> None:
-    from perdure.cli.tell import span
+    from perdure.service.views.wording import duration as span
 
     told = {0.123: "0.12s", 4.5: "4.5s", 75: "1m 15s", 3600: "1h", 93_784: "1d 2h", 86_401: "1d"}
     assert {seconds: span(timedelta(seconds=seconds)) for seconds in told} == told

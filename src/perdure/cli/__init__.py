@@ -63,37 +63,21 @@ app = typer.Typer(
 )
 
 
-def _add(section: str, **commands: Any) -> None:
-    for name, function in commands.items():
-        app.command(name, cls=Command, rich_help_panel=section)(function)
+def _add(section: str, *commands: Any) -> None:
+    for command in commands:
+        app.command(command.__name__, cls=Command, rich_help_panel=section)(command)
 
 
-_add("Drive", demo=demo.demo, dev=dev.dev, worker=worker.worker, tick=worker.tick)
-_add("Start and look", start=start.start, runs=runs.runs, show=show.show)
-_add("People and messages", inbox=inbox.inbox, answer=inbox.answer, signal=inbox.signal)
-_add(
-    "Change the course of a run",
-    pause=control.pause,
-    resume=control.resume,
-    cancel=control.cancel,
-    retry=control.retry,
-    fork=control.fork,
-)
-_add(
-    "Effects, schedules, memories",
-    effects=effects.effects,
-    settle=effects.settle,
-    schedules=schedules.schedules,
-    reflections=reflections.reflections,
-)
-_add(
-    "Look after a journal",
-    prune=maintenance.prune,
-    doctor=maintenance.doctor,
-    migrate=maintenance.migrate,
-    export=export.export,
-)
-_add("Test an agent", crashtest=crashtest.crashtest)
+_add("Drive", demo.demo, dev.dev, worker.worker, worker.tick)
+_add("Start and look", start.start, runs.runs, show.show)
+_add("People and messages", inbox.inbox, inbox.answer, inbox.signal)
+_add("Change the course of a run", control.pause, control.resume, control.cancel)
+_add("Change the course of a run", control.retry, control.fork)
+_add("Effects, schedules, memories", effects.effects, effects.settle)
+_add("Effects, schedules, memories", schedules.schedules, reflections.reflections)
+_add("Look after a journal", maintenance.prune, maintenance.doctor, maintenance.migrate)
+_add("Look after a journal", export.export)
+_add("Test an agent", crashtest.crashtest)
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,10 +11,10 @@ def complete_state(incomplete: str) -> list[str]:
 
 def complete_graph(incomplete: str) -> list[str]:
     """The graphs of the newest runs in the default journal. Never raises."""
-    from perdure.cli.target import open_client
+    from perdure.cli.target import client_at
 
     try:
-        with open_client(None) as client:
+        with client_at(None) as client:
             newest = client.blocking.runs(limit=100, output=False)
     except Exception:  # a shell that completes must not show an error
         return []

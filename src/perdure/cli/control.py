@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.target import At, open_client, open_runtime
+from perdure.cli.options import At, By
+from perdure.cli.output import paint_state, print_error, print_json
+from perdure.cli.parsing import parse_json
+from perdure.cli.target import client_at, runtime_at
 from perdure.errors import Error
 
 if TYPE_CHECKING:
@@ -17,10 +20,6 @@ if TYPE_CHECKING:
 
 Runs = Annotated[
     list[str], typer.Argument(metavar="RUN...", help="Ids, or at least 6 characters of each.")
-]
-By = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Who does it. Default: USER.", show_default=False),
 ]
 
 
@@ -73,11 +72,8 @@ def fork(
     json: Annotated[bool, typer.Option("--json", help="Print the new run as JSON.")] = False,
 ) -> None:
     """Start a run on a new thread from a checkpoint of this one. Needs the Runtime in --at."""
-    from perdure.cli.output import print_json
-    from perdure.cli.parsing import parse_json
-
     change = None if update is None else parse_json("--update", update)
-    with open_runtime(at) as runtime:
+    with runtime_at(at) as runtime:
         source = runtime.blocking.find(run).id
         forked = runtime.blocking.fork(
             source, at=checkpoint, update=change, as_node=as_node, thread_id=thread
@@ -90,10 +86,8 @@ def fork(
 
 def _apply(at: str | None, prefixes: list[str], act: Callable[[Asking, str], Run]) -> None:
     """Do something to every run; one that refuses does not stop the others."""
-    from perdure.cli.output import paint_state, print_error
-
     refused = False
-    with open_client(at) as client:
+    with client_at(at) as client:
         for prefix in prefixes:
             try:
                 run = act(client.blocking, client.blocking.find(prefix).id)

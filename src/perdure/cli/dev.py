@@ -22,6 +22,7 @@ from typing import Annotated
 
 import typer
 
+from perdure.cli.options import Concurrency
 from perdure.errors import BadArgument, Error
 
 Snapshot = dict[Path, tuple[int, int]]
@@ -39,7 +40,7 @@ def dev(
         Path, typer.Argument(metavar="FOLDER", help="With a langgraph.json, or below one.")
     ] = Path("."),
     reload: Annotated[bool, typer.Option(help="Restart when a file changes.")] = True,
-    concurrency: Annotated[int, typer.Option(metavar="N", help="Segments at once.")] = 50,
+    concurrency: Concurrency = 50,
     grace: Annotated[
         float, typer.Option(metavar="SECONDS", help="Time for steps to end before a restart.")
     ] = 10,

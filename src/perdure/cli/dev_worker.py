@@ -43,8 +43,10 @@ def drive_project(
 ) -> int:
     """Load a project and drive it until stopped. Returns the exit code."""
 
+    from perdure.cli.graph_loading import load_project
+
     async def drive(project: Project) -> None:
-        async with project.load() as rt:
+        async with load_project(project) as rt:
             _introduce(project, rt, at, again=again)
             await _drive(rt, at, concurrency, grace, supervised=supervised)
 

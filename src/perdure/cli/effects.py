@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from perdure.cli.target import At, open_client
+from perdure.cli.next_command import command_for
+from perdure.cli.options import At, By, Json, Limit, Thread
+from perdure.cli.output import (
+    display_width,
+    line_width,
+    one_line,
+    paint_state,
+    print_json,
+    printable,
+)
+from perdure.cli.parsing import parse_json
+from perdure.cli.target import client_at
 from perdure.errors import BadArgument
+from perdure.service.views.wording import arguments, count, utc_time
 
 if TYPE_CHECKING:
     from perdure.types import EffectRecord
@@ -17,21 +29,19 @@ if TYPE_CHECKING:
 def effects(
     at: At = None,
     run: Annotated[str | None, typer.Option(metavar="ID", help="Of one run.")] = None,
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="Of one thread.")] = None,
+    thread: Thread = None,
     state: Annotated[
         Literal["open", "done", "failed", "unknown", "again", "all"] | None,
         typer.Option(help="Default: unknown, or all of a run or thread."),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="List at most N.")] = 100,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    limit: Limit = 100,
+    json: Json = False,
 ) -> None:
     """List effects, the calls that left the process; by default those with an unknown outcome."""
-    from perdure.cli.output import print_json
-
     one = run or thread
     state = state or ("all" if one else "unknown")
     wanted = None if state == "all" else state
-    with open_client(at) as client:
+    with client_at(at) as client:
         ask = client.blocking
         run_id = ask.find(run).id if run else None
         found = ask.effects(run_id, thread_id=thread, state=wanted, limit=limit, strict=False)
@@ -52,10 +62,7 @@ def effects(
 
 
 def _print(record: EffectRecord, at: str | None) -> None:
-    from perdure.cli.next_command import command_for
-    from perdure.cli.output import display_width, line_width, one_line, paint_state, printable
     from perdure.service.views.events import Action, Verb
-    from perdure.service.views.wording import arguments, count, utc_time
 
     shown = one_line(arguments(record.arguments))
     call = f"{record.key}  {record.name}"
@@ -84,13 +91,11 @@ def settle(
         str | None,
         typer.Option(metavar="JSON|@FILE|-", help="done: what it returned; fail: why."),
     ] = None,
-    by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who decides. Default: USER.")
-    ] = None,
+    by: By = None,
 ) -> None:
     """Decide an effect with an unknown outcome. Its run goes on."""
     value = _parse_result(how, result)
-    with open_client(at) as client:
+    with client_at(at) as client:
         client.blocking.settle(key, how, value, by=by or os.environ.get("USER"))
     print(f"{key} is settled: {how}.")
 
@@ -98,8 +103,6 @@ def settle(
 def _parse_result(how: str, result: str | None) -> Any:
     import json
     import shlex
-
-    from perdure.cli.parsing import parse_json
 
     if result is None:
         if how == "done":

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from perdure.cli.runs import Graph, Metadata, Since, States, Thread, Until, parse_filters
-from perdure.cli.target import At, open_client
+from perdure.cli.options import At, Graph, Metadata, Since, States, Thread, Until
+from perdure.cli.output import json_default
+from perdure.cli.runs import parse_filters
+from perdure.cli.target import client_at
 from perdure.errors import BadArgument
+from perdure.service.views.wording import count
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -39,15 +42,13 @@ def export(
     ] = None,
 ) -> None:
     """Write runs with their events, waits, effects and scores, one JSON object per line."""
-    from perdure.cli.output import json_default
     from perdure.cli.run_lookup import report_run
-    from perdure.service.views.wording import count
 
     filters = parse_filters(state, graph, thread, metadata, since, until)
     if run and any(filters.values()):
         raise BadArgument("Name runs, or select them with options; not both.")
     written = 0
-    with open_client(at) as client, _open_file(output) as file, _progress() as show:
+    with client_at(at) as client, _open_file(output) as file, _progress() as show:
         for one in _selected(client, run or [], filters):
             report = report_run(client, one).as_json()
             file.write(json.dumps(report, default=json_default) + "\n")

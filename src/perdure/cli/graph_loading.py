@@ -19,33 +19,27 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
+from perdure.cli.langgraph_json import FOLDER, URL, Project
 from perdure.errors import BadArgument, Error
 from perdure.operations.run_payload import in_a_line
 from perdure.runtime import Runtime
 from perdure.types import Counts
 
 
-class Source(Protocol):
-    """A project before anything of it is imported; see `cli.langgraph_json`."""
+def load_project(project: Project) -> ProjectRuntime:
+    """A runtime that drives every graph of a project, with its environment and its paths.
 
-    @property
-    def file(self) -> Path: ...
-    @property
-    def folder(self) -> Path: ...
-    @property
-    def graphs(self) -> dict[str, str]: ...
-    @property
-    def paths(self) -> list[Path]: ...
-    @property
-    def notes(self) -> list[str]: ...
-
-
-def load_project(project: Source, url: str) -> Runtime:
-    """A runtime that drives the graphs of a project, on the journal at `url`."""
-    missing = [str(path) for path in project.paths if str(path) not in sys.path]
-    sys.path[:0] = missing
+    Variables that are set already keep their values. Graphs made by coroutines are made by `async
+    with`, in the loop that will drive them.
+    """
+    if not os.environ.get(URL) and URL not in project.env:
+        _make_folder(project.folder / FOLDER)
+    url = project.url
+    for name, value in project.env.items():
+        os.environ.setdefault(name, value)
+    sys.path[:0] = [str(path) for path in project.paths if str(path) not in sys.path]
     importlib.invalidate_caches()
     rt = ProjectRuntime(url, project)
     try:
@@ -58,10 +52,19 @@ def load_project(project: Source, url: str) -> Runtime:
     return rt
 
 
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+    except OSError as error:
+        why = f"{folder} cannot be created ({error.strerror})"
+        raise BadArgument(f"{why}: set {URL} to a journal elsewhere.") from error
+
+
 class ProjectRuntime(Runtime):
     """A runtime that makes the graphs of a project, and exits their context managers at close."""
 
-    def __init__(self, url: str, project: Source) -> None:
+    def __init__(self, url: str, project: Project) -> None:
         super().__init__(url)
         self.project = project
         self._exits = contextlib.ExitStack()
@@ -138,8 +141,8 @@ class ProjectRuntime(Runtime):
     async def _drive(self, **bounds: Any) -> Counts:
         if self._factories:
             raise BadArgument(
-                f"{', '.join(self._factories)}: made by a coroutine, which `async with` awaits: open this "
-                "runtime with `async with` before it drives."
+                f"{', '.join(self._factories)}: made by a coroutine. Open this runtime with `async "
+                "with` before it drives."
             )
         return await super()._drive(**bounds)
 
@@ -147,7 +150,7 @@ class ProjectRuntime(Runtime):
 # -- from a place to a value
 
 
-def import_graph(project: Source, place: str) -> Any:
+def import_graph(project: Project, place: str) -> Any:
     """The object at `path/file.py:name` or `package.module:name`."""
     source, _, attribute = place.rpartition(":")
     if "/" in source or source.endswith(".py"):
@@ -175,7 +178,7 @@ def _import_module(name: str) -> ModuleType:
         ) from error
 
 
-def _import_file(project: Source, file: Path) -> ModuleType:
+def _import_file(project: Project, file: Path) -> ModuleType:
     if not file.is_file():
         raise BadArgument(f"there is no file {_short(project, file)}.")
     name = _module_name(project, file)
@@ -200,7 +203,7 @@ def _import_file(project: Source, file: Path) -> ModuleType:
     return sys.modules[name]
 
 
-def _module_name(project: Source, file: Path) -> str | None:
+def _module_name(project: Project, file: Path) -> str | None:
     """The name a file is imported by, from the nearest of the project's paths; None: invalid."""
     roots = [path for path in project.paths if file.is_relative_to(path)]
     if not roots:
@@ -266,7 +269,7 @@ def _server_runtime() -> Any:
 
 
 @contextlib.contextmanager
-def _named_errors(project: Source, name: str) -> Iterator[None]:
+def _named_errors(project: Project, name: str) -> Iterator[None]:
     """Add the file and the graph to errors."""
     key = f'{project.file}: graph "{name}" ({project.graphs[name]})'
     try:
@@ -282,6 +285,6 @@ def _named_errors(project: Source, name: str) -> Iterator[None]:
         raise BadArgument(f"{key}: {in_a_line(error, str(project.folder))}.{hint}") from error
 
 
-def _short(project: Source, path: Path | None) -> str:
+def _short(project: Project, path: Path | None) -> str:
     path = project.folder if path is None else path
     return os.path.relpath(path, project.folder if path != project.folder else Path.cwd())

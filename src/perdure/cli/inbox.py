@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.target import At, open_client
+from perdure.cli.next_command import command_for
+from perdure.cli.options import At, By, Json, Thread
+from perdure.cli.output import (
+    json_default,
+    line_width,
+    one_line,
+    paint,
+    print_json,
+    printable,
+    value_lines,
+)
+from perdure.cli.parsing import parse_json
+from perdure.cli.target import client_at
 from perdure.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -26,17 +38,16 @@ SECTIONS = {
 
 def inbox(
     at: At = None,
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="Of this thread.")] = None,
+    thread: Thread = None,
     limit: Annotated[int, typer.Option(metavar="N", help="List at most N of each kind.")] = 20,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    json: Json = False,
 ) -> None:
     """List what needs a person: open questions, unknown effects, held runs."""
-    from perdure.cli.output import json_default, print_json
     from perdure.service.validation import check_limit
     from perdure.service.views import attention
 
     check_limit(limit)
-    with open_client(at) as client:
+    with client_at(at) as client:
         ask, more = client.blocking, limit + 1
         items = attention.inbox(
             ask.waits(kind="human", thread_id=thread, limit=more),
@@ -56,8 +67,6 @@ def inbox(
 
 
 def _print_section(items: list[InboxItem], limit: int, at: str | None) -> None:
-    from perdure.cli.output import paint
-
     one, several = SECTIONS[items[0].need]
     number = f"more than {limit}" if len(items) > limit else str(len(items))
     print(paint(f"{number} {several}" if len(items) > 1 else one, "bold"))
@@ -68,9 +77,6 @@ def _print_section(items: list[InboxItem], limit: int, at: str | None) -> None:
 
 
 def _print_item(item: InboxItem, at: str | None) -> None:
-    from perdure.cli.next_command import command_for
-    from perdure.cli.output import line_width, one_line, paint, printable, value_lines
-
     print(f"  {paint(printable(item.title), 'cyan')}  {item.note}")
     for line in value_lines(item.shown, MOST_LINES):
         print(f"    {line}")
@@ -88,17 +94,13 @@ def answer(
     text: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The answer as a text, not JSON.")
     ] = None,
-    by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who answers. Default: USER.")
-    ] = None,
+    by: By = None,
 ) -> None:
     """Answer a question of a run. Accepted once."""
-    from perdure.cli.parsing import parse_json
-
     if (value is None) == (text is None):
         raise BadArgument("An answer is JSON, @FILE, - for stdin, or --text TEXT; give one.")
     parsed = parse_json("The answer", value, TEXT_HINT) if value is not None else text
-    with open_client(at) as client:
+    with client_at(at) as client:
         client.blocking.answer(wait, parsed, by=by or os.environ.get("USER"))
     print(f"{wait} is answered.")
 
@@ -115,9 +117,7 @@ def signal(
     ] = None,
 ) -> None:
     """Send a named message to a thread. It is stored until a run waits for it."""
-    from perdure.cli.parsing import parse_json
-
     parsed = None if value is None else parse_json("The value", value)
-    with open_client(at) as client:
+    with client_at(at) as client:
         stored = client.blocking.signal(thread, name, parsed, key=key)
     print("Sent." if stored else f"A signal with the key {key} was sent before; nothing changed.")

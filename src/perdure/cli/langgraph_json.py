@@ -1,7 +1,7 @@
 """LangGraph projects: their `langgraph.json`, and where their journal is.
 
-`find_project` reads the file and imports nothing of the project; `Project.load` imports its graphs.
-Nothing of the project is changed. The journal is `PERDURE_URL`, from the environment or from the
+The file is read, and nothing of the project is imported or changed; `graph_loading` imports it. The
+journal is `PERDURE_URL`, from the environment or from the
 project's `env`; else a SQLite file in `.perdure` beside the langgraph.json, which git ignores. An
 error names the file, the key, and what to do.
 """
@@ -13,12 +13,9 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perdure.errors import BadArgument
-
-if TYPE_CHECKING:
-    from perdure.runtime import Runtime
 
 FILE = "langgraph.json"
 FOLDER = ".perdure"
@@ -64,28 +61,6 @@ class Project:
         """The URL of its journal, which may not exist yet."""
         path = str(self.folder / FOLDER / "agents.db").replace("%", "%25").replace("?", "%3F")
         return os.environ.get(URL) or self.env.get(URL) or f"sqlite:///{path}"
-
-    def load(self) -> Runtime:
-        """A runtime that drives every graph of the project, with its environment and its paths.
-
-        Variables that are set already keep their values. Graphs made by coroutines are made by
-        `async with`, in the loop that will drive them.
-        """
-        from perdure.cli.graph_loading import load_project
-
-        if not os.environ.get(URL) and URL not in self.env:
-            folder = self.folder / FOLDER
-            try:
-                folder.mkdir(exist_ok=True)
-                (folder / ".gitignore").write_text("*\n", encoding="utf-8")
-            except OSError as error:
-                raise BadArgument(
-                    f"{folder} cannot be created ({error.strerror}): set {URL} to a journal elsewhere."
-                ) from error
-        url = self.url
-        for name, value in self.env.items():
-            os.environ.setdefault(name, value)
-        return load_project(self, url)
 
 
 def find_project(start: str | Path | None = None) -> Project | None:

@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.target import At, client_of, open_client
+from perdure.cli.options import At
+from perdure.cli.output import print_json, printable
+from perdure.cli.parsing import parse_duration
+from perdure.cli.target import client_at
 from perdure.errors import BadArgument
+from perdure.service.views.wording import count
 
 
 def prune(
@@ -26,14 +30,12 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete ended runs with their history; a thread without runs loses its checkpoints."""
-    from perdure.cli.parsing import parse_duration
     from perdure.service.validation import check_limit
-    from perdure.service.views.wording import count
     from perdure.types import ENDED
 
     age, states = parse_duration("--older-than", older_than), state or [*ENDED]
     most = None if limit is None else check_limit(limit)
-    with open_client(at) as client:
+    with client_at(at) as client:
         prune = client.blocking.prune
         found = prune(older_than=age, states=states, limit=most, dry_run=True)
         if dry_run:
@@ -56,9 +58,7 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
 ) -> None:
     """Check the invariants of a journal. Exit 1 if one is violated."""
-    from perdure.cli.output import print_json, printable
-
-    with open_client(at) as client:
+    with client_at(at) as client:
         diagnosis = client.blocking.doctor()
     for finding in diagnosis.findings:
         if json:
@@ -88,7 +88,7 @@ def migrate(
     from perdure.journal.migrate import migrations
 
     newest = max(migrations())
-    found = client_of(at, create=True).schema_version()
+    found = client_at(at, create=True).schema_version()
     if check:
         if found is None:
             print("There is no journal yet; `perdure migrate` makes it.")
@@ -99,7 +99,7 @@ def migrate(
         if found != newest:
             raise typer.Exit(1)
         return
-    with open_client(at, create=True):
+    with client_at(at, create=True):
         pass
     if found == newest:
         print(f"The schema is {found}, the newest; nothing to do.")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
-from perdure.service.views.events import Action, Verb
+if TYPE_CHECKING:
+    from perdure.service.views.events import Action
 
 
 def at_option(at: str | None) -> str:
@@ -16,10 +18,6 @@ def command_for(action: Action, at: str | None) -> str:
     """The command of an action. Pasted into a shell it neither pipes nor redirects."""
     ids = " ".join(map(shlex.quote, action.ids))
     value = action.example if action.example == "JSON" else shlex.quote(action.example)
-    rest = {
-        Verb.ANSWER: f" {value}",
-        Verb.SIGNAL: f" {value}",
-        Verb.SETTLE: " done --result JSON",
-    }.get(action.verb, "")
-    choice = "  (or retry, or fail)" if action.verb is Verb.SETTLE else ""
-    return f"perdure {action.verb} {ids}{rest}{at_option(at)}{choice}"
+    values = {"answer": f" {value}", "signal": f" {value}", "settle": " done --result JSON"}
+    choice = "  (or retry, or fail)" if action.verb == "settle" else ""
+    return f"perdure {action.verb} {ids}{values.get(action.verb, '')}{at_option(at)}{choice}"

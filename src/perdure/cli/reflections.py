@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from perdure.cli.target import At, open_client
+from perdure.cli.next_command import at_option
+from perdure.cli.options import At, Json, Limit
+from perdure.cli.output import one_line, paint_state, print_json, printable
+from perdure.cli.target import client_at
 from perdure.errors import BadArgument
+from perdure.service.views.wording import count, utc_time
 
 if TYPE_CHECKING:
     from perdure.service.reflections import Pending
@@ -20,8 +24,8 @@ def reflections(
     state: Annotated[
         Literal["pending", "waiting", "running", "held"] | None, typer.Option(help="In one state.")
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="List at most N.")] = 100,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    limit: Limit = 100,
+    json: Json = False,
     retry: Annotated[
         str | None, typer.Option(metavar="ID", help="Try a held reflection again.")
     ] = None,
@@ -32,13 +36,12 @@ def reflections(
     """List unfinished reflections; retry or cancel one."""
     from itertools import islice
 
-    from perdure.cli.output import print_json
     from perdure.cli.run_lookup import PAGE, all_pages
     from perdure.service.validation import check_limit
 
     if retry and cancel:
         raise BadArgument("Pass one of --retry and --cancel, not both.")
-    with open_client(at) as client:
+    with client_at(at) as client:
         ask = client.blocking
         if retry:
             ask.retry_reflection(retry, executor=executor)
@@ -61,9 +64,6 @@ def reflections(
 
 
 def _print(one: Pending, at: str | None) -> None:
-    from perdure.cli.next_command import at_option
-    from perdure.cli.output import one_line, paint_state, printable
-    from perdure.service.views.wording import count, utc_time
     from perdure.types import State
 
     namespace = "/".join(map(printable, one.namespace)) or "no namespace"

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.completion import complete_graph, complete_state
-from perdure.cli.target import At, open_client
+from perdure.cli import output
+from perdure.cli.options import At, Graph, Json, Limit, Metadata, Since, States, Thread, Until
+from perdure.cli.parsing import parse_pairs, parse_past
+from perdure.cli.target import client_at
 from perdure.errors import BadArgument
+from perdure.service.views.wording import age, graph_title
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -18,20 +21,6 @@ if TYPE_CHECKING:
 HEADERS = ("RUN", "STATE", "GRAPH", "THREAD", "AGE", "NOTE")
 NARROW = 110
 """On a terminal of fewer columns a run takes two lines."""
-
-States = Annotated[
-    list[str] | None,
-    typer.Option(metavar="STATE", help="In this state; repeatable.", autocompletion=complete_state),
-]
-Graph = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of this graph.", autocompletion=complete_graph)
-]
-Thread = Annotated[str | None, typer.Option(metavar="ID", help="On this thread.")]
-Metadata = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="With this metadata; repeatable.")
-]
-Since = Annotated[str | None, typer.Option(metavar="3d|TIME", help="Accepted since then.")]
-Until = Annotated[str | None, typer.Option(metavar="3d|TIME", help="Accepted before then.")]
 
 
 def runs(
@@ -42,12 +31,11 @@ def runs(
     metadata: Metadata = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="List at most N.")] = 50,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    limit: Limit = 50,
+    json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every second.")] = False,
 ) -> None:
     """List runs, newest first."""
-    from perdure.cli import output
     from perdure.cli.run_lookup import PAGE, all_pages
     from perdure.service.validation import check_limit
 
@@ -55,7 +43,7 @@ def runs(
     filters = parse_filters(state, graph, thread, metadata, since, until)
     if watch and (json or not output.is_terminal()):
         raise BadArgument("--watch needs a terminal, and no --json.")
-    with open_client(at) as client:
+    with client_at(at) as client:
         if watch:
             _watch(client, filters, limit)
             return
@@ -86,8 +74,6 @@ def parse_filters(
     until: str | None,
 ) -> dict[str, Any]:
     """The options that select runs, as arguments of `Client.runs`."""
-    from perdure.cli.parsing import parse_pairs, parse_past
-
     return {
         "state": state or None,
         "graph": graph,
@@ -99,9 +85,7 @@ def parse_filters(
 
 
 def _table(found: list[Run]) -> str:
-    from perdure.cli import output
     from perdure.service.views.attention import run_note
-    from perdure.service.views.wording import age, graph_title
 
     now = datetime.now(UTC)
     rows = [
@@ -121,8 +105,6 @@ def _table(found: list[Run]) -> str:
 
 
 def _two_lines(id: str, state: str, graph: str, thread: str, age: str, note: str) -> list[str]:
-    from perdure.cli import output
-
     width = output.terminal_width()
     rest = "  ".join(filter(None, (f"{age:>4}", thread, note)))
     return [

@@ -7,8 +7,12 @@ from typing import Annotated
 import typer
 
 from perdure.cli.completion import complete_graph
-from perdure.cli.target import At, check_graph, open_client
+from perdure.cli.options import At, Json
+from perdure.cli.output import format_table, print_json
+from perdure.cli.parsing import parse_json
+from perdure.cli.target import check_graph, client_at
 from perdure.errors import BadArgument
+from perdure.service.views.wording import utc_time
 
 HEADERS = ("NAME", "GRAPH", "CRON", "ZONE", "NEXT")
 
@@ -36,18 +40,14 @@ def schedules(
     remove: Annotated[
         str | None, typer.Option(metavar="NAME", help="Remove a schedule; its runs stay.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    json: Json = False,
 ) -> None:
     """List schedules; add or remove one."""
-    from perdure.cli.output import format_table, print_json
-    from perdure.cli.parsing import parse_json
-    from perdure.service.views.wording import utc_time
-
     if add and remove:
         raise BadArgument("Pass one of --add and --remove, not both.")
     if not add and (graph or cron or input):
         raise BadArgument("--graph, --cron and --input need --add NAME.")
-    with open_client(at, create=bool(add)) as client:
+    with client_at(at, create=bool(add)) as client:
         if remove:
             client.blocking.unschedule(remove)
             print(f"{remove} is removed.")

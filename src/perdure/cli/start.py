@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from perdure.cli.target import At, check_graph, open_client
+from perdure.cli.next_command import command_for
+from perdure.cli.options import At
+from perdure.cli.output import print_json, printable
+from perdure.cli.parsing import parse_delay, parse_json, parse_pairs
+from perdure.cli.target import check_graph, client_at
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -50,15 +54,13 @@ def start(
     json: Annotated[bool, typer.Option("--json", help="Print the run as JSON.")] = False,
 ) -> None:
     """Start a run and print its id. Workers drive it to its end."""
-    from perdure.cli.output import print_json
-    from perdure.cli.parsing import parse_delay, parse_json, parse_pairs
     from perdure.types import State
 
     value = None if input is None else parse_json("--input", input)
     delay = None if after is None else parse_delay("--after", after)
     labels = parse_pairs("--metadata", metadata or ())
     check_graph(at, graph)
-    with open_client(at, create=True) as client:
+    with client_at(at, create=True) as client:
         run = client.blocking.start(
             graph,
             value,
@@ -82,8 +84,6 @@ def start(
 
 def _follow(client: Client, run_id: str, at: str | None) -> Run:
     """Print the events of a run to stderr until it has ended or is held."""
-    from perdure.cli.next_command import command_for
-    from perdure.cli.output import printable
     from perdure.service.views.events import view_event
     from perdure.types import State
 

@@ -3,16 +3,12 @@ project. Only commands that say so create a journal."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import BadArgument
 
@@ -21,16 +17,6 @@ if TYPE_CHECKING:
     from perdure.client import Client
     from perdure.runtime import Runtime
 
-At = Annotated[
-    str | None,
-    typer.Option(
-        "--at",
-        "-a",
-        metavar="PLACE",
-        help="The journal: its URL, module:name of its Runtime (needed for encryption and own "
-        "types), or a folder with a langgraph.json. Default: PERDURE_URL, or the project here.",
-    ),
-]
 NAME_JOURNAL = (
     "Name one with --at, such as --at sqlite:///agents.db or --at agents:runtime, or set "
     "PERDURE_URL."
@@ -38,23 +24,14 @@ NAME_JOURNAL = (
 NAME_RUNTIME = "Name the Runtime: module:name."
 
 
-@contextlib.contextmanager
-def open_client(at: str | None, *, create: bool = False) -> Iterator[Client]:
-    """The journal of a target. Without `create` it must exist."""
-    with client_of(at, create=create) as client:
-        yield client
-
-
-@contextlib.contextmanager
-def open_runtime(at: str | None) -> Iterator[Runtime]:
+def runtime_at(at: str | None) -> Runtime:
     """The runtime of a target, with its graphs."""
     place = at or os.environ.get("PERDURE_URL", "")
     if "://" in place or (not at and place):
         raise BadArgument(
             "This needs the graphs, not only their journal: pass --at module:name of the Runtime."
         )
-    with load_runtime(place or ".") as runtime:
-        yield runtime
+    return load_runtime(place or ".")
 
 
 def load_runtime(place: str) -> Runtime:
@@ -63,15 +40,17 @@ def load_runtime(place: str) -> Runtime:
 
     project = _project_at(place)
     if project is not None:
-        return project.load()
+        from perdure.cli.graph_loading import load_project
+
+        return load_project(project)
     found = _import(place)
     if not isinstance(found, Runtime):
         raise BadArgument(f"{place} is not a perdure.Runtime but {found!r}.")
     return found
 
 
-def client_of(at: str | None, *, create: bool) -> Client:
-    """The client of a target, not opened yet."""
+def client_at(at: str | None, *, create: bool = False) -> Client:
+    """A client of the target's journal, not opened yet. Without `create` the journal must exist."""
     from perdure.client import Client
 
     place = at or os.environ.get("PERDURE_URL", "")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from perdure.cli.options import Concurrency
+from perdure.cli.output import print_json
 from perdure.cli.target import load_runtime
 
 RuntimeArgument = Annotated[
@@ -21,7 +23,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Log warnings only.")]
 
 def worker(
     runtime: RuntimeArgument,
-    concurrency: Annotated[int, typer.Option(metavar="N", help="Segments at once.")] = 50,
+    concurrency: Concurrency = 50,
     grace: Annotated[
         float, typer.Option(metavar="SECONDS", help="Time for steps to end when it stops.")
     ] = 10,
@@ -58,14 +60,12 @@ def tick(
     budget: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Claim nothing after this time.")
     ] = None,
-    concurrency: Annotated[int, typer.Option(metavar="N", help="Segments at once.")] = 10,
+    concurrency: Concurrency = 10,
     quiet: Quiet = False,
 ) -> None:
     """Drive what is due, then exit: for a cron."""
     import asyncio
     from datetime import timedelta
-
-    from perdure.cli.output import print_json
 
     configure_logging(quiet=quiet)
     rt = load_runtime(runtime)

@@ -30,6 +30,9 @@ class Tone(StrEnum):
     NOTABLE = "notable"
 
 
+EFFECT_TONES = {"done": Tone.NOTABLE, "open": Tone.PLAIN}
+
+
 class Verb(StrEnum):
     """What a person can do next. The values are commands of the command line."""
 
@@ -89,25 +92,35 @@ class _Facts:
         return f"{before}{self.format_time(at)}" if at else ""
 
     @property
+    def name(self) -> str:
+        return str(self.data.get("name"))
+
+    @property
+    def state(self) -> str:
+        return str(self.data.get("state"))
+
+    @property
+    def worker(self) -> str:
+        return worker_name(self.data)
+
+    @property
+    def retry(self) -> Action:
+        return Action(Verb.RETRY, (self.run_id,))
+
+    @property
     def by(self) -> str:
         by, reason = self.data.get("by"), self.data.get("reason")
         return (f" by {by}" if by else "") + (f": {reason}" if reason else "")
 
 
-def _claimed(facts: _Facts) -> EventView:
-    return EventView(f"claimed by {worker_name(facts.data)}", routine=True)
-
-
-def _recovered(facts: _Facts) -> EventView:
-    text = f"recovered by {worker_name(facts.data)} after its worker was lost"
-    return EventView(text, Tone.NOTABLE)
+Wording = Callable[[_Facts], EventView]
 
 
 def _step(facts: _Facts) -> EventView:
     nodes, ns, source = (facts.data.get(name) for name in ("nodes", "ns", "source"))
     inside = f"  in {ns.partition(':')[0]}" if ns else ""
-    ran_nothing = not nodes and source in ("input", "loop")  # LangGraph's first two steps
     text = f"step {facts.data.get('step')}  {', '.join(nodes or ()) or source}{inside}"
+    ran_nothing = not nodes and source in ("input", "loop")  # LangGraph's first two steps
     return EventView(text, routine=ran_nothing)
 
 
@@ -117,73 +130,36 @@ def _wait(facts: _Facts) -> EventView:
         return EventView(facts.time("wake_at", "asleep until "))
     until = facts.time("expires_at", ", until ")
     if data["kind"] == Kind.SIGNAL:
-        name = str(data.get("name"))
-        action = Action(Verb.SIGNAL, (facts.thread_id, name))
-        return EventView(f"waits for the signal {name}{until}", Tone.WAITS, action=action)
+        action = Action(Verb.SIGNAL, (facts.thread_id, facts.name))
+        return EventView(f"waits for the signal {facts.name}{until}", Tone.WAITS, action=action)
     action = Action(Verb.ANSWER, (data["wait"],))
     return EventView(f"asks a person{until}", Tone.WAITS, action=action)
 
 
-def _answer(facts: _Facts) -> EventView:
-    return EventView(f"answered{facts.by}", Tone.GOOD)
-
-
-def _signal(facts: _Facts) -> EventView:
-    return EventView(f"received the signal {facts.data.get('name')}", Tone.GOOD)
-
-
 def _effect(facts: _Facts) -> EventView:
     data = facts.data
-    state, attempt, how = data.get("state"), data.get("attempt") or 1, data.get("how")
+    attempt = data.get("attempt") or 1
     tries = f", attempt {attempt}" if attempt > 1 else ""
+    how = f", {data['how']}" if data.get("how") else ""
     error = f": {data['error']}" if data.get("error") else ""
     later = facts.time("retry_at", ", retries at ")
-    text = f"effect {data.get('name')} {state}{tries}{f', {how}' if how else ''}{later}{error}"
-    tone = {EffectState.DONE: Tone.NOTABLE, EffectState.OPEN: Tone.PLAIN}
-    unknown = state == EffectState.UNKNOWN and "key" in data
+    text = f"effect {facts.name} {facts.state}{tries}{how}{later}{error}"
+    unknown = facts.state == EffectState.UNKNOWN and "key" in data
     action = Action(Verb.SETTLE, (data["key"],)) if unknown else None
-    return EventView(text, tone.get(state, Tone.BAD), action=action)  # type: ignore[arg-type]
-
-
-def _differs(facts: _Facts) -> EventView:
-    text = f"effect {facts.data.get('name')} called with other arguments than recorded"
-    return EventView(text, Tone.NOTABLE)
-
-
-def _settled(facts: _Facts) -> EventView:
-    text = f"effect {facts.data.get('name')} settled as {facts.data.get('state')}{facts.by}"
-    return EventView(text, Tone.GOOD)
-
-
-def _postponed(facts: _Facts) -> EventView:
-    return EventView(f"waits to retry effect {facts.data.get('effect')}", routine=True)
+    return EventView(text, EFFECT_TONES.get(facts.state, Tone.BAD), action=action)
 
 
 def _failed(facts: _Facts) -> EventView:
     attempt = f" at attempt {facts.data['attempts']}" if facts.data.get("attempts") else ""
     retries = facts.time("retry_at", ", retries at ")
-    action = None if retries else Action(Verb.RETRY, (facts.run_id,))
     text = f"failed{attempt}{retries or ' for good'}"
-    return EventView(text, Tone.BAD, _exception(facts.data), action)
+    return EventView(text, Tone.BAD, _exception(facts.data), None if retries else facts.retry)
 
 
 def _held(facts: _Facts) -> EventView:
-    unsettled = facts.data.get("effects")  # then settling them lets it go on
-    action = None if unsettled else Action(Verb.RETRY, (facts.run_id,))
-    return EventView(f"held: {facts.data.get('reason', '')}", Tone.BAD, action=action)
-
-
-def _released(facts: _Facts) -> EventView:
-    forced = " in the middle of a step" if facts.data.get("forced") else ""
-    return EventView(f"released unfinished{forced}")
-
-
-def _cancelling(facts: _Facts) -> EventView:
-    return EventView(f"asked to cancel{facts.by}", Tone.NOTABLE)
-
-
-def _pausing(facts: _Facts) -> EventView:
-    return EventView(f"asked to pause{facts.by}", Tone.NOTABLE)
+    unsettled = facts.data.get("effects")  # settling them lets the run go on
+    text = f"held: {facts.data.get('reason', '')}"
+    return EventView(text, Tone.BAD, action=None if unsettled else facts.retry)
 
 
 def _cancelled(facts: _Facts) -> EventView:
@@ -192,36 +168,37 @@ def _cancelled(facts: _Facts) -> EventView:
     return EventView(f"cancelled{facts.by}{f' (effects: {effects})' if effects else ''}", Tone.BAD)
 
 
-def _paused(facts: _Facts) -> EventView:
-    return EventView(f"paused{facts.by}", Tone.NOTABLE, action=Action(Verb.RESUME, (facts.run_id,)))
+def _text(wording: str, tone: Tone = Tone.PLAIN, *, routine: bool = False) -> Wording:
+    """A wording that is only a text, with the facts formatted into it."""
+    return lambda facts: EventView(wording.format(facts), tone, routine=routine)
 
 
-WORDING: Mapping[EventKind, Callable[[_Facts], EventView]] = {
-    EventKind.STARTED: lambda _: EventView("started"),
-    EventKind.CLAIMED: _claimed,
-    EventKind.RECOVERED: _recovered,
+WORDING: Mapping[EventKind, Wording] = {
+    EventKind.STARTED: _text("started"),
+    EventKind.CLAIMED: _text("claimed by {0.worker}", routine=True),
+    EventKind.RECOVERED: _text("recovered by {0.worker} after its worker was lost", Tone.NOTABLE),
     EventKind.STEP: _step,
     EventKind.WAIT: _wait,
-    EventKind.WAITING: lambda _: EventView("waiting", routine=True),
-    EventKind.WOKE: lambda _: EventView("woke up"),
-    EventKind.EXPIRED: lambda _: EventView("timed out waiting", Tone.BAD),
-    EventKind.ANSWER: _answer,
-    EventKind.SIGNAL: _signal,
+    EventKind.WAITING: _text("waiting", routine=True),
+    EventKind.WOKE: _text("woke up"),
+    EventKind.EXPIRED: _text("timed out waiting", Tone.BAD),
+    EventKind.ANSWER: _text("answered{0.by}", Tone.GOOD),
+    EventKind.SIGNAL: _text("received the signal {0.name}", Tone.GOOD),
     EventKind.EFFECT: _effect,
-    EventKind.DIFFERS: _differs,
-    EventKind.SETTLED: _settled,
-    EventKind.POSTPONED: _postponed,
+    EventKind.DIFFERS: _text("effect {0.name} called with other arguments than recorded"),
+    EventKind.SETTLED: _text("effect {0.name} settled as {0.state}{0.by}", Tone.GOOD),
+    EventKind.POSTPONED: _text("waits to retry an effect", routine=True),
     EventKind.FAILED: _failed,
     EventKind.HELD: _held,
-    EventKind.RELEASED: _released,
-    EventKind.CANCELLING: _cancelling,
-    EventKind.PAUSING: _pausing,
+    EventKind.RELEASED: _text("released unfinished"),
+    EventKind.CANCELLING: _text("asked to cancel{0.by}", Tone.NOTABLE),
+    EventKind.PAUSING: _text("asked to pause{0.by}", Tone.NOTABLE),
     EventKind.CANCELLED: _cancelled,
-    EventKind.PAUSED: _paused,
-    EventKind.RESUMED: lambda _: EventView("resumed", Tone.GOOD),
-    EventKind.RETRIED: lambda _: EventView("retried", Tone.GOOD),
-    EventKind.UPDATED: lambda _: EventView("state changed by update_state"),
-    EventKind.DONE: lambda _: EventView("done", Tone.GOOD),
+    EventKind.PAUSED: _text("paused{0.by}", Tone.NOTABLE),
+    EventKind.RESUMED: _text("resumed", Tone.GOOD),
+    EventKind.RETRIED: _text("retried", Tone.GOOD),
+    EventKind.UPDATED: _text("state changed by update_state"),
+    EventKind.DONE: _text("done", Tone.GOOD),
 }
 
 
