@@ -192,7 +192,7 @@ async def test_a_checkpointer_of_its_own_is_left_alone_and_told(tmp_path: Path) 
     kept = sys.modules["agent"].kept
     assert type(kept.checkpointer).__name__ == "InMemorySaver"
     assert list(kept.checkpointer.list(None)) == []
-    assert there.notes == ["letter: its InMemorySaver is left alone; the journal is used"]
+    assert there.notes == ["letter: its InMemorySaver is not used; the journal is"]
 
 
 async def test_what_a_coroutine_makes_is_made_where_it_is_driven(tmp_path: Path) -> None:
