@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
+from perdure import langgraph_port
 from perdure.errors import AlreadyAnswered, BadArgument
 from perdure.testing.clock import Clock
 from perdure.testing.crashtest.values import plain
@@ -114,7 +115,7 @@ async def by_langgraph(graph: Any, order: dict[str, Any], wire: Wire, watch: Wat
         if output is None:
             output = state.values
         elif isinstance(output, dict):
-            output = {key: one for key, one in output.items() if key != "__interrupt__"}
+            output = {key: one for key, one in output.items() if key != langgraph_port.INTERRUPT}
         wire.tell("points", watch.points)
         wire.tell(
             "end",

@@ -1,0 +1,258 @@
+"""`perdure show`: where a run spent its time, what it did, and what it waits for."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.testing import Clock, TemporaryRuntime
+from perdure.types import Run
+from tests.support.agents import chain
+from tests.support.commands import Command, commands_at, in_terminal
+
+
+@perdure.effect
+def send(to: str, subject: str) -> str:
+    return f"receipt for {to}"
+
+
+def check(state: Any) -> Any:
+    return {"log": ["checked"]}
+
+
+def approve(state: Any) -> Any:
+    draft = "Dear Ana,\nhow are you?"
+    answer = perdure.ask({"draft": draft, "to": "ana@example.com"}, expires=timedelta(days=90))
+    return {"log": [answer]}
+
+
+def mail(state: Any) -> Any:
+    return {"log": [send("ana@example.com", "Hello")]}
+
+
+def nap(state: Any) -> Any:
+    perdure.sleep(timedelta(days=4))
+    return {"log": ["slept"]}
+
+
+@pytest.fixture
+def rt(url: str) -> Iterator[TemporaryRuntime]:
+    """A runtime whose time began a month ago."""
+    with TemporaryRuntime(url, clock=Clock(datetime.now(UTC) - timedelta(days=30))) as made:
+        made.register(chain(check, approve, mail, nap), name="campaign", version="v2")
+        yield made
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], url: str) -> Command:
+    return commands_at(capsys, url)
+
+
+def asked(rt: TemporaryRuntime) -> Run:
+    """A run that waits for a person."""
+    run = rt.blocking.start(
+        "campaign",
+        {"log": []},
+        thread_id="campaign-7-12",
+        key="once",
+        metadata={"campaign_id": 7},
+        tags=["mail"],
+    )
+    rt.blocking.tick()
+    return run
+
+
+def finished(rt: TemporaryRuntime) -> Run:
+    """A run that was answered two days after it asked, slept, and is done."""
+    run = asked(rt)
+    rt.clock.advance(timedelta(days=2))
+    [wait] = rt.blocking.waits(run_id=run.id)
+    rt.blocking.answer(wait.id, "yes", by="ana")
+    rt.blocking.tick()
+    rt.clock.advance(timedelta(days=4))
+    rt.blocking.tick()
+    rt.blocking.score(run.id, "reply", 1.0, about="touch 1", comment="at last")
+    return run
+
+
+def test_it_shows_what_a_run_waits_for_and_the_command_to_go_on(
+    rt: TemporaryRuntime, command: Command, url: str
+) -> None:
+    run = asked(rt)
+    [wait] = rt.blocking.waits(run_id=run.id)
+    shown = command("show", run.id).done.out
+    assert shown.startswith(f"{run.id}  waiting  campaign@v2\n")
+    for line in ("thread    campaign-7-12", "key       once", "metadata  campaign_id=7"):
+        assert f"  {line}\n" in shown
+    assert "tags      mail  runtime:cron" in shown
+    assert "step 1  check" in shown
+    assert "asks a person" in shown
+    assert "      Dear Ana,\n      how are you?\n" in shown
+    assert f"perdure answer {wait.id} JSON --at " in shown
+    assert command("answer", wait.id, '"yes"').done.out == f"{wait.id} is answered.\n"
+    assert "answered" in command("show", run.id).done.out
+
+
+def test_it_shows_where_a_month_went(rt: TemporaryRuntime, command: Command) -> None:
+    run = finished(rt)
+    shown = command("show", run.id).done.out
+    assert "Where its 6d went" in shown
+    spent = [line.split() for line in shown.split("went\n")[1].split("\n\n")[0].splitlines()]
+    assert spent[0][:3] == ["asleep", "4d", "67%"]
+    assert spent[1][:6] == ["waiting", "for", "a", "person", "2d", "33%"]
+    assert spent[0][3].count("█") == 2 * spent[1][6].count("█") + 1  # 27 and 13 of 40
+    assert "answered by ana" in shown
+    assert "effect send done" in shown
+    assert "to='ana@example.com', subject='Hello'" in shown
+    assert "reply 1  of touch 1  at last" in shown
+    assert [line[:2] for line in shown.splitlines() if line.startswith("#")] == ["#1", "#2", "#3"]
+    assert "a tick (" in shown
+    assert "Now" not in shown
+
+
+def test_as_json_it_has_everything_that_there_is_of_a_run(
+    rt: TemporaryRuntime, command: Command
+) -> None:
+    run = finished(rt)
+    [told] = command("show", run.id, "--json").done.json
+    assert set(told) == {"run", "events", "waits", "effects", "scores"}
+    assert told["run"]["output"]["log"][0] == "checked"
+    assert [event["n"] for event in told["events"]] == list(range(1, len(told["events"]) + 1))
+    assert {one["kind"]: one["answer"] for one in told["waits"]} == {"human": "yes", "clock": None}
+    assert told["waits"][0]["answered_by"] == "ana"
+    [effect] = told["effects"]
+    assert (effect["name"], effect["result"]) == ("send", "receipt for ana@example.com")
+    assert [(one["name"], one["value"]) for one in told["scores"]] == [("reply", 1.0)]
+
+
+def test_every_event_can_be_seen_as_it_is(rt: TemporaryRuntime, command: Command) -> None:
+    run = asked(rt)
+    kinds = [event.kind for event in rt.blocking.events(run.id)]
+    lines = command("show", run.id, "--events").done.out.splitlines()
+    assert [line.split()[3] for line in lines] == kinds
+    assert [one["kind"] for one in command("show", run.id, "--events", "--json").json] == kinds
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id_or_by_its_thread(
+    rt: TemporaryRuntime, command: Command
+) -> None:
+    run = asked(rt)
+    for arguments in ([run.id[:30]], ["--thread", "campaign-7-12"]):
+        assert command("show", *arguments).done.out.startswith(run.id)
+    other = rt.blocking.start("campaign", thread_id="campaign-7-12")
+    assert command("show", "--thread", "campaign-7-12").done.out.startswith(other.id)
+    assert run.id[:6] == other.id[:6]  # both were made within hours
+    assert "More than one run begins with" in command("show", run.id[:6]).refused
+    assert f"There is no run {run.id[:2]!r}: give its id, or at least 6" in (
+        command("show", run.id[:2]).refused
+    )
+    assert "There is no run 'nobody'" in command("show", "nobody").refused
+    assert "There is no run of the thread 'x'" in command("show", "--thread", "x").refused
+    assert "Which run?" in command("show").refused
+    assert "Which run?" in command("show", run.id, "--thread", "x").refused
+
+
+def test_in_a_narrow_terminal_it_stays_within_its_columns(rt: TemporaryRuntime, url: str) -> None:
+    run = finished(rt)
+    shown = in_terminal("show", run.id, "--at", url, columns=80, NO_COLOR="1").out
+    assert "Where its 6d went" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@perdure.effect(unknown="hold", key=lambda what, note: f"order {what}")
+def charge(what: str, note: str) -> str:
+    raise ConnectionError("no answer")
+
+
+def pay(state: Any) -> Any:
+    return {"log": [charge("it's", "x" * 300)]}
+
+
+def hear(state: Any) -> Any:
+    return {"log": [perdure.wait_for("reply", timeout=timedelta(days=90))]}
+
+
+def test_the_command_to_settle_an_effect_can_be_pasted(
+    rt: TemporaryRuntime, command: Command
+) -> None:
+    rt.register(chain(pay), name="pay", retry=perdure.Retry(attempts=1))
+    run = rt.blocking.start("pay", {"log": []}, thread_id="t")
+    rt.blocking.tick()
+    [effect] = rt.blocking.effects(state="unknown")
+    assert effect.key == "charge:order it's"
+    shown = command("show", run.id).done.out
+    [line] = [line for line in shown.splitlines() if line.startswith("  perdure settle")]
+    words = shlex.split(line.partition("  (or retry, or fail)")[0])
+    assert words[:6] == ["perdure", "settle", effect.key, "done", "--result", "JSON"]
+
+
+def test_arguments_stay_within_the_columns_of_a_terminal(
+    rt: TemporaryRuntime, command: Command, url: str
+) -> None:
+    rt.register(chain(pay), name="pay", retry=perdure.Retry(attempts=1))
+    run = rt.blocking.start("pay", {"log": []}, thread_id="t")
+    rt.blocking.tick()
+    for arguments in (["show", run.id], ["effects"], ["inbox"]):
+        shown = in_terminal(*arguments, "--at", url, columns=80, NO_COLOR="1").out
+        [line] = [line for line in shown.splitlines() if "xxx" in line]
+        assert len(line) <= 80
+        assert line.endswith("…")
+
+
+def test_a_wait_for_a_signal_tells_until_when(rt: TemporaryRuntime, command: Command) -> None:
+    rt.register(chain(hear), name="hear")
+    run = rt.blocking.start("hear", {"log": []}, thread_id="t")
+    rt.blocking.tick()
+    [wait] = rt.blocking.waits(run_id=run.id)
+    assert wait.expires_at is not None
+    shown = command("show", run.id).done.out
+    until = f"until {wait.expires_at:%Y-%m-%d %H:%M:%SZ}"
+    assert f"  waits for the signal reply, {until}:\n  perdure signal t reply JSON" in shown
+    assert f" waiting for a signal or a time so far, {until}\n" in shown
+
+
+DYING = """
+import os
+import perdure
+from tests.support.agents import chain
+
+def die(state):
+    if not os.path.exists("died"):
+        open("died", "w").close()
+        os._exit(9)
+    return {"log": ["alive"]}
+
+rt = perdure.Runtime(os.environ["JOURNAL"])
+rt.register(chain(die), name="dying")
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_died_is_shown_and_so_is_who_recovered_the_run(
+    sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "agents.py").write_text(DYING)
+    with perdure.Runtime(sqlite_url) as rt:
+        run = rt.blocking.start("dying", {"log": []})
+    root = str(Path(__file__).parents[2])
+    environment = os.environ | {"JOURNAL": sqlite_url, "PYTHONPATH": root}
+    worker = [sys.executable, "-m", "perdure", "worker", "agents:rt", "--until-idle", "--quiet"]
+    codes = [
+        subprocess.run(worker, cwd=tmp_path, env=environment, timeout=60).returncode
+        for _ in range(2)
+    ]
+    assert codes == [9, 0]
+    shown = commands_at(capsys, sqlite_url)("show", run.id).done.out
+    first, second = (line for line in shown.splitlines() if line.startswith("#"))
+    assert first.endswith("its worker was lost")
+    assert second.endswith("recovered")
+    assert "waiting for recovery" in shown
