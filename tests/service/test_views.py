@@ -10,7 +10,7 @@ import pytest
 
 import perdure
 from perdure.operations.run_payload import describe
-from perdure.service.views.attention import Need, blockers, inbox, run_note
+from perdure.service.views.attention import blockers, inbox, run_note
 from perdure.service.views.events import WORDING, Action, Tone, Verb, view_event
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.service.views.wording import age, count, duration
@@ -294,10 +294,10 @@ NOW = START + timedelta(hours=2)
 def test_the_inbox_lists_what_needs_a_person_with_the_action() -> None:
     schema = {"enum": ["yes", "no"]}
     items = inbox([question(response_schema=schema)], [effect()], [run(State.HELD, id="r2")], NOW)
-    assert [(one.need, one.action.ids) for one in items] == [
-        (Need.ANSWER, ("w",)),
-        (Need.SETTLE, ("k",)),
-        (Need.RETRY, ("r2",)),
+    assert [(one.action.verb, one.action.ids) for one in items] == [
+        (Verb.ANSWER, ("w",)),
+        (Verb.SETTLE, ("k",)),
+        (Verb.RETRY, ("r2",)),
     ]
     assert (items[0].note, items[0].accepts) == ("asked 2h ago", "yes | no")
     assert items[0].action.example == '"yes"'
@@ -305,7 +305,9 @@ def test_the_inbox_lists_what_needs_a_person_with_the_action() -> None:
 
 
 def test_a_held_run_with_unknown_effects_is_in_the_inbox_by_its_effects() -> None:
-    assert [one.need for one in inbox([], [effect()], [run(State.HELD)], NOW)] == [Need.SETTLE]
+    assert [one.action.verb for one in inbox([], [effect()], [run(State.HELD)], NOW)] == [
+        Verb.SETTLE
+    ]
 
 
 def test_a_run_says_what_it_is_waiting_for() -> None:

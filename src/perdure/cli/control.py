@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from perdure.cli.options import At, By
 from perdure.cli.output import paint_state, print_error, print_json
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.types import Run
 
 Runs = Annotated[
-    list[str], typer.Argument(metavar="RUN...", help="Ids, or at least 6 characters of each.")
+    list[str], Argument(metavar="RUN...", help="Ids, or at least 6 characters of each.")
 ]
 
 
@@ -37,9 +37,7 @@ def resume(runs: Runs, at: At = None) -> None:
 def cancel(
     runs: Runs,
     at: At = None,
-    reason: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Why; stored with the run.")
-    ] = None,
+    reason: Annotated[str | None, Option(metavar="TEXT", help="Why; stored with the run.")] = None,
     by: By = None,
 ) -> None:
     """Cancel runs. Effects with a compensation are undone."""
@@ -53,23 +51,15 @@ def retry(runs: Runs, at: At = None) -> None:
 
 
 def fork(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Its id, or at least 6 characters of it.")
-    ],
+    run: Annotated[str, Argument(metavar="RUN", help="Its id, or at least 6 characters of it.")],
     at: At = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(metavar="ID", help="Where to fork; default: the latest.")
-    ] = None,
-    update: Annotated[
-        str | None, typer.Option(metavar="JSON|@FILE|-", help="Change the state first.")
-    ] = None,
-    as_node: Annotated[
-        str | None, typer.Option(metavar="NODE", help="The node whose result the update is.")
-    ] = None,
+    checkpoint: Annotated[str | None, Option(metavar="ID", help="Default: the latest.")] = None,
+    update: Annotated[str | None, Option(metavar="JSON|@FILE|-", help="Update the state.")] = None,
+    as_node: Annotated[str | None, Option(metavar="NODE", help="Node whose result it is.")] = None,
     thread: Annotated[
-        str | None, typer.Option(metavar="ID", help="The new thread; default: a new id.")
+        str | None, Option(metavar="ID", help="New thread; default: a new id.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the new run as JSON.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the new run as JSON.")] = False,
 ) -> None:
     """Start a run on a new thread from a checkpoint of this one. Needs the Runtime in --at."""
     change = None if update is None else parse_json("--update", update)
@@ -98,4 +88,4 @@ def _apply(at: str | None, prefixes: list[str], act: Callable[[Asking, str], Run
                 result = "asked to stop" if run.state == "running" else paint_state(run.state)
                 print(f"{run.id} is {result}.")
     if refused:
-        raise typer.Exit(2)
+        raise Exit(2)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Exit, Option
 
 from perdure.errors import BadArgument
 
@@ -19,13 +19,9 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def demo(
-    contacts: Annotated[
-        int | None, typer.Option(metavar="N", help="Contacts, 3 to 10; default: 5.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Seed of replies and failures.")
-    ] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Print lines, no live display.")] = False,
+    contacts: Annotated[int | None, Option(metavar="N", help="3 to 10; default: 5.")] = None,
+    seed: Annotated[int | None, Option(metavar="N", help="Seed of replies and failures.")] = None,
+    plain: Annotated[bool, Option("--plain", help="Print lines, no live display.")] = False,
 ) -> None:
     """Watch a month-long agent survive constant kills."""
     if contacts is not None and contacts not in CONTACTS:
@@ -33,7 +29,7 @@ def demo(
     options = {"contacts": contacts, "seed": seed, "plain": plain}
     code = _load_demo().main(**{name: one for name, one in options.items() if one is not None})
     if code:
-        raise typer.Exit(code)
+        raise Exit(code)
 
 
 def _load_demo() -> Any:

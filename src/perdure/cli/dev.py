@@ -20,9 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from perdure.cli.options import Concurrency
+from perdure.cli.output import print_status
 from perdure.errors import BadArgument, Error
 
 Snapshot = dict[Path, tuple[int, int]]
@@ -37,12 +38,12 @@ SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "build", "dis
 
 def dev(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="With a langgraph.json, or below one.")
+        Path, Argument(metavar="FOLDER", help="With a langgraph.json, or below one.")
     ] = Path("."),
-    reload: Annotated[bool, typer.Option(help="Restart when a file changes.")] = True,
+    reload: Annotated[bool, Option(help="Restart when a file changes.")] = True,
     concurrency: Concurrency = 50,
     grace: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time for steps to end before a restart.")
+        float, Option(metavar="SECONDS", help="For steps to end before a restart.")
     ] = 10,
 ) -> None:
     """Drive a LangGraph project durably, and show what happens."""
@@ -64,7 +65,7 @@ def dev(
         code = Supervisor(project.file, [at, str(concurrency), str(grace)], grace).run()
     else:
         code = drive_project(project.file, at, concurrency, grace)
-    raise typer.Exit(code)
+    raise Exit(code)
 
 
 class Supervisor:
@@ -88,11 +89,13 @@ class Supervisor:
                 os.close(read_end)
                 self._watch(child, before)
                 if self._stopping.is_set() and child.poll() is None:
-                    _say("stopping at the next step; interrupt again to stop at once")
+                    print_status(
+                        "dev", "stopping at the next step; interrupt again to stop at once"
+                    )
                 self._stop(child)
             finally:
                 os.close(write_end)
-        _say("stopped; unfinished runs go on when you start it again")
+        print_status("dev", "stopped; unfinished runs go on when you start it again")
         return 0
 
     def _on_signal(self, number: int, frame: object) -> None:
@@ -120,11 +123,13 @@ class Supervisor:
         while not self._stopping.is_set():
             now = snapshot(self._file)
             if changed := [path for path in {**now, **before} if now.get(path) != before.get(path)]:
-                return _say(f"{os.path.relpath(changed[0])} changed: restarting")
+                return print_status("dev", f"{os.path.relpath(changed[0])} changed: restarting")
             if code is None and (code := child.poll()) is not None:
                 if code < 0:
-                    return _say(f"killed by {signal.Signals(-code).name}: restarting")
-                _say("waiting for a change of the project's files")
+                    return print_status(
+                        "dev", f"killed by {signal.Signals(-code).name}: restarting"
+                    )
+                print_status("dev", "waiting for a change of the project's files")
             time.sleep(POLL_INTERVAL)
 
     def _stop(self, child: subprocess.Popen[bytes]) -> None:
@@ -161,9 +166,3 @@ def _code_files(folder: Path) -> Iterator[Path]:
             and not os.path.exists(os.path.join(place, name, "pyvenv.cfg"))
         ]
         yield from (Path(place, name) for name in files if name.endswith((".py", ".env")))
-
-
-def _say(sentence: str) -> None:
-    from perdure.cli.output import print_status
-
-    print_status("dev", sentence)

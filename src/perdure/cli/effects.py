@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from perdure.cli.next_command import command_for
 from perdure.cli.options import At, By, Json, Limit, Thread
@@ -28,11 +30,11 @@ if TYPE_CHECKING:
 
 def effects(
     at: At = None,
-    run: Annotated[str | None, typer.Option(metavar="ID", help="Of one run.")] = None,
+    run: Annotated[str | None, Option(metavar="ID", help="Of one run.")] = None,
     thread: Thread = None,
     state: Annotated[
         Literal["open", "done", "failed", "unknown", "again", "all"] | None,
-        typer.Option(help="Default: unknown, or all of a run or thread."),
+        Option(help="Default: unknown, or all of a run or thread."),
     ] = None,
     limit: Limit = 100,
     json: Json = False,
@@ -79,17 +81,15 @@ def _print(record: EffectRecord, at: str | None) -> None:
 
 
 def settle(
-    key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Key of the effect, from `perdure effects`.")
-    ],
+    key: Annotated[str, Argument(metavar="KEY", help="Key of the effect, from `perdure effects`.")],
     how: Annotated[
         Literal["done", "retry", "fail"],
-        typer.Argument(help="done: it happened; retry: call it again; fail: give it up."),
+        Argument(help="done: it happened; retry: call it again; fail: give it up."),
     ],
     at: At = None,
     result: Annotated[
         str | None,
-        typer.Option(metavar="JSON|@FILE|-", help="done: what it returned; fail: why."),
+        Option(metavar="JSON|@FILE|-", help="done: what it returned; fail: why."),
     ] = None,
     by: By = None,
 ) -> None:
@@ -101,21 +101,14 @@ def settle(
 
 
 def _parse_result(how: str, result: str | None) -> Any:
-    import json
-    import shlex
-
+    if result is None and how == "done":
+        raise BadArgument("done needs --result: what the call returned, as JSON; null for nothing.")
     if result is None:
-        if how == "done":
-            raise BadArgument(
-                "done needs --result: what the call returned, as JSON; null for nothing."
-            )
         return None
     try:
-        return parse_json("--result", result)
+        text = shlex.quote(json.dumps(result))
+        return parse_json("--result", result, f" A text is {text}.")
     except BadArgument as error:
         if how == "fail" and isinstance(error.__cause__, ValueError):
             return result  # the reason, as a text
-        if isinstance(error.__cause__, OSError):
-            raise
-        quoted = shlex.quote(json.dumps(result))
-        raise BadArgument(f"--result {result!r} is not JSON; a text is {quoted}.") from None
+        raise

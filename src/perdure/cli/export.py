@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import typer
+from typer import Argument, Option
 
 from perdure.cli.options import At, Graph, Metadata, Since, States, Thread, Until
 from perdure.cli.output import json_default
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 def export(
     run: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[RUN...]", help="Ids, or at least 6 characters of each; default: all."
-        ),
+        Argument(metavar="[RUN...]", help="Ids, or at least 6 characters of each; default: all."),
     ] = None,
     at: At = None,
     state: States = None,
@@ -38,7 +36,7 @@ def export(
     since: Since = None,
     until: Until = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Default: stdout.")
+        str | None, Option("--output", "-o", metavar="FILE", help="Default: stdout.")
     ] = None,
 ) -> None:
     """Write runs with their events, waits, effects and scores, one JSON object per line."""
@@ -48,12 +46,11 @@ def export(
     if run and any(filters.values()):
         raise BadArgument("Name runs, or select them with options; not both.")
     written = 0
-    with client_at(at) as client, _open_file(output) as file, _progress() as show:
+    with client_at(at) as client, _open_file(output) as file:
         for one in _selected(client, run or [], filters):
             report = report_run(client, one).as_json()
             file.write(json.dumps(report, default=json_default) + "\n")
             written += 1
-            show(written)
     if output:
         print(f"{count(written, 'run')} written to {output}.")
 
@@ -78,18 +75,3 @@ def _open_file(path: str | None) -> Iterator[TextIO]:
             yield file
     except OSError as error:
         raise BadArgument(f"--output {path}: {error.strerror or error}.") from error
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """A counter on stderr, if that is a terminal and stdout is not."""
-    if not sys.stderr.isatty() or sys.stdout.isatty():
-        yield lambda written: None
-        return
-
-    def show(written: int) -> None:
-        if written % 100 == 0:
-            print(f"\r{written:,} runs", end="", file=sys.stderr, flush=True)
-
-    yield show
-    print("\r\x1b[K", end="", file=sys.stderr)

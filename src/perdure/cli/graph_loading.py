@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Self
 
 from perdure.cli.langgraph_json import FOLDER, URL, Project
@@ -116,16 +116,11 @@ class ProjectRuntime(Runtime):
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: Any) -> None:
         try:
             await self._async_exits.aclose()
         finally:
-            await super().__aexit__(kind, error, trace)
+            await super().__aexit__(*raised)
 
     def close(self) -> None:
         try:
@@ -179,20 +174,21 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _import_file(project: Project, file: Path) -> ModuleType:
+    short = os.path.relpath(file, project.folder)
     if not file.is_file():
-        raise BadArgument(f"there is no file {_short(project, file)}.")
+        raise BadArgument(f"there is no file {short}.")
     name = _module_name(project, file)
     if name is not None:
         module = importlib.import_module(name)
         if module.__file__ is not None and Path(module.__file__).resolve() == file:
             return module
     # It has no valid name, or another module has it: make one, the same in every process.
-    parts = Path(_short(project, file)).with_suffix("").parts
+    parts = Path(short).with_suffix("").parts
     name = "_".join(["langgraph_json", *(part for part in parts if part != "..")])
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
-            raise BadArgument(f"{_short(project, file)} is not a Python file.")
+            raise BadArgument(f"{short} is not a Python file.")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # before it runs: its types look it up
         try:
@@ -226,9 +222,7 @@ def _is_graph(value: Any) -> bool:
 def _is_factory(value: Any) -> bool:
     """Whether a value makes a graph: a callable that is neither a graph nor a class."""
     if inspect.isclass(value):
-        raise BadArgument(
-            f"it is the class {value.__qualname__}; name a graph, or a function that makes one."
-        )
+        raise BadArgument(f"it is the class {value.__qualname__}; name a graph, or its factory.")
     return callable(value) and not _is_graph(value)
 
 
@@ -247,10 +241,8 @@ def _arguments(function: Callable[..., Any]) -> dict[str, Any]:
         elif "config" in parameter.name or len(required) == 1:
             arguments[parameter.name] = {"configurable": {}}
         else:
-            raise BadArgument(
-                f"the function that makes it requires {parameter.name!r}; it can have `config` or "
-                "`runtime`."
-            )
+            unknown = f"the function that makes it requires {parameter.name!r}"
+            raise BadArgument(f"{unknown}; it can have `config` or `runtime`.")
     if any(p.kind is p.POSITIONAL_ONLY for p in required):
         raise BadArgument("the function that makes it has a positional-only argument.")
     return arguments
@@ -261,7 +253,6 @@ def _server_runtime() -> Any:
     from langgraph_sdk import runtime
 
     nothing: Any = None
-    # The SDK has no public constructor of it.
     return runtime._ExecutionRuntime(access_context="threads.create_run", store=nothing)
 
 
@@ -277,14 +268,8 @@ def _named_errors(project: Project, name: str) -> Iterator[None]:
     except Error as error:
         raise BadArgument(f"{key}: {error}") from error
     except (Exception, SystemExit) as error:
-        hint = (
-            f" Install what the project needs, such as: pip install -e {_short(project, None)}"
-            if isinstance(error, ModuleNotFoundError)
-            else ""
+        install = (
+            f" Install its packages, such as: pip install -e {os.path.relpath(project.folder)}"
         )
+        hint = install if isinstance(error, ModuleNotFoundError) else ""
         raise BadArgument(f"{key}: {in_a_line(error, str(project.folder))}.{hint}") from error
-
-
-def _short(project: Project, path: Path | None) -> str:
-    path = project.folder if path is None else path
-    return os.path.relpath(path, project.folder if path != project.folder else Path.cwd())

@@ -6,7 +6,7 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from perdure.cli.next_command import command_for
 from perdure.cli.options import At, By, Json, Thread
@@ -39,7 +39,7 @@ SECTIONS = {
 def inbox(
     at: At = None,
     thread: Thread = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="List at most N of each kind.")] = 20,
+    limit: Annotated[int, Option(metavar="N", help="List at most N of each kind.")] = 20,
     json: Json = False,
 ) -> None:
     """List what needs a person: open questions, unknown effects, held runs."""
@@ -57,17 +57,17 @@ def inbox(
         )
     if not items and not json:
         print("Nothing needs a person.")
-    for need in attention.Need:
-        found = [item for item in items if item.need is need]
+    for verb in SECTIONS:
+        found = [item for item in items if item.action.verb == verb]
         if json:
             for item in found[:limit]:
-                print_json({"needs": need} | json_default(item.record))
+                print_json({"needs": verb} | json_default(item.record))
         elif found:
             _print_section(found, limit, at)
 
 
 def _print_section(items: list[InboxItem], limit: int, at: str | None) -> None:
-    one, several = SECTIONS[items[0].need]
+    one, several = SECTIONS[items[0].action.verb]
     number = f"more than {limit}" if len(items) > limit else str(len(items))
     print(paint(f"{number} {several}" if len(items) > 1 else one, "bold"))
     for item in items[:limit]:
@@ -86,13 +86,11 @@ def _print_item(item: InboxItem, at: str | None) -> None:
 
 
 def answer(
-    wait: Annotated[str, typer.Argument(metavar="WAIT", help="Its id, from `perdure inbox`.")],
-    value: Annotated[
-        str | None, typer.Argument(metavar="[JSON|@FILE|-]", help="The answer.")
-    ] = None,
+    wait: Annotated[str, Argument(metavar="WAIT", help="Its id, from `perdure inbox`.")],
+    value: Annotated[str | None, Argument(metavar="[JSON|@FILE|-]", help="The answer.")] = None,
     at: At = None,
     text: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The answer as a text, not JSON.")
+        str | None, Option(metavar="TEXT", help="The answer as text, not JSON.")
     ] = None,
     by: By = None,
 ) -> None:
@@ -106,15 +104,13 @@ def answer(
 
 
 def signal(
-    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread that receives it.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal.")],
+    thread: Annotated[str, Argument(metavar="THREAD", help="The thread that receives it.")],
+    name: Annotated[str, Argument(metavar="NAME", help="Name of the signal.")],
     value: Annotated[
-        str | None, typer.Argument(metavar="[JSON|@FILE|-]", help="Its value; default: null.")
+        str | None, Argument(metavar="[JSON|@FILE|-]", help="Its value; default: null.")
     ] = None,
     at: At = None,
-    key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="A second signal with this key is ignored.")
-    ] = None,
+    key: Annotated[str | None, Option(metavar="KEY", help="The same key again is ignored.")] = None,
 ) -> None:
     """Send a named message to a thread. It is stored until a run waits for it."""
     parsed = None if value is None else parse_json("The value", value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import typer
+from typer import Abort, Exit, Option, confirm
 
 from perdure.cli.options import At
 from perdure.cli.output import print_json, printable
@@ -18,16 +18,16 @@ from perdure.service.views.wording import count
 def prune(
     older_than: Annotated[
         str,
-        typer.Option(metavar="30d", help="Runs that ended longer ago.", show_default=False),
+        Option(metavar="30d", help="Runs that ended longer ago.", show_default=False),
     ],
     at: At = None,
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help="done, failed or cancelled; repeatable. Default: all."),
+        Option(metavar="STATE", help="done, failed or cancelled; repeatable. Default: all."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="Delete at most N.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them; delete nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    limit: Annotated[int | None, Option(metavar="N", help="Delete at most N.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Count them; delete nothing.")] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete ended runs with their history; a thread without runs loses its checkpoints."""
     from perdure.service.validation import check_limit
@@ -47,15 +47,15 @@ def prune(
                     f"{count(found, 'run')} would be deleted. Pass --yes: there is no terminal to "
                     "ask on."
                 )
-            if not typer.confirm(f"Delete {count(found, 'run')}?"):
-                raise typer.Abort()
+            if not confirm(f"Delete {count(found, 'run')}?"):
+                raise Abort()
         deleted = prune(older_than=age, states=states, limit=most) if found else 0
     print(f"{count(deleted, 'run')} deleted.")
 
 
 def doctor(
     at: At = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
+    json: Annotated[bool, Option("--json", help="One JSON object per finding.")] = False,
 ) -> None:
     """Check the invariants of a journal. Exit 1 if one is violated."""
     with client_at(at) as client:
@@ -75,13 +75,13 @@ def doctor(
         else:
             print(f"All {diagnosis.checked} invariants hold.")
     if found:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def migrate(
     at: At = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit 1 if a migration is needed.")
+        bool, Option("--check", help="Change nothing; exit 1 if a migration is needed.")
     ] = False,
 ) -> None:
     """Create a journal, or bring its schema up to date."""
@@ -97,7 +97,7 @@ def migrate(
         else:
             print(f"The schema is {found}, the newest.")
         if found != newest:
-            raise typer.Exit(1)
+            raise Exit(1)
         return
     with client_at(at, create=True):
         pass

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from perdure.cli.completion import complete_graph, complete_state
 
 At = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--at",
         "-a",
         metavar="PLACE",
@@ -18,22 +18,22 @@ At = Annotated[
         "types), or a folder with a langgraph.json. Default: PERDURE_URL, or the project here.",
     ),
 ]
-By = Annotated[str | None, typer.Option(metavar="NAME", help="Who does it. Default: USER.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
-Limit = Annotated[int, typer.Option(metavar="N", help="List at most N.")]
-Concurrency = Annotated[int, typer.Option(metavar="N", help="Segments at once.")]
+By = Annotated[str | None, Option(metavar="NAME", help="Who does it. Default: USER.")]
+Json = Annotated[bool, Option("--json", help="One JSON object per line.")]
+Limit = Annotated[int, Option(metavar="N", help="List at most N.")]
+Concurrency = Annotated[int, Option(metavar="N", help="Segments at once.")]
 
 # The selection of runs, for `runs` and `export`.
 States = Annotated[
     list[str] | None,
-    typer.Option(metavar="STATE", help="In this state; repeatable.", autocompletion=complete_state),
+    Option(metavar="STATE", help="In this state; repeatable.", autocompletion=complete_state),
 ]
 Graph = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of this graph.", autocompletion=complete_graph)
+    str | None, Option(metavar="NAME", help="Of this graph.", autocompletion=complete_graph)
 ]
-Thread = Annotated[str | None, typer.Option(metavar="ID", help="Of this thread.")]
+Thread = Annotated[str | None, Option(metavar="ID", help="Of this thread.")]
 Metadata = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="With this metadata; repeatable.")
+    list[str] | None, Option(metavar="KEY=VALUE", help="With this metadata; repeatable.")
 ]
-Since = Annotated[str | None, typer.Option(metavar="3d|TIME", help="Accepted since then.")]
-Until = Annotated[str | None, typer.Option(metavar="3d|TIME", help="Accepted before then.")]
+Since = Annotated[str | None, Option(metavar="3d|TIME", help="Accepted since then.")]
+Until = Annotated[str | None, Option(metavar="3d|TIME", help="Accepted before then.")]

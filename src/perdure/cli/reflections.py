@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Option
 
 from perdure.cli.next_command import at_option
 from perdure.cli.options import At, Json, Limit
@@ -20,17 +20,15 @@ if TYPE_CHECKING:
 
 def reflections(
     at: At = None,
-    executor: Annotated[str | None, typer.Option(metavar="NAME", help="Of one executor.")] = None,
+    executor: Annotated[str | None, Option(metavar="NAME", help="Of one executor.")] = None,
     state: Annotated[
-        Literal["pending", "waiting", "running", "held"] | None, typer.Option(help="In one state.")
+        Literal["pending", "waiting", "running", "held"] | None, Option(help="In one state.")
     ] = None,
     limit: Limit = 100,
     json: Json = False,
-    retry: Annotated[
-        str | None, typer.Option(metavar="ID", help="Try a held reflection again.")
-    ] = None,
+    retry: Annotated[str | None, Option(metavar="ID", help="Try a held reflection again.")] = None,
     cancel: Annotated[
-        str | None, typer.Option(metavar="ID", help="Cancel a reflection; it writes nothing.")
+        str | None, Option(metavar="ID", help="Cancel a reflection; it writes nothing.")
     ] = None,
 ) -> None:
     """List unfinished reflections; retry or cancel one."""

@@ -28,16 +28,12 @@ LONGEST_BAR = 40
 BRIEF = timedelta(seconds=1)
 """A shorter time in the queue is not shown."""
 PERIOD_STYLES = {
-    "driven": "green",
-    "queued": "blue",
-    "waiting for recovery": "red",
-    "waiting for a person": "yellow",
-    "waiting for a signal": "yellow",
-    "waiting for a signal or a time": "dim",
-    "asleep": "dim",
-    "waiting to retry": "magenta",
-    "paused": "magenta",
-    "held": "red",
+    **dict.fromkeys((PeriodKind.PERSON, PeriodKind.SIGNAL), "yellow"),
+    **dict.fromkeys((PeriodKind.ASLEEP, PeriodKind.SIGNAL_OR_TIME), "dim"),
+    **dict.fromkeys((PeriodKind.RETRYING, PeriodKind.PAUSED), "magenta"),
+    **dict.fromkeys((PeriodKind.HELD, PeriodKind.RECOVERY), "red"),
+    PeriodKind.DRIVEN: "green",
+    PeriodKind.QUEUED: "blue",
 }
 
 

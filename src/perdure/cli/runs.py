@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from perdure.cli import output
 from perdure.cli.options import At, Graph, Json, Limit, Metadata, Since, States, Thread, Until
@@ -33,7 +33,7 @@ def runs(
     until: Until = None,
     limit: Limit = 50,
     json: Json = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Refresh every second.")] = False,
 ) -> None:
     """List runs, newest first."""
     from perdure.cli.run_lookup import PAGE, all_pages

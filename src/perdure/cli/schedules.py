@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from perdure.cli.completion import complete_graph
 from perdure.cli.options import At, Json
@@ -19,26 +19,24 @@ HEADERS = ("NAME", "GRAPH", "CRON", "ZONE", "NEXT")
 
 def schedules(
     at: At = None,
-    add: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Add or change the schedule of this name.")
-    ] = None,
+    add: Annotated[str | None, Option(metavar="NAME", help="Add or change a schedule.")] = None,
     graph: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME", help="With --add: the graph it starts.", autocompletion=complete_graph
         ),
     ] = None,
     cron: Annotated[
-        str | None, typer.Option(metavar="LINE", help='With --add: when, such as "0 9 * * 1-5".')
+        str | None, Option(metavar="LINE", help='With --add: when, such as "0 9 * * 1-5".')
     ] = None,
     timezone: Annotated[
-        str, typer.Option(metavar="ZONE", help="With --add: the time zone of the cron line.")
+        str, Option(metavar="ZONE", help="With --add: the time zone of the cron line.")
     ] = "UTC",
     input: Annotated[
-        str | None, typer.Option(metavar="JSON|@FILE|-", help="With --add: input of its runs.")
+        str | None, Option(metavar="JSON|@FILE|-", help="With --add: input of its runs.")
     ] = None,
     remove: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Remove a schedule; its runs stay.")
+        str | None, Option(metavar="NAME", help="Remove a schedule; its runs stay.")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from perdure.cli.options import At
 from perdure.cli.output import print_json
@@ -14,14 +14,12 @@ from perdure.cli.target import client_at
 def show(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN]", help="Its id, or at least 6 characters of it."),
+        Argument(metavar="[RUN]", help="Its id, or at least 6 characters of it."),
     ] = None,
     at: At = None,
-    thread: Annotated[
-        str | None, typer.Option(metavar="ID", help="The newest run of this thread.")
-    ] = None,
-    events: Annotated[bool, typer.Option("--events", help="List every event as stored.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Everything as one JSON object.")] = False,
+    thread: Annotated[str | None, Option(metavar="ID", help="Newest run of this thread.")] = None,
+    events: Annotated[bool, Option("--events", help="List every event as stored.")] = False,
+    json: Annotated[bool, Option("--json", help="Everything as one JSON object.")] = False,
 ) -> None:
     """Show where a run spent its time, what it did, and what it is waiting for."""
     from perdure.cli.run_lookup import find_run, report_run

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Exit, Option
 
 from perdure.cli.next_command import command_for
 from perdure.cli.options import At
@@ -23,35 +23,33 @@ POLL_INTERVAL = 0.2
 
 
 def start(
-    graph: Annotated[str, typer.Argument(metavar="GRAPH", help="The name of a graph.")],
+    graph: Annotated[str, Argument(metavar="GRAPH", help="The name of a graph.")],
     at: At = None,
-    input: Annotated[str | None, typer.Option(metavar="JSON|@FILE|-", help="Its input.")] = None,
-    thread: Annotated[
-        str | None, typer.Option(metavar="ID", help="Its thread; default: a new one.")
-    ] = None,
+    input: Annotated[str | None, Option(metavar="JSON|@FILE|-", help="Its input.")] = None,
+    thread: Annotated[str | None, Option(metavar="ID", help="Thread; default: a new one.")] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The same key returns the same run.")
+        str | None, Option(metavar="KEY", help="The same key returns the same run.")
     ] = None,
     metadata: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Stored with it; the value is JSON or a text."),
+        Option(metavar="KEY=VALUE", help="Stored with it; the value is JSON or a text."),
     ] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Stored with it.")] = None,
+    tag: Annotated[list[str] | None, Option(metavar="TAG", help="Stored with it.")] = None,
     after: Annotated[
-        str | None, typer.Option(metavar="3d|TIME", help="Start after a duration, or at a time.")
+        str | None, Option(metavar="3d|TIME", help="Start after a duration, or at a time.")
     ] = None,
     version: Annotated[
         str | None,
-        typer.Option(metavar="VERSION", help="Of the graph; default: the Runtime's in --at."),
+        Option(metavar="VERSION", help="Of the graph; default: the Runtime's in --at."),
     ] = None,
     strategy: Annotated[
         Literal["enqueue", "reject", "interrupt", "rollback"],
-        typer.Option(help="If the thread has an unfinished run."),
+        Option(help="If the thread has an unfinished run."),
     ] = "enqueue",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it is done.")
+        bool, Option("--wait", help="Wait for its end; exit 1 unless it is done.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the run as JSON.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the run as JSON.")] = False,
 ) -> None:
     """Start a run and print its id. Workers drive it to its end."""
     from perdure.types import State
@@ -79,7 +77,7 @@ def start(
         if json:
             print_json(client.blocking.get(run.id) if wait else run)
         if wait and run.state is not State.DONE:
-            raise typer.Exit(1)
+            raise Exit(1)
 
 
 def _follow(client: Client, run_id: str, at: str | None) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from perdure.cli.options import Concurrency
 from perdure.cli.output import print_json
@@ -13,23 +13,19 @@ from perdure.cli.target import load_runtime
 
 RuntimeArgument = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="RUNTIME",
         help="The Runtime to drive, as module:name; or a folder with a langgraph.json.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Log warnings only.")]
+Quiet = Annotated[bool, Option("--quiet", help="Log warnings only.")]
 
 
 def worker(
     runtime: RuntimeArgument,
     concurrency: Concurrency = 50,
-    grace: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time for steps to end when it stops.")
-    ] = 10,
-    until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="Stop when nothing is due.")
-    ] = False,
+    grace: Annotated[float, Option(metavar="SECONDS", help="Time for steps to end.")] = 10,
+    until_idle: Annotated[bool, Option("--until-idle", help="Stop when nothing is due.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Drive runs until SIGTERM or SIGINT."""
@@ -56,9 +52,9 @@ def worker(
 
 def tick(
     runtime: RuntimeArgument,
-    limit: Annotated[int, typer.Option(metavar="N", help="Segments in total.")] = 25,
+    limit: Annotated[int, Option(metavar="N", help="Segments in total.")] = 25,
     budget: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Claim nothing after this time.")
+        float | None, Option(metavar="SECONDS", help="Claim nothing after that.")
     ] = None,
     concurrency: Concurrency = 10,
     quiet: Quiet = False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from perdure.service.views.events import Action, Tone, Verb
@@ -17,19 +16,10 @@ LATE = timedelta(seconds=5)
 """How long a run may be due before that is worth a line."""
 
 
-class Need(StrEnum):
-    """What an item of the inbox asks of a person. The values are part of `inbox --json`."""
-
-    ANSWER = "answer"
-    SETTLE = "settle"
-    RETRY = "retry"
-
-
 @dataclass(frozen=True)
 class InboxItem:
     """Something that goes on only when a person acts."""
 
-    need: Need
     record: Wait | EffectRecord | Run
     title: str
     note: str
@@ -37,6 +27,7 @@ class InboxItem:
     shown: Any
     """What the person decides about: a question, the arguments of a call, a reason."""
     action: Action
+    """`answer`, `settle` or `retry`."""
     accepts: str = ""
     """The answers that fit, in a line."""
 
@@ -67,38 +58,24 @@ def inbox(
 
 def _question(wait: Wait, now: datetime) -> InboxItem:
     expires = f", expires {age(wait.expires_at, now)}" if wait.expires_at else ""
+    note = f"asked {age(wait.created_at, now)} ago{expires}"
     schema = wait.response_schema
-    return InboxItem(
-        Need.ANSWER,
-        wait,
-        title=wait.thread_id,
-        note=f"asked {age(wait.created_at, now)} ago{expires}",
-        shown=wait.value,
-        action=answer_action(wait),
-        accepts="" if schema is None else summarise_schema(schema) or str(schema),
-    )
+    accepts = "" if schema is None else summarise_schema(schema) or str(schema)
+    action = answer_action(wait)
+    return InboxItem(wait, wait.thread_id, note, wait.value, action, accepts)
 
 
 def _unknown(effect: EffectRecord, now: datetime) -> InboxItem:
-    return InboxItem(
-        Need.SETTLE,
-        effect,
-        title=f"{effect.name}  {effect.thread_id}",
-        note=f"unknown for {age(effect.updated_at, now)}",
-        shown={**effect.arguments, **({"error": str(effect.error)} if effect.error else {})},
-        action=Action(Verb.SETTLE, (effect.key,)),
-    )
+    title, note = f"{effect.name}  {effect.thread_id}", f"unknown for {age(effect.updated_at, now)}"
+    shown = {**effect.arguments, **({"error": str(effect.error)} if effect.error else {})}
+    action = Action(Verb.SETTLE, (effect.key,))
+    return InboxItem(effect, title, note, shown, action)
 
 
 def _held(run: Run, now: datetime) -> InboxItem:
-    return InboxItem(
-        Need.RETRY,
-        run,
-        title=f"{run.graph}  {run.thread_id}",
-        note=f"held {age(run.updated_at, now)} ago",
-        shown=run.reason or "",
-        action=Action(Verb.RETRY, (run.id,)),
-    )
+    title, note = f"{run.graph}  {run.thread_id}", f"held {age(run.updated_at, now)} ago"
+    action = Action(Verb.RETRY, (run.id,))
+    return InboxItem(run, title, note, run.reason or "", action)
 
 
 def answer_action(wait: Wait) -> Action:
@@ -112,24 +89,20 @@ def blockers(
     """Why a run does not go on now, and what would make it. Empty for one that does, or is done."""
     found = [_wait(one) for one in waits if one.state == "open" and not run.ended]
     unknown = [one for one in effects if one.state is EffectState.UNKNOWN]
-    for effect in unknown:
-        settle = Action(Verb.SETTLE, (effect.key,))
-        found.append(
-            Blocker(f"effect {effect.name} has an unknown outcome", Tone.BAD, action=settle)
-        )
+    for one in unknown:
+        action, text = Action(Verb.SETTLE, (one.key,)), f"effect {one.name} has an unknown outcome"
+        found.append(Blocker(text, Tone.BAD, action=action))
     if run.error is not None and run.state is not State.DONE:
         found.append(Blocker(str(run.error), Tone.BAD))
     if run.reason and run.reason != str(run.error) and not unknown:
         found.append(Blocker(run.reason))
     if run.state in (State.HELD, State.FAILED) and not unknown:
-        found.append(Blocker(f"{run.state} until it is retried", action=_on(run, Verb.RETRY)))
+        action = Action(Verb.RETRY, (run.id,))
+        found.append(Blocker(f"{run.state} until it is retried", action=action))
     if run.state is State.PAUSED:
-        found.append(Blocker("paused until it is resumed", action=_on(run, Verb.RESUME)))
+        action = Action(Verb.RESUME, (run.id,))
+        found.append(Blocker("paused until it is resumed", action=action))
     return found + _unclaimed(run, now)
-
-
-def _on(run: Run, verb: Verb) -> Action:
-    return Action(verb, (run.id,))
 
 
 def _wait(wait: WaitRecord) -> Blocker:
