@@ -19,6 +19,7 @@ from perdure.cli.output import paint, print_error, print_status
 from perdure.errors import BadArgument, Error
 
 if TYPE_CHECKING:
+    from perdure.cli.event_feed import EventFeed
     from perdure.runtime import Runtime
 
 
@@ -43,12 +44,14 @@ def drive_project(
 ) -> int:
     """Load a project and drive it until stopped. Returns the exit code."""
 
+    from perdure.cli.event_feed import EventFeed
     from perdure.cli.graph_loading import load_project
 
     async def drive(project: Project) -> None:
         async with load_project(project) as rt:
+            feed = EventFeed(rt, await rt.now(), at)
             _introduce(project, rt, at, again=again)
-            await _drive(rt, at, concurrency, grace, supervised=supervised)
+            await _drive(rt, feed, concurrency, grace, supervised=supervised)
 
     try:
         project = find_project(file)
@@ -63,11 +66,10 @@ def drive_project(
     return 0
 
 
-async def _drive(rt: Runtime, at: str, concurrency: int, grace: float, *, supervised: bool) -> None:
-    from perdure.cli.event_feed import EventFeed
-
+async def _drive(
+    rt: Runtime, feed: EventFeed, concurrency: int, grace: float, *, supervised: bool
+) -> None:
     _log_warnings()
-    feed = EventFeed(rt, await rt.now(), at)
     showing = asyncio.create_task(feed.follow())
     showing.add_done_callback(_report_end)
     signals = not supervised  # a terminal signals both processes; the supervisor sends SIGTERM once
