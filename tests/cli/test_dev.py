@@ -223,7 +223,7 @@ def test_it_shows_what_it_found_and_what_happens(
 def in_the_middle(folder: Path, client: perdure.Client, shown: Dev) -> Run:
     """A run that is in its second step, and the first one is on disk."""
     run = client.blocking.start("held", {}, thread_id="t")
-    shown.says(r"held t +step 1  first\n")
+    shown.says(r"held t +step 1  first")
     happens(lambda: "hold" in calls(folder), "the node")
     return run
 
