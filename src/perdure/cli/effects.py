@@ -89,26 +89,23 @@ def settle(
     at: At = None,
     result: Annotated[
         str | None,
-        Option(metavar="JSON|@FILE|-", help="done: what it returned; fail: why."),
+        Option(metavar="JSON|@FILE|-", help="With done: what it returned."),
     ] = None,
+    reason: Annotated[str | None, Option(metavar="TEXT", help="Why; stored with it.")] = None,
     by: By = None,
 ) -> None:
-    """Decide an effect with an unknown outcome. Its run goes on."""
-    value = _parse_result(how, result)
+    """Settle an effect with an unknown outcome. Its run goes on."""
+    value, name = _parse_result(how, result), by or os.environ.get("USER")
     with client_at(at) as client:
-        client.blocking.settle(key, how, value, by=by or os.environ.get("USER"))
+        client.blocking.settle(key, how, value, by=name, reason=reason)
     print(f"{key} is settled: {how}.")
 
 
 def _parse_result(how: str, result: str | None) -> Any:
-    if result is None and how == "done":
-        raise BadArgument("done needs --result: what the call returned, as JSON; null for nothing.")
-    if result is None:
+    if how != "done":
+        if result is not None:
+            raise BadArgument(f"{how} takes no --result. Say why with --reason.")
         return None
-    try:
-        text = shlex.quote(json.dumps(result))
-        return parse_json("--result", result, f" A text is {text}.")
-    except BadArgument as error:
-        if how == "fail" and isinstance(error.__cause__, ValueError):
-            return result  # the reason, as a text
-        raise
+    if result is None:
+        raise BadArgument("done needs --result: what the call returned, as JSON; null for nothing.")
+    return parse_json("--result", result, f" A text is {shlex.quote(json.dumps(result))}.")

@@ -40,16 +40,16 @@ def reflections(
     if retry and cancel:
         raise BadArgument("Pass one of --retry and --cancel, not both.")
     with client_at(at) as client:
-        ask = client.blocking
+        journal, plans = client.journal, client.reflections
         if retry:
-            ask.retry_reflection(retry, executor=executor)
+            journal.run(plans.retry(retry, executor))
             print(f"{retry} is retried.")
             return
         if cancel:
-            ask.cancel_reflection(cancel, executor=executor, by=os.environ.get("USER"))
+            journal.run(plans.cancel(cancel, executor, os.environ.get("USER")))
             print(f"{cancel} is cancelled.")
             return
-        pages = all_pages(lambda last: ask.reflections(executor, after=last, limit=PAGE))
+        pages = all_pages(lambda last: journal.run(plans.pending(executor, last, PAGE)))
         matching = (one for one in pages if state in (None, one.state))
         found = list(islice(matching, check_limit(limit)))
     for one in found:
