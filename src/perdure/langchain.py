@@ -24,7 +24,7 @@ from typing import Any, Literal, cast
 try:
     from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 except ImportError as error:
-    raise ImportError("perdure.langchain needs langchain, 1.0 or newer: install it.") from error
+    raise ImportError("perdure.langchain needs langchain, 1.3 or newer: install it.") from error
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode
