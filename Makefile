@@ -74,4 +74,4 @@ compat-oldest compat-newest: compat-%: $(READY)
 	$(BIN)/uv pip install --quiet --upgrade --python .venv-compat/$*/bin/python $(CONSTRAINTS) -e '.[all,dev]'
 	@$(BIN)/uv pip list --quiet --python .venv-compat/$*/bin/python | grep -E '^(langgraph|langchain|langchain-core|langgraph-checkpoint) '
 	.venv-compat/$*/bin/python -m pytest -q -n $(JOBS) tests/langgraph_port
-	.venv-compat/$*/bin/python -m pytest -q -n $(JOBS) -m 'not slow' -k 'not postgres' $(COMPAT)
+	.venv-compat/$*/bin/python -m tests.support.suite -q -n $(JOBS) -m 'not slow' -k 'not postgres' $(COMPAT)
