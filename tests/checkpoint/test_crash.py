@@ -23,9 +23,10 @@ from langgraph.types import Interrupt
 from perdure.saver import Saver
 from perdure.types import Durability
 from tests.support.crash_child import NEVER, Told, converse, open_saver
+from tests.support.sweep import parts, sample
 
 pytestmark = pytest.mark.slow
-PARTS = 4  # so that test processes share the work
+PARTS = parts(4)
 Step = tuple[str, int, int]
 """A checkpoint's place in the conversation: its graph, which run of that graph, its step."""
 
@@ -176,7 +177,7 @@ def end_of(url: str, thread: str) -> Any:
 
 
 def check(judge: Judge, mode: Durability, part: int, fresh: Callable[[str], str]) -> None:
-    """Kill at every point of this part, twice. `fresh` gives the URL for a name."""
+    """Kill at the points of this part, twice. `fresh` gives the URL for a name."""
     url = fresh("whole")
     complete = judge.run(url, mode, "whole")
     whole, end = whole_picture(url, "whole"), end_of(url, "whole")
@@ -188,7 +189,8 @@ def check(judge: Judge, mode: Durability, part: int, fresh: Callable[[str], str]
         "commit",
     }
     alike = 0
-    for number in range(1 + part, len(points) + 1, PARTS):
+    wanted = sample(list(enumerate(points, 1)), 16, lambda point: point[1])[part :: len(PARTS)]
+    for number, _ in wanted:
         outcomes = []
         for attempt in ("first", "second"):
             thread = f"{number}-{attempt}"
@@ -204,10 +206,10 @@ def check(judge: Judge, mode: Durability, part: int, fresh: Callable[[str], str]
         alike += len(outcomes) == 2 and outcomes[0].steps == outcomes[1].steps
     # LangGraph hands over writes (and in `auto` checkpoints) from threads of its own, so which is
     # the n-th commit is sometimes left to chance; what it leaves is sound in any case, see above.
-    assert mode != "sync" or alike > len(points) / PARTS / 2, "hardly any two left the same"
+    assert mode != "sync" or alike > len(wanted) / 2, "hardly any two left the same"
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("mode", ["sync", "auto"])
 def test_killed_at_every_statement_and_commit_on_sqlite(
     judge: Judge, tmp_path: Path, mode: Durability, part: int
@@ -218,7 +220,7 @@ def test_killed_at_every_statement_and_commit_on_sqlite(
     check(judge, mode, part, fresh)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("mode", ["sync", "auto"])
 def test_killed_at_every_statement_and_commit_on_postgresql(
     judge: Judge, postgres_url: str, mode: Durability, part: int
@@ -235,7 +237,7 @@ def test_killed_while_the_clock_commits_too_nothing_acknowledged_is_lost(
 
     points = judge.run(url("whole"), mode, "t", interval=0.001).points()
     whole, end = whole_picture(url("whole"), "t"), end_of(url("whole"), "t")
-    for number in range(1, len(points) + 1, 5):
+    for number in sample(range(1, len(points) + 1, 5), 8):
         ended = judge.run(url(number), mode, "t", kill=number, interval=0.001)
         if mode == "async":
             ended = ended._replace(facts=[])  # it promises nothing
@@ -243,7 +245,7 @@ def test_killed_while_the_clock_commits_too_nothing_acknowledged_is_lost(
 
 
 def test_a_file_left_by_a_killed_process_is_whole(judge: Judge, tmp_path: Path) -> None:
-    for number in range(1, 160, 23):
+    for number in range(1, 160, 53):
         judge.run(f"sqlite:///{tmp_path}/{number}.db", "sync", "t", kill=number)
         database = sqlite3.connect(tmp_path / f"{number}.db")
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -20,8 +20,9 @@ from perdure.errors import BadArgument, NotInRun
 from perdure.segments.segment import Segment
 from perdure.testing import Clock
 from perdure.types import Retry, State
-from tests.support.agents import NOON, Log, chain, driving, gate, history, opened, reaches, until
+from tests.support.agents import NOON, Log, chain, driving, gate, history, opened, reaches
 from tests.support.effects import AT_ONCE, Boom, Mortals, Times, mortals, settled, started, states
+from tests.support.polling import auntil
 from tests.support.raw import execute
 from tests.support.runtime_child import Ledger
 
@@ -176,8 +177,8 @@ async def test_a_worker_that_lost_its_lease_writes_nothing(table: str) -> None:
                 # Another worker has it by now.
                 execute(table, "UPDATE perdure_runs SET token = token + 1, state = 'pending'")
                 stands.open()
-                await until(lambda: stands.left)
-                await until(lambda: not rt._keeper._holds)
+                await auntil(lambda: stands.left)
+                await auntil(lambda: not rt._keeper._holds)
             assert booked(table) == []
             assert states(table) == []
             execute(table, "UPDATE perdure_runs SET due_at = 0, worker = NULL")

@@ -4,7 +4,6 @@ a run that was started, an answer that was accepted, a signal that was kept."""
 
 from __future__ import annotations
 
-import itertools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +15,11 @@ from perdure.journal.sql import templates
 from perdure.testing import points
 from perdure.types import Durability
 from tests.support.runtime_child import Ledger, Nursery
+from tests.support.sweep import parts, sample
 
 pytestmark = pytest.mark.slow
 
-PARTS = 4  # so that test processes share the work
+PARTS = parts(4)
 BY_THE_CLOCK = ("workers.", "renew.", "leases.", "expire.")
 """Statements of a thread that looks around four times a second: how often they come is chance."""
 NODES = ("think", "approve", "nap", "listen", "again")
@@ -88,7 +88,7 @@ def kills(counts: dict[str, int]) -> list[tuple[str, int]]:
 
 
 def check(judge: Judge, part: int) -> None:
-    """Kill at every point of this part, and go on in another process."""
+    """Kill at the points of this part, and go on in another process."""
     whole = judge.run(f"whole-{part}", "first")
     end = whole.one("ended")[2]
     assert end == ["think", "approve first", "nap", "listen first first", "again nothing"]
@@ -99,7 +99,7 @@ def check(judge: Judge, part: int) -> None:
         point.partition(".")[0] for point in counts
     }
     unreached = 0
-    wanted = list(itertools.islice(kills(counts), part, None, PARTS))
+    wanted = sample(kills(counts), 24, lambda point: point[0])[part :: len(PARTS)]
     for number, (point, n) in enumerate(wanted):
         thread = f"{part}-{number}"
         killed = judge.run(thread, "first", kill=(point, n))
@@ -162,7 +162,7 @@ def nothing_is_done_twice(resumed: Ended, before: dict[str, int], after: dict[st
     assert len(repeated) <= 2, f"one kill had more than a step done again: {repeated}"
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", PARTS)
 def test_a_story_killed_at_any_point_comes_to_the_same_end(
     nursery: Nursery, url: str, tmp_path: Path, part: int
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_story_killed_at_any_commit_comes_to_the_same_end_in_each_mode(
     judge = Judge(nursery, sqlite_url, tmp_path, durability=durability, in_loop=False)
     whole = judge.run("whole", "first")
     commits = whole.one("points")["commit.after"]
-    for number in range(1, commits + 1, 4):
+    for number in sample(range(1, commits + 1, 4), 5):
         killed = judge.run(f"{number}", "first", kill=("commit.after", number))
         before = judge.ledger(f"{number}").count()
         resumed = judge.run(f"{number}", "second", again=True)

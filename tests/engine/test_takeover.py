@@ -31,7 +31,8 @@ from perdure.operations.invariants import examine
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
 from perdure.types import Run, State
-from tests.support.runtime_child import Ledger, Nursery, eventually, soon, worker_runtime
+from tests.support.polling import auntil, until
+from tests.support.runtime_child import Ledger, Nursery, worker_runtime
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ async def until_recovered(rt: perdure.Runtime, run: Run, timeout: float) -> floa
     async def look() -> bool:
         return "recovered" in await kinds(rt, run)
 
-    await soon(look, "another worker taking it over", timeout)
+    await auntil(look, "another worker taking it over", timeout)
     return time.monotonic() - begun
 
 
@@ -105,18 +106,18 @@ async def test_a_worker_killed_on_this_host_is_replaced_at_once(
     ):
         later.callback(place.touch, "over")  # children that were left behind end
         run = await rt.start(graph, place.input("it"), thread_id="t")
-        eventually(place.begun("it", first.pid), "a node that began")
+        until(place.begun("it", first.pid), "a node that began")
         with nursery.worker(url, options=options) as second:
             other = await rt.start("steps", place.input("other"), thread_id="u")
-            await soon(is_state(rt, other, State.DONE), "a second worker that works")
+            await auntil(is_state(rt, other, State.DONE), "a second worker that works")
             assert "recovered" not in await kinds(rt, run)
             first.send(signal.SIGKILL)
             took = await until_recovered(rt, run, 20.0)
             print(f"\n{graph}: taken over {took * 1000:.0f} ms after the kill", file=sys.stderr)
             assert took < 3.0
-            eventually(place.begun("it", second.pid), "the node to run again")
+            until(place.begun("it", second.pid), "the node to run again")
             place.touch("go")
-            await soon(is_state(rt, run, State.DONE), "the run to end")
+            await auntil(is_state(rt, run, State.DONE), "the run to end")
         assert (await rt.get(run.id)).output["log"] == [f"hold {second.pid}", "last"]
         assert await rt.journal.ado(examine()) == []
 
@@ -133,16 +134,16 @@ async def test_a_worker_killed_on_another_host_is_replaced_after_its_lease(
         ExitStack() as later,
     ):
         run = await rt.start("hold", place.input("it"), thread_id="t")
-        eventually(place.begun("it", first.pid), "a node that began")
+        until(place.begun("it", first.pid), "a node that began")
         second = later.enter_context(nursery.worker(url, host=str(elsewhere)))
-        eventually(lambda: any(elsewhere.glob("*/*.lock")), "a second worker")
+        until(lambda: any(elsewhere.glob("*/*.lock")), "a second worker")
         assert "recovered" not in await kinds(rt, run)
         first.send(signal.SIGKILL)
         took = await until_recovered(rt, run, 20.0)
         print(f"\nelsewhere: taken over {took:.2f} s after the kill", file=sys.stderr)
         assert 3.0 / 2 < took < 3.0 + 3.0
         place.touch("go")
-        await soon(is_state(rt, run, State.DONE), "the run to end")
+        await auntil(is_state(rt, run, State.DONE), "the run to end")
         assert (await rt.get(run.id)).output["log"] == [f"hold {second.pid}", "last"]
 
 
@@ -157,7 +158,7 @@ async def test_a_second_worker_that_starts_never_disturbs_a_live_run(
     where = {} if host == "here" else {"host": str(folder)}
     with worker_runtime(url) as rt, nursery.worker(url, options=options) as first:
         run = await rt.start("hold", place.input("it"), thread_id="t")
-        eventually(place.begun("it", first.pid), "a node that began")
+        until(place.begun("it", first.pid), "a node that began")
         leases: set[datetime | None] = set()
 
         async def renewed() -> bool:
@@ -167,11 +168,11 @@ async def test_a_second_worker_that_starts_never_disturbs_a_live_run(
         for _ in range(2):  # and once more, after the second one was killed
             leases.clear()
             with nursery.worker(url, options=options, **where) as second:
-                await soon(renewed, "leases that are kept")
+                await auntil(renewed, "leases that are kept")
                 second.send(signal.SIGKILL)
                 second.wait()
         place.touch("go")
-        await soon(is_state(rt, run, State.DONE), "the run to end")
+        await auntil(is_state(rt, run, State.DONE), "the run to end")
         assert "recovered" not in await kinds(rt, run)
         assert place.times("it hold") == place.times("it last") == 1
         assert (await rt.get(run.id)).output["log"] == [f"hold {first.pid}", "last"]
@@ -202,7 +203,7 @@ async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
                 else:
                     for other in others:
                         done = is_state(rt, other, State.DONE, State.HELD, State.FAILED)
-                        await soon(done, "the others to end")
+                        await auntil(done, "the others to end")
                     worker.send(signal.SIGTERM)
                     assert worker.wait() == 0
         assert deaths >= 3
@@ -215,7 +216,7 @@ async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
         place.touch("fixed")
         await rt.retry(killer.id)
         with nursery.worker(url):
-            await soon(is_state(rt, killer, State.DONE), "the fixed run to end")
+            await auntil(is_state(rt, killer, State.DONE), "the fixed run to end")
         assert (await rt.get(killer.id)).output["log"] == ["survived", "last"]
 
 
@@ -307,12 +308,12 @@ async def test_postgresql_restarted_under_load_loses_nothing(
         folder = Path(tempfile.gettempdir()) / f"perdure-{os.getuid()}"
         for worker in (first, second):
             there = f"*-{worker.pid}-*.lock"
-            await soon(lambda: _true(any(folder.glob(there))), "a worker to be there")  # noqa: B023
+            await auntil(lambda: _true(any(folder.glob(there))), "a worker to be there")  # noqa: B023
         for n in range(100):
             await start(n)
             if n in (30, 70):
                 done = place.times("")
-                await soon(lambda: _true(place.times("") > done), "some work")  # noqa: B023
+                await auntil(lambda: _true(place.times("") > done), "some work")  # noqa: B023
                 await asyncio.to_thread(postgres_server.restart)
 
         async def over() -> bool:
@@ -322,7 +323,7 @@ async def test_postgresql_restarted_under_load_loses_nothing(
                 return False
             return len(found) == 100
 
-        await soon(over, "100 runs to end", 60.0)
+        await auntil(over, "100 runs to end", 60.0)
         for run in started:
             found = await rt.get(run.id)
             assert found.output["log"] == ["step", "doze", "last"]
@@ -428,7 +429,7 @@ async def test_the_wall_clock_of_the_process_does_not_matter(
             await rt.tick()
             return (await rt.get(run.id)).state is State.DONE
 
-        await soon(done, "its end")
+        await auntil(done, "its end")
         monkeypatch.undo()
         assert asked == []
         [said] = (await rt.get(run.id)).output["log"]

@@ -19,6 +19,7 @@ from perdure.journal.postgres import CONNECTIONS, Postgres
 from perdure.testing.postgres import Server
 from tests.support.crash_child import Told, converse, open_saver
 from tests.support.entries import PATIENCE, Commits, add, entries, in_threads, stored
+from tests.support.polling import until
 from tests.support.proxy import Cut, Proxy
 
 
@@ -76,14 +77,6 @@ def test_a_server_that_is_killed_under_load_loses_nothing_acknowledged(
     assert len(found) == len(set(found)), "each once"
     assert set(acknowledged) <= set(found)
     journal.close()
-
-
-def until(condition: Any) -> None:
-    """Wait until the load has done something, which nobody can tell us."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "the load stands still"
-        time.sleep(0.01)
 
 
 @pytest.mark.slow

@@ -31,7 +31,8 @@ from tests.support.kept import quick as quick
 from tests.support.kept import store as store
 from tests.support.kept_child import NAME, watched, wrapped
 from tests.support.memory import manager, remembered, talk, who
-from tests.support.runtime_child import Ledger, eventually
+from tests.support.polling import until
+from tests.support.runtime_child import Ledger
 
 
 @pytest.mark.usefixtures("alone")
@@ -42,7 +43,7 @@ def test_overdue_ones_run_at_once_and_the_others_when_they_are_due(store: BaseSt
     with noting(store) as (executor, seen):
         resumed = resume_pending_reflections(executor, store)
         assert [one.id for one in resumed] == [first.id, second.id, last.id]
-        eventually(lambda: len(executor.pending()) == 1, "the first two")
+        until(lambda: len(executor.pending()) == 1, "the first two")
         assert seen == [{"n": 1}, {"n": 2}]
         assert [one.id for one in executor.pending()] == [last.id]
         assert resume_pending_reflections(executor, store) == []
@@ -60,7 +61,7 @@ def test_two_threads_that_resume_at_once_run_nothing_twice(store: BaseStore) -> 
             one.start()
         for one in threads:
             one.join()
-        eventually(lambda: not executor.pending(), "all of them")
+        until(lambda: not executor.pending(), "all of them")
     assert len({one.id for one in resumed}) == len(resumed) == 5
     assert sorted(one["n"] for one in seen) == list(range(5))
 
@@ -89,7 +90,7 @@ def test_what_a_living_owner_has_is_left_alone(store: BaseStore) -> None:
     with a_gate() as gate, noting(store, gate.block) as (executor, seen):
         executor.submit({"n": 1}, who("u", "now"))
         executor.submit({"n": 2}, who("u", "later"), after_seconds=LATER)
-        eventually(lambda: gate.entered, "the first")
+        until(lambda: gate.entered, "the first")
         with noting(store) as (other, taken):
             assert other.resume() == []
             assert executor.resume() == []
@@ -104,12 +105,12 @@ def test_the_owner_of_a_record_that_another_took_does_not_begin_it(
     with a_gate() as gate, noting(store, gate.block) as (executor, seen):
         executor.submit({"n": 1}, who("u", "first"))
         executor.submit({"n": 2}, who("u", "second"))
-        eventually(lambda: gate.entered, "the first")
+        until(lambda: gate.entered, "the first")
         [second] = [one for one in records(store) if not one.begun]
         Records(store, NAME).put(replace(second, until=time.time() - 1))  # it waits for too long
         with noting(store) as (other, taken):
             assert [one.id for one in other.resume()] == [second.id]
-            eventually(lambda: taken, "it")
+            until(lambda: taken, "it")
         gate.open()
     assert (seen, taken) == ([{"n": 1}], [{"n": 2}])
 
@@ -122,7 +123,7 @@ def test_who_lost_a_record_while_the_model_was_asked_writes_nothing(
         slow = manager(before=lambda _: gate.block())
         with persist(StockExecutor(slow, store=store), store, name=NAME) as executor:
             lost = executor.submit(talk("fact-1"), who("u", "t"))
-            eventually(lambda: gate.entered, "the model")
+            until(lambda: gate.entered, "the model")
             [one] = records(store)
             Records(store, NAME).put(replace(one, owner="another:1:host", until=time.time() + 99))
             gate.open()
@@ -139,7 +140,7 @@ def test_the_lease_decides_about_an_owner_on_another_host(store: BaseStore) -> N
     left(store, {"n": 2}, owner="elsewhere:1:abc", until=now - 60)
     with noting(store) as (executor, seen):
         assert [one.id for one in executor.resume()] == ["id-{'n': 2}"]
-        eventually(lambda: len(seen) == 1, "it")
+        until(lambda: len(seen) == 1, "it")
 
 
 @pytest.mark.usefixtures("alone")
@@ -153,7 +154,7 @@ def test_a_record_with_a_draft_is_finished_without_asking_the_model(store: BaseS
     left(store, {"n": 1}, begun=True, attempts=1, writes=writes)
     with noting(store) as (executor, seen):
         assert len(executor.resume()) == 1
-        eventually(lambda: not executor.pending(), "the rest of it")
+        until(lambda: not executor.pending(), "the rest of it")
     assert (seen, remembered(store, "u")) == ([], ["fact-0", "fact-1", "fact-2"])
 
 
@@ -194,8 +195,8 @@ def test_an_error_is_kept_retried_by_the_next_resume_and_held_after_the_last(
         with pytest.raises(ValueError, match="no model today"):
             executor.submit({"n": 1}, who("u", "t")).result(30)
         for attempt in range(1, 6):
-            eventually(lambda n=attempt: len(seen) == n, "an attempt")  # type: ignore[misc]
-            eventually(lambda: not executor._here, "its end")
+            until(lambda n=attempt: len(seen) == n, "an attempt")  # type: ignore[misc]
+            until(lambda: not executor._here, "its end")
             [one] = executor.pending()
             assert one.attempts == attempt
             assert str(one.error) == "ValueError: no model today"
@@ -206,7 +207,7 @@ def test_an_error_is_kept_retried_by_the_next_resume_and_held_after_the_last(
         broken = False
         executor.retry(one.id)
         assert [found.id for found in executor.resume()] == [one.id]
-        eventually(lambda: not executor.pending(), "the end of it")
+        until(lambda: not executor.pending(), "the end of it")
         with pytest.raises(NotFound):
             executor.retry(one.id)
 
@@ -229,7 +230,7 @@ def test_when_memories_cannot_be_written_the_draft_is_kept_and_the_model_not_ask
             executor.submit(talk("fact-1"), who("u", "t")).result(30)
         full = False
         assert len(executor.resume()) == 1
-        eventually(lambda: not executor.pending(), "the second attempt")
+        until(lambda: not executor.pending(), "the second attempt")
     assert remembered(store, "u") == ["fact-1"]
     assert ledger.lines() == ["asked fact-1"]
 

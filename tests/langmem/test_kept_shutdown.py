@@ -28,7 +28,8 @@ from tests.support.kept import nursery as nursery
 from tests.support.kept import quick as quick
 from tests.support.kept_child import NAME, STORY, Nursery, wrapped
 from tests.support.memory import opened_store, remembered, talk, who
-from tests.support.runtime_child import Ledger, eventually
+from tests.support.polling import until
+from tests.support.runtime_child import Ledger
 
 KILLS = {"sqlite": range(1, 40, 2), "postgresql": range(2, 40, 2)}
 """After which calls of the store a process is killed; each database has its part. The last is one
@@ -45,7 +46,7 @@ def test_shutdown_runs_what_is_due_and_leaves_the_rest_for_the_next_start(
         later = executor.submit({"n": 9}, who("u", "later"), after_seconds=LATER)
         superseded = executor.submit({"n": 0}, who("u", "t0"))
         due = [executor.submit({"n": n}, who("u", f"t{n}")) for n in range(3)]
-        eventually(lambda: gate.entered, "the first")
+        until(lambda: gate.entered, "the first")
         gate.open()
         executor.shutdown()
         executor.shutdown()
@@ -66,7 +67,7 @@ def test_shutdown_runs_what_is_due_and_leaves_the_rest_for_the_next_start(
 def test_shutdown_without_waiting_returns_while_one_is_worked_on(quick: BaseStore) -> None:
     with a_gate() as gate, noting(quick, gate.block) as (executor, seen):
         working = executor.submit({"n": 1}, who("u", "t1"))
-        eventually(lambda: gate.entered, "the first")
+        until(lambda: gate.entered, "the first")
         waiting = executor.submit({"n": 2}, who("u", "t2"))
         executor.shutdown(wait=False)
         with pytest.raises(ReflectionLeft):
@@ -82,14 +83,14 @@ def test_shutdown_without_waiting_returns_while_one_is_worked_on(quick: BaseStor
 def test_shutdown_that_cancels_deletes_all_that_is_not_begun(quick: BaseStore) -> None:
     with a_gate() as gate, noting(quick, gate.block) as (executor, seen):
         working = executor.submit({"n": 1}, who("u", "t1"))
-        eventually(lambda: gate.entered, "the first")
+        until(lambda: gate.entered, "the first")
         futures = [
             executor.submit({"n": n}, who("u", f"t{n}"), after_seconds=0 if n < 4 else LATER)
             for n in range(2, 6)
         ]
         stopping = threading.Thread(target=executor.shutdown, kwargs={"cancel_futures": True})
         stopping.start()
-        eventually(lambda: all(one.cancelled() for one in futures), "cancelling")
+        until(lambda: all(one.cancelled() for one in futures), "cancelling")
         gate.open()
         stopping.join(30)
         assert working.result(0) == {"n": 1}
@@ -151,7 +152,7 @@ def test_a_process_that_is_killed_anywhere_loses_and_doubles_nothing(
         with opened_store(url) as store:
             with wrapped(store, ledger) as executor:
                 resume_pending_reflections(executor, store)
-                eventually(lambda e=executor: not [one for one in e.pending() if is_due(one)], told)  # type: ignore[misc]
+                until(lambda e=executor: not [one for one in e.pending() if is_due(one)], told)  # type: ignore[misc]
                 waiting = executor.pending()
                 assert [one.attempts for one in waiting] == [0] * len(waiting), told
                 for one in waiting:

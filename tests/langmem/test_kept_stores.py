@@ -36,7 +36,7 @@ from tests.support.kept import nursery as nursery
 from tests.support.kept import store as store
 from tests.support.kept_child import NAME, Nursery
 from tests.support.memory import manager, remembered, talk, who
-from tests.support.runtime_child import eventually
+from tests.support.polling import until
 
 # -- into a journal
 
@@ -65,7 +65,7 @@ def test_a_durable_executor_takes_the_records_over_into_its_journal(
     with journalled(url, store, reflector) as executor:
         resumed = resume_pending_reflections(executor, store)
         assert "t3" in {one.thread_id for one in resumed}
-        eventually(lambda: len(executor.pending()) == 1, "what is due")
+        until(lambda: len(executor.pending()) == 1, "what is due")
         assert [one.thread_id for one in resume_pending_reflections(executor, store)] == ["t3"]
     assert sorted(one["n"] for one in reflector.seen) == [1, 2]
     assert [one.request.payload for one in records(store)] == [{"n": 4}]
@@ -92,7 +92,7 @@ def test_a_draft_that_is_taken_over_is_written_without_asking_the_model(
     reflector = Noting()
     with journalled(url, store, reflector) as executor:
         resume_pending_reflections(executor, store)
-        eventually(lambda: not executor.pending(), "the end of it")
+        until(lambda: not executor.pending(), "the end of it")
     assert (reflector.seen, remembered(store, "u")) == ([], ["x"])
 
 

@@ -29,7 +29,7 @@ from tests.support.kept import quick as quick
 from tests.support.kept import store as store
 from tests.support.kept_child import NAME
 from tests.support.memory import manager, opened_store, remembered, talk, who
-from tests.support.runtime_child import eventually
+from tests.support.polling import until
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
@@ -93,7 +93,7 @@ def test_conversations_of_two_users_and_those_without_one_do_not_take_each_other
 def test_what_is_begun_is_not_replaced_by_a_later_one(quick: BaseStore) -> None:
     with a_gate() as gate, noting(quick, gate.block) as (executor, seen):
         first = executor.submit({"n": 1}, who("u", "t"))
-        eventually(lambda: gate.entered, "the first")
+        until(lambda: gate.entered, "the first")
         second = executor.submit({"n": 2}, who("u", "t"))
         assert sorted(one.state for one in executor.pending()) == [State.PENDING, State.RUNNING]
         gate.open()
@@ -120,7 +120,7 @@ def test_of_two_that_two_processes_accepted_at_once_the_earlier_is_not_run(
     Records(store, NAME).put(earlier)  # as if the later one had not seen it
     with noting(store) as (executor, seen):
         assert len(resume_pending_reflections(executor, store)) == 2
-        eventually(lambda: len(executor.pending()) == 1, "the end of the earlier")
+        until(lambda: len(executor.pending()) == 1, "the end of the earlier")
     assert seen == []
     assert [one.request.payload for one in records(store)] == ["later"]
 
@@ -161,7 +161,7 @@ def test_what_is_cancelled_while_it_is_worked_on_writes_nothing(quick: BaseStore
         )
         with executor:
             executor.submit(talk("fact-1"), who("u", "t"))
-            eventually(lambda: gate.entered, "the model")
+            until(lambda: gate.entered, "the model")
             [one] = executor.pending()
             executor.cancel(one.id)
             gate.open()

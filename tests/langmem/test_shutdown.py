@@ -15,6 +15,7 @@ from perdure.errors import (
 from perdure.langmem import ReflectionExecutor
 from perdure.types import State
 from tests.support.agents import gate
+from tests.support.polling import until
 from tests.support.reflections import (
     ON_A_FILE,
     SOON,
@@ -24,7 +25,6 @@ from tests.support.reflections import (
     on_thread,
     runs_on_disk,
     stopping_at,
-    until,
 )
 from tests.support.reflections import store as store
 

@@ -41,7 +41,8 @@ from perdure.testing import Clock
 from perdure.types import Retry, State
 from tests.support.agents import Gate, gate
 from tests.support.memory import NAMESPACE, Scripted, manager, opened_store, remembered, talk, who
-from tests.support.runtime_child import Child, eventually
+from tests.support.polling import until
+from tests.support.runtime_child import Child
 from tests.support.stock_child import FACTS, HOUR, Model, Nursery, made, stop_while_busy
 
 SOON = Retry(attempts=3, first=timedelta(milliseconds=1))
@@ -138,7 +139,7 @@ def playing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playing]:
         order = nursery.order(role=story, whose=whose, url=url, told=str(told))
         child = Child(nursery, order["pid"])
         try:
-            eventually(lambda: told.exists() or child.is_over(), f"{story} of {whose}", 60)
+            until(lambda: told.exists() or child.is_over(), f"{story} of {whose}", 60)
             yield child, json.loads(told.read_text())
         finally:
             child.kill()
@@ -179,7 +180,7 @@ def test_a_signal_loses_nothing_with_ours(
 ) -> None:
     is_hit(number, playing("pends", "ours", url))
     with opened_store(url) as store, later(url, manager(), store):
-        eventually(lambda: remembered(store, "ana") == FACTS, "all five being remembered")
+        until(lambda: remembered(store, "ana") == FACTS, "all five being remembered")
 
 
 # -- debouncing
@@ -189,7 +190,7 @@ def submit_thrice(executor: Any, busy: Gate) -> Future[Any]:
     """Three of one conversation, the second before the first was looked at, the third after. The
     future of the second."""
     executor.submit(talk("fact-busy"), who("ana", "busy"))
-    eventually(lambda: busy.entered, "the executor being busy")
+    until(lambda: busy.entered, "the executor being busy")
     executor.submit(talk("fact-1"), who("ana", "t"))
     second: Future[Any] = executor.submit(talk("fact-2"), who("ana", "t"), after_seconds=HOUR)
     behind = executor.submit(talk("fact-behind"), who("ana", "behind"))
@@ -212,7 +213,7 @@ def test_a_third_submit_replaces_the_second_with_ours(
 ) -> None:
     with ours(sqlite_url, manager(before=Model(busy=busy)), kept) as executor:
         second = submit_thrice(executor, busy)
-        eventually(second.cancelled, "the second being cancelled")
+        until(second.cancelled, "the second being cancelled")
         [pending] = executor.pending()
         assert pending.thread_id == "t"
         assert pending.id != getattr(second, "id", None)
@@ -255,7 +256,7 @@ def test_what_is_worked_on_is_called_cancelled_when_the_next_comes_with_langmems
 ) -> None:
     with langmems(manager(before=Model(busy=busy)), store) as executor:
         first = executor.submit(talk("fact-busy"), who("ana", "t"))
-        eventually(lambda: busy.entered, "the first being worked on")
+        until(lambda: busy.entered, "the first being worked on")
         second = executor.submit(talk("fact-2"), who("ana", "t"))
         busy.open()
         second.result(30)
@@ -268,7 +269,7 @@ def test_what_is_worked_on_is_told_of_when_the_next_comes_with_ours(
 ) -> None:
     with ours(sqlite_url, manager(before=Model(busy=busy)), kept) as executor:
         first = executor.submit(talk("fact-busy"), who("ana", "t"))
-        eventually(lambda: busy.entered, "the first being worked on")
+        until(lambda: busy.entered, "the first being worked on")
         second = executor.submit(talk("fact-2"), who("ana", "t"))
         busy.open()
         second.result(30)
@@ -281,7 +282,7 @@ def test_a_future_is_cancelled_while_its_reflection_goes_on_with_langmems_execut
 ) -> None:
     with langmems(manager(before=Model(busy=busy)), store) as executor:
         future = executor.submit(talk("fact-busy"), who("ana", "t"))
-        eventually(lambda: busy.entered, "it being worked on")
+        until(lambda: busy.entered, "it being worked on")
         said = future.cancel()
         busy.open()
         executor.submit(talk("fact-behind"), who("ana", "behind")).result(30)
@@ -295,7 +296,7 @@ def test_a_future_is_not_cancelled_while_its_reflection_goes_on_with_ours(
 ) -> None:
     with ours(sqlite_url, manager(before=Model(busy=busy)), kept) as executor:
         future = executor.submit(talk("fact-busy"), who("ana", "t"))
-        eventually(lambda: busy.entered, "it being worked on")
+        until(lambda: busy.entered, "it being worked on")
         assert not future.cancel()
         busy.open()
         assert future.result(30)
@@ -324,7 +325,7 @@ def stopped_ours(sqlite_url: str, kept: BaseStore, busy: Gate) -> Stopped:
     model = Model(busy=busy)
     with ours(sqlite_url, manager(before=model), kept) as executor:
         stopping, futures = stop_while_busy(executor, busy)
-        eventually(lambda: executor._closed, "it being told to stop")
+        until(lambda: executor._closed, "it being told to stop")
         busy.open()
         stopping.join(30)
         assert not stopping.is_alive()
@@ -380,13 +381,13 @@ def test_shutdown_leaves_what_is_not_due_to_the_next_start_with_ours(
         assert remembered(kept, "ana") == []
         assert isinstance(future.exception(0), ReflectionLeft)
     with later(sqlite_url, manager(), kept):
-        eventually(lambda: remembered(kept, "ana") == ["fact-1"], "it being remembered")
+        until(lambda: remembered(kept, "ana") == ["fact-1"], "it being remembered")
 
 
 def cancel_all(executor: Any, busy: Gate) -> None:
     """Shut down with `cancel_futures` while one is worked on and another one is due."""
     executor.submit(talk("fact-busy"), who("ana", "busy"))
-    eventually(lambda: busy.entered, "the first being worked on")
+    until(lambda: busy.entered, "the first being worked on")
     future = executor.submit(talk("fact-cancelled"), who("ana", "t"))
     executor.shutdown(wait=False, cancel_futures=True)
     assert future.cancelled()
@@ -413,7 +414,7 @@ def test_shutdown_does_nothing_that_it_cancelled_with_ours(
     with ours(sqlite_url, manager(before=model), kept) as executor:
         cancel_all(executor, busy)
     with later(sqlite_url, manager(before=model), kept):
-        eventually(lambda: remembered(kept, "ana") == ["fact-busy"], "the first being done")
+        until(lambda: remembered(kept, "ana") == ["fact-busy"], "the first being done")
     assert "fact-cancelled" not in model.asked
 
 
@@ -422,7 +423,7 @@ def test_shutdown_in_the_midst_leaves_no_task_behind_with_ours(
 ) -> None:
     with ours(sqlite_url, manager(before=Model(busy=busy)), kept) as executor:
         executor.submit(talk("fact-busy"), who("ana", "t"))
-        eventually(lambda: busy.entered, "it being worked on")
+        until(lambda: busy.entered, "it being worked on")
         executor.shutdown(wait=False)
         busy.open()
     gc.collect()  # a task that was not over would complain now
@@ -437,11 +438,11 @@ def stop_while_it_fails(executor: Any, busy: Gate) -> Exception | None:
         found.append(raised_by(executor.shutdown))
 
     executor.submit(talk("fact-busy"), who("ana", "t"))
-    eventually(lambda: busy.entered, "it being worked on")
+    until(lambda: busy.entered, "it being worked on")
     stopping = threading.Thread(target=stop, daemon=True)
     stopping.start()
     told = vars(executor)
-    eventually(
+    until(
         lambda: told.get("_closed") or not told.get("_worker_running", True),
         "it being told to stop",
     )
@@ -508,7 +509,7 @@ def test_a_process_ends_without_shutdown_with_ours(url: str, playing: Playing) -
         assert child.wait() == 0
     with opened_store(url) as store, later(url, manager(), store):
         both = ["fact-done", "fact-later"]
-        eventually(lambda: remembered(store, "ana") == both, "what it left being done")
+        until(lambda: remembered(store, "ana") == both, "what it left being done")
 
 
 # -- errors
@@ -543,7 +544,7 @@ def test_an_error_is_tried_again_with_ours(sqlite_url: str, kept: BaseStore) -> 
     model = Refuses()
     with ours(sqlite_url, manager(before=model), kept, retry=SOON) as executor:
         executor.submit(talk("fact-1"), who("ana", "t"))
-        eventually(lambda: remembered(kept, "ana") == ["fact-1"], "it being tried again")
+        until(lambda: remembered(kept, "ana") == ["fact-1"], "it being tried again")
         assert model.times == 2
 
 
@@ -560,7 +561,7 @@ def test_an_error_is_seen_by_the_next_process_and_can_be_retried_with_ours(
         assert held.error is not None
         assert held.error.message == "no model today"
         executor.retry(held.id)
-        eventually(lambda: remembered(kept, "ana") == ["fact-1"], "it being retried")
+        until(lambda: remembered(kept, "ana") == ["fact-1"], "it being retried")
 
 
 # -- the store
@@ -730,7 +731,7 @@ def test_any_number_can_be_due_at_once_with_ours(sqlite_url: str, kept: BaseStor
             executor.submit(talk(fact), who("ana"), after_seconds=HOUR, thread_id=None)
         assert len({one.due_at for one in executor.pending()}) == 1
     with later(sqlite_url, manager(), kept):
-        eventually(lambda: remembered(kept, "ana") == FACTS, "all being done")
+        until(lambda: remembered(kept, "ana") == FACTS, "all being done")
 
 
 def test_what_waits_cannot_be_written_down_with_langmems_executor(store: BaseStore) -> None:
@@ -755,13 +756,13 @@ def test_what_waits_is_written_down_with_ours(sqlite_url: str, kept: BaseStore) 
 
         chat(node, kept)
     with later(sqlite_url, manager(), kept):
-        eventually(lambda: remembered(kept, "ana") == ["fact-1"], "it being remembered")
+        until(lambda: remembered(kept, "ana") == ["fact-1"], "it being remembered")
 
 
 def submit_and_change(executor: Any, busy: Gate) -> dict[str, Any]:
     """Submit what is changed before it is its turn. The config that was passed."""
     executor.submit(talk("fact-busy"), who("ana", "busy"))
-    eventually(lambda: busy.entered, "the executor being busy")
+    until(lambda: busy.entered, "the executor being busy")
     said, config = talk("fact-1"), who("ana", "t")
     future = executor.submit(said, config)
     said["messages"].append(HumanMessage("And fact-2, much later."))

@@ -21,6 +21,7 @@ import perdure
 from perdure import errors
 from perdure.runtime import Runtime
 from perdure.types import Kind, Run, State
+from tests.support.polling import auntil
 from tests.support.waiters import (
     DAY,
     HOUR,
@@ -39,7 +40,6 @@ from tests.support.waiters import (
     only_wait,
     side_by_side,
     sleeping,
-    until,
 )
 
 
@@ -160,7 +160,7 @@ async def test_answers_race_with_drivers_and_none_is_lost(url: str) -> None:
             await asyncio.gather(drive(rt), drive(other))
             return (await rt.get(run.id)).ended
 
-        await until(ended)
+        await auntil(ended)
         assert sorted(await log_of(rt, run)) == [(n, n + 100) for n in range(12)]
 
 
@@ -412,7 +412,7 @@ async def test_an_answer_given_while_its_question_changes_is_not_taken_for_the_n
             await rt.answer(by_value["slow"].id, 1)
             drafts.append(f"second {n}")
             driving = asyncio.create_task(rt.tick())
-            await until(at.is_set)
+            await auntil(at.is_set)
             if early:
                 await rt.answer(by_value[f"first {n}"].id, "fine")
             go.set()

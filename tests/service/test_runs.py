@@ -41,8 +41,8 @@ from tests.support.agents import (
     opened,
     reaches,
     told_to_stop,
-    until,
 )
+from tests.support.polling import auntil
 
 HOUR = timedelta(hours=1)
 
@@ -629,7 +629,7 @@ async def test_a_history_can_be_read_while_the_run_goes_on(url: str) -> None:
             async with driving(rt):
                 await closed.reached()
                 assert (await reader.get(run.id)).state == State.RUNNING
-                seen = await until(lambda: _with_steps(reader, run, 2))
+                seen = await auntil(lambda: _with_steps(reader, run, 2))
                 assert seen[:2] == ["started", "claimed"]
                 closed.open()
                 await reaches(rt, run, State.DONE)

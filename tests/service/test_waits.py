@@ -23,6 +23,7 @@ from perdure.saver import Saver
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
 from perdure.types import Kind, State
+from tests.support.polling import auntil
 from tests.support.waiters import (
     ANSWER,
     DAY,
@@ -41,7 +42,6 @@ from tests.support.waiters import (
     registered,
     side_by_side,
     sleeping,
-    until,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ async def test_a_run_that_waits_holds_nothing(url: str) -> None:
         assert run.state is State.WAITING
         rows = await asyncio.to_thread(_raw, rt.url, "SELECT worker, control FROM perdure_runs")
         assert rows == [(None, None)]
-        await until(lambda: not [t for t in threading.enumerate() if run.id in t.name])
+        await auntil(lambda: not [t for t in threading.enumerate() if run.id in t.name])
         assert [e.kind for e in await rt.events(run.id)][-1] == "waiting"
 
 
@@ -156,7 +156,7 @@ async def test_an_answer_that_comes_while_the_run_is_driven_is_not_lost(url: str
         by_value = {wait.value: wait for wait in await rt.waits()}
         await rt.answer(by_value["slow"].id, 1)
         driving = asyncio.create_task(rt.tick())
-        await until(inside.is_set)
+        await auntil(inside.is_set)
         # `other` has been asked again in this segment, or is about to be.
         await rt.answer(by_value["other"].id, 2)
         go.set()
@@ -203,7 +203,7 @@ async def _ends_well(url: str) -> list[str]:
             await drive(rt)
             return (await rt.get(run.id)).ended
 
-        await until(ended)
+        await auntil(ended)
         log = await log_of(rt, run)
         assert log[:2] == [ANSWER, "stop"]
         assert log[3:] == ["after"]
@@ -246,7 +246,7 @@ async def test_whoever_takes_over_from_a_silent_worker_has_the_same_answers(url:
         await rt.signal("t", "s", [2])
         await rt.answer((await only_wait(rt, run)).id, {"n": 1})
         hanging = asyncio.create_task(rt.tick())
-        await until(inside.is_set)
+        await auntil(inside.is_set)
         rt.clock.advance(HOUR)
         await drive(other)
         log = await log_of(rt, run)
@@ -404,7 +404,7 @@ def test_with_only_the_saver_a_sleep_whose_time_came_takes_no_answer_of_another(
         graph = chain(node).compile(checkpointer=saver)
         config: Any = {"configurable": {"thread_id": "t"}}
         graph.invoke({"log": []}, config)
-        asyncio.run(until(lambda: datetime.now(UTC) > at))
+        asyncio.run(auntil(lambda: datetime.now(UTC) > at))
         [asked] = graph.invoke(Command(resume="woken"), config)["__interrupt__"]
         assert asked.value == "q"
         assert graph.invoke(Command(resume="answer"), config)["log"] == ["answer"]

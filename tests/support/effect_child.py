@@ -37,7 +37,8 @@ from perdure.service.effects import Book
 from perdure.testing import Clock
 from perdure.types import EffectRecord, EffectState, Kind, State
 from tests.support import runtime_child
-from tests.support.runtime_child import BEGIN, NEVER, Ledger, Tell, eventually, main
+from tests.support.polling import until
+from tests.support.runtime_child import BEGIN, NEVER, Ledger, Tell, main
 
 TABLE = "CREATE TABLE bookings (thread TEXT, label TEXT, pid TEXT)"
 """Where the transactional effect writes, beside the journal."""
@@ -473,7 +474,7 @@ def _stand(folder: str, name: str) -> str:
     before = ledger.lines()
     ledger.add(json.dumps(line))
     if not before:
-        eventually(lambda: (Path(folder) / "go").exists(), "a file `go`", 60.0)
+        until(lambda: (Path(folder) / "go").exists(), "a file `go`", 60.0)
     return line.result
 
 

@@ -26,7 +26,8 @@ import perdure
 from perdure.effects.decorator import _BACKGROUND
 from perdure.testing import Clock, TemporaryRuntime, crash_at
 from perdure.types import Event, Retry, Run, State
-from tests.support.agents import NOON, Log, opened, until
+from tests.support.agents import NOON, Log, opened
+from tests.support.polling import auntil
 from tests.support.raw import execute
 from tests.support.runtime_child import Ledger
 
@@ -128,7 +129,7 @@ async def drive(
                 if way.endswith("async"):
                     return await graph.ainvoke(given, config)
                 return await asyncio.to_thread(graph.invoke, given, config)
-            await until(lambda: not _BACKGROUND)  # what goes on after a node that failed
+            await auntil(lambda: not _BACKGROUND)  # what goes on after a node that failed
             given = None if graph.get_state(config).next else given
     raise AssertionError("it does not end")
 

@@ -26,7 +26,8 @@ from langmem import ReflectionExecutor as StockExecutor
 
 from perdure.langmem import Persisted, ReflectionExecutor, persist, resume_pending_reflections
 from tests.support.memory import manager, opened_store, talk, who
-from tests.support.runtime_child import Ledger, eventually
+from tests.support.polling import until
+from tests.support.runtime_child import Ledger
 
 NAME = "memory"
 STORY = (("one", "fact-old", 3600.0), ("one", "fact-1 fact-2", 0.0), ("two", "fact-3", 0.0))
@@ -89,7 +90,7 @@ def resume(url: str, ledger: Ledger, names: list[str]) -> None:
         executors = [wrapped(store, ledger, name) for name in names]
         for name, executor in zip(names, executors, strict=True):
             ledger.add(f"ready {name}")
-            eventually(lambda name=name: ledger.count()[f"ready {name}"] == 2, "the other one")  # type: ignore[misc]
+            until(lambda name=name: ledger.count()[f"ready {name}"] == 2, "the other one")  # type: ignore[misc]
             for one in resume_pending_reflections(executor, store):
                 ledger.add(f"resumed {one.id}")
         for executor in executors:

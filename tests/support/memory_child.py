@@ -49,7 +49,8 @@ from perdure.operations.invariants import examine
 from perdure.types import Run, State
 from tests.support import runtime_child
 from tests.support.memory import manager, opened_store, remembered, talk, who
-from tests.support.runtime_child import Ledger, eventually
+from tests.support.polling import until
+from tests.support.runtime_child import Ledger
 
 LATER = 3600.0
 """Seconds after which something is due that is not due while a child lives."""
@@ -236,7 +237,7 @@ def _drained(executor: ReflectionExecutor) -> list[str]:
                 executor.retry(one.id)
         return not left
 
-    eventually(is_over, f"an end of all reflections of {executor.name}", PATIENCE)
+    until(is_over, f"an end of all reflections of {executor.name}", PATIENCE)
     return held
 
 

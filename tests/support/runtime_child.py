@@ -35,30 +35,13 @@ from perdure.journal import failpoints
 from perdure.operations.invariants import examine
 from perdure.testing import Clock
 from perdure.types import Kind
+from tests.support.polling import until
 
 T = TypeVar("T")
 
 NEVER = 3600.0
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PATIENCE = 30.0
-
-
-def eventually(look: Callable[[], T], what: str, timeout: float = PATIENCE) -> T:
-    """What `look` gives, once that is something."""
-    deadline = time.monotonic() + timeout
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"{timeout} s passed without {what}"
-        time.sleep(0.01)
-    return found
-
-
-async def soon(look: Callable[[], Awaitable[T]], what: str, timeout: float = PATIENCE) -> T:
-    """The same for a coroutine."""
-    deadline = time.monotonic() + timeout
-    while not (found := await look()):
-        assert time.monotonic() < deadline, f"{timeout} s passed without {what}"
-        await asyncio.sleep(0.01)
-    return found
 
 
 class Ledger:
@@ -247,7 +230,7 @@ def _is_there(state: Work, file: str) -> bool:
 def hold(state: Work) -> Work:
     """Until there is a file `go`."""
     _note(state, "hold")
-    eventually(lambda: _is_there(state, "go"), "a file `go`", 60.0)
+    until(lambda: _is_there(state, "go"), "a file `go`", 60.0)
     _note(state, "held")
     return {"log": [f"hold {os.getpid()}"]}
 
@@ -269,7 +252,7 @@ def spawn(state: Work) -> Work:
     """Leaves children behind, forked and executed."""
     if (child := os.fork()) == 0:
         with contextlib.suppress(BaseException):
-            eventually(lambda: _is_there(state, "over"), "a file `over`", 60.0)
+            until(lambda: _is_there(state, "over"), "a file `over`", 60.0)
         os._exit(0)
     script = "while not __import__('os').path.exists('over'): __import__('time').sleep(0.05)"
     other = subprocess.Popen(

@@ -25,8 +25,8 @@ from perdure.runtime import Runtime
 from tests.support import runtime_child
 from tests.support.agents import Gate
 from tests.support.memory import manager, opened_store, remembered, talk, who
+from tests.support.polling import until
 from tests.support.runtime_child import _ended as ended
-from tests.support.runtime_child import eventually
 
 HOUR = 3600
 FACTS = [f"fact-{n}" for n in range(5)]
@@ -60,7 +60,7 @@ def stop_while_busy(executor: Any, busy: Gate) -> tuple[threading.Thread, list[A
     """Shut down while one is worked on, one is superseded, and two are due. The thread that shuts
     down, and the futures of the three that should be done."""
     futures = [executor.submit(talk("fact-busy"), who("ana", "busy"))]
-    eventually(lambda: busy.entered, "the first being worked on")
+    until(lambda: busy.entered, "the first being worked on")
     executor.submit(talk("fact-old"), who("ana", "t"))
     futures.append(executor.submit(talk("fact-new"), who("ana", "t")))
     futures.append(executor.submit(talk("fact-last"), who("ana", "last")))
@@ -81,7 +81,7 @@ def pends(whose: str, url: str, tell: Tell) -> None:
         executor = made(whose, manager(before=Model(**{"0": never})), store, url)
         for n, fact in enumerate(FACTS):
             executor.submit(talk(fact), who("ana", str(n)), after_seconds=HOUR if n else 0)
-        eventually(lambda: never.entered, "the first being worked on")
+        until(lambda: never.entered, "the first being worked on")
         tell("ready")
         while True:
             signal.pause()
@@ -103,7 +103,7 @@ def stops(whose: str, url: str, tell: Tell) -> None:
     with opened_store(url) as store:
         executor = made(whose, manager(before=model), store, url)
         stopping, futures = stop_while_busy(executor, busy)
-        eventually(lambda: not executor._worker_running, "it being told to stop")
+        until(lambda: not executor._worker_running, "it being told to stop")
         busy.open()
         # Nobody but this thread comes to the rest: when it is over, what is not done never will be.
         executor._worker.join(30)

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Annotated, Any, TypedDict
@@ -146,21 +146,6 @@ async def kinds(rt: Runtime, run: Run, *only: str) -> list[str]:
 
 def data_of(events: Iterable[Event], kind: str) -> list[dict[str, Any]]:
     return [dict(event.data) for event in events if event.kind == kind]
-
-
-async def until(
-    reached: Callable[[], Any] | Callable[[], Coroutine[Any, Any, Any]], seconds: float = 30.0
-) -> None:
-    """Poll until `reached()` is true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = reached()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return
-        assert time.monotonic() < deadline, f"not reached within {seconds} s"
-        await asyncio.sleep(0.01)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from perdure.errors import BadArgument
 from perdure.testing.crashtest import CrashTest, Outcome, Point, Problem, Report, place_of
 from perdure.testing.crashtest.values import differences, plain
 from tests.support import crashtest_agents
-from tests.support.runtime_child import eventually
+from tests.support.polling import until
 
 AGENTS = "tests.support.crashtest_agents"
 SOURCE = Path(crashtest_agents.__file__)
@@ -421,7 +421,7 @@ def test_no_process_outlives_a_crash_test_that_is_ended_early(
         stdout=subprocess.PIPE,
         text=True,
     )
-    eventually(lambda: list(pids.glob("node-*")), "a node that runs")
+    until(lambda: list(pids.glob("node-*")), "a node that runs")
     test.send_signal(number)
     out, _ = test.communicate(timeout=30)
     if number == signal.SIGINT:
@@ -429,4 +429,4 @@ def test_no_process_outlives_a_crash_test_that_is_ended_early(
         assert "Interrupted" in out
     found = [int(path.name.partition("-")[2]) for path in pids.iterdir()]
     assert len(found) >= 2
-    eventually(lambda: not any(map(is_alive, found)), f"the end of {found}")
+    until(lambda: not any(map(is_alive, found)), f"the end of {found}")
