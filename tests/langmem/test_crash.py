@@ -379,7 +379,7 @@ def test_a_story_ended_at_any_point_leaves_each_memory_once(
     politely = [at for at in points if at[0].rsplit(".", 1)[0] not in templates()]
     fates += [{"how": how, "at": at} for how, at in zip(itertools.cycle(ENDS), politely)]
     fates = fates[:: 3 if url.startswith("postgresql") else 1]
-    fates = sample(fates, 14, lambda fate: fate["at"][0])[part :: len(PARTS)]
+    fates = sample(fates, 14, lambda fate: str(fate["at"][0]))[part :: len(PARTS)]
     rng = random.Random(part)
 
     def lives(number: int, fate: dict[str, Any]) -> Round:

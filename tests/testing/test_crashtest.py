@@ -93,7 +93,7 @@ def test_a_run_that_waits_for_a_signal_in_the_end_is_judged_as_it_waits() -> Non
     report = kill("listener", limit=10)
     report.check()
     assert report.state == "waiting"
-    assert report.usual.effects["mail"].total() == 1, "the first signal timed out"
+    assert report.tally.effects["mail"].total() == 1, "the first signal timed out"
 
 
 @pytest.mark.parametrize("name", ["functional", "factory", "greeter"])

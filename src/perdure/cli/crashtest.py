@@ -81,7 +81,7 @@ def crashtest(
     from rich.console import Console
 
     from perdure.testing.crashtest import CrashTest
-    from perdure.testing.crashtest.terminal import show
+    from perdure.testing.crashtest.text import show
 
     if resume and not stock:
         raise BadArgument("--resume is for --stock: perdure knows by itself where a run stands.")
