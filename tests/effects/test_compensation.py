@@ -107,6 +107,7 @@ async def check(rt: Any, run: Run) -> None:
     assert (await history(rt, run))[-1] == "cancelled"
 
 
+@pytest.mark.smoke
 async def test_a_run_that_waits_is_undone_in_reverse_order(url: str) -> None:
     agency = Agency()
     async with opened(url) as rt:

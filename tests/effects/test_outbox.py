@@ -145,6 +145,7 @@ async def test_a_handler_that_raises_gets_it_again_later_with_the_same_id(url: s
         assert await rt.messages() == []
 
 
+@pytest.mark.smoke
 async def test_a_worker_that_dies_with_a_message_leaves_it_to_another(url: str) -> None:
     clock = Clock(NOON)
     stands = asyncio.Event()

@@ -105,6 +105,7 @@ async def test_the_far_side_is_asked_what_became_of_it(
     assert len(set(calls)) == 1
 
 
+@pytest.mark.smoke
 async def test_a_verify_that_cannot_say_holds_the_run(url: str) -> None:
     asked: list[str] = []
 

@@ -125,6 +125,7 @@ def test_when_langmems_own_executor_was_shut_down_nothing_is_accepted_any_more(
     assert [(one.request.payload, one.owner) for one in records(quick)] == [({"n": 1}, "")]
 
 
+@pytest.mark.slow
 def test_a_process_that_forgot_shutdown_ends_and_leaves_what_is_not_due(
     nursery: Nursery, sqlite_url: str, tmp_path: Path
 ) -> None:

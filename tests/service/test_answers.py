@@ -77,6 +77,7 @@ async def everything(rt: Runtime, run: Run) -> tuple[Any, ...]:
 # -- once
 
 
+@pytest.mark.smoke
 async def test_an_answer_is_recorded_with_who_and_when(url: str) -> None:
     async with healthy(url) as rt:
         run = await begin(rt, chain(asking("q")))
@@ -131,6 +132,7 @@ async def test_who_is_called_clock_or_signal_is_a_person_all_the_same() -> None:
         assert await log_of(rt, run) == [("q", "clock"), ("r", "signal")]
 
 
+@pytest.mark.smoke
 async def test_of_twenty_answers_at_once_from_two_runtimes_exactly_one_wins(url: str) -> None:
     async with healthy(url) as rt, healthy(url, clock=rt.clock) as other:
         run = await begin(rt, chain(asking("q")))

@@ -90,6 +90,7 @@ async def test_a_process_without_graphs_can_start_runs_for_workers_elsewhere(url
         assert (await rt.get(run.id)).output == said("hi", "1 before")
 
 
+@pytest.mark.smoke
 async def test_the_same_key_gives_the_run_it_made_before(url: str) -> None:
     async with opened(url) as rt:
         rt.register(chain(echo), name="g")
@@ -125,6 +126,7 @@ async def test_a_key_without_a_thread_has_a_thread_of_its_own(url: str) -> None:
         assert len({first.thread_id, *(run.thread_id for run in others)}) == 4
 
 
+@pytest.mark.smoke
 async def test_of_twenty_starts_at_once_with_one_key_all_get_one_run(url: str) -> None:
     async with opened(url) as rt, opened(url) as another:
         for one in (rt, another):

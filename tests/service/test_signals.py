@@ -106,6 +106,7 @@ async def test_only_who_waits_for_it_gets_a_signal_others_stay() -> None:
 # -- kept
 
 
+@pytest.mark.smoke
 async def test_a_signal_that_comes_early_is_kept(url: str) -> None:
     async with healthy(url) as rt:
         run = await begin(rt, chain(sleeping(DAY), listening("s")))

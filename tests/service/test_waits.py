@@ -227,6 +227,7 @@ async def test_an_answer_is_handed_over_again_after_a_worker_was_killed_with_it(
         postgres_server.drop(url)
 
 
+@pytest.mark.smoke
 async def test_whoever_takes_over_from_a_silent_worker_has_the_same_answers(url: str) -> None:
     """The first driver hangs with the answer in its hands until its lease has run out."""
     inside, go = threading.Event(), threading.Event()

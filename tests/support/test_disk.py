@@ -20,6 +20,8 @@ import pytest
 
 from tests.support.disk import VFS, Disk, Event, SqliteOutOfReach, surviving
 
+pytestmark = pytest.mark.slow
+
 SEED = 20250
 CUTS = 250
 COMMITS = 40
