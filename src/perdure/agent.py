@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from perdure import langgraph_port
 from perdure.effects.context import current
 from perdure.errors import BadArgument, Expired, NotInRun, TakenBack
 from perdure.journal.names import check_text
@@ -166,12 +167,9 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
         inside.reads += 1
         found: T = segment.read(f"effect {inside.key}", None, inside.reads, make)
         return found
-    info = getattr(config.get("__pregel_runtime"), "execution_info", None)
-    attempt = getattr(info, "node_attempt", 1)
-    task = config.get("checkpoint_ns", "")
-    n = segment.ordinal(task, attempt)
-    checkpoint = getattr(info, "checkpoint_id", None)
-    value: T = segment.read(task, checkpoint, n, make)
+    task = langgraph_port.task_info(config)
+    n = segment.ordinal(task.namespace, task.attempt)
+    value: T = segment.read(task.namespace, task.checkpoint_id, n, make)
     return value
 
 
@@ -189,7 +187,7 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     from langgraph.errors import GraphInterrupt
     from langgraph.types import interrupt
 
-    if "__pregel_scratchpad" not in (_config() or {}):
+    if not langgraph_port.is_in_task(_config() or {}):
         raise NotInRun(
             "sleep(), ask() and wait_for() are for the nodes of a graph; nothing here could wait."
         )

@@ -32,6 +32,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from pydantic import BaseModel
 
+from perdure import langgraph_port
 from perdure.effects import context, recording
 from perdure.effects.decorator import ONCE, SPEC, aperform, perform
 from perdure.effects.filing import Spec
@@ -278,7 +279,7 @@ class _ModelCall(_Call):
     def __init__(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> None:
         asked = {"model": model_name(request.model), "prompt": digest(request)}
         super().__init__(MODEL, asked, weigh=_weigh)
-        self._commands = _commands_beside(handler)
+        self._commands = langgraph_port.middleware_commands(handler)
 
     def pack(self, response: ModelResponse[Any] | AIMessage) -> dict[str, Any]:
         """What is stored. If it cannot be, the call is still to be made: it changed nothing."""
@@ -349,16 +350,6 @@ def _addressed(told: Any, call_id: str | None) -> Any:
     return told
 
 
-def _commands_beside(handler: Callable[..., Any]) -> list[Command[Any]] | None:
-    """The list in which LangChain collects the state updates of middleware between us and the
-    model, beside what the handler gives. None if there is no such middleware.
-    """
-    names = getattr(getattr(handler, "__code__", None), "co_freevars", ())
-    cells = dict(zip(names, getattr(handler, "__closure__", None) or (), strict=True))
-    cell = cells.get("accumulated_commands")
-    return None if cell is None else cell.cell_contents
-
-
 def _weigh(packed: dict[str, Any]) -> tuple[int, int]:
     """What an answer cost: one call, and its tokens."""
     usages = [getattr(message, "usage_metadata", None) or {} for message in packed["messages"]]
@@ -379,7 +370,7 @@ def digest(request: ModelRequest[Any]) -> str:
     """What tells prompts apart: all that changes the answer, whatever the process."""
     asked = [
         type(request.model).__qualname__,
-        getattr(request.model, "_identifying_params", None),
+        langgraph_port.model_parameters(request.model),
         request.system_message,
         request.messages,
         request.tools,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from perdure import langgraph_port
 from perdure.blocking import lent
 from perdure.checkpoint.reader import Reader
 from perdure.client import Asking, Client
@@ -233,7 +234,7 @@ class Runtime(Client):
         await self._saver.acopy_thread(row.thread_id, target)
         place = {"configurable": {**source["configurable"], "thread_id": target}}
         if update is None and as_node is None:
-            as_node = "__copy__"
+            as_node = langgraph_port.COPY
         await graph.pregel.aupdate_state(place, update, as_node)  # type: ignore[arg-type]
         setup = open_setup(self._saver.serializer, row)
         setup.pop("input", None)

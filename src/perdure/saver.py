@@ -25,7 +25,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-import langgraph._internal._serde  # noqa: F401 (the switch for ask_graphs_for_their_types)
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -38,6 +37,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
+from perdure import langgraph_port
 from perdure.checkpoint.cache import Lanes
 from perdure.checkpoint.config import (
     config_of,
@@ -60,16 +60,12 @@ from perdure.journal.clock import JournalClock
 from perdure.journal.committer import Ticket
 from perdure.journal.names import check_text
 from perdure.segments.segment import Segment
-from perdure.serde.allowlist import ask_graphs_for_their_types
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer, scrub
 from perdure.types import Durability
 
 T = TypeVar("T")
-
-ERROR_SOURCE = "__error_source_node__"
-"""LangGraph's note of the node whose error a handler is to see."""
 
 
 class Saver(BaseCheckpointSaver[int]):
@@ -250,7 +246,7 @@ class Saver(BaseCheckpointSaver[int]):
         """Queue a checkpoint. Gives the ticket if its durability is to be waited for."""
         place = place_of(config)
         journal = self.journal
-        asked = config["configurable"].get("__pregel_durability")
+        asked = langgraph_port.durability_of(config["configurable"])
         mode: Durability = "sync" if asked == "sync" else self.durability
         if (segment := segment_of(config)) is not None:
             segment.check()
@@ -319,7 +315,8 @@ class Saver(BaseCheckpointSaver[int]):
         if any(channel == ERROR and isinstance(value, BaseException) for channel, value in writes):
             # LangGraph adds what a task wrote before it failed or was cancelled, and would take
             # that for all it had to write: where to go next could be missing.
-            writes = [one for one in writes if one[0] in (*WRITES_IDX_MAP, ERROR_SOURCE)]
+            marks = (*WRITES_IDX_MAP, langgraph_port.ERROR_SOURCE)
+            writes = [one for one in writes if one[0] in marks]
         mode = self.durability
         if (segment := segment_of(config)) is not None:
             segment.check()
@@ -480,7 +477,7 @@ class _Serde:
 
 
 # Now, and not when a saver is made: a subgraph may be compiled before that.
-ask_graphs_for_their_types()
+langgraph_port.ask_graphs_for_their_types(load=True)
 
 
 async def _raise(error: Exception) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
-from langgraph.checkpoint.serde.types import TASKS
 
+from perdure import langgraph_port
 from perdure.checkpoint.operations import Place
 from perdure.checkpoint.reader import configurable
 from perdure.errors import Error
@@ -33,7 +33,7 @@ def place_of(config: RunnableConfig) -> Place:
 
 def is_running(config: RunnableConfig) -> bool:
     """Whether a run of a graph asks, and not somebody who looks at its state."""
-    return "__pregel_runtime" in config["configurable"]
+    return langgraph_port.is_graph_run(config["configurable"])
 
 
 def texts(name: str, values: Iterable[Any]) -> list[str]:
@@ -49,10 +49,7 @@ def config_of(config: RunnableConfig, id: str) -> RunnableConfig:
 
 def hands_back(checkpoint: Checkpoint) -> bool:
     """Whether, as far as one can see, nothing more is triggered by this checkpoint."""
-    for channel in checkpoint.get("updated_channels") or ():
-        if channel.startswith(("branch:to:", "join:")) or channel in ("__start__", TASKS):
-            return False
-    return True
+    return not any(map(langgraph_port.is_trigger, checkpoint.get("updated_channels") or ()))
 
 
 def segment_of(config: RunnableConfig) -> Segment | None:

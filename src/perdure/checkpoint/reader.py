@@ -18,8 +18,8 @@ from langgraph.checkpoint.base import (
     PendingWrite,
     writes_sort_key,
 )
-from langgraph.checkpoint.serde.types import TASKS
 
+from perdure import langgraph_port
 from perdure.checkpoint import operations, value_diff
 from perdure.checkpoint.cache import Lanes, Tip
 from perdure.checkpoint.operations import LAST, CheckpointRow, Place, WritesRow
@@ -139,7 +139,7 @@ class Reader:
         if (running and newest) or before is None:
             size = sum(cell.size for cell in found.values())
             seen = {node: {**versions} for node, versions in state.seen.items()}  # LangGraph's own
-            sends = len(values.get(TASKS) or ())
+            sends = len(langgraph_port.pending_sends(values))
             tip = Tip(row.id, row.step, found, seen, sends, size, lent=not running)
             with lane.changed:
                 if lane.tip is before:  # else somebody went on meanwhile, with those cells

@@ -24,8 +24,9 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     get_checkpoint_metadata,
 )
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
+from perdure import langgraph_port
 from perdure.checkpoint import value_diff
 from perdure.checkpoint.cache import Lanes, Part, Tip, Writes
 from perdure.checkpoint.operations import Place
@@ -190,7 +191,7 @@ class Writer:
         if tip is None:
             refused = None if segment is None else segment.refuse
 
-        seen, sends = checkpoint["versions_seen"], len(values.get(TASKS) or ())
+        seen, sends = checkpoint["versions_seen"], len(langgraph_port.pending_sends(values))
         return Tip(id, step, found, seen, sends, size), Op(
             f"put {where}",
             statements,
@@ -359,17 +360,17 @@ def _nothing(rows: object) -> None:
 
 def _tasks_between(tip: Tip, checkpoint: Checkpoint) -> int:
     """How many tasks ran between a checkpoint and its child."""
-    started = "__start__" in _moved(tip, checkpoint)
+    started = langgraph_port.START in _moved(tip, checkpoint)
     return tip.sends + len(_nodes_between(tip, checkpoint)) + started
 
 
 def _nodes_between(tip: Tip, checkpoint: Checkpoint) -> list[str]:
     """The nodes that ran in between because a channel triggered them."""
-    return [node for node in _moved(tip, checkpoint) if node[:2] != "__"]
+    return [node for node in _moved(tip, checkpoint) if langgraph_port.is_node(node)]
 
 
 def _moved(tip: Tip, checkpoint: Checkpoint) -> list[str]:
-    """All that saw something new, LangGraph's own marks such as __interrupt__ included."""
+    """All that saw something new, LangGraph's own marks included."""
     seen = checkpoint["versions_seen"].items()
     return [node for node, what in seen if what and what != tip.seen.get(node)]
 

@@ -9,25 +9,20 @@ Beside that line the order says nothing, and a call with new arguments is a new 
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
-import inspect
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import langchain_core
-import langgraph
-
+from perdure import langgraph_port
 from perdure.effects.context import current
 from perdure.errors import BadArgument
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
+from perdure.langgraph_port import TaskInfo
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, Owner
 from perdure.saver import Saver
@@ -192,19 +187,17 @@ class Line:
         self.waited = 0
         self.instance: Any = None
         """Whose method it is, if it is one."""
-        scratchpad = configurable().get("__pregel_scratchpad")
-        self._counter: Any = getattr(scratchpad, "interrupt_counter", None)
+        self._counter = langgraph_port.interrupt_counter(configurable())
         try:
             self._caller = asyncio.current_task()
         except RuntimeError:
             self._caller = None
         self._known = beside is not None
-        self._beside = _is_beside(self._caller is None) if beside is None else beside
+        self._beside = langgraph_port.is_beside(self._caller is None) if beside is None else beside
 
     def asked(self) -> int:
         """How many interrupts the task has come to so far, by LangGraph's counter."""
-        counter = getattr(self._counter, "_counter", None)
-        return 0 if counter is None else int(repr(counter.__self__)[len("count(") : -1])
+        return langgraph_port.interrupts_so_far(self._counter)
 
     def skip(self, interrupts: int) -> None:
         """A recorded call came to these, and does not come to them again: the next is its own."""
@@ -216,69 +209,7 @@ class Line:
         """Whether the node itself calls, and not something it runs side by side."""
         if self._known or self._beside or self._caller is None:
             return not self._beside
-        if _is_langgraph(_code_of(self._caller.get_coro())):
-            return True
-        above = [t for t in asyncio.all_tasks() if getattr(t, "_fut_waiter", None) is self._caller]
-        # LangGraph runs a node in a task of its own, or in one it made; a helper's is the node's.
-        return any(_is_langgraph(_code_of(_innermost(task.get_coro()))) for task in above)
-
-
-def _innermost(coroutine: Any) -> Any:
-    """The coroutine that really waits, of those that wait for each other."""
-    while inspect.iscoroutine(inner := getattr(coroutine, "cr_await", None)):
-        coroutine = inner
-    return coroutine
-
-
-def _code_of(coroutine: Any) -> str:
-    code = getattr(coroutine, "cr_code", None)
-    return "" if code is None else code.co_filename
-
-
-_LANGGRAPH = tuple(os.path.join(path, "") for path in langgraph.__path__)
-_LANGCHAIN = os.path.join(os.path.dirname(langchain_core.__file__), "")
-
-
-def _is_langgraph(file: str) -> bool:
-    return file.startswith(_LANGGRAPH)
-
-
-def _is_beside(in_thread: bool) -> bool:
-    """Whether this is called by a tool of a ToolNode, or in a thread that the node started."""
-    frame: FrameType | None = sys._getframe(1)
-    in_tool, before = False, None
-    while frame is not None:
-        code = frame.f_code
-        kind = _kind_of(code.co_filename)
-        if kind == "tool node":
-            return True
-        if kind == "node":
-            return False  # the node itself, or one of a graph inside of a tool
-        in_tool = in_tool or kind == "tool"
-        if in_thread and kind == "thread" and code.co_name == "wrapper":
-            # Here a plain node begins beside a loop; or a tool, or a part of a chain.
-            return in_tool or before == "runnable"
-        before = kind
-        frame = frame.f_back
-    return in_thread
-
-
-@functools.cache
-def _kind_of(file: str) -> str | None:
-    """What a file on the stack says of a call, if anything. Every call looks at all of them."""
-    if file.startswith(_LANGGRAPH):
-        tail = file.replace("\\", "/")
-        if tail.endswith("/prebuilt/tool_node.py"):
-            return "tool node"
-        return "node" if tail.endswith("/pregel/_retry.py") else None
-    if not file.startswith(_LANGCHAIN):
-        return None
-    tail = file.removeprefix(_LANGCHAIN).replace("\\", "/")
-    if tail == "runnables/config.py":
-        return "thread"
-    if tail.startswith("runnables/"):
-        return "runnable"
-    return "tool" if tail.startswith("tools/") else None
+        return langgraph_port.is_of_node(self._caller)
 
 
 _DESKS: WeakKeyDictionary[Any, Desk] = WeakKeyDictionary()
@@ -301,27 +232,24 @@ def configurable() -> dict[str, Any]:
 def here() -> tuple[Desk, int] | None:
     """The desk of the task this is called in, and the attempt at it; None outside of a run."""
     config = configurable()
-    scratchpad = config.get("__pregel_scratchpad")
-    if scratchpad is None:
+    task = langgraph_port.task_info(config)
+    if task.scratchpad is None:
         return None
     segment = find(config)
-    saver = config.get("__pregel_checkpointer")
+    saver = langgraph_port.checkpointer_of(config)
     if segment is None and not isinstance(saver, Saver):
         return None
-    info = getattr(config.get("__pregel_runtime"), "execution_info", None)
-    attempt = getattr(info, "node_attempt", 1)
-    # LangGraph makes this function anew for each execution of a task, and keeps it as long.
-    execution = scratchpad.get_null_resume
+    execution = task.execution
     with _LOCK:
         desk = _DESKS.get(execution)
         if desk is None:
-            desk = _DESKS[execution] = _make(config, segment, saver, info)
+            desk = _DESKS[execution] = _make(config, segment, saver, task)
             desk.execution = id(execution)
     outer = current()
     if outer is not None and outer.verifying:
         return None
     if outer is None or outer.execution != id(execution):
-        return desk, attempt
+        return desk, task.attempt
     with _LOCK:
         if outer.desk is None:
             # They belong to the effect that calls them: found again when it is called again.
@@ -336,30 +264,17 @@ def here() -> tuple[Desk, int] | None:
                 loaded=False,
                 nested=True,
             )
-    return outer.desk, attempt
+    return outer.desk, task.attempt
 
 
-def _outer(scratchpad: Any, levels: int) -> Any:
-    """The scratchpad of the node that many graphs outside: another one for each attempt at it."""
-    for _ in range(levels):
-        function = scratchpad.get_null_resume
-        held = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        parent = dict(held).get("parent_scratchpad")
-        if parent is None or parent.cell_contents is None:
-            break
-        scratchpad = parent.cell_contents
-    return scratchpad
-
-
-def _make(config: Mapping[str, Any], segment: Segment | None, saver: Any, info: Any) -> Desk:
-    ns = config.get("checkpoint_ns") or ""
-    checkpoint_id = getattr(info, "checkpoint_id", None) or ""
-    above = _above(config.get("checkpoint_map") or {})
+def _make(config: Mapping[str, Any], segment: Segment | None, saver: Any, of: TaskInfo) -> Desk:
+    ns, checkpoint_id = of.namespace, of.checkpoint_id or ""
+    above = langgraph_port.checkpoints_above(config)
     if segment is None:
         thread_id = str(config["thread_id"])
         owner, task = Owner(thread_id), task_hash(thread_id, ns)
         journal, serializer, clock = saver.journal, saver.serializer, saver.clock
-        asked = config.get("__pregel_durability") or ""
+        asked = langgraph_port.durability_of(config) or ""
         return Desk(
             owner, task, journal, serializer, clock, None, checkpoint_id, above, saver, asked
         )
@@ -372,8 +287,8 @@ def _make(config: Mapping[str, Any], segment: Segment | None, saver: Any, info: 
         )
     # One for the whole subgraph, and for each attempt at the node outside.
     above = {root: id for root, id in above.items() if len(root) < len(stored)}
-    depth = sum(not part.isdigit() for part in ns.removeprefix(stored).split("|")) - 1
-    outer = _outer(config["__pregel_scratchpad"], depth)
+    inner = len(langgraph_port.namespace_nodes(ns)) - len(langgraph_port.namespace_nodes(stored))
+    outer = langgraph_port.outer_scratchpad(of.scratchpad, inner)
     desk = Desk(
         owner, task, journal, serializer, clock, segment, checkpoint_id, above, segment.saver
     )
@@ -385,20 +300,11 @@ def _stored(ns: str, unstored: frozenset[tuple[str, ...]]) -> str:
     """The task that is run again as a whole: the one given, unless it is in a subgraph that stores
     nothing. Then it is the node outside."""
     names: tuple[str, ...] = ()
-    parts = ns.split("|")
-    for depth, part in enumerate(parts, 1):
-        if not part.isdigit():  # the second subgraph of a node, and so on
-            names += (part.partition(":")[0],)
+    for node, so_far in langgraph_port.namespace_nodes(ns):
+        names += (node,)
         if names in unstored:
-            return "|".join(parts[:depth])
+            return so_far
     return ns
-
-
-def _above(named: Mapping[str, str]) -> dict[str, str]:
-    """The checkpoints LangGraph names. For a `@task` it names that of its caller once more, as if
-    the caller had a namespace of its own."""
-    shortest = {named[ns]: ns for ns in sorted(named, key=len, reverse=True)}
-    return {ns: id for id, ns in shortest.items()}
 
 
 def task_hash(*parts: str) -> str:

@@ -14,21 +14,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import FunctionType
 from typing import Any, cast
 
-from langgraph._internal._serde import build_serde_allowlist
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.serde.types import TASKS
-from langgraph.errors import EmptyChannelError
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
-from langgraph.pregel._checkpoint import channels_from_checkpoint
-from langgraph.pregel._io import read_channels
-from langgraph.pregel._utils import get_function_nonlocals
 from langgraph.pregel.protocol import PregelProtocol
 
+from perdure import langgraph_port
 from perdure.errors import BadArgument, NotDurable
 from perdure.saver import Saver
 from perdure.types import Retry
@@ -88,14 +82,7 @@ class Graph:
 
     def output(self, at: CheckpointTuple) -> Any:
         """What the graph returns at this checkpoint."""
-        saver = cast(Saver, self.pregel.checkpointer)
-        channels, _ = channels_from_checkpoint(
-            self.pregel.channels, at.checkpoint, saver=saver, config=at.config
-        )
-        try:
-            return read_channels(channels, self.pregel.output_channels)
-        except EmptyChannelError:
-            return None
+        return langgraph_port.output_at(self.pregel, at, cast(Saver, self.pregel.checkpointer))
 
 
 def _unstored(graph: Pregel[Any, Any, Any, Any], path: tuple[str, ...]) -> Paths:
@@ -103,21 +90,9 @@ def _unstored(graph: Pregel[Any, Any, Any, Any], path: tuple[str, ...]) -> Paths
     found: set[tuple[str, ...]] = set()
     for name, node in graph.nodes.items():
         place = (*path, name)
-        for inner in _graphs_in(node.bound):
+        for inner in langgraph_port.graphs_in(node.bound):
             found |= {place} if inner.checkpointer is False else _unstored(inner, place)
     return frozenset(found)
-
-
-def _graphs_in(candidate: Any) -> list[Pregel[Any, Any, Any, Any]]:
-    """The graphs a node is, or its function may call: where LangGraph would look for them."""
-    if isinstance(candidate, Pregel):
-        return [candidate]
-    parts = list(getattr(candidate, "steps", ()))
-    for function in (getattr(candidate, "func", None), getattr(candidate, "afunc", None)):
-        if isinstance(function, FunctionType):
-            held = get_function_nonlocals(function)
-            parts += [getattr(one, "__self__", one) for one in held]
-    return [graph for part in parts if part is not candidate for graph in _graphs_in(part)]
 
 
 def bind(
@@ -140,8 +115,7 @@ def bind(
         _check_saver(graph.checkpointer, saver, name)
         pregel = copy.copy(graph)
         pregel.checkpointer = saver
-        schemas = [pregel.context_schema] if pregel.context_schema else None
-        saver.with_allowlist(build_serde_allowlist(schemas=schemas, channels=pregel.channels))
+        saver.with_allowlist(langgraph_port.types_of(pregel))
     else:
         raise BadArgument(
             f"register() takes a StateGraph, a compiled graph or an @entrypoint, not {graph!r}."
@@ -210,7 +184,7 @@ def lost_nodes(old: Shape, new: Shape, at: CheckpointTuple) -> list[str]:
     lost = _pending(old, at, partly=True) - _pending(new, at, partly=True)
     heard = {channel for entry in new.values() for channel in entry["triggers"]}
     for _, channel, value in at.pending_writes or ():  # of tasks that ended, beside one that rests
-        if channel == TASKS and value.node in old and value.node not in new:
+        if langgraph_port.is_send(channel) and value.node in old and value.node not in new:
             lost.add(value.node)
         elif channel not in heard:
             lost |= {node for node, entry in old.items() if channel in entry["triggers"]}
@@ -229,7 +203,7 @@ def stands_at_breakpoint(
     before: CheckpointTuple | None,
 ) -> bool:
     """Whether LangGraph stopped at this checkpoint because it was told to, `more` included."""
-    seen = at.checkpoint["versions_seen"].get("__interrupt__", {})
+    seen = langgraph_port.versions_at_stop(at.checkpoint)
     versions = at.checkpoint["channel_versions"]
     if not any(_is_newer(version, seen.get(channel)) for channel, version in versions.items()):
         return False
@@ -238,7 +212,7 @@ def stands_at_breakpoint(
         return True
     known = {} if before is None else before.checkpoint["versions_seen"]
     moved = at.checkpoint["versions_seen"].items()
-    ran = [node for node, what in moved if what != known.get(node) and node[:2] != "__"]
+    ran = [n for n, what in moved if what != known.get(n) and langgraph_port.is_node(n)]
     return _is_among(ran, [graph.pregel.interrupt_after_nodes, more.get("interrupt_after")])
 
 
@@ -248,12 +222,11 @@ def _is_among(nodes: list[str], stops: list[Any]) -> bool:
 
 def inside(shape: Shape, ns: str) -> Shape | None:
     """The shape of the subgraph of a namespace, if it is still there."""
-    for part in ns.split("|"):
-        if not part.isdigit():  # a task may call a subgraph several times
-            entry = shape.get(part.partition(":")[0], {})
-            if "graph" not in entry:
-                return None
-            shape = entry["graph"]
+    for node, _ in langgraph_port.namespace_nodes(ns):
+        entry = shape.get(node, {})
+        if "graph" not in entry:
+            return None
+        shape = entry["graph"]
     return shape
 
 
@@ -266,23 +239,14 @@ def _pending(shape: Shape, at: CheckpointTuple, partly: bool = False) -> set[str
         for channel in entry["triggers"]:
             if channel not in values or not _is_newer(versions.get(channel), seen.get(channel)):
                 continue
-            if _has_joined(channel, node, values[channel], partly):
+            if langgraph_port.has_joined(channel, node, values[channel], partly):
                 found.add(node)
-    for send in values.get(TASKS) or ():
+    for send in langgraph_port.pending_sends(values):
         if send.node in shape:
             found.add(send.node)
         elif shape:
             found.discard(send.node)
     return found
-
-
-def _has_joined(channel: str, node: str, value: Any, partly: bool) -> bool:
-    """Whether all, or some, of those came that a node waits for; after it ran there are none."""
-    if not channel.startswith("join:"):
-        return True
-    came = value[0] if isinstance(value, tuple) else value  # a deferred node's has a mark beside
-    names = channel.removeprefix("join:").removesuffix(f":{node}")
-    return bool(came) and (partly or len("+".join(came)) == len(names))
 
 
 def _is_newer(version: Any, seen: Any) -> bool:

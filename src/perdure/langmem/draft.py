@@ -30,6 +30,8 @@ from langgraph.store.base import (
 from langgraph.store.base.embed import EmbeddingsLambda
 from langgraph.store.memory import InMemoryStore
 
+from perdure import langgraph_port
+
 Place = tuple[tuple[str, ...], str]
 Write = dict[str, Any]
 """One change of a store as plain data: namespace, key, value (None deletes), index, ttl; and what
@@ -188,14 +190,14 @@ def do(store: BaseStore, ops: Iterable[Op]) -> list[Result]:
     check_loop(store)
     embeddings = getattr(store, "embeddings", None)
     awaited = isinstance(embeddings, EmbeddingsLambda) and not hasattr(embeddings, "func")
-    if awaited and not hasattr(store, "_loop"):  # one with a loop of its own sees to that itself
+    if awaited and langgraph_port.loop_of(store) is None:  # else its own loop sees to that
         return asyncio.run(store.abatch(ops))
     return store.batch(ops)
 
 
 def check_loop(store: BaseStore) -> BaseStore:
     """Whether what a store runs on is still there: else a call would never return."""
-    loop = getattr(store, "_loop", None)
+    loop = langgraph_port.loop_of(store)
     if isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running():
         raise RuntimeError(
             f"{type(store).__name__} belongs to an event loop that is over: make the store in one "

@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from langgraph.store.base import BaseStore, SearchItem
 
+from perdure import langgraph_port
 from perdure.effects.context import key as effect_key
 from perdure.effects.decorator import effect
 from perdure.engine.worker import POLL
@@ -34,7 +35,6 @@ from perdure.langmem.driving import Driving, Reflection
 from perdure.langmem.means import Means
 from perdure.langmem.reflection import LONGEST as LONGEST_PAUSE
 from perdure.langmem.reflection import (
-    RUNTIME,
     UNSAID,
     Namespace,
     Request,
@@ -345,7 +345,7 @@ class ReflectionExecutor:
 
     def _use_store_of(self, config: Any) -> None:
         if self._means.store is None:
-            context = (config.get("configurable") or {}).get(RUNTIME)
+            context = langgraph_port.runtime_of(config.get("configurable") or {})
             store = getattr(context, "store", None)
             self.use(self._means.needed_store() if store is None else store)
 
@@ -375,7 +375,7 @@ class ReflectionExecutor:
 
     def _is_in_loop_of_store(self) -> bool:
         try:
-            return getattr(self._means.store, "_loop", None) is asyncio.get_running_loop()
+            return langgraph_port.loop_of(self._means.store) is asyncio.get_running_loop()
         except RuntimeError:
             return False
 

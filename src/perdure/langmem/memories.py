@@ -26,6 +26,7 @@ from typing import Any, ParamSpec
 
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
+from perdure import langgraph_port
 from perdure.effects.context import transaction
 from perdure.effects.decorator import Made
 from perdure.journal import Journal, Op, Statement
@@ -137,8 +138,8 @@ def queries(store: Any, ops: list[PutOp]) -> list[Query]:
     where no transaction waits for them."""
     if not ops:
         return []
-    made, embed = store._prepare_batch_PUT_queries(list(enumerate(ops)))
-    found: list[Query] = list(made)
+    found: list[Query]
+    found, embed = langgraph_port.put_queries(store, ops)
     if embed:
         sql, texts = embed
         vectors = _embedded(store, [text for *_, text in texts])
@@ -150,7 +151,7 @@ def queries(store: Any, ops: list[PutOp]) -> list[Query]:
 
 
 def _embedded(store: Any, texts: list[str]) -> list[list[float]]:
-    loop: Any = getattr(store, "_loop", None)
+    loop: Any = langgraph_port.loop_of(store)
     if loop is None:
         found: list[list[float]] = store.embeddings.embed_documents(texts)
     else:
@@ -170,7 +171,7 @@ def _vector(store: Any) -> Callable[[list[float]], Any]:
 
 def is_same_database(store: Any, journal: Journal) -> bool:
     """Whether the tables of a store can be written in the journal's own transaction."""
-    if not hasattr(store, "_prepare_batch_PUT_queries"):
+    if not langgraph_port.can_write_queries(store):
         return False
     if _is_of("sqlite", store):
         from perdure.journal.sqlite import FRAGMENTS
@@ -202,14 +203,14 @@ def _is_of(dialect: str, store: Any) -> bool:
 
 def _ask(store: Any, sql: str) -> tuple[str, str]:
     """One row from a store's own connection."""
-    loop = getattr(store, "_loop", None)
+    loop = langgraph_port.loop_of(store)
     if loop is None:
-        with store._cursor() as cursor:
+        with langgraph_port.cursor_of(store) as cursor:
             cursor.execute(sql)
             return _row(cursor.fetchone())
 
     async def ask() -> tuple[str, str]:
-        async with store._cursor() as cursor:
+        async with langgraph_port.cursor_of(store) as cursor:
             await cursor.execute(sql)
             return _row(await cursor.fetchone())
 

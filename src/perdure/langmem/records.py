@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from langgraph.store.base import BaseStore, GetOp, Op, PutOp
 
+from perdure import langgraph_port
 from perdure.engine.liveness import Presence
 from perdure.errors import BadArgument
 from perdure.langmem.draft import Write, check_loop
@@ -165,7 +166,7 @@ class Records:
         return self._store.batch(made) if made else []
 
     def _check(self) -> None:
-        loop = getattr(check_loop(self._store), "_loop", None)
+        loop = langgraph_port.loop_of(check_loop(self._store))
         with contextlib.suppress(RuntimeError):
             if loop is not None and asyncio.get_running_loop() is loop:
                 raise BadArgument(

@@ -25,7 +25,6 @@ from typing import Any, Literal, Protocol, TypedDict
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
-from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp
 from langgraph.graph import START, StateGraph
@@ -36,6 +35,7 @@ from langgraph.types import Command
 from langmem.knowledge.extraction import MemoryStoreManager
 from langmem.utils import NamespaceTemplate
 
+from perdure import langgraph_port
 from perdure.agent import sleep
 from perdure.effects.recording import is_secret
 from perdure.errors import BadArgument, Error, UnknownReflector
@@ -46,8 +46,6 @@ from perdure.serde.serializer import Serializer
 log = logging.getLogger("perdure")
 
 Namespace = tuple[str, ...]
-RUNTIME = "__pregel_runtime"
-"""Where LangGraph keeps, in `configurable`, what a node may ask for; its store among it."""
 FIRST, LONGEST = timedelta(seconds=0.2), timedelta(seconds=5)
 """How long a reflection waits for another one in its namespace before it looks again."""
 NO_WAITING = (
@@ -56,7 +54,6 @@ NO_WAITING = (
 )
 FARTHEST = 100 * 365 * 86_400
 """Seconds a reflection can wait: a hundred years."""
-ITS_OWN = ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "run_id")
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ def _is_kept(key: Any, value: Any) -> bool:
     scalar = type(value) in (str, float, bool, type(None)) or (
         type(value) is int and abs(value) < 2**63
     )
-    ours = isinstance(key, str) and not key.startswith("__") and key not in ITS_OWN
+    ours = isinstance(key, str) and not langgraph_port.is_own_key(key) and key != "run_id"
     return ours and scalar and not is_secret(key)
 
 
@@ -326,20 +323,17 @@ def reflect_on(
     door = Door(store, draft)
     mine = _config(request, door, config or {})
     made = bound(reflector, door, tuple(request.namespace))
-    token = var_child_runnable_config.set(mine)
     try:
-        with drafting(draft):
+        with langgraph_port.running_with(mine), drafting(draft):
             if _needs_loop(made):
                 result = asyncio.run(made.ainvoke(request.payload, mine))
             else:
                 result = made.invoke(request.payload, mine)
     except GraphBubbleUp as error:
         raise RuntimeError(NO_WAITING) from error
-    finally:
-        var_child_runnable_config.reset(token)
     if draft.failed is not None:
         raise draft.failed
-    if isinstance(result, dict) and "__interrupt__" in result:
+    if isinstance(result, dict) and langgraph_port.INTERRUPT in result:
         raise RuntimeError(NO_WAITING)
     return _with_keys(result, draft), draft.writes
 
@@ -348,7 +342,7 @@ def _config(request: Request, store: BaseStore, around: Mapping[str, Any]) -> Ru
     """The config of who submitted. Of the node that works on it, only who listens: a graph in a
     reflector is none of its subgraphs, and has no checkpoints."""
     given: Any = request.config()
-    given["configurable"][RUNTIME] = Context(store=store)
+    langgraph_port.set_runtime(given["configurable"], Context(store=store))
     if callbacks := around.get("callbacks"):
         given["callbacks"] = callbacks
     found: RunnableConfig = given

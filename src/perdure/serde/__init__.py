@@ -5,5 +5,4 @@ builtin_types  the standard library's and numpy's types
 class_types    dataclasses, Pydantic models, enums and the like
 encryption     the envelope around each blob: a checksum, or authenticated encryption
 serializer     codec and envelope in one: a value to the blob of one row
-allowlist      the types that the schemas of graphs name
 """

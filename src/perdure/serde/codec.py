@@ -23,6 +23,7 @@ from typing import Any
 
 import ormsgpack
 
+from perdure import langgraph_port
 from perdure.errors import Damaged, Error, TypeNotAllowed, Unserializable
 from perdure.serde.builtin_types import BUILTINS, kind_of
 from perdure.serde.class_types import Plan, find, plan
@@ -69,7 +70,7 @@ KNOWN: tuple[tuple[str, str], ...] = (
     ("langgraph.types", "PregelTask"),
     ("langgraph.store.base", "Item"),
     ("langgraph.store.base", "GetOp"),
-    ("langgraph.checkpoint.serde.types", "_DeltaSnapshot"),
+    langgraph_port.DELTA_SNAPSHOT,
     ("langgraph.store.base", "SearchItem"),
     ("langchain_core.messages.base", "TextAccessor"),
     ("langchain_core.runnables.utils", "AddableDict"),

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
+from perdure import langgraph_port
 from perdure.errors import AlreadyAnswered, BadArgument
 from perdure.testing.clock import Clock
 from perdure.testing.crashtest.messages import Connection
@@ -118,7 +119,7 @@ async def by_langgraph(
         if output is None:
             output = state.values
         elif isinstance(output, dict):
-            output = {key: one for key, one in output.items() if key != "__interrupt__"}
+            output = {key: one for key, one in output.items() if key != langgraph_port.INTERRUPT}
         connection.send("points", observer.points)
         connection.send(
             "end",

@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any, NamedTuple
 
+from perdure import langgraph_port
 from perdure.effects import context
 from perdure.journal import failpoints
 from perdure.testing.crashtest import witness
@@ -144,10 +145,7 @@ def _effect() -> str | None:
 
 def _node() -> str:
     """The node in whose context this is, for what its libraries do in tasks of their own."""
-    from langchain_core.runnables.config import var_child_runnable_config
-
-    config = var_child_runnable_config.get() or {}
-    node = config.get("metadata", {}).get("langgraph_node")
+    node = langgraph_port.current_node()
     return f"node {node!r}" if node else ""
 
 
