@@ -4,13 +4,10 @@ same end; killed there again, it mostly leaves the same."""
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +20,7 @@ from langgraph.types import Interrupt
 from perdure.saver import Saver
 from perdure.types import Durability
 from tests.support.crash_child import NEVER, Told, converse, open_saver
+from tests.support.fork_server import Ended, ForkServer
 from tests.support.sweep import parts, sample
 
 pytestmark = pytest.mark.slow
@@ -31,26 +29,11 @@ Step = tuple[str, int, int]
 """A checkpoint's place in the conversation: its graph, which run of that graph, its step."""
 
 
-class Ended(NamedTuple):
-    """How a child ended, and what it had acknowledged."""
-
-    status: int
-    facts: list[list[Any]]
-
-    def points(self) -> list[str]:
-        return [fact[1] for fact in self.facts if fact[0] == "point"]
-
-
 class Judge:
-    """The process that has children killed."""
+    """Has children killed."""
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.crash_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
 
     def run(
         self,
@@ -60,24 +43,20 @@ class Judge:
         kill: int | None = None,
         interval: float | None = NEVER,
     ) -> Ended:
-        order = {"url": url, "mode": mode, "thread": thread, "kill": kill, "interval": interval}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        ended = Ended(**json.loads(self._process.stdout.readline()))
+        ended = self._server.run(
+            "crash_child:live", url=url, mode=mode, thread=thread, kill=kill, interval=interval
+        )
         assert ended.status in (0, -signal.SIGKILL)
         return ended
 
-    def close(self) -> None:
-        self._process.communicate(timeout=30)
+
+@pytest.fixture
+def judge(fork_server: ForkServer) -> Judge:
+    return Judge(fork_server)
 
 
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    judge = Judge()
-    yield judge
-    judge.close()
+def points_of(ended: Ended) -> list[str]:
+    return [point for [point] in ended.all("point")]
 
 
 class Picture(NamedTuple):
@@ -181,7 +160,7 @@ def check(judge: Judge, mode: Durability, part: int, fresh: Callable[[str], str]
     url = fresh("whole")
     complete = judge.run(url, mode, "whole")
     whole, end = whole_picture(url, "whole"), end_of(url, "whole")
-    points = complete.points()
+    points = points_of(complete)
     assert {point.rsplit(".")[0] for point in points} >= {
         "insert_value",
         "insert_writes",
@@ -198,7 +177,7 @@ def check(judge: Judge, mode: Durability, part: int, fresh: Callable[[str], str]
             ended = judge.run(url, mode, thread, kill=number)
             if ended.status == 0 and mode != "sync":
                 # Who commits for whom is left to chance there, and this time it took fewer.
-                assert len(ended.points()) < number
+                assert len(points_of(ended)) < number
                 continue
             assert ended.status == -signal.SIGKILL
             outcomes.append(outcome(url, thread, ended, whole))
@@ -235,7 +214,7 @@ def test_killed_while_the_clock_commits_too_nothing_acknowledged_is_lost(
     def url(name: object) -> str:
         return f"sqlite:///{tmp_path}/{name}.db"
 
-    points = judge.run(url("whole"), mode, "t", interval=0.001).points()
+    points = points_of(judge.run(url("whole"), mode, "t", interval=0.001))
     whole, end = whole_picture(url("whole"), "t"), end_of(url("whole"), "t")
     for number in sample(range(1, len(points) + 1, 5), 8):
         ended = judge.run(url(number), mode, "t", kill=number, interval=0.001)

@@ -8,10 +8,9 @@ import asyncio
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -20,11 +19,12 @@ from perdure.journal.sql import templates
 from perdure.service.effects import Book
 from perdure.types import EffectState, Run, State
 from tests.support.agents import chain, history, opened
-from tests.support.effect_child import TABLE, Line, Nursery, calls, worker_runtime
+from tests.support.effect_child import TABLE, Line, calls, worker_process, worker_runtime
+from tests.support.fork_server import Child, Ended, ForkServer
 from tests.support.polling import auntil, until
 from tests.support.proxy import Proxy
 from tests.support.raw import query
-from tests.support.runtime_child import Child, Ledger
+from tests.support.runtime_child import Ledger
 from tests.support.sweep import sample
 from tests.support.waiters import named, side_by_side
 
@@ -37,34 +37,19 @@ AGAIN = 4
 HOLD = ("wire", "awire")
 
 
-class Ended(NamedTuple):
-    """How a child ended, and what it told."""
-
-    status: int
-    facts: list[list[Any]]
-
-    def all(self, kind: str) -> list[list[Any]]:
-        return [fact[1:] for fact in self.facts if fact[0] == kind]
-
-    def one(self, kind: str) -> Any:
-        [found] = self.all(kind)
-        return found[0] if len(found) == 1 else found
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
-
-
 class Judge:
     """Has one story played on one journal, and killed."""
 
     def __init__(
-        self, nursery: Nursery, url: str, folder: Path, story: str, saver: bool, **options: Any
+        self,
+        fork_server: ForkServer,
+        url: str,
+        folder: Path,
+        story: str,
+        saver: bool,
+        **options: Any,
     ) -> None:
-        self._nursery, self._folder = nursery, folder
+        self._server, self._folder = fork_server, folder
         self._order = {"url": url, "story": story, "saver": saver, **options}
         self.url, self.story = url, story
         query(url, TABLE)
@@ -80,15 +65,14 @@ class Judge:
         return [f"{label} by {pid}" for one, label, pid in found if one == self.ledger(thread)]
 
     def run(self, thread: str, nth: int = 0, kill: tuple[str, int] | None = None) -> Ended:
-        reply = self._nursery.order(
-            role="crash",
+        ended = self._server.run(
+            "effect_child:crash",
             thread=thread,
             ledger=self.ledger(thread),
             nth=nth,
             kill=kill,
             **self._order,
         )
-        ended = Ended(**reply)
         assert ended.status in (0, -signal.SIGKILL), f"{thread}: a child ended by itself"
         return ended
 
@@ -232,16 +216,16 @@ STORIES = ("branches", "inside", "policies", "functional")
 
 @pytest.mark.parametrize("story", [*STORIES, "cancelled"])
 def test_effects_of_a_run_killed_at_any_point_settle(
-    nursery: Nursery, url: str, tmp_path: Path, story: str
+    fork_server: ForkServer, url: str, tmp_path: Path, story: str
 ) -> None:
-    check(Judge(nursery, url, tmp_path, story, saver=False))
+    check(Judge(fork_server, url, tmp_path, story, saver=False))
 
 
 @pytest.mark.parametrize("story", STORIES)
 def test_effects_with_only_the_saver_killed_at_any_point_settle(
-    nursery: Nursery, url: str, tmp_path: Path, story: str
+    fork_server: ForkServer, url: str, tmp_path: Path, story: str
 ) -> None:
-    check(Judge(nursery, url, tmp_path, story, saver=True))
+    check(Judge(fork_server, url, tmp_path, story, saver=True))
 
 
 # -- stopped, and woken when another worker has the run
@@ -277,18 +261,18 @@ def _is_stopped(pid: int) -> bool:
 
 
 async def taken_over(
-    nursery: Nursery, url: str, folder: Path, graph: str, *rest: State
+    fork_server: ForkServer, url: str, folder: Path, graph: str, *rest: State
 ) -> tuple[Run, Standing, int, int]:
     """A run whose worker was stopped in its effect, and woken when another had brought it to rest.
     Also the process of the one and of the other."""
     standing = Standing(folder)
     async with worker_runtime(url) as rt:
         run = await rt.start(graph, {"folder": str(folder), "log": []})
-        with nursery.worker(url, stops=str(folder)) as first:
+        with worker_process(fork_server, url, stops=str(folder)) as first:
             standing.stop(first)
             other = folder / "another host"
             other.mkdir()
-            with nursery.worker(url, host=str(other)) as second:
+            with worker_process(fork_server, url, host=str(other)) as second:
 
                 async def rests() -> Run | None:
                     found = await rt.get(run.id)
@@ -311,9 +295,11 @@ async def taken_over(
 
 
 async def test_a_worker_stopped_in_an_effect_writes_nothing_when_another_has_called_it_again(
-    nursery: Nursery, url: str, tmp_path: Path
+    fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
-    run, standing, first, second = await taken_over(nursery, url, tmp_path, "standing", State.DONE)
+    run, standing, first, second = await taken_over(
+        fork_server, url, tmp_path, "standing", State.DONE
+    )
     assert [(line.name, line.pid) for line in standing.calls()] == [
         ("stand", first),
         ("stand", second),
@@ -324,9 +310,11 @@ async def test_a_worker_stopped_in_an_effect_writes_nothing_when_another_has_cal
 
 
 async def test_a_worker_stopped_in_an_effect_that_holds_leaves_it_to_a_person(
-    nursery: Nursery, url: str, tmp_path: Path
+    fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
-    run, standing, first, second = await taken_over(nursery, url, tmp_path, "holding", State.HELD)
+    run, standing, first, second = await taken_over(
+        fork_server, url, tmp_path, "holding", State.HELD
+    )
     assert [(line.name, line.pid) for line in standing.calls()] == [
         ("stand_and_hold", first),
         ("after", second),
@@ -335,9 +323,11 @@ async def test_a_worker_stopped_in_an_effect_that_holds_leaves_it_to_a_person(
 
 
 async def test_a_worker_stopped_in_an_effect_that_can_be_verified_is_not_called_again(
-    nursery: Nursery, url: str, tmp_path: Path
+    fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
-    run, standing, first, second = await taken_over(nursery, url, tmp_path, "verifying", State.DONE)
+    run, standing, first, second = await taken_over(
+        fork_server, url, tmp_path, "verifying", State.DONE
+    )
     assert [(line.name, line.pid) for line in standing.calls()] == [
         ("stand_and_verify", first),
         ("after", second),
@@ -347,17 +337,17 @@ async def test_a_worker_stopped_in_an_effect_that_can_be_verified_is_not_called_
 
 @pytest.mark.parametrize("graph", ["standing", "verifying"])
 async def test_a_worker_stopped_right_before_a_call_does_not_make_it_when_it_lost_the_run(
-    nursery: Nursery, url: str, tmp_path: Path, graph: str
+    fork_server: ForkServer, url: str, tmp_path: Path, graph: str
 ) -> None:
     (tmp_path / "go").touch()
     standing = Standing(tmp_path)
     async with worker_runtime(url) as rt:
         run = await rt.start(graph, {"folder": str(tmp_path), "log": []})
-        with nursery.worker(url, stops_before_the_call=True) as first:
+        with worker_process(fork_server, url, stops_before_the_call=True) as first:
             until(lambda: _is_stopped(first.pid), "a worker that is stopped")
             other = tmp_path / "another host"
             other.mkdir()
-            with nursery.worker(url, host=str(other)) as second:
+            with worker_process(fork_server, url, host=str(other)) as second:
 
                 async def done() -> bool:
                     return (await rt.get(run.id)).state is State.DONE
@@ -409,14 +399,16 @@ async def test_an_outcome_survives_a_connection_that_is_cut_during_the_call(
 # -- two processes with only the saver: nobody holds a lease, so the promise is weaker
 
 
-async def both(nursery: Nursery, url: str, folder: Path, hold: bool) -> tuple[list[Line], Any]:
+async def both(
+    fork_server: ForkServer, url: str, folder: Path, hold: bool
+) -> tuple[list[Line], Any]:
     """Two processes invoke one thread, the second while the first one is in the effect."""
-    order = {"role": "alone", "url": url, "folder": str(folder), "hold": hold}
+    order = {"url": url, "folder": str(folder), "hold": hold}
     standing, ended = Standing(folder), Ledger(folder / "ended")
-    first = Child(nursery, nursery.order(**order, begins=True)["pid"])
+    first = fork_server.start("effect_child:alone", **order, begins=True)
     try:
         until(standing.calls, "the effect")
-        second = Child(nursery, nursery.order(**order, begins=False)["pid"])
+        second = fork_server.start("effect_child:alone", **order, begins=False)
         try:
             until(ended.lines, "the end of the second")
         finally:
@@ -434,17 +426,17 @@ async def both(nursery: Nursery, url: str, folder: Path, hold: bool) -> tuple[li
 
 
 async def test_two_processes_with_only_the_saver_call_an_effect_with_one_key(
-    nursery: Nursery, url: str, tmp_path: Path
+    fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
-    made, effect = await both(nursery, url, tmp_path, hold=False)
+    made, effect = await both(fork_server, url, tmp_path, hold=False)
     assert [line.key for line in made] == [effect.key] * 2
     assert (effect.state, effect.result) == ("done", made[1].result), "the last who took it"
 
 
 async def test_two_processes_with_only_the_saver_never_call_twice_what_holds(
-    nursery: Nursery, url: str, tmp_path: Path
+    fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
-    made, effect = await both(nursery, url, tmp_path, hold=True)
+    made, effect = await both(fork_server, url, tmp_path, hold=True)
     assert [line.key for line in made] == [effect.key]
     assert effect.state == "unknown", "the second asks for a person, though the first is alive"
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,18 +20,13 @@ from perdure.segments.segment import Segment
 from perdure.testing import Clock
 from perdure.types import Retry, State
 from tests.support.agents import NOON, Log, chain, driving, gate, history, opened, reaches
-from tests.support.effects import AT_ONCE, Boom, Mortals, Times, mortals, settled, started, states
+from tests.support.effects import AT_ONCE, Boom, Mortals, Times, settled, started, states
+from tests.support.effects import children as children
 from tests.support.polling import auntil
 from tests.support.raw import execute
 from tests.support.runtime_child import Ledger
 
 ONCE = Retry(attempts=1)
-
-
-@pytest.fixture(scope="module")
-def children() -> Iterator[Mortals]:
-    with mortals() as made:
-        yield made
 
 
 @pytest.fixture

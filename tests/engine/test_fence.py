@@ -23,9 +23,10 @@ from perdure.operations.invariants import examine
 from perdure.operations.runs import RunRow
 from perdure.testing import TemporaryRuntime
 from perdure.types import Durability, State
+from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil, until
 from tests.support.raw import execute
-from tests.support.runtime_child import Ledger, Nursery, worker_runtime
+from tests.support.runtime_child import Ledger, worker_process, worker_runtime
 
 TABLES = {
     "perdure_runs": "n",
@@ -300,29 +301,24 @@ async def test_a_bound_graph_that_lost_its_lease_says_so_and_writes_nothing(
 # -- processes that were stopped, or that stand still
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
-
-
 @pytest.mark.slow
 async def test_a_worker_stopped_past_its_lease_writes_nothing_when_it_wakes(
-    url: str, nursery: Nursery, tmp_path: Path
+    url: str, fork_server: ForkServer, tmp_path: Path
 ) -> None:
     ledger = Ledger(tmp_path / "ledger")
     options = {"lease": 0.8}
     given = {"folder": str(tmp_path), "name": "first", "log": []}
     with (
         worker_runtime(url) as rt,
-        nursery.worker(url, stops=str(tmp_path), options=options, concurrency=2) as stopped,
+        worker_process(
+            fork_server, url, stops=str(tmp_path), options=options, concurrency=2
+        ) as stopped,
     ):
         run = await rt.start("hold", given, thread_id="t")
         until(lambda: ledger.lines() == [f"first hold {stopped.pid}"], "a node that began")
         (tmp_path / "stop").touch()
         until(lambda: not (tmp_path / "stop").exists(), "a stopped process")
-        with nursery.worker(url, options=options) as other:
+        with worker_process(fork_server, url, options=options) as other:
             until(lambda: f"first hold {other.pid}" in ledger.lines(), "a takeover")
             (tmp_path / "go").touch()
             done = rt_is(rt, run.id, State.DONE)
@@ -356,15 +352,15 @@ def rt_is(rt: perdure.Runtime, run_id: str, state: State) -> Callable[[], Awaita
 
 @pytest.mark.slow
 async def test_a_worker_whose_event_loop_is_blocked_gives_its_lease_up(
-    url: str, nursery: Nursery, tmp_path: Path
+    url: str, fork_server: ForkServer, tmp_path: Path
 ) -> None:
     ledger = Ledger(tmp_path / "ledger")
     given = {"folder": str(tmp_path), "name": "it", "log": []}
     options = {"lease": 0.8}
-    with worker_runtime(url) as rt, nursery.worker(url, options=options) as blocked:
+    with worker_runtime(url) as rt, worker_process(fork_server, url, options=options) as blocked:
         run = await rt.start("block", given, thread_id="t")
         until(lambda: ledger.lines() == [f"it hold {blocked.pid}"], "a node that began")
-        with nursery.worker(url, options=options) as other:
+        with worker_process(fork_server, url, options=options) as other:
             until(lambda: f"it hold {other.pid}" in ledger.lines(), "a takeover")
             (tmp_path / "go").touch()
             await auntil(rt_is(rt, run.id, State.DONE), "the other worker to finish it")

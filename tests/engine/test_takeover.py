@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,15 +31,9 @@ from perdure.operations.invariants import examine
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
 from perdure.types import Run, State
+from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil, until
-from tests.support.runtime_child import Ledger, Nursery, worker_runtime
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+from tests.support.runtime_child import Ledger, worker_process, worker_runtime
 
 
 def is_state(rt: perdure.Runtime, run: Run, *states: State) -> Callable[[], Awaitable[bool]]:
@@ -95,19 +89,19 @@ def place(tmp_path: Path) -> Place:
 @pytest.mark.slow
 @pytest.mark.parametrize("graph", ["hold", "spawn"])
 async def test_a_worker_killed_on_this_host_is_replaced_at_once(
-    url: str, nursery: Nursery, place: Place, graph: str
+    url: str, fork_server: ForkServer, place: Place, graph: str
 ) -> None:
     """Whether or not it left children behind, which have all its files open."""
     options = {"lease": 30.0}  # long: it is not what brings the run back
     with (
         worker_runtime(url) as rt,
         ExitStack() as later,
-        nursery.worker(url, options=options, concurrency=1) as first,
+        worker_process(fork_server, url, options=options, concurrency=1) as first,
     ):
         later.callback(place.touch, "over")  # children that were left behind end
         run = await rt.start(graph, place.input("it"), thread_id="t")
         until(place.begun("it", first.pid), "a node that began")
-        with nursery.worker(url, options=options) as second:
+        with worker_process(fork_server, url, options=options) as second:
             other = await rt.start("steps", place.input("other"), thread_id="u")
             await auntil(is_state(rt, other, State.DONE), "a second worker that works")
             assert "recovered" not in await kinds(rt, run)
@@ -124,18 +118,18 @@ async def test_a_worker_killed_on_this_host_is_replaced_at_once(
 
 @pytest.mark.slow
 async def test_a_worker_killed_on_another_host_is_replaced_after_its_lease(
-    url: str, nursery: Nursery, place: Place, tmp_path: Path
+    url: str, fork_server: ForkServer, place: Place, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with (
         worker_runtime(url) as rt,
-        nursery.worker(url) as first,
+        worker_process(fork_server, url) as first,
         ExitStack() as later,
     ):
         run = await rt.start("hold", place.input("it"), thread_id="t")
         until(place.begun("it", first.pid), "a node that began")
-        second = later.enter_context(nursery.worker(url, host=str(elsewhere)))
+        second = later.enter_context(worker_process(fork_server, url, host=str(elsewhere)))
         until(lambda: any(elsewhere.glob("*/*.lock")), "a second worker")
         assert "recovered" not in await kinds(rt, run)
         first.send(signal.SIGKILL)
@@ -150,13 +144,13 @@ async def test_a_worker_killed_on_another_host_is_replaced_after_its_lease(
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ["here", "elsewhere"])
 async def test_a_second_worker_that_starts_never_disturbs_a_live_run(
-    url: str, nursery: Nursery, place: Place, tmp_path: Path, host: str
+    url: str, fork_server: ForkServer, place: Place, tmp_path: Path, host: str
 ) -> None:
     folder = tmp_path / host
     folder.mkdir()
     options = {"lease": 0.8}
     where = {} if host == "here" else {"host": str(folder)}
-    with worker_runtime(url) as rt, nursery.worker(url, options=options) as first:
+    with worker_runtime(url) as rt, worker_process(fork_server, url, options=options) as first:
         run = await rt.start("hold", place.input("it"), thread_id="t")
         until(place.begun("it", first.pid), "a node that began")
         leases: set[datetime | None] = set()
@@ -167,7 +161,7 @@ async def test_a_second_worker_that_starts_never_disturbs_a_live_run(
 
         for _ in range(2):  # and once more, after the second one was killed
             leases.clear()
-            with nursery.worker(url, options=options, **where) as second:
+            with worker_process(fork_server, url, options=options, **where) as second:
                 await auntil(renewed, "leases that are kept")
                 second.send(signal.SIGKILL)
                 second.wait()
@@ -181,7 +175,7 @@ async def test_a_second_worker_that_starts_never_disturbs_a_live_run(
 @pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 50])
 async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
-    url: str, nursery: Nursery, place: Place, concurrency: int
+    url: str, fork_server: ForkServer, place: Place, concurrency: int
 ) -> None:
     with worker_runtime(url, deaths=3) as rt:
         killer = await rt.start("kill", place.input("killer"), thread_id="killer")
@@ -192,7 +186,9 @@ async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
         deaths = 0
         held = False
         while not held:
-            with nursery.worker(url, options={"deaths": 3}, concurrency=concurrency) as worker:
+            with worker_process(
+                fork_server, url, options={"deaths": 3}, concurrency=concurrency
+            ) as worker:
                 deadline = time.monotonic() + 30.0
                 while not worker.is_over() and not held:
                     held = (await rt.get(killer.id)).state is State.HELD
@@ -215,7 +211,7 @@ async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
         # The fix is deployed, and somebody has it tried again.
         place.touch("fixed")
         await rt.retry(killer.id)
-        with nursery.worker(url):
+        with worker_process(fork_server, url):
             await auntil(is_state(rt, killer, State.DONE), "the fixed run to end")
         assert (await rt.get(killer.id)).output["log"] == ["survived", "last"]
 
@@ -282,14 +278,14 @@ async def test_of_a_worker_two_ticks_and_a_bound_graph_one_drives_a_run(url: str
 
 @pytest.mark.slow
 async def test_postgresql_restarted_under_load_loses_nothing(
-    postgres_url: str, postgres_server: Server, nursery: Nursery, place: Place
+    postgres_url: str, postgres_server: Server, fork_server: ForkServer, place: Place
 ) -> None:
     started: list[Run] = []
     options = {"lease": 2.0, "deaths": 10}
     with (
         worker_runtime(postgres_url) as rt,
-        nursery.worker(postgres_url, options=options, concurrency=10) as first,
-        nursery.worker(postgres_url, options=options, concurrency=10) as second,
+        worker_process(fork_server, postgres_url, options=options, concurrency=10) as first,
+        worker_process(fork_server, postgres_url, options=options, concurrency=10) as second,
     ):
 
         async def start(n: int) -> None:

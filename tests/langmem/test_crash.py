@@ -51,8 +51,9 @@ from perdure.journal.sql import templates
 from perdure.langmem import ReflectionExecutor
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
+from tests.support.fork_server import Child, ForkServer
 from tests.support.memory import manager, opened_store, remembered, talk, who
-from tests.support.memory_child import LATER, Child, Nursery
+from tests.support.memory_child import LATER
 from tests.support.polling import until
 from tests.support.runtime_child import Ledger
 from tests.support.sweep import examples, parts, sample
@@ -194,8 +195,8 @@ def _place(one: Submission) -> tuple[str, str]:
 class Judge:
     """Has trials on one journal and one store, and judges them all together."""
 
-    def __init__(self, nursery: Nursery, url: str, store: str, folder: Path) -> None:
-        self._nursery, self._folder = nursery, folder
+    def __init__(self, fork_server: ForkServer, url: str, store: str, folder: Path) -> None:
+        self._server, self._folder = fork_server, folder
         self._where = {"url": url, "store": store}
         self.is_together = store == url
         with opened_store(store):
@@ -216,8 +217,9 @@ class Judge:
         concurrency: int = 1,
     ) -> Child:
         trial.kills += fate is not None
-        return self._nursery.child(
-            "live",
+        return self._server.start(
+            "memory_child:live",
+            exits=True,
             name=trial.name,
             ledger=str(trial.ledger),
             submissions=[one._asdict() for one in submissions],
@@ -242,8 +244,9 @@ class Judge:
     def finish(self, concurrency: int = 1) -> None:
         """In another process, and judge what it finds."""
         report = self._folder / "report.json"
-        child = self._nursery.child(
-            "finish",
+        child = self._server.start(
+            "memory_child:finish",
+            exits=True,
             names=[trial.name for trial in self.trials],
             users=[user for trial in self.trials for user in trial.users],
             report=str(report),
@@ -262,26 +265,19 @@ class Judge:
             self.did["replaced"] += sum(run["state"] == "cancelled" for run in trial.runs)
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
-
-
 @pytest.fixture(params=["together", "apart"])
 def judge(
-    request: pytest.FixtureRequest, nursery: Nursery, url: str, tmp_path: Path
+    request: pytest.FixtureRequest, fork_server: ForkServer, url: str, tmp_path: Path
 ) -> Iterator[Judge]:
     """Its store is in the journal's database, or in another one."""
     if request.param == "together":
-        yield Judge(nursery, url, url, tmp_path)
+        yield Judge(fork_server, url, url, tmp_path)
     elif url.startswith("sqlite"):
-        yield Judge(nursery, url, f"sqlite:///{tmp_path}/store.db", tmp_path)
+        yield Judge(fork_server, url, f"sqlite:///{tmp_path}/store.db", tmp_path)
     else:
         server: Server = request.getfixturevalue("postgres_server")
         store = server.database()
-        yield Judge(nursery, url, store, tmp_path)
+        yield Judge(fork_server, url, store, tmp_path)
         server.drop(store)
 
 
@@ -303,8 +299,8 @@ class Round:
     def is_over(self, judge: Judge) -> bool:
         """Whether all of its processes ended. Starts the next one of a slot."""
         for slot, rest in enumerate(self.slots):
-            if slot in self.alive and (status := self.alive[slot][0].status()) is not None:
-                judge.ended(status, self.alive.pop(slot)[1])
+            if slot in self.alive and (ended := self.alive[slot][0].ended()) is not None:
+                judge.ended(ended.status, self.alive.pop(slot)[1])
             if slot not in self.alive and rest:
                 made, fate, concurrency = rest.pop(0)
                 self.alive[slot] = judge.begin(self.trial, made, fate, concurrency), fate
@@ -361,7 +357,7 @@ def test_a_story_ended_at_any_point_leaves_each_memory_once(
     # Two at once wait for each other where they are of one user.
     concurrency = 1 + (part + url.startswith("postgresql")) % 2
     whole = judge.trial("whole", story(0))
-    judge.ended(judge.begin(whole, whole.submissions, None, concurrency).status(60), None)
+    judge.ended(judge.begin(whole, whole.submissions, None, concurrency).wait(), None)
     [[counts]] = whole.all("points")
     expected = {
         "commit",

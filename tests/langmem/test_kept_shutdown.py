@@ -16,6 +16,7 @@ from perdure.langmem import persist, resume_pending_reflections
 from perdure.langmem.records import Kept, Records
 from perdure.langmem.reflection import Request
 from tests.support.agents import gate as a_gate
+from tests.support.fork_server import ForkServer
 from tests.support.kept import (
     LATER,
     Noting,
@@ -24,9 +25,8 @@ from tests.support.kept import (
     records,
 )
 from tests.support.kept import alone as alone
-from tests.support.kept import nursery as nursery
 from tests.support.kept import quick as quick
-from tests.support.kept_child import NAME, STORY, Nursery, wrapped
+from tests.support.kept_child import NAME, STORY, ends, wrapped
 from tests.support.memory import opened_store, remembered, talk, who
 from tests.support.polling import until
 from tests.support.runtime_child import Ledger
@@ -127,9 +127,9 @@ def test_when_langmems_own_executor_was_shut_down_nothing_is_accepted_any_more(
 
 @pytest.mark.slow
 def test_a_process_that_forgot_shutdown_ends_and_leaves_what_is_not_due(
-    nursery: Nursery, sqlite_url: str, tmp_path: Path
+    fork_server: ForkServer, sqlite_url: str, tmp_path: Path
 ) -> None:
-    assert nursery.order("exit", url=sqlite_url, ledger=str(tmp_path / "ledger")) == [0]
+    assert ends(fork_server, "exit", url=sqlite_url, ledger=str(tmp_path / "ledger")) == [0]
     with opened_store(sqlite_url) as store:
         assert remembered(store, "u") == ["fact-now"]
         with noting(store) as (executor, _):
@@ -143,13 +143,13 @@ def test_a_process_that_forgot_shutdown_ends_and_leaves_what_is_not_due(
 @pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 def test_a_process_that_is_killed_anywhere_loses_and_doubles_nothing(
-    nursery: Nursery, url: str, tmp_path: Path
+    fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
-    status: list[int | None] = []
+    status: list[int] = []
     for last in (-1, *KILLS[url.partition(":")[0]]):
         told = f"killed after call {last}"
         ledger = Ledger(tmp_path / f"ledger{last}")
-        status = nursery.order("live", url=url, ledger=ledger._path, last=last)
+        status = ends(fork_server, "live", url=url, ledger=ledger._path, last=last)
         with opened_store(url) as store:
             with wrapped(store, ledger) as executor:
                 resume_pending_reflections(executor, store)
@@ -180,7 +180,7 @@ def is_due(one: Any) -> bool:
 
 @pytest.mark.slow
 def test_two_processes_that_resume_at_the_same_moment_run_nothing_twice(
-    nursery: Nursery, url: str, tmp_path: Path
+    fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
     ledger = Ledger(tmp_path / "ledger")
     rounds = [f"round-{n}" for n in range(20)]
@@ -193,8 +193,8 @@ def test_two_processes_that_resume_at_the_same_moment_run_nothing_twice(
                 request = Request(talk(fact), ("memories", fact), str(n), {"user": fact})
                 now = time.time()
                 Records(store, name).add(Kept(fact, request, now - 1, now))
-        assert nursery.order(
-            "resume", count=2, url=url, ledger=str(tmp_path / "ledger"), names=rounds
+        assert ends(
+            fork_server, "resume", count=2, url=url, ledger=str(tmp_path / "ledger"), names=rounds
         ) == [0, 0]
         for fact in facts:
             assert remembered(store, fact) == [fact]

@@ -23,6 +23,7 @@ from langmem import reflection as stock
 from perdure.errors import BadArgument
 from perdure.langmem import ReflectionExecutor, persist, resume_pending_reflections
 from perdure.langmem.kept import Due, Instead
+from tests.support.fork_server import ForkServer
 from tests.support.kept import (
     LATER,
     Noting,
@@ -32,9 +33,8 @@ from tests.support.kept import (
     records,
 )
 from tests.support.kept import alone as alone
-from tests.support.kept import nursery as nursery
 from tests.support.kept import store as store
-from tests.support.kept_child import NAME, Nursery
+from tests.support.kept_child import NAME, ends
 from tests.support.memory import manager, remembered, talk, who
 from tests.support.polling import until
 
@@ -99,10 +99,10 @@ def test_a_draft_that_is_taken_over_is_written_without_asking_the_model(
 @pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 def test_a_process_that_dies_between_accepting_and_deleting_a_record_leaves_one_reflection(
-    nursery: Nursery, url: str, store: BaseStore, tmp_path: Path
+    fork_server: ForkServer, url: str, store: BaseStore, tmp_path: Path
 ) -> None:
     one = left(store, talk("fact-1"), thread="t", due=LATER)
-    assert nursery.order("take_over", url=url, ledger=str(tmp_path / "ledger")) == [-9]
+    assert ends(fork_server, "take_over", url=url, ledger=str(tmp_path / "ledger")) == [-9]
     assert [found.id for found in records(store)] == [one.id]
     with journalled(url, store, manager()) as executor:
         [accepted] = executor.pending()

@@ -40,10 +40,10 @@ from perdure.runtime import Runtime
 from perdure.testing import Clock
 from perdure.types import Retry, State
 from tests.support.agents import Gate, gate
+from tests.support.fork_server import Child, ForkServer
 from tests.support.memory import NAMESPACE, Scripted, manager, opened_store, remembered, talk, who
 from tests.support.polling import until
-from tests.support.runtime_child import Child
-from tests.support.stock_child import FACTS, HOUR, Model, Nursery, made, stop_while_busy
+from tests.support.stock_child import FACTS, HOUR, Model, made, stop_while_busy
 
 SOON = Retry(attempts=3, first=timedelta(milliseconds=1))
 ONCE = Retry(attempts=1)
@@ -127,25 +127,20 @@ Playing = Callable[[str, str, str], contextlib.AbstractContextManager[tuple[Chil
 
 
 @pytest.fixture(scope="module")
-def playing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playing]:
+def playing(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Playing:
     """A process that plays a story, and what it told; it is killed in the end."""
-    nursery = Nursery()
     folder = tmp_path_factory.mktemp("told")
     stories = itertools.count()
 
     @contextmanager
     def play(story: str, whose: str, url: str) -> Iterator[tuple[Child, Any]]:
         told = folder / str(next(stories))
-        order = nursery.order(role=story, whose=whose, url=url, told=str(told))
-        child = Child(nursery, order["pid"])
-        try:
-            until(lambda: told.exists() or child.is_over(), f"{story} of {whose}", 60)
+        order = {"story": story, "whose": whose, "url": url, "told": str(told)}
+        with fork_server.child("stock_child:play", exits=True, **order) as child:
+            until(lambda: told.exists() or child.is_over(), f"{story} of {whose}")
             yield child, json.loads(told.read_text())
-        finally:
-            child.kill()
 
-    yield play
-    nursery.close()
+    return play
 
 
 def is_hit(number: signal.Signals, playing: contextlib.AbstractContextManager[Any]) -> None:

@@ -13,12 +13,11 @@ import operator
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
@@ -37,8 +36,9 @@ from perdure.service.effects import Book
 from perdure.testing import Clock
 from perdure.types import EffectRecord, EffectState, Kind, State
 from tests.support import runtime_child
+from tests.support.fork_server import Child, ForkServer, Tell
 from tests.support.polling import until
-from tests.support.runtime_child import BEGIN, NEVER, Ledger, Tell, main
+from tests.support.runtime_child import BEGIN, NEVER, Ledger
 
 TABLE = "CREATE TABLE bookings (thread TEXT, label TEXT, pid TEXT)"
 """Where the transactional effect writes, beside the journal."""
@@ -583,18 +583,6 @@ async def alone(order: dict[str, Any], tell: Tell) -> None:
             Ledger(Path(folder) / "ended").add(json.dumps("held"))
 
 
-class Nursery(runtime_child.Nursery):
-    """The process that forks the others."""
-
-    def __init__(self, module: str = "tests.support.effect_child") -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-
-if __name__ == "__main__":
-    runtime_child.ROLES.update({"crash": crash, "work": work, "alone": alone})
-    main()
+def worker_process(server: ForkServer, url: str, **order: Any) -> AbstractContextManager[Child]:
+    """A worker that is killed at the end of the block, if it is still there."""
+    return server.child("effect_child:work", url=url, **order)

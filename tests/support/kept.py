@@ -15,17 +15,10 @@ from langmem import ReflectionExecutor as StockExecutor
 from perdure.langmem import Persisted, persist
 from perdure.langmem.records import Kept, Records
 from perdure.langmem.reflection import Request
-from tests.support.kept_child import NAME, Nursery
+from tests.support.kept_child import NAME
 from tests.support.memory import opened_store
 
 LATER = 3600.0
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Processes that keep reflections in a store, and die: `python -m tests.support.kept_child`.
+"""Processes that keep reflections in a store, and die: children of `tests.support.fork_server`.
 
-It imports LangMem once and then forks a child for each order it reads. What a child was promised
-and what its model was asked goes to a ledger, which no crash of the child can take back.
+What a child was promised and what its model was asked goes to a ledger, which no crash of the child
+can take back.
 
     live        submit what `STORY` says and work on it; killed after the n-th call of the store,
                 or in the middle of writing memories
@@ -12,12 +12,8 @@ and what its model was asked goes to a ledger, which no crash of the child can t
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,6 +21,7 @@ from langgraph.store.base import BaseStore, Op, PutOp, Result
 from langmem import ReflectionExecutor as StockExecutor
 
 from perdure.langmem import Persisted, ReflectionExecutor, persist, resume_pending_reflections
+from tests.support.fork_server import ForkServer, Tell
 from tests.support.memory import manager, opened_store, talk, who
 from tests.support.polling import until
 from tests.support.runtime_child import Ledger
@@ -117,64 +114,14 @@ def exit(url: str, ledger: Ledger) -> None:
         done.result(30)
 
 
-def _fork(order: dict[str, Any]) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    role = globals()[order.pop("role")]
-    order["ledger"] = Ledger(order["ledger"])
-    try:
-        role(**order)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        os._exit(1)
-    sys.stdin.close()
-    sys.exit(0)
+def play(order: dict[str, Any], tell: Tell) -> None:
+    role = {"live": live, "resume": resume, "take_over": take_over, "exit": exit}[order.pop("role")]
+    role(ledger=Ledger(order.pop("ledger")), **order)
 
 
-def main() -> None:
-    for line in sys.stdin:
-        order = json.loads(line)
-        count = order.pop("count")
-        pids = [_fork(dict(order)) for _ in range(count)]
-        print(json.dumps([_ended(pid) for pid in pids]), flush=True)
-
-
-def _ended(pid: int) -> int | None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return None
-
-
-class Nursery:
-    """The process that forks the others."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.kept_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def order(self, role: str, *, count: int = 1, **order: Any) -> list[int | None]:
-        """How as many children as that ended; None if one had to be killed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"role": role, "count": count, **order}) + "\n")
-        self._process.stdin.flush()
-        found: list[int | None] = json.loads(self._process.stdout.readline())
-        return found
-
-    def close(self) -> None:
-        self._process.communicate(timeout=30)
-
-
-if __name__ == "__main__":
-    main()
+def ends(server: ForkServer, role: str, *, count: int = 1, **order: Any) -> list[int]:
+    """How as many children as that ended."""
+    children = [
+        server.start("kept_child:play", exits=True, role=role, **order) for _ in range(count)
+    ]
+    return [child.wait() for child in children]
