@@ -6,8 +6,6 @@ While it rests it holds nothing, and no clock ever answers for a person.
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +21,7 @@ from perdure.saver import Saver
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
 from perdure.types import Kind, State
+from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil
 from tests.support.waiters import (
     ANSWER,
@@ -43,8 +42,6 @@ from tests.support.waiters import (
     side_by_side,
     sleeping,
 )
-
-ROOT = Path(__file__).parents[2]
 
 # -- while it rests
 
@@ -182,17 +179,6 @@ POINTS = [
 ]
 
 
-def _kill(places: list[tuple[str, str]]) -> None:
-    """One worker for each place, killed with SIGKILL while it uses an answer."""
-    lines = "".join(f"{url} {point}\n" for url, point in places)
-    child = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.support.waiters"],
-        cwd=ROOT, input=lines, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    told = child.stdout.split("\n")[:-1]
-    assert told == ["killed"] * len(places), (told, child.stderr)
-
-
 async def _ends_well(url: str) -> list[str]:
     """Whoever comes after a killed worker finds the answers."""
     rt = registered(url, Clock(datetime.now(UTC) + 2 * MINUTE))
@@ -214,13 +200,14 @@ async def _ends_well(url: str) -> list[str]:
 
 @pytest.mark.slow
 async def test_an_answer_is_handed_over_again_after_a_worker_was_killed_with_it(
-    tmp_path: Path, postgres_server: Server
+    fork_server: ForkServer, tmp_path: Path, postgres_server: Server
 ) -> None:
     places = [(f"sqlite:///{tmp_path}/{n}.db", point) for n, point in enumerate(POINTS)]
     postgres_server.start()
     some = ["apply_wait.after", "progress.before"]
     databases = [(postgres_server.database(), point) for point in some]
-    await asyncio.to_thread(_kill, places + databases)
+    for url, point in places + databases:
+        assert fork_server.run("waiters:answer_and_die", url=url, point=point).status == -9
     recovered = [await _ends_well(url) for url, _ in places + databases]
     assert sum(map(bool, recovered)) > len(POINTS) / 2
     for url, _ in databases:
