@@ -29,7 +29,8 @@ from perdure.operations.runs import RunRow
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer
-from perdure.service.effects import Book
+from perdure.service.effects import EffectService
+from perdure.service.reflections import ReflectionPlans
 from perdure.service.runs import GRACE, PAGE, Ledger, make_setup
 from perdure.service.validation import (
     check_dict,
@@ -123,23 +124,30 @@ class Client:
         return Inbox(self._serializer, self._clock)
 
     @property
-    def _book(self) -> Book:
-        return Book(self._serializer, self._clock)
+    def _effects(self) -> EffectService:
+        return EffectService(self._serializer, self._clock)
+
+    @property
+    def reflections(self) -> ReflectionPlans:
+        """Plans about the LangMem reflections in this journal, for `journal.run`."""
+        return ReflectionPlans(self._ledger, self._serializer, self._clock)
 
     def _load(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
         """The state at a checkpoint."""
-        from perdure.checkpoint.operations import Place
+        from perdure.checkpoint.operations import CheckpointKey
 
-        place = Place(thread_id, "", checkpoint_id)
+        place = CheckpointKey(thread_id, "", checkpoint_id)
         found = yield from self._reader().get_tuple(place, False)
         return None if found is None else found.checkpoint["channel_values"]
 
     def _reader(self) -> Reader:
-        from perdure.checkpoint.cache import Lanes
+        from perdure.checkpoint.cache import CheckpointCache
         from perdure.checkpoint.reader import Reader
-        from perdure.checkpoint.row_format import Rows
+        from perdure.checkpoint.row_format import RowFormat
 
-        return Reader(Rows(self._serializer.codec, self._serializer.envelope), Lanes(1, 0))
+        return Reader(
+            RowFormat(self._serializer.codec, self._serializer.envelope), CheckpointCache(1, 0)
+        )
 
     @property
     def blocking(self) -> Asking:
@@ -404,7 +412,7 @@ class Client:
     ) -> list[EffectRecord]:
         """Effects, oldest first: of a run, of a thread, in a state. `state="unknown"` is what
         waits for `settle`. `after` is the last one of the page before."""
-        plan = self._book.effects(
+        plan = self._effects.effects(
             run_id=run_id,
             thread_id=thread_id,
             state=None if state is None else check_effect_state(state).value,
@@ -420,14 +428,16 @@ class Client:
         result: Any = None,
         *,
         by: str | None = None,
+        reason: str | None = None,
     ) -> None:
-        """Say what became of an effect that nobody knows about.
+        """Settle an effect with an unknown outcome.
 
-        `done`: it happened, and `result` is what it would have returned. `retry`: it did not, and
-        is to be called. `fail`: it did not, and is not to be; `result` says why. Its run goes on
-        when nothing more is unknown.
+        `done`: it happened, and `result` is what it would have returned. `retry`: it did not
+        happen, and is called. `fail`: it did not happen, and is not called; `reason` says why. The
+        event of the decision has `by` and `reason`. The run continues when no effect of it is
+        unknown.
         """
-        await self.journal.arun(self._book.settle(key, how, result, by))
+        await self.journal.arun(self._effects.settle(key, how, result, by, reason))
         self._wake()
 
     async def messages(self, *, limit: int = PAGE) -> list[Message]:

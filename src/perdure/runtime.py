@@ -159,8 +159,13 @@ class Runtime(Client):
         self._graphs[bound.key] = self._newest[bound.name] = bound
         return BoundGraph(bound, lambda: self._driver, lambda: self._keeper, self._accept_inline)
 
-    def _unregister(self, name: str) -> None:
-        """Drive a graph no longer."""
+    def compiled(self, name: str) -> Any:
+        """The compiled graph registered under this name, in its newest version, or None."""
+        graph = self._newest.get(name)
+        return None if graph is None else graph.pregel
+
+    def unregister(self, name: str) -> None:
+        """Stop driving a graph."""
         self._newest.pop(name, None)
         for key in [key for key, graph in self._graphs.items() if graph.name == name]:
             del self._graphs[key]
@@ -336,6 +341,19 @@ class Runtime(Client):
         )
 
     # -- what this process drives is told at once
+
+    @property
+    def worker_id(self) -> str:
+        """The id under which this process holds leases."""
+        return self._keeper.worker
+
+    def wake(self) -> None:
+        """Let the workers of this runtime look for due runs now, not at their next poll."""
+        self._wake()
+
+    def stop_here(self, run_id: str, why: str) -> None:
+        """Stop a run before its next step, if this process drives it."""
+        self._stop_here(run_id, why)
 
     def _wake(self, *, stopped: bool = False) -> None:
         if stopped and self._keeper_ is not None:

@@ -18,7 +18,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 
 from perdure import Saver
-from perdure.checkpoint.value_diff import DICT, LIST
+from perdure.checkpoint.value_chain import RowKind
 from perdure.errors import Damaged, TypeNotAllowed, WrongKey
 from perdure.serde.codec import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Codec
 from tests.support import samples as s
@@ -226,7 +226,7 @@ def test_a_forged_type_is_refused_wherever_it_is(url: str, mark: Path, place: st
     elif place == "odd key":
         forge_value(url, ext(PAIRS, [[ormsgpack.Ext(*_unpacked(evil)), 1]]))
     else:
-        forge_value(url, ormsgpack.packb([evil]), LIST if place == "list" else DICT)
+        forge_value(url, ormsgpack.packb([evil]), RowKind.LIST if place == "list" else RowKind.DICT)
     with (
         Saver(url) as saver,
         pytest.raises(TypeNotAllowed, match=r"tests\.support\.samples\.Unknown"),

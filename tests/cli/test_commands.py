@@ -405,7 +405,7 @@ def test_an_unknown_effect_is_listed_and_settled(rt: perdure.Runtime, command: C
 def test_an_effect_may_be_given_up_in_words(rt: perdure.Runtime, command: Command) -> None:
     run = driven(rt, "pay")
     [effect] = rt.blocking.effects(state="unknown")
-    assert command("settle", effect.key, "fail", "--result", "the card was refused").done
+    assert command("settle", effect.key, "fail", "--reason", "the card was refused").done
     rt.blocking.tick()
     found = rt.blocking.get(run.id)
     assert found.error is not None

@@ -145,7 +145,7 @@ def test_one_that_is_held_is_retried(scene: Scene) -> None:
     until(lambda: id not in [one.id for one in scene.executor.pending()])
     code, out, err = cli("--at", scene.url, "--retry", id)
     assert (code, out) == (2, "")
-    assert "only one that is held can" in err
+    assert "only a held reflection can" in err
 
 
 def test_one_that_is_pending_or_worked_on_is_cancelled(scene: Scene) -> None:
@@ -156,7 +156,7 @@ def test_one_that_is_pending_or_worked_on_is_cancelled(scene: Scene) -> None:
     until(lambda: [one.id for one in scene.executor.pending()] == [scene.ids["held"]])
     code, out, err = cli("--at", scene.url, "--cancel", scene.ids["pending"])
     assert (code, out) == (2, "")
-    assert "it is over" in err
+    assert "it has ended" in err
     states = {id: scene.executor._runtime.blocking.get(id).state for id in scene.ids.values()}
     assert states[scene.ids["running"]] == states[scene.ids["pending"]] == "cancelled"
     assert scene.store.search(("notes",)) == []
@@ -172,7 +172,7 @@ def test_wrong_use_is_told_and_changes_nothing(scene: Scene, tmp_path: Path) -> 
         assert "There is no reflection" in err
     code, _, err = cli("--at", scene.url, "--retry", scene.ids["pending"])
     assert code == 2
-    assert "only one that is held can" in err
+    assert "only a held reflection can" in err
     code, _, err = cli("--at", scene.url, "--state", "done")
     assert code == 2
     assert "is none of pending, waiting, running, held" in err

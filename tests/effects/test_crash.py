@@ -16,7 +16,7 @@ import pytest
 
 import perdure
 from perdure.journal.sql import templates
-from perdure.service.effects import Book
+from perdure.service.effects import EffectService
 from perdure.types import EffectState, Run, State
 from tests.support.agents import chain, history, opened
 from tests.support.effect_child import TABLE, Line, calls, worker_process, worker_runtime
@@ -418,7 +418,7 @@ async def both(
     finally:
         first.kill()
     with perdure.Saver(url) as saver:
-        plan = Book(saver.serializer, saver.clock).effects(
+        plan = EffectService(saver.serializer, saver.clock).effects(
             run_id=None, thread_id="t", state=None, after=None, count=10
         )
         [effect] = saver.journal.run(plan)

@@ -39,7 +39,8 @@ from pydantic import BaseModel
 
 import perdure
 from perdure.errors import BadArgument
-from perdure.langchain import Durable, Policy, digest, tool_node
+from perdure.langchain import Durable, Policy, tool_node
+from perdure.langchain.calls import prompt_digest as digest
 from perdure.types import EffectRecord, EffectState, Retry, Run, State
 from tests.support.fork_server import ForkServer
 from tests.support.langchain_child import (
@@ -311,7 +312,7 @@ async def test_one_that_may_not_be_stored_is_asked_for_again_once_it_may(sqlite_
     async with agent_run(forecasting(model), sqlite_url) as (_, run):
         assert run.state is State.HELD
         assert run.reason is not None
-        assert "what the model gave['structured']" in run.reason
+        assert "the response of the model['structured']" in run.reason
         assert "Weather" in run.reason
     async with healthy(sqlite_url, allow=[Weather]) as rt:
         rt.register(forecasting(model), name="agent", retry=AT_ONCE)

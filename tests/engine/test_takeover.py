@@ -456,7 +456,7 @@ def test_a_clock_follows_its_database_when_that_is_set(
     clock = JournalClock(journal)
     try:
         now = clock.now()
-        monkeypatch.setattr(journal, "peek", lambda op: op.result([[(now + 3_600_000,)]]))
+        monkeypatch.setattr(journal, "read_committed", lambda op: op.result([[(now + 3_600_000,)]]))
         assert clock.now() - now < 60_000, "it is asked once in a while only"
         clock.agree()
         assert 3_590_000 < clock.now() - now < 3_660_000

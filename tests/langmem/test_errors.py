@@ -101,9 +101,9 @@ def test_one_that_is_held_is_done_after_retry_and_its_error_is_gone(
         executor.retry(made.id)
         until(lambda: not executor.pending())
         assert notes(store).keys() == {"a"}
-        with pytest.raises(WrongState, match="only one that is held can"):
+        with pytest.raises(WrongState, match="only a held reflection can"):
             executor.retry(made.id)
-        with pytest.raises(WrongState, match="it is over"):
+        with pytest.raises(WrongState, match="it has ended"):
             executor.cancel(made.id)
 
 

@@ -110,7 +110,7 @@ def store() -> InMemoryStore:
 
 
 @pytest.fixture
-def kept(sqlite_url: str) -> Iterator[BaseStore]:
+def sqlite_store(sqlite_url: str) -> Iterator[BaseStore]:
     """LangGraph's store in the journal's database."""
     with opened_store(sqlite_url) as store:
         yield store
@@ -204,15 +204,15 @@ def test_a_third_submit_does_not_replace_the_second_with_langmems_executor(
 
 
 def test_a_third_submit_replaces_the_second_with_ours(
-    sqlite_url: str, kept: BaseStore, busy: Gate
+    sqlite_url: str, sqlite_store: BaseStore, busy: Gate
 ) -> None:
-    with ours(sqlite_url, manager(before=Model(busy=busy)), kept) as executor:
+    with ours(sqlite_url, manager(before=Model(busy=busy)), sqlite_store) as executor:
         second = submit_thrice(executor, busy)
         until(second.cancelled, "the second being cancelled")
         [pending] = executor.pending()
         assert pending.thread_id == "t"
         assert pending.id != getattr(second, "id", None)
-        assert remembered(kept, "ana") == ["fact-behind", "fact-busy"]
+        assert remembered(sqlite_store, "ana") == ["fact-behind", "fact-busy"]
 
 
 USERS = pytest.mark.parametrize(
@@ -238,9 +238,9 @@ def test_a_user_cancels_what_another_one_submitted_with_langmems_executor(
 
 @USERS
 def test_no_user_cancels_what_another_one_submitted_with_ours(
-    sqlite_url: str, kept: BaseStore, thread: str | None
+    sqlite_url: str, sqlite_store: BaseStore, thread: str | None
 ) -> None:
-    with ours(sqlite_url, manager(), kept) as executor:
+    with ours(sqlite_url, manager(), sqlite_store) as executor:
         submit_for_two(executor, thread)
         namespaces = [one.namespace for one in executor.pending()]
         assert namespaces == [("memories", "ana"), ("memories", "bo")]
@@ -260,16 +260,16 @@ def test_what_is_worked_on_is_called_cancelled_when_the_next_comes_with_langmems
 
 
 def test_what_is_worked_on_is_told_of_when_the_next_comes_with_ours(
-    sqlite_url: str, kept: BaseStore, busy: Gate
+    sqlite_url: str, sqlite_store: BaseStore, busy: Gate
 ) -> None:
-    with ours(sqlite_url, manager(before=Model(busy=busy)), kept) as executor:
+    with ours(sqlite_url, manager(before=Model(busy=busy)), sqlite_store) as executor:
         first = executor.submit(talk("fact-busy"), who("ana", "t"))
         until(lambda: busy.entered, "the first being worked on")
         second = executor.submit(talk("fact-2"), who("ana", "t"))
         busy.open()
         second.result(30)
         assert [one["value"]["content"] for one in first.result(30)] == [{"content": "fact-busy"}]
-        assert remembered(kept, "ana") == ["fact-2", "fact-busy"]
+        assert remembered(sqlite_store, "ana") == ["fact-2", "fact-busy"]
 
 
 def test_a_future_is_cancelled_while_its_reflection_goes_on_with_langmems_executor(
@@ -287,9 +287,9 @@ def test_a_future_is_cancelled_while_its_reflection_goes_on_with_langmems_execut
 
 
 def test_a_future_is_not_cancelled_while_its_reflection_goes_on_with_ours(
-    sqlite_url: str, kept: BaseStore, busy: Gate
+    sqlite_url: str, sqlite_store: BaseStore, busy: Gate
 ) -> None:
-    with ours(sqlite_url, manager(before=Model(busy=busy)), kept) as executor:
+    with ours(sqlite_url, manager(before=Model(busy=busy)), sqlite_store) as executor:
         future = executor.submit(talk("fact-busy"), who("ana", "t"))
         until(lambda: busy.entered, "it being worked on")
         assert not future.cancel()
@@ -315,10 +315,10 @@ class Stopped(TypedDict):
 
 
 @pytest.fixture
-def stopped_ours(sqlite_url: str, kept: BaseStore, busy: Gate) -> Stopped:
+def stopped_ours(sqlite_url: str, sqlite_store: BaseStore, busy: Gate) -> Stopped:
     """What became of ours, which must have come to its end."""
     model = Model(busy=busy)
-    with ours(sqlite_url, manager(before=model), kept) as executor:
+    with ours(sqlite_url, manager(before=model), sqlite_store) as executor:
         stopping, futures = stop_while_busy(executor, busy)
         until(lambda: executor._closed, "it being told to stop")
         busy.open()
@@ -326,7 +326,7 @@ def stopped_ours(sqlite_url: str, kept: BaseStore, busy: Gate) -> Stopped:
         assert not stopping.is_alive()
         return {
             "asked": model.asked,
-            "remembered": remembered(kept, "ana"),
+            "remembered": remembered(sqlite_store, "ana"),
             "done": [future.done() for future in futures],
         }
 
@@ -368,15 +368,15 @@ def test_shutdown_does_early_what_is_not_due_with_langmems_executor(store: BaseS
 
 
 def test_shutdown_leaves_what_is_not_due_to_the_next_start_with_ours(
-    sqlite_url: str, kept: BaseStore
+    sqlite_url: str, sqlite_store: BaseStore
 ) -> None:
-    with ours(sqlite_url, manager(), kept) as executor:
+    with ours(sqlite_url, manager(), sqlite_store) as executor:
         future = executor.submit(talk("fact-1"), who("ana", "t"), after_seconds=HOUR)
         executor.shutdown()
-        assert remembered(kept, "ana") == []
+        assert remembered(sqlite_store, "ana") == []
         assert isinstance(future.exception(0), ReflectionLeft)
-    with later(sqlite_url, manager(), kept):
-        until(lambda: remembered(kept, "ana") == ["fact-1"], "it being remembered")
+    with later(sqlite_url, manager(), sqlite_store):
+        until(lambda: remembered(sqlite_store, "ana") == ["fact-1"], "it being remembered")
 
 
 def cancel_all(executor: Any, busy: Gate) -> None:
@@ -403,20 +403,20 @@ def test_shutdown_does_what_it_cancelled_with_langmems_executor(
 
 
 def test_shutdown_does_nothing_that_it_cancelled_with_ours(
-    sqlite_url: str, kept: BaseStore, busy: Gate
+    sqlite_url: str, sqlite_store: BaseStore, busy: Gate
 ) -> None:
     model = Model(busy=busy)
-    with ours(sqlite_url, manager(before=model), kept) as executor:
+    with ours(sqlite_url, manager(before=model), sqlite_store) as executor:
         cancel_all(executor, busy)
-    with later(sqlite_url, manager(before=model), kept):
-        until(lambda: remembered(kept, "ana") == ["fact-busy"], "the first being done")
+    with later(sqlite_url, manager(before=model), sqlite_store):
+        until(lambda: remembered(sqlite_store, "ana") == ["fact-busy"], "the first being done")
     assert "fact-cancelled" not in model.asked
 
 
 def test_shutdown_in_the_midst_leaves_no_task_behind_with_ours(
-    sqlite_url: str, kept: BaseStore, busy: Gate, caplog: pytest.LogCaptureFixture
+    sqlite_url: str, sqlite_store: BaseStore, busy: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ours(sqlite_url, manager(before=Model(busy=busy)), kept) as executor:
+    with ours(sqlite_url, manager(before=Model(busy=busy)), sqlite_store) as executor:
         executor.submit(talk("fact-busy"), who("ana", "t"))
         until(lambda: busy.entered, "it being worked on")
         executor.shutdown(wait=False)
@@ -464,9 +464,9 @@ def test_shutdown_raises_what_a_reflection_raised_with_langmems_executor(
 
 
 def test_shutdown_raises_nothing_that_a_reflection_raised_with_ours(
-    sqlite_url: str, kept: BaseStore, busy: Gate
+    sqlite_url: str, sqlite_store: BaseStore, busy: Gate
 ) -> None:
-    with ours(sqlite_url, manager(before=failing(busy)), kept, retry=ONCE) as executor:
+    with ours(sqlite_url, manager(before=failing(busy)), sqlite_store, retry=ONCE) as executor:
         assert stop_while_it_fails(executor, busy) is None
 
 
@@ -480,8 +480,10 @@ def test_submit_after_shutdown_is_accepted_and_forgotten_with_langmems_executor(
         assert (alive, future.done()) == (False, False), corrected("submit() after shutdown()")
 
 
-def test_submit_after_shutdown_is_refused_with_ours(sqlite_url: str, kept: BaseStore) -> None:
-    with ours(sqlite_url, manager(), kept) as executor:
+def test_submit_after_shutdown_is_refused_with_ours(
+    sqlite_url: str, sqlite_store: BaseStore
+) -> None:
+    with ours(sqlite_url, manager(), sqlite_store) as executor:
         executor.shutdown()
         with pytest.raises(Closed, match="was shut down"):
             executor.submit(talk("fact-1"), who("ana", "t"))
@@ -535,28 +537,28 @@ def test_an_error_is_seen_by_nobody_and_not_tried_again_with_langmems_executor(
         assert "no model today" not in caplog.text, corrected("errors are only in the future")
 
 
-def test_an_error_is_tried_again_with_ours(sqlite_url: str, kept: BaseStore) -> None:
+def test_an_error_is_tried_again_with_ours(sqlite_url: str, sqlite_store: BaseStore) -> None:
     model = Refuses()
-    with ours(sqlite_url, manager(before=model), kept, retry=SOON) as executor:
+    with ours(sqlite_url, manager(before=model), sqlite_store, retry=SOON) as executor:
         executor.submit(talk("fact-1"), who("ana", "t"))
-        until(lambda: remembered(kept, "ana") == ["fact-1"], "it being tried again")
+        until(lambda: remembered(sqlite_store, "ana") == ["fact-1"], "it being tried again")
         assert model.times == 2
 
 
 def test_an_error_is_seen_by_the_next_process_and_can_be_retried_with_ours(
-    sqlite_url: str, kept: BaseStore
+    sqlite_url: str, sqlite_store: BaseStore
 ) -> None:
     model = Refuses()
-    with ours(sqlite_url, manager(before=model), kept, retry=ONCE) as executor:
+    with ours(sqlite_url, manager(before=model), sqlite_store, retry=ONCE) as executor:
         future = executor.submit(talk("fact-1"), who("ana", "t"))
         assert isinstance(future.exception(30), ReflectionFailed)
-    with ours(sqlite_url, manager(before=model), kept) as executor:
+    with ours(sqlite_url, manager(before=model), sqlite_store) as executor:
         [held] = executor.pending()
         assert held.state is State.HELD
         assert held.error is not None
         assert held.error.message == "no model today"
         executor.retry(held.id)
-        until(lambda: remembered(kept, "ana") == ["fact-1"], "it being retried")
+        until(lambda: remembered(sqlite_store, "ana") == ["fact-1"], "it being retried")
 
 
 # -- the store
@@ -597,11 +599,11 @@ def test_without_a_store_of_its_own_nothing_is_stored_with_langmems_executor(
 
 
 def test_without_a_store_of_its_own_the_graphs_is_used_with_ours(
-    sqlite_url: str, kept: BaseStore
+    sqlite_url: str, sqlite_store: BaseStore
 ) -> None:
     with ours(sqlite_url, manager(), None) as executor:
-        submit_in_graph(executor, kept).result(30)
-        assert remembered(kept, "ana") == ["fact-1"]
+        submit_in_graph(executor, sqlite_store).result(30)
+        assert remembered(sqlite_store, "ana") == ["fact-1"]
 
 
 def test_without_a_store_of_its_own_nothing_can_be_searched_with_langmems_executor(
@@ -615,10 +617,10 @@ def test_without_a_store_of_its_own_nothing_can_be_searched_with_langmems_execut
 
 
 def test_without_a_store_of_its_own_the_graphs_is_searched_with_ours(
-    sqlite_url: str, kept: BaseStore
+    sqlite_url: str, sqlite_store: BaseStore
 ) -> None:
     with ours(sqlite_url, manager(), None) as executor:
-        submit_in_graph(executor, kept).result(30)
+        submit_in_graph(executor, sqlite_store).result(30)
         [found] = executor.search(namespace=("memories", "ana"))
         assert found["value"]["content"] == {"content": "fact-1"}
 
@@ -717,16 +719,16 @@ def test_two_that_are_due_at_once_raise_with_langmems_executor(
         assert any(isinstance(one, TypeError) for one in raised), corrected(what)
 
 
-def test_any_number_can_be_due_at_once_with_ours(sqlite_url: str, kept: BaseStore) -> None:
+def test_any_number_can_be_due_at_once_with_ours(sqlite_url: str, sqlite_store: BaseStore) -> None:
     with (
         contextlib.closing(Runtime(sqlite_url, clock=Clock())) as rt,
-        ours(rt, manager(), kept) as executor,
+        ours(rt, manager(), sqlite_store) as executor,
     ):
         for fact in FACTS:
             executor.submit(talk(fact), who("ana"), after_seconds=HOUR, thread_id=None)
         assert len({one.due_at for one in executor.pending()}) == 1
-    with later(sqlite_url, manager(), kept):
-        until(lambda: remembered(kept, "ana") == FACTS, "all being done")
+    with later(sqlite_url, manager(), sqlite_store):
+        until(lambda: remembered(sqlite_store, "ana") == FACTS, "all being done")
 
 
 def test_what_waits_cannot_be_written_down_with_langmems_executor(store: BaseStore) -> None:
@@ -743,15 +745,15 @@ def test_what_waits_cannot_be_written_down_with_langmems_executor(store: BaseSto
             assert raised is not None, corrected("what waits cannot be written down")
 
 
-def test_what_waits_is_written_down_with_ours(sqlite_url: str, kept: BaseStore) -> None:
-    with ours(sqlite_url, manager(), kept) as executor:
+def test_what_waits_is_written_down_with_ours(sqlite_url: str, sqlite_store: BaseStore) -> None:
+    with ours(sqlite_url, manager(), sqlite_store) as executor:
 
         def node() -> None:
             executor.submit(talk("fact-1"), get_config(), after_seconds=HOUR)
 
-        chat(node, kept)
-    with later(sqlite_url, manager(), kept):
-        until(lambda: remembered(kept, "ana") == ["fact-1"], "it being remembered")
+        chat(node, sqlite_store)
+    with later(sqlite_url, manager(), sqlite_store):
+        until(lambda: remembered(sqlite_store, "ana") == ["fact-1"], "it being remembered")
 
 
 def submit_and_change(executor: Any, busy: Gate) -> dict[str, Any]:
@@ -777,12 +779,12 @@ def test_what_was_submitted_changes_with_the_callers_objects_with_langmems_execu
 
 
 def test_what_was_submitted_is_as_it_was_then_with_ours(
-    sqlite_url: str, kept: BaseStore, busy: Gate
+    sqlite_url: str, sqlite_store: BaseStore, busy: Gate
 ) -> None:
-    with ours(sqlite_url, manager(before=Model(busy=busy)), kept) as executor:
+    with ours(sqlite_url, manager(before=Model(busy=busy)), sqlite_store) as executor:
         submit_and_change(executor, busy)
-    assert remembered(kept, "bo") == []
-    assert remembered(kept, "ana") == ["fact-1", "fact-busy"]
+    assert remembered(sqlite_store, "bo") == []
+    assert remembered(sqlite_store, "ana") == ["fact-1", "fact-busy"]
 
 
 def test_the_callers_config_is_changed_with_langmems_executor(store: BaseStore, busy: Gate) -> None:
@@ -793,8 +795,8 @@ def test_the_callers_config_is_changed_with_langmems_executor(store: BaseStore, 
 
 
 def test_the_callers_config_is_not_changed_with_ours(
-    sqlite_url: str, kept: BaseStore, busy: Gate
+    sqlite_url: str, sqlite_store: BaseStore, busy: Gate
 ) -> None:
-    with ours(sqlite_url, manager(before=Model(busy=busy)), kept) as executor:
+    with ours(sqlite_url, manager(before=Model(busy=busy)), sqlite_store) as executor:
         config = submit_and_change(executor, busy)
     assert config == {"configurable": {"user": "bo", "thread_id": "t"}}

@@ -32,7 +32,7 @@ import perdure.runtime
 from perdure.errors import EffectHeld
 from perdure.journal import failpoints
 from perdure.operations.invariants import examine
-from perdure.service.effects import Book
+from perdure.service.effects import EffectService
 from perdure.testing import Clock
 from perdure.types import EffectRecord, EffectState, Kind, State
 from tests.support import runtime_child
@@ -398,7 +398,8 @@ class Invoked(Scene):
 
     async def play(self) -> None:
         saver = perdure.Saver(self.order["url"])
-        self._journal, self._book = saver.journal, Book(saver.serializer, saver.clock)
+        self._journal = saver.journal
+        self._effects = EffectService(saver.serializer, saver.clock)
         saver.journal._interval = NEVER
         self._graph = made(self.order["story"], saver)
         self._config: Any = {"configurable": {"thread_id": self.thread}}
@@ -412,13 +413,13 @@ class Invoked(Scene):
             self.tell("ended", "done", log)
 
     async def effects(self) -> list[EffectRecord]:
-        plan = self._book.effects(
+        plan = self._effects.effects(
             run_id=None, thread_id=self.thread, state=None, after=None, count=1000
         )
         return await self._journal.arun(plan)
 
     async def _settle(self, key: str, how: str, result: Any = None) -> None:
-        await self._journal.arun(self._book.settle(key, how, result, None))
+        await self._journal.arun(self._effects.settle(key, how, result, None, None))
 
     async def _drive(self) -> Any:
         durability = self.order.get("durability", "async")

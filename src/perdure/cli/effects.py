@@ -109,16 +109,18 @@ def settle(
     at: At = None,
     result: Annotated[
         str | None,
-        typer.Option(metavar="JSON|@FILE|-", help="Of done: what it returned; of fail: why."),
+        typer.Option(metavar="JSON|@FILE|-", help="Of done: what it returned."),
     ] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; kept with it.")] = None,
     by: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who says so. Default: USER.")
     ] = None,
 ) -> None:
-    """Say what became of an effect nobody knows about. Its run goes on."""
+    """Settle an effect with an unknown outcome. Its run goes on."""
     given = _result(how, result)
     with opened(at) as client:
-        client.blocking.settle(key, how, given, by=by or os.environ.get("USER"))
+        who = by or os.environ.get("USER")
+        client.blocking.settle(key, how, given, by=who, reason=reason)
     print(f"{key} is settled: {how}.")
 
 
@@ -128,17 +130,15 @@ def _result(how: str, result: str | None) -> Any:
 
     from perdure.cli.given import read_json
 
-    if result is None:
-        if how == "done":
-            raise BadArgument(
-                "done needs --result: what the call returned, as JSON; null if nothing."
-            )
+    if how != "done":
+        if result is not None:
+            raise BadArgument(f"{how} takes no --result. Say why with --reason.")
         return None
+    if result is None:
+        raise BadArgument("done needs --result: what the call returned, as JSON; null if nothing.")
     try:
         return read_json("--result", result)
     except BadArgument as error:
-        if how == "fail" and isinstance(error.__cause__, ValueError):
-            return result  # why it is given up, in words
         if isinstance(error.__cause__, OSError):
             raise
         quoted = shlex.quote(json.dumps(result))

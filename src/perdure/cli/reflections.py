@@ -34,13 +34,12 @@ def reflections(
 
     from perdure.cli.lookup import every
     from perdure.cli.tell import print_json
-    from perdure.service.reflections import Reflections
     from perdure.service.validation import check_limit
 
     if retry and cancel:
         raise BadArgument("One of --retry and --cancel at a time.")
     with opened(at) as client:
-        journal, found = client.journal, Reflections(client._serializer, client._clock)
+        journal, found = client.journal, client.reflections
         if retry:
             journal.run(found.retry(retry, executor))
             print(f"{retry} is tried again.")

@@ -26,8 +26,8 @@ from langgraph.errors import EmptyInputError, GraphDrained, GraphRecursionError,
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from perdure.checkpoint.operations import Place
-from perdure.effects.compensation import Undo
+from perdure.checkpoint.operations import CheckpointKey
+from perdure.effects.compensation import Compensations
 from perdure.effects.recording import describe, is_recorded
 from perdure.engine.graphs import Graph, inside, lost_nodes, pending_nodes, stands_at_breakpoint
 from perdure.errors import (
@@ -127,7 +127,7 @@ class Driver:
 
     def __init__(self, saver: Saver, clock: Clock) -> None:
         self.saver, self.clock, self.serializer = saver, clock, saver.serializer
-        self.undo = Undo(saver, clock)
+        self.compensations = Compensations(saver, clock)
         self._noted: set[str] = set()
 
     @property
@@ -139,7 +139,7 @@ class Driver:
     def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | End]:
         """What to drive, or, if it cannot be driven, how the segment ends."""
         if row.control == "cancel":
-            return (yield from self.undo.all(row))
+            return (yield from self.compensations.run_all(row))
         if row.control is not None:
             return told_to_stop(row.control, self.clock.now(), max(0, row.attempts - 1))
         if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
@@ -214,7 +214,9 @@ class Driver:
             return False
         before: CheckpointTuple | None = None
         if at.parent_config is not None:
-            parent = Place(row.thread_id, "", at.parent_config["configurable"]["checkpoint_id"])
+            parent = CheckpointKey(
+                row.thread_id, "", at.parent_config["configurable"]["checkpoint_id"]
+            )
             before = yield from self.saver.reader.get_tuple(parent, False)
         return stands_at_breakpoint(drive.graph, drive.breakpoints, at, before)
 
@@ -245,7 +247,7 @@ class Driver:
         return None
 
     def latest(self, thread_id: str, ns: str = "") -> Plan[CheckpointTuple | None]:
-        found = yield from self.saver.reader.get_tuple(Place(thread_id, ns, None), False)
+        found = yield from self.saver.reader.get_tuple(CheckpointKey(thread_id, ns, None), False)
         return found
 
     def _hand_over(self, drive: Drive) -> Plan[list[WaitRow]]:

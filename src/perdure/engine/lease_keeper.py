@@ -93,7 +93,7 @@ class Keeper:
 
     def keep(self, run_id: str) -> None:
         """Keep the lease of a run that has no driver yet."""
-        self._driver.journal.apart(runs.renew(self.worker, self.until(), [run_id]))
+        self._driver.journal.do_unqueued(runs.renew(self.worker, self.until(), [run_id]))
 
     def start(self) -> None:
         with self._changed:
@@ -172,8 +172,8 @@ class Keeper:
         alive = [hold for hold in holds if hold.pulse is None or hold.pulse.at > fresh]
         kept_until = time.monotonic() + self._lease
         # Past the queue: however long a commit takes, leases are kept.
-        journal.apart(runs.renew(self.worker, self.until(), [hold.run_id for hold in alive]))
-        found = {lease.run_id: lease for lease in journal.peek(runs.leases(self.worker))}
+        journal.do_unqueued(runs.renew(self.worker, self.until(), [hold.run_id for hold in alive]))
+        found = {lease.run_id: lease for lease in journal.read_committed(runs.leases(self.worker))}
         for hold in holds:
             if hold.key not in self._holds or hold.drive.segment.closing:
                 continue
@@ -192,7 +192,7 @@ class Keeper:
         now = self._clock.now()
         if lease.control_at is not None and lease.control_at <= now:
             attempts = max(0, hold.drive.segment.attempts - 1)
-            found = self._driver.journal.peek(effects.of_run(hold.run_id))
+            found = self._driver.journal.read_committed(effects.of_run(hold.run_id))
             left = report(found)
             self._end(hold, told_to_stop(str(lease.control), now, attempts, forced=True, **left))
 
@@ -232,7 +232,7 @@ class Keeper:
     def find_dead(self) -> None:
         """Make due what workers of this host drove that are dead."""
         journal = self._driver.journal
-        found = [w for w in journal.peek(runs.workers()) if self._presence.is_dead(w)]
+        found = [w for w in journal.read_committed(runs.workers()) if self._presence.is_dead(w)]
         for worker in found:
             journal.do(runs.expire(worker, self._clock.now()))
             self._presence.bury(worker)

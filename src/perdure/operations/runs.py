@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.journal import Op, Plan, Row, Statement
-from perdure.journal.ids import draw
+from perdure.journal.ids import random_number
 from perdure.operations.events import Change
 from perdure.serde.serializer import Serializer, where_event
 from perdure.types import State
@@ -124,7 +124,7 @@ def stop_thread(
     serializer: Serializer, by: Change, key: str | None, only: str | None, undo: bool, grace: int
 ) -> list[Statement]:
     """Another run takes over: what goes before it is stopped, in the same batch."""
-    number = draw()
+    number = random_number()
     params = {
         **by.params,
         "change": number,
@@ -251,7 +251,7 @@ def claim(
 ) -> Op[list[RunRow]]:
     """Take up to `count` runs that are due: those that may have killed workers, or the others.
     `driven` says by what kind of driver."""
-    number = draw()
+    number = random_number()
     params = {
         "worker": worker,
         "now": now,
@@ -276,7 +276,7 @@ def claim_run(
     serializer: Serializer, worker: str, now: int, until: int, thread_id: str, run_id: str
 ) -> Op[RunRow | None]:
     """Take one run, due or not. None if it is another's."""
-    number = draw()
+    number = random_number()
     params = {
         "worker": worker,
         "now": now,

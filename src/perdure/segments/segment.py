@@ -64,7 +64,7 @@ class Segment:
         """The nodes, by their names from the top, inside which no checkpoints are stored."""
         self.inline = False
         """Driven for a caller who waits."""
-        self.desks: dict[Any, Any] = {}
+        self.unstored_tasks: dict[Any, Any] = {}
         """Where effects find their records, for tasks whose checkpoints are not stored."""
         self.secrets: dict[str, Any] = {}
         """Arguments of effects that must not be in what is stored of an error."""

@@ -1,4 +1,4 @@
-"""What a reflector writes is a draft until it is done, and is then committed with the outcome."""
+"""The writes of a reflector are staged until it has ended, then committed with the outcome."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.polling import until
 from tests.support.reflections import ON_A_FILE, ONCE, SOON, VECTORS, embed, notes, remember
 from tests.support.reflections import store as store
 
-# -- the draft
+# -- staging
 
 
 EVERY_STORE = pytest.mark.parametrize("kind", ["memory", "same", "apart"])
@@ -51,21 +51,21 @@ def test_a_reflector_reads_what_it_wrote_and_nobody_else_does(
     where = ("notes",)
 
     def reflect(payload: Any) -> None:
-        drafted = get_store()
-        drafted.put(where, "new", {"text": "new"})
-        drafted.put(where, "old", {"text": "changed"})
-        drafted.delete(where, "gone")
+        staged = get_store()
+        staged.put(where, "new", {"text": "new"})
+        staged.put(where, "old", {"text": "changed"})
+        staged.delete(where, "gone")
         fresh = str(uuid.uuid4())
-        drafted.put(where, fresh, {"text": "first"})
-        drafted.put(where, fresh, {"text": "second"})
+        staged.put(where, fresh, {"text": "first"})
+        staged.put(where, fresh, {"text": "second"})
         passing = str(uuid.uuid4())
-        drafted.put(where, passing, {"text": "passing"})
-        drafted.delete(where, passing)
-        get = {key: drafted.get(where, key) for key in ("new", "old", "gone", "kept", fresh)}
+        staged.put(where, passing, {"text": "passing"})
+        staged.delete(where, passing)
+        get = {key: staged.get(where, key) for key in ("new", "old", "gone", "kept", fresh)}
         seen["get"] = [None if one is None else one.value["text"] for one in get.values()]
-        seen["passing"] = drafted.get(where, passing)
-        seen["search"] = sorted(notes(drafted).values())
-        found = drafted.search(where, filter={"text": "changed"})
+        seen["passing"] = staged.get(where, passing)
+        seen["search"] = sorted(notes(staged).values())
+        found = staged.search(where, filter={"text": "changed"})
         seen["filter"] = [one.key for one in found]
         seen["outside"] = sorted(notes(given[0]).values())
 
@@ -109,9 +109,9 @@ def test_an_exception_leaves_nothing_and_the_next_attempt_starts_anew(
     seen: list[list[str]] = []
 
     def reflect(payload: Any) -> None:
-        drafted = get_store()
-        seen.append(sorted(notes(drafted)))
-        remember(drafted, f"attempt-{len(seen)}")
+        staged = get_store()
+        seen.append(sorted(notes(staged)))
+        remember(staged, f"attempt-{len(seen)}")
         if len(seen) < 3:
             raise ConnectionError("no")
 
@@ -145,9 +145,9 @@ def test_new_memories_have_the_same_keys_however_often_they_are_made(sqlite_url:
 
     def fail(kept: Any) -> Any:
         made.append(kept)
-        drafted = get_store().search(("memories", "ann"))
+        staged = get_store().search(("memories", "ann"))
         if len(made) < 3:
-            made[-1] = sorted(one.key for one in drafted)
+            made[-1] = sorted(one.key for one in staged)
             raise ConnectionError("no")
         return kept
 
@@ -239,8 +239,8 @@ def test_what_a_reflection_stored_is_found_by_meaning(
         ReflectionExecutor(manager(), store=store, journal=sqlite_url) as executor,
     ):
         executor.submit(talk("fact-tea", "fact-rain", "fact-x"), who("ann")).result(SOON)
-        assert executor._means.memories is not None
-        assert executor._means.memories.together == (place == "same")
+        assert executor._resources.committer is not None
+        assert executor._resources.committer.shares_database == (place == "same")
         for query, fact in (("tea", "fact-tea"), ("snow", "fact-rain")):
             [found] = executor.search(query, namespace=("memories", "ann"), limit=1)
             assert found["value"]["content"]["content"] == fact
@@ -273,10 +273,13 @@ def test_memories_in_the_journals_database_are_committed_with_the_outcome(
 ) -> None:
     """The second statement of the transaction raises: of the first one nothing is left, and the
     effect is not recorded as done."""
-    from perdure.langmem import memories
+    from perdure.langmem import store_commit
 
-    real, broken = memories.queries, [("INSERT INTO there_is_no_such_table VALUES (1)", ())]
-    monkeypatch.setattr(memories, "queries", lambda store, writes: real(store, writes) + broken)
+    real, broken = (
+        store_commit.put_statements,
+        [("INSERT INTO there_is_no_such_table VALUES (1)", ())],
+    )
+    monkeypatch.setattr(store_commit, "put_statements", lambda *args: real(*args) + broken)
     with ReflectionExecutor(manager(), store=store, journal=url, retry=ONCE) as executor:
         made = executor.submit(talk("fact-tea"), who("ann", "t"))
         assert isinstance(made.exception(SOON), ReflectionFailed)
@@ -308,8 +311,8 @@ def test_a_store_in_another_database_is_not_taken_for_the_journals(
                 ReflectionExecutor(manager(), store=store, journal=journal) as executor,
             ):
                 executor.submit(talk(f"fact-{together}"), who("ann")).result(SOON)
-                assert executor._means.memories is not None
-                assert executor._means.memories.together is together, (journal, place)
+                assert executor._resources.committer is not None
+                assert executor._resources.committer.shares_database is together, (journal, place)
                 assert f"fact-{together}" in remembered(store, "ann")
     finally:
         postgres_server.drop(other)
