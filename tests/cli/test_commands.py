@@ -24,7 +24,7 @@ from perdure.journal.migrate import migrations
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Run, State
 from tests.support.agents import chain
-from tests.support.commands import Command, Told, commands_at, spawn
+from tests.support.commands import Command, Told, commands_at, python_path, spawn
 
 
 @pytest.fixture
@@ -155,14 +155,14 @@ def test_input_may_come_from_stdin(sqlite_url: str) -> None:
     ids=["JSON", "file", "pair", "time", "long"],
 )
 def test_nothing_is_started_by_what_cannot_be_meant(
-    sqlite_url: str,
+    empty_sqlite_url: str,
     capsys: pytest.CaptureFixture[str],
     options: list[str],
     sentence: str,
 ) -> None:
-    command = commands_at(capsys, sqlite_url)
+    command = commands_at(capsys, empty_sqlite_url)
     assert sentence in command("start", "g", *options).refused
-    assert version(sqlite_url) is None
+    assert version(empty_sqlite_url) is None
 
 
 AGENTS = """
@@ -185,7 +185,7 @@ def test_who_waits_learns_by_the_exit_code_how_it_ended(sqlite_url: str, tmp_pat
     worker = subprocess.Popen(
         [sys.executable, "-m", "perdure", "worker", "agents:rt", "--quiet"],
         cwd=tmp_path,
-        env=os.environ | {"JOURNAL": sqlite_url, "PYTHONPATH": root},
+        env=os.environ | {"JOURNAL": sqlite_url, "PYTHONPATH": python_path(root)},
         stderr=subprocess.DEVNULL,
     )
     try:
@@ -367,7 +367,7 @@ def test_a_fork_needs_the_graphs_and_goes_on_from_a_checkpoint(
         options = ("--update", '{"log": ["changed"]}', "--as-node", "quick", "--thread", "other")
         told = spawn(
             *("fork", run.id, "--at", "agents:rt", *options),
-            cwd=tmp_path, JOURNAL=sqlite_url, PYTHONPATH=root,
+            cwd=tmp_path, JOURNAL=sqlite_url, PYTHONPATH=python_path(root),
         ).done  # fmt: skip
         forked = rt.blocking.get(told.out.strip())
         assert forked.thread_id == "other"
@@ -473,7 +473,10 @@ def test_old_runs_are_counted_and_deleted_but_not_unasked(url: str, command: Com
     assert "Missing option '--older-than'" in command("prune").refused
 
 
-def test_migrate_makes_a_journal_and_check_only_looks(url: str, command: Command) -> None:
+def test_migrate_makes_a_journal_and_check_only_looks(
+    empty_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, command = empty_url, commands_at(capsys, empty_url)
     newest = max(migrations())
     checked = command("migrate", "--check")
     assert (checked.code, version(url)) == (1, None)
@@ -517,14 +520,17 @@ LOOKING = (
 
 @pytest.mark.parametrize("arguments", LOOKING, ids=lambda arguments: str(arguments[0]))
 def test_looking_at_a_journal_that_is_not_there_makes_none(
-    url: str, command: Command, arguments: list[str]
+    empty_sqlite_url: str, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
+    command = commands_at(capsys, empty_sqlite_url)
     assert "There is no journal at" in command(*arguments).refused
-    assert version(url) is None
+    assert version(empty_sqlite_url) is None
 
 
-def test_a_password_is_not_repeated(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    secret = postgres_url.replace("postgres@", "postgres:hush-hush@", 1)
+def test_a_password_is_not_repeated(
+    empty_postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = empty_postgres_url.replace("postgres@", "postgres:hush-hush@", 1)
     refused = commands_at(capsys, secret)("runs").refused
     assert "There is no journal at" in refused
     assert "hush" not in refused
