@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.effects import keys, recording
-from perdure.effects.call_position import CallPosition
 from perdure.effects.identity import TaskContext
+from perdure.effects.record_matching import CallPosition
 from perdure.effects.spec import EffectSpec
 from perdure.errors import EffectHeld, Postponed
-from perdure.journal import Journal, Plan
+from perdure.journal import Plan
 from perdure.journal.ids import random_number
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, How, Mark, UndoState
@@ -208,15 +208,16 @@ class CallRecord:
     def _settle(
         self, state: EffectState, outcome: bytes, data: dict[str, Any], *, wait: bool = True
     ) -> Plan[None]:
-        commit, task = self.write(state, outcome, data), self.task
+        task, is_soon = self.task, self.spec.reads and not self.task.is_sync
         if task.segment is not None:
             task.segment.touch()
-        if self.spec.reads and not task.is_sync:
-            task.journal.commit_soon()
         # What would cost most to lose is not left to the next commit.
-        elif (wait or self.spec.unknown == "hold" or task.is_sync) and not (yield commit):
+        wait = not is_soon and (wait or self.spec.unknown == "hold" or task.is_sync)
+        if not (yield from self.write(state, outcome, data, wait=wait)):
             why = "another process took it over, and what this one did is not recorded"
             raise EffectHeld(self.row.key, self.row.name, why)
+        if is_soon:
+            task.journal.commit_soon()
 
     def write(
         self,
@@ -224,9 +225,11 @@ class CallRecord:
         outcome: bytes | None,
         data: dict[str, Any] | None,
         due_at: int | None = None,
-    ) -> PendingCommit:
-        """Queue a new state, with an event if there is data. Yield what this gives to wait until
-        it is on disk."""
+        *,
+        wait: bool = False,
+    ) -> Plan[bool]:
+        """Store a new state, with an event if there is data: with the next commit, or now if `wait`
+        is set. False: another process took the call over."""
         task = self.task
         self.row = self.row._replace(state=state.value, outcome=outcome, due_at=due_at)
         task.records.remember(self.row)
@@ -235,12 +238,15 @@ class CallRecord:
             begun = {"attempt": self.row.attempts, "begun_at": moment(self.row.created_at)}
             event = (task.serializer, {**begun, **data})
         op = task.guarded(effects.write_state(task.owner, self.row, task.now, event=event))
-        return PendingCommit(task.journal, task.journal.defer(op))
+        if wait:
+            return bool((yield op))
+        task.journal.defer(op)
+        return True
 
     def hold(self, why: str, error: BaseException | None) -> Plan[None]:
         """Store that the outcome is unknown, and raise `EffectHeld`: a person settles it."""
         outcome = None if error is None else self.dump_error(error)
-        yield self.write(EffectState.UNKNOWN, outcome, {"why": why})
+        yield from self.write(EffectState.UNKNOWN, outcome, {"why": why}, wait=True)
         raise EffectHeld(self.row.key, self.row.name, why)
 
     # -- until the next attempt
@@ -289,17 +295,3 @@ class CallRecord:
             task.journal.defer(task.guarded(op))
         else:
             log.info("effect %s: %s", kind, data)
-
-
-@dataclass
-class PendingCommit:
-    """A queued operation that a plan can wait for."""
-
-    journal: Journal
-    ticket: Any
-
-    def run(self) -> Any:
-        return self.journal.wait(self.ticket)
-
-    def arun(self) -> Any:
-        return self.journal.await_(self.ticket)

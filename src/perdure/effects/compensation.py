@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.effects.call_position import CallPosition
 from perdure.effects.call_record import CallRecord
 from perdure.effects.decorator import Effect, effect_named
 from perdure.effects.identity import TaskContext
 from perdure.effects.invocation import Bound, Caller
-from perdure.effects.record_matching import TaskRecords
+from perdure.effects.record_matching import CallPosition
 from perdure.effects.settlement import Settlement
 from perdure.effects.spec import EffectSpec
 from perdure.errors import EffectHeld, Postponed
@@ -65,25 +64,13 @@ class Compensations:
         serializer, owner = self._saver.serializer, Owner(run.thread_id, run.id, run.token)
         [result, *_] = serializer.loads(row.outcome or b"", where_effect("outcome", row.key))
         arguments = serializer.loads(row.arguments, where_effect("arguments", row.key))
-        task = TaskContext(
-            owner,
-            effects.compensation_task(run.id, row.key),
-            self._saver.journal,
-            serializer,
-            self._clock,
-            None,
-            "",
-            can_postpone=True,
-            records=TaskRecords(is_loaded=True),
-        )
-        name = f"undo {row.name}"
-        before = yield effects.at(run.thread_id, task.id, name, 0)
-        if before is not None:
-            task.records.remember(before)
-        spec = EffectSpec(name, retry=effect.spec.retry, unknown=effect.spec.unknown)
+        id, journal = effects.compensation_task(run.id, row.key), self._saver.journal
+        task = TaskContext(owner, id, journal, serializer, self._clock, can_postpone=True)
+        name, retry, unknown = f"undo {row.name}", effect.spec.retry, effect.spec.unknown
         call = {"result": result, "arguments": arguments}
-        record = CallRecord(task, spec, call, CallPosition(1, number=0))
-        caller = Caller(effect.spec.compensate, lambda call: _bind(effect, call))
+        position = CallPosition(1, is_parallel=False)  # it is the only call of its task
+        record = CallRecord(task, EffectSpec(name, retry=retry, unknown=unknown), call, position)
+        caller = Caller(name, effect.spec.compensate, lambda call: _bind(effect, call))
         yield from Settlement(record, caller).run()
         yield effects.mark_undone(owner, row, self._clock.now())
 

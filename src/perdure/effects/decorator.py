@@ -15,13 +15,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
-from perdure.effects import context, keys
-from perdure.effects.call_position import CallPosition
+from perdure.effects import keys
 from perdure.effects.call_record import CallRecord
 from perdure.effects.identity import TaskContext
-from perdure.effects.invocation import Bound, Caller, FunctionCall
-from perdure.effects.perform import PlainCall, RecordedCall, aperform, perform
-from perdure.effects.settlement import Settlement
+from perdure.effects.invocation import Bound, Caller
+from perdure.effects.perform import aperform, perform
+from perdure.effects.record_matching import CallPosition
 from perdure.effects.spec import OPTIONS, THRICE, EffectSpec, make_spec
 from perdure.errors import BadArgument
 from perdure.types import Record, Retry
@@ -81,7 +80,7 @@ def _decorate(function: Callable[..., Any], options: dict[str, Any]) -> Callable
 
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return await aperform(*effect.calls(args, kwargs))
+            return await aperform(effect.caller, (args, kwargs), effect.make_record)
     else:
 
         @functools.wraps(function)
@@ -109,31 +108,26 @@ class Effect:
         return effect
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return perform(*self.calls(args, kwargs))
+        return perform(self.caller, (args, kwargs), self.make_record)
 
-    def calls(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[PlainCall, RecordedCall]:
-        """The call as it is outside of a run, and in one."""
+    @functools.cached_property
+    def caller(self) -> Caller:
+        return Caller(self.spec.name, self.function, self.bind)
 
-        def plain() -> FunctionCall:
-            return FunctionCall(self.spec.name, self.function, (args, kwargs), context.unrecorded())
-
-        def recorded(task: TaskContext, attempt: int) -> Settlement:
-            bound = self.signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            position, business_key = CallPosition(attempt), None
-            if self.spec.key is not None:
-                key = self.spec.key(*bound.args, **bound.kwargs)
-                business_key = keys.business_key(self.spec.name, key)
-            first = next(iter(bound.arguments), None)
-            if first in ("self", "cls") and first in self.spec.record.without:
-                position.instance = bound.arguments[first]
-            arguments, module = dict(bound.arguments), _module_of(self.function)
-            record = CallRecord(task, self.spec, arguments, position, business_key, module=module)
-            return Settlement(record, Caller(self.function, self.bind))
-
-        return plain, recorded
+    def make_record(
+        self, task: TaskContext, attempt: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> CallRecord:
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        spec, arguments, business_key = self.spec, dict(bound.arguments), None
+        if spec.key is not None:
+            key = spec.key(*bound.args, **bound.kwargs)
+            business_key = keys.business_key(spec.name, key)
+        first, value = next(iter(arguments.items()), ("", None))
+        is_method = first in ("self", "cls") and first in spec.record.without
+        position = CallPosition(attempt, instance=value if is_method else None)
+        module = _module_of(self.function)
+        return CallRecord(task, spec, arguments, position, business_key, module=module)
 
     def bind(self, arguments: Mapping[str, Any]) -> Bound:
         """Recorded arguments, as the function takes them."""

@@ -9,10 +9,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from perdure import langgraph_port
-from perdure.effects.call_position import configurable
 from perdure.effects.context import current
 from perdure.effects.keys import hash_of
-from perdure.effects.record_matching import TaskRecords
+from perdure.effects.record_matching import TaskRecords, configurable
 from perdure.errors import BadArgument
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
@@ -36,8 +35,8 @@ class TaskContext:
     journal: Journal
     serializer: Serializer
     clock: Clock
-    segment: Segment | None
-    checkpoint_id: str
+    segment: Segment | None = None
+    checkpoint_id: str = ""
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     """The checkpoints this task belongs to, by namespace."""
     saver: Saver | None = None
@@ -137,48 +136,27 @@ def current_task() -> tuple[TaskContext, int] | None:
     with _LOCK:
         if outer.task is None:
             # Nested effects belong to the effect that calls them: they are found when it is.
-            outer.task = replace(
-                task,
-                id=hash_of(outer.key),
-                execution=id(execution),
-                is_nested=True,
-                records=TaskRecords(),
-            )
+            outer.task = replace(task, id=hash_of(outer.key), is_nested=True, records=TaskRecords())
+            outer.task.execution = id(execution)
     return outer.task, info.attempt
 
 
 def _task_of(
     config: Mapping[str, Any], segment: Segment | None, saver: Any, info: TaskInfo
 ) -> TaskContext:
-    ns, checkpoint_id = info.namespace, info.checkpoint_id or ""
-    above = langgraph_port.checkpoints_above(config)
+    ns, above = info.namespace, langgraph_port.checkpoints_above(config)
+    source = saver if segment is None else segment
+    parts = (source.journal, source.serializer, source.clock, segment, info.checkpoint_id or "")
     if segment is None:
-        thread_id = str(config["thread_id"])
-        owner, task_id = Owner(thread_id), hash_of(thread_id, ns)
-        journal, serializer, clock = saver.journal, saver.serializer, saver.clock
-        durability = langgraph_port.durability_of(config) or ""
-        return TaskContext(
-            owner,
-            task_id,
-            journal,
-            serializer,
-            clock,
-            None,
-            checkpoint_id,
-            above,
-            saver,
-            durability,
-        )
+        thread_id, durability = str(config["thread_id"]), langgraph_port.durability_of(config) or ""
+        task_id = hash_of(thread_id, ns)
+        return TaskContext(Owner(thread_id), task_id, *parts, above, saver, durability)
     row, stored_ns = segment.row, _stored(ns, segment.unstored)
     owner, task_id = Owner(row.thread_id, row.id, row.token), hash_of(row.id, stored_ns)
-    if stored_ns != ns:
-        above = {root: id for root, id in above.items() if len(root) < len(stored_ns)}
-    journal, serializer, clock = segment.journal, segment.serializer, segment.clock
-    task = TaskContext(
-        owner, task_id, journal, serializer, clock, segment, checkpoint_id, above, segment.saver
-    )
     if stored_ns == ns:
-        return task
+        return TaskContext(owner, task_id, *parts, above, segment.saver)
+    above = {root: id for root, id in above.items() if len(root) < len(stored_ns)}
+    task = TaskContext(owner, task_id, *parts, above, segment.saver)
     # One for the whole subgraph, and for each attempt at the node outside.
     depth = len(langgraph_port.namespace_nodes(ns)) - len(langgraph_port.namespace_nodes(stored_ns))
     outer = langgraph_port.outer_scratchpad(info.scratchpad, depth)

@@ -118,14 +118,19 @@ def _call_in_thread(seconds: float, key: str, call: Callable[[], T]) -> T:
 class Caller:
     """Makes the calls of one effect: of its function, and of its `verify`."""
 
+    name: str
     function: Callable[..., Any]
     bind: Callable[[Mapping[str, Any]], Bound]
     """Splits recorded arguments into those by position and those by name."""
 
+    def plain(self, bound: Bound) -> FunctionCall:
+        """The call as it is outside of a run."""
+        return FunctionCall(self.name, self.function, bound, context.unrecorded())
+
     def call(self, record: CallRecord, arguments: Mapping[str, Any]) -> FunctionCall:
         task, spec = record.task, record.spec
         context = EffectContext(record.row.key, task.owner, execution=task.execution)
-        return FunctionCall(spec.name, self.function, self.bind(arguments), context, spec.timeout)
+        return FunctionCall(self.name, self.function, self.bind(arguments), context, spec.timeout)
 
     def verify(self, record: CallRecord, arguments: Mapping[str, Any]) -> FunctionCall:
         key, function = record.row.key, cast(Callable[..., Any], record.spec.verify)

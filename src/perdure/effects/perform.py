@@ -5,37 +5,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
+from perdure.effects.call_record import CallRecord
 from perdure.effects.identity import TaskContext, current_task
-from perdure.effects.invocation import CallRaised, CallReturned, FunctionCall
+from perdure.effects.invocation import Bound, Caller, CallRaised, CallReturned
 from perdure.effects.settlement import Settlement
 
 T = TypeVar("T")
-PlainCall = Callable[[], FunctionCall]
-"""Makes the call as it is outside of a run."""
-RecordedCall = Callable[[TaskContext, int], Settlement]
-"""Makes the call as it is in a task, for an attempt at that task."""
+MakeRecord = Callable[[TaskContext, int, tuple[Any, ...], Mapping[str, Any]], CallRecord]
+"""Makes the record of a call, from its task, the attempt at that task, and the arguments."""
 
 log = logging.getLogger("perdure")
 
 
-def perform(plain: PlainCall, recorded: RecordedCall) -> Any:
+def perform(caller: Caller, bound: Bound, make_record: MakeRecord) -> Any:
     found = current_task()
     if found is None:
-        return _unwrap(plain().run())
-    task, settlement = found[0], recorded(*found)
-    name = settlement.record.spec.name
-    with _blocking(task, name) if _in_loop() else contextlib.nullcontext():
+        return _unwrap(caller.plain(bound).run())
+    task, settlement = found[0], Settlement(make_record(*found, *bound), caller)
+    with _blocking(task, caller.name):
         return task.journal.run(settlement.run())
 
 
-async def aperform(plain: PlainCall, recorded: RecordedCall) -> Any:
+async def aperform(caller: Caller, bound: Bound, make_record: MakeRecord) -> Any:
     found = current_task()
     if found is None:
-        return _unwrap(await plain().arun())
-    return await _shielded(found[0].journal.arun(recorded(*found).run()))
+        return _unwrap(await caller.plain(bound).arun())
+    settlement = Settlement(make_record(*found, *bound), caller)
+    return await _shielded(found[0].journal.arun(settlement.run()))
 
 
 def _unwrap(outcome: CallReturned | CallRaised) -> Any:
@@ -44,20 +43,17 @@ def _unwrap(outcome: CallReturned | CallRaised) -> Any:
     return outcome.value
 
 
-def _in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 _WARNED: set[str] = set()
 
 
 @contextlib.contextmanager
 def _blocking(task: TaskContext, name: str) -> Iterator[None]:
-    """A coroutine calls a plain effect, which blocks its event loop."""
+    """Warn and let the segment know if a coroutine calls: that blocks its event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        yield
+        return
     if name not in _WARNED:
         _WARNED.add(name)
         log.warning(

@@ -1,28 +1,78 @@
-"""Which record is a call's own.
+"""Which record is a call's own, and where in its task the call is made.
 
 A call finds its record by task and name: first one with equal arguments, so that parallel calls
 (gather, a ToolNode) find their own in any order; then, for calls a node makes one after the other,
 the one at the same position, so that a model that words its arguments differently gets the recorded
-outcome. For parallel calls the order says nothing: new arguments make a new record.
+outcome. Calls of a ToolNode, of `gather` and of threads that the node starts may come in any order
+when it runs again: new arguments make a new record.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from perdure.effects.call_position import CallPosition
+from perdure import langgraph_port
 from perdure.errors import BadArgument
 from perdure.operations.effects import EffectRow
 from perdure.types import EffectState
 
 
+def configurable() -> dict[str, Any]:
+    """The `configurable` of the node this is called in, or nothing."""
+    if "langgraph" not in sys.modules:
+        return {}
+    from langgraph.config import get_config
+
+    try:
+        return get_config().get("configurable") or {}
+    except RuntimeError:
+        return {}
+
+
+class CallPosition:
+    """How a call came about: the attempt at its task, and whether its turn identifies it."""
+
+    def __init__(
+        self, attempt: int, *, is_parallel: bool | None = None, instance: Any = None
+    ) -> None:
+        """`is_parallel`: whether other calls may come before it, if the caller knows. `instance`:
+        the object whose method is called."""
+        self.attempt, self.instance = attempt, instance
+        self._counter = langgraph_port.interrupt_counter(configurable())
+        self._caller: asyncio.Task[Any] | None = None
+        if is_parallel is None:
+            with contextlib.suppress(RuntimeError):
+                self._caller = asyncio.current_task()
+            is_parallel = langgraph_port.is_beside(self._caller is None)
+        self._is_parallel = is_parallel
+
+    def interrupts_so_far(self) -> int:
+        """How many interrupts the task has come to."""
+        return langgraph_port.interrupts_so_far(self._counter)
+
+    def skip_interrupts(self, count: int) -> None:
+        """Count the interrupts of a recorded call, which does not come to them again."""
+        if self._counter is not None:
+            for _ in range(count):
+                self._counter()
+
+    def is_in_turn(self) -> bool:
+        """Whether the node itself calls, and not something it runs in parallel."""
+        if self._is_parallel or self._caller is None:
+            return not self._is_parallel
+        return langgraph_port.is_of_node(self._caller)
+
+
 class TaskRecords:
     """The effect records of one task, and those the calls of each attempt at it have matched."""
 
-    def __init__(self, *, is_loaded: bool = False) -> None:
-        self.is_loaded = is_loaded
+    def __init__(self) -> None:
+        self.is_loaded = False
         self._rows: dict[str, dict[int, EffectRow]] = {}  # by name and number
         self._matched: dict[tuple[int, str], set[int]] = {}  # numbers, by attempt and name
         self._instances: dict[tuple[int, str, str], Any] = {}  # by attempt, name and digest
@@ -63,8 +113,6 @@ class TaskRecords:
         """
         with self._lock:
             rows = self._rows.setdefault(name, {})
-            if position.number is not None:
-                return position.number, rows.get(position.number)
             self._check_instance(name, digest, position)
             matched = self._matched.setdefault((position.attempt, name), set())
             free = sorted(rows.keys() - matched)

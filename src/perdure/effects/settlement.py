@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 from perdure.effects.call_record import MAX_PAUSE, CallRecord
 from perdure.effects.context import current
@@ -166,7 +166,11 @@ class Settlement:
         """What verify found, or None to call again, after a pause. Raises a final error."""
         record, spec = self.record, self.record.spec
         if not isinstance(error, Exception) or _bubbles(error):
-            self._leave(error)
+            # LangGraph or perdure steers by the exception: the call is still to be made. After any
+            # other one that comes from outside, its outcome is not known.
+            if isinstance(error, (EffectHeld, Postponed)) or _bubbles(error):
+                yield from record.write(EffectState.AGAIN, None, None)
+            raise error
         if spec.transactional:  # nothing is stored yet
             yield record.task.guarded(effects.store_intent(record.task.owner, record.row))
         answer = yield from self._check_outcome(error, arguments)
@@ -175,7 +179,10 @@ class Settlement:
         if not spec.retry.is_over(record.row.attempts, error):
             return (yield from self._pause_before_retry(error, arguments))
         if not spec.keeps_errors:
-            self._withdraw(error)
+            # The next call, in this attempt at the task or a later one, is to be made.
+            yield from record.write(EffectState.AGAIN, None, {"error": record.describe(error)})
+            record.task.records.release(record.row, record.position)
+            raise error
         yield from record.failed(error)
         return None
 
@@ -187,20 +194,6 @@ class Settlement:
             task.segment.check()
             if task.segment.is_overdue:
                 yield task.guarded(runs.fenced(task.segment.row, ()))
-
-    def _leave(self, error: BaseException) -> NoReturn:
-        """The call was left from inside. If LangGraph or perdure steers by the exception, it is
-        still to be made; after any other its outcome is not known."""
-        if isinstance(error, (EffectHeld, Postponed)) or _bubbles(error):
-            self.record.write(EffectState.AGAIN, None, None)
-        raise error
-
-    def _withdraw(self, error: Exception) -> NoReturn:
-        """Let the next call, in this attempt at the task or a later one, be made."""
-        record = self.record
-        record.write(EffectState.AGAIN, None, {"error": record.describe(error)})
-        record.task.records.release(record.row, record.position)
-        raise error
 
     def _check_outcome(self, error: Exception, arguments: Mapping[str, Any]) -> Plan[Done | None]:
         """The result, if it happened although it raised. None: no, or a second call is harmless."""
@@ -239,9 +232,8 @@ class Settlement:
         pause = spec.retry.pause(row.attempts)
         due_at = record.task.now + round(pause.total_seconds() * 1000)
         data = {"error": record.describe(error), "retry_at": moment(due_at)}
-        commit = record.write(EffectState.OPEN, record.dump_error(error), data, due_at)
-        if pause.total_seconds() > MAX_PAUSE or spec.unknown == "hold":
-            yield commit
+        wait = pause.total_seconds() > MAX_PAUSE or spec.unknown == "hold"
+        yield from record.write(EffectState.OPEN, record.dump_error(error), data, due_at, wait=wait)
         yield from record.pause_until(due_at)
         # The row says that it is known to have failed: that must not be so during the next call.
         if spec.unknown == "hold" and not (yield from record.take_over(row.attempts + 1)):

@@ -15,13 +15,12 @@ from langgraph.types import Command
 from pydantic import BaseModel
 
 from perdure import langgraph_port
-from perdure.effects import context, keys
-from perdure.effects.call_position import CallPosition
+from perdure.effects import keys
 from perdure.effects.call_record import CallRecord
 from perdure.effects.identity import TaskContext
-from perdure.effects.invocation import Caller, FunctionCall
-from perdure.effects.perform import PlainCall, RecordedCall
-from perdure.effects.settlement import Settlement
+from perdure.effects.invocation import Bound, Caller
+from perdure.effects.perform import MakeRecord
+from perdure.effects.record_matching import CallPosition
 from perdure.effects.spec import ONCE, EffectSpec
 from perdure.langchain.policy import Policy
 
@@ -43,27 +42,18 @@ class _Call:
     task: TaskContext | None = None
     """Where it is recorded, in a run."""
 
-    def calls(self, function: Callable[..., Any]) -> tuple[PlainCall, RecordedCall]:
-        """The call as it is outside of a run, and in one."""
+    def calling(self, function: Callable[..., Any]) -> tuple[Caller, Bound, MakeRecord]:
+        """What `perform` takes, for a function with this call's arguments by name."""
+        caller = Caller(self.spec.name, function, lambda arguments: ((), dict(arguments)))
+        return caller, ((), self.arguments), self._make_record
 
-        def plain() -> FunctionCall:
-            bound = ((), self.arguments)
-            return FunctionCall(self.spec.name, function, bound, context.unrecorded())
-
-        def recorded(task: TaskContext, attempt: int) -> Settlement:
-            self.task = task
-            record = CallRecord(
-                task,
-                self.spec,
-                self.arguments,
-                CallPosition(attempt, is_parallel=self.is_parallel),
-                self.business_key,
-                self.call_id,
-                usage_of=self.usage_of,
-            )
-            return Settlement(record, Caller(function, lambda arguments: ((), dict(arguments))))
-
-        return plain, recorded
+    def _make_record(
+        self, task: TaskContext, attempt: int, _: tuple[Any, ...], arguments: Mapping[str, Any]
+    ) -> CallRecord:
+        self.task = task
+        position = CallPosition(attempt, is_parallel=self.is_parallel)
+        identity = (self.business_key, self.call_id)
+        return CallRecord(task, self.spec, arguments, position, *identity, usage_of=self.usage_of)
 
 
 class ModelCall(_Call):

@@ -34,8 +34,8 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         call = ModelCall(request, handler)
-        calls = call.calls(lambda **_: call.pack(handler(request)))
-        return call.unpack(perform(*calls))
+        calling = call.calling(lambda **_: call.pack(handler(request)))
+        return call.unpack(perform(*calling))
 
     async def awrap_model_call(
         self,
@@ -47,7 +47,7 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         async def function(**_: Any) -> dict[str, Any]:
             return call.pack(await handler(request))
 
-        return call.unpack(await aperform(*call.calls(function)))
+        return call.unpack(await aperform(*call.calling(function)))
 
     # -- tools
 
@@ -58,8 +58,8 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         if policy is None:
             return handler(request)
         call = ToolCall(request, policy)
-        calls = call.calls(lambda **arguments: handler(call.request(arguments)))
-        return call.unpack(perform(*calls))
+        calling = call.calling(lambda **arguments: handler(call.request(arguments)))
+        return call.unpack(perform(*calling))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
@@ -72,7 +72,7 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         async def function(**arguments: Any) -> ToolResult:
             return await handler(call.request(arguments))
 
-        return call.unpack(await aperform(*call.calls(function)))
+        return call.unpack(await aperform(*call.calling(function)))
 
     def policy(self, request: ToolCallRequest) -> Policy | None:
         """How a call settles. None: it is not recorded, or the tool is an effect itself."""

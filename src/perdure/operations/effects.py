@@ -114,15 +114,8 @@ def store_intent(owner: Owner, row: EffectRow) -> Op[bool]:
 def take_over(owner: Owner, row: EffectRow, intent: int, attempts: int, now: int) -> Op[EffectRow]:
     """Replace the intent of `row`. Gives the stored row: it has our intent, unless another process
     replaced it first."""
-    params = {
-        **row.place,
-        "seen": row.intent,
-        "intent": intent,
-        "attempts": attempts,
-        "thread_id": owner.thread_id,
-        "run_id": owner.run_id,
-        "now": now,
-    }
+    params = {**row._asdict(), "seen": row.intent, "intent": intent, "attempts": attempts}
+    params |= {"thread_id": owner.thread_id, "run_id": owner.run_id, "now": now}
     at = Statement("effect_at", row.place)
     return Op(
         f"the intent of effect {row.name!r}",
@@ -143,17 +136,7 @@ def write_state(
 ) -> Op[bool]:
     """Store the state of a call, as `row` has it, with an event of its run. False: another process
     has taken the call over, which only a run's lease prevents."""
-    made = change(owner.thread_id, owner.run_id, now)
-    params = {
-        **row.place,
-        "intent": row.intent,
-        "state": row.state,
-        "outcome": row.outcome,
-        "attempts": row.attempts,
-        "due_at": row.due_at,
-        "mark": row.mark,
-        "now": now,
-    }
+    made, params = change(owner.thread_id, owner.run_id, now), {**row._asdict(), "now": now}
     written, before, after = Statement("write_effect", params), owner.fence, []
     has_event = event is not None and bool(owner.run_id)
     if event is not None and has_event:

@@ -51,31 +51,20 @@ def take(
 ) -> tuple[int, Op[list[MessageRow]]]:
     """Take messages that are due. The number identifies this taker in `delay`."""
     change = random_number()
-    params = {
-        "names": json.dumps(sorted(topics)),
-        "now": now,
-        "until": until,
-        "count": count,
-        "change": change,
-    }
+    params = {"names": json.dumps(sorted(topics)), "now": now, "until": until, "count": count}
+    params["change"] = change
     key = Statement("taken_messages", params)
     op = Op("take_messages", [Statement("take_messages", params)], _messages, write=True, key=key)
     return change, op
 
 
 def delete(row: MessageRow) -> Op[None]:
-    params = {"thread_id": row.thread_id, "id": row.id}
-    return Op("delete_message", [Statement("delete_message", params)], lambda _: None, write=True)
+    statement = Statement("delete_message", row._asdict())
+    return Op("delete_message", [statement], lambda _: None, write=True)
 
 
 def delay(row: MessageRow, change: int, due_at: int, error: str) -> Op[None]:
-    params = {
-        "thread_id": row.thread_id,
-        "id": row.id,
-        "change": change,
-        "due_at": due_at,
-        "error": error,
-    }
+    params = {**row._asdict(), "change": change, "due_at": due_at, "error": error}
     return Op("delay_message", [Statement("delay_message", params)], lambda _: None, write=True)
 
 
