@@ -76,8 +76,8 @@ def test_a_store_with_coroutines_may_live_in_the_loop_of_another_thread(
     ):
         executor.submit(talk("fact-tea"), who("ann", "t")).result(SOON)
         executor.submit(talk("fact-rain", "fact-tea"), who("ann", "u")).result(SOON)
-        assert executor._resources.committer is not None
-        assert executor._resources.committer.shares_database == (place == "same")
+        assert executor._graph.committer is not None
+        assert executor._graph.committer.shares_database == (place == "same")
         assert remembered(store, "ann") == ["fact-rain", "fact-tea"]
         found = asyncio.run(executor.asearch(namespace=("memories", "ann")))
         assert len(found) == 2

@@ -39,7 +39,7 @@ async def test_any_worker_of_the_runtime_drives_reflections(url: str) -> None:
         later = await asyncio.to_thread(executor.submit, note("a"), after_seconds=600)
         await asyncio.to_thread(executor.shutdown)
         bound = ReflectionExecutor(keeper(), journal=working, name="r")
-        bound._resources.store = store
+        bound._graph.store = store
         assert bound._live_worker() is None
         working.clock.advance(HOUR)
         counts = await working.tick()

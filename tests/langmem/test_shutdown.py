@@ -111,7 +111,7 @@ async def test_a_reflection_that_a_worker_of_the_runtime_runs_is_released_by_shu
     async with rt:
         with gate() as place:
             executor = ReflectionExecutor(stopping_at(place), journal=rt, name="r", retry=ONCE)
-            executor._resources.store = store  # without a worker of its own
+            executor._graph.store = store  # without a worker of its own
             made = await asyncio.to_thread(executor._accept, "t", REQUEST, 0.0)
             working = asyncio.create_task(rt.work(signals=False))
             await asyncio.to_thread(until, lambda: place.entered)

@@ -239,8 +239,8 @@ def test_what_a_reflection_stored_is_found_by_meaning(
         ReflectionExecutor(manager(), store=store, journal=sqlite_url) as executor,
     ):
         executor.submit(talk("fact-tea", "fact-rain", "fact-x"), who("ann")).result(SOON)
-        assert executor._resources.committer is not None
-        assert executor._resources.committer.shares_database == (place == "same")
+        assert executor._graph.committer is not None
+        assert executor._graph.committer.shares_database == (place == "same")
         for query, fact in (("tea", "fact-tea"), ("snow", "fact-rain")):
             [found] = executor.search(query, namespace=("memories", "ann"), limit=1)
             assert found["value"]["content"]["content"] == fact
@@ -311,8 +311,8 @@ def test_a_store_in_another_database_is_not_taken_for_the_journals(
                 ReflectionExecutor(manager(), store=store, journal=journal) as executor,
             ):
                 executor.submit(talk(f"fact-{together}"), who("ann")).result(SOON)
-                assert executor._resources.committer is not None
-                assert executor._resources.committer.shares_database is together, (journal, place)
+                assert executor._graph.committer is not None
+                assert executor._graph.committer.shares_database is together, (journal, place)
                 assert f"fact-{together}" in remembered(store, "ann")
     finally:
         postgres_server.drop(other)

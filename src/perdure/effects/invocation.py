@@ -7,8 +7,8 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
 
 from perdure.effects import context, recording
 from perdure.effects.call_record import CallRecord
@@ -20,7 +20,6 @@ from perdure.operations import effects
 from perdure.operations.effects import EffectRow
 from perdure.types import EffectState
 
-T = TypeVar("T")
 Bound = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Positional arguments, and those by name."""
 
@@ -47,14 +46,23 @@ class FunctionCall:
     timeout: float | None = None
 
     def run(self) -> CallReturned | CallRaised:
+        if self.timeout is not None:
+            return self._run_in_thread(self.timeout)
         try:
-            if self.timeout is None:
-                value = self.call()
-            else:
-                value = _call_in_thread(self.timeout, self.context.key, self.call)
-            return CallReturned(value, self.context.used_key)
+            return CallReturned(self.call(), self.context.used_key)
         except BaseException as error:
             return CallRaised(error)
+
+    def _run_in_thread(self, timeout: float) -> CallReturned | CallRaised:
+        """Call it in a thread, and stop waiting for it after a time. The thread itself goes on."""
+        ended: list[CallReturned | CallRaised] = []
+        run, copied = replace(self, timeout=None).run, contextvars.copy_context()
+        thread = threading.Thread(
+            target=lambda: ended.append(copied.run(run)), name="perdure-effect", daemon=True
+        )
+        thread.start()
+        thread.join(timeout)
+        return ended[0] if ended else CallRaised(EffectTimeout(self.context.key, timeout))
 
     async def arun(self) -> CallReturned | CallRaised:
         try:
@@ -91,27 +99,6 @@ class FunctionCall:
         failpoints.at(f"effect {self.name}.{point}")
         if point == "before" and failpoints.called is not None:
             failpoints.called(self.name, self.context.key if self.context.owner is not None else "")
-
-
-def _call_in_thread(seconds: float, key: str, call: Callable[[], T]) -> T:
-    """Call in a thread, and stop waiting for it after a time. The thread itself goes on."""
-    ended: list[T | BaseException] = []
-    context = contextvars.copy_context()
-
-    def work() -> None:
-        try:
-            ended.append(context.run(call))
-        except BaseException as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=work, name="perdure-effect", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not ended:
-        raise EffectTimeout(key, seconds)
-    if isinstance(ended[0], BaseException):
-        raise ended[0]
-    return ended[0]
 
 
 @dataclass

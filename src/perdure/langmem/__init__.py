@@ -13,9 +13,8 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("perdure.langmem needs the extra: pip install 'perdure[langmem]'") from error
 
-from perdure.langmem.executor import ReflectionExecutor
+from perdure.langmem.executor import ReflectionExecutor, resume_pending_reflections
 from perdure.langmem.reflection_future import Reflection
-from perdure.langmem.resume import resume_pending_reflections
 from perdure.service.reflections import Pending
 
 __all__ = ["Pending", "Reflection", "ReflectionExecutor", "resume_pending_reflections"]

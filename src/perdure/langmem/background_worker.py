@@ -35,7 +35,8 @@ class BackgroundWorker:
         self._runtime, self._graph, self._concurrency = runtime, graph, concurrency
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._stopping = asyncio.Event()
+        self._main_task = self._loop.create_task(self._main())
+        self._stopping = False
         self._futures: WeakValueDictionary[str, Reflection] = WeakValueDictionary()
         self._latest: WeakValueDictionary[str, Reflection] = WeakValueDictionary()
         self._checks: list[tuple[float, str]] = []
@@ -76,8 +77,9 @@ class BackgroundWorker:
 
     def stop(self) -> None:
         """Give running reflections back to the journal and end the thread."""
+        self._stopping = True
         with contextlib.suppress(RuntimeError):  # its loop is closed
-            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._loop.call_soon_threadsafe(self._main_task.cancel)
         if self._thread is not threading.current_thread():
             self._thread.join(5.0)
         self._abandon_futures()
@@ -91,7 +93,9 @@ class BackgroundWorker:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._main())
+            self._loop.run_until_complete(self._main_task)
+        except asyncio.CancelledError:
+            pass  # by `stop`
         except BaseException:
             log.exception("The worker of %r ended.", self._graph)
         finally:
@@ -101,14 +105,19 @@ class BackgroundWorker:
     async def _main(self) -> None:
         settling = asyncio.create_task(self._settle_futures())
         try:
-            while not self._stopping.is_set():
+            while not self._stopping:
                 try:
-                    await self._work()
+                    await self._runtime.work(
+                        concurrency=self._concurrency,
+                        graphs=[self._graph],
+                        signals=False,
+                        grace=GRACE,
+                    )
                 except Closed:
                     return
                 except Exception:
                     log.exception("The worker of %r failed; it starts again in 1 s.", self._graph)
-                    await self._pause(1.0)
+                    await asyncio.sleep(1.0)
         finally:
             settling.cancel()
             await asyncio.gather(settling, return_exceptions=True)
@@ -117,30 +126,6 @@ class BackgroundWorker:
                 for start in range(0, len(ids), BATCH):
                     await self._settle_ended(ids[start : start + BATCH])
             await _end_tasks()
-
-    async def _work(self) -> None:
-        working = asyncio.create_task(
-            self._runtime.work(
-                concurrency=self._concurrency,
-                graphs=[self._graph],
-                signals=False,
-                grace=GRACE,
-            )
-        )
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                working.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await working
-        finally:
-            stopping.cancel()
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
 
     # -- futures
 
@@ -176,19 +161,15 @@ class BackgroundWorker:
     async def _settle_ended(self, ids: list[str]) -> None:
         rows = {row.id: row for row in await self._runtime.journal.ado(runs.find_all(ids))}
         for id in ids:
-            await self._settle(id, rows.get(id))
-
-    async def _settle(self, id: str, row: runs.RunRow | None) -> None:
-        future = self._futures.get(id)
-        if future is None:
-            return
-        try:
-            if row is None:
-                raise NotFound("reflection", id)
-            if row.state in ENDED or row.state == State.HELD:
-                future.settle(await self._runtime.get(id))
-        except NotFound as error:  # pruned
-            future.abandon(error)
+            if (future := self._futures.get(id)) is None:
+                continue
+            try:
+                if id not in rows:
+                    raise NotFound("reflection", id)
+                if rows[id].state in (*ENDED, State.HELD):
+                    future.settle(await self._runtime.get(id))
+            except NotFound as error:  # pruned
+                future.abandon(error)
 
 
 async def _end_tasks() -> None:

@@ -19,7 +19,6 @@ import logging
 import threading
 import weakref
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from langgraph.store.base import BaseStore
@@ -32,7 +31,7 @@ from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, Wr
 from perdure.langmem.background_worker import BackgroundWorker
 from perdure.langmem.langmem_port import labels_of, variables_of
 from perdure.langmem.reflection_future import Reflection
-from perdure.langmem.reflection_graph import LONGEST_PAUSE, build_reflection_graph
+from perdure.langmem.reflection_graph import LONGEST_PAUSE, ReflectionGraph
 from perdure.langmem.reflection_request import (
     FROM_CONFIG,
     Namespace,
@@ -41,7 +40,6 @@ from perdure.langmem.reflection_request import (
     current_config,
     resolve_namespace,
 )
-from perdure.langmem.resources import ExecutorResources
 from perdure.langmem.staged_writes import StagingStore, in_reflector
 from perdure.runtime import Runtime
 from perdure.service.reflections import Pending, debounce_thread
@@ -91,19 +89,14 @@ class ReflectionExecutor:
         self._concurrency = concurrency
         self._owns_runtime = not isinstance(journal, Runtime)
         self._runtime = journal if isinstance(journal, Runtime) else Runtime(journal)
-        self._resources = ExecutorResources(reflector, namespace, self._runtime, name)
-        self._runtime.register(
-            build_reflection_graph(self._resources),
-            self._resources.graph,
-            retry=retry or RETRY,
-            timeout=timeout,
-            hold=True,
-        )
+        self._graph = ReflectionGraph(reflector, namespace, self._runtime, name)
+        options: Any = {"retry": retry or RETRY, "timeout": timeout, "hold": True}
+        self._runtime.register(self._graph.build(), self._graph.name, **options)
         self._runtime.saver.setup()
         self._lock = threading.RLock()
         self._closed = False
         self._worker: BackgroundWorker | None = None
-        store = store if store is not None else self._resources.store_of_reflector()
+        store = store if store is not None else self._graph.store_of_reflector()
         if store is not None:
             self.use(store)
         self._warn_of_surprises()
@@ -111,7 +104,7 @@ class ReflectionExecutor:
         atexit.register(_leave_at_exit, weakref.ref(self))
 
     def _warn_of_surprises(self) -> None:
-        if self._resources.store is None and (waiting := self.pending(limit=1)):
+        if self._graph.store is None and (waiting := self.pending(limit=1)):
             log.warning(
                 "Reflections of %r have been pending since %s, and none starts until the executor "
                 "has a store: pass store=..., or call resume_pending_reflections().",
@@ -127,7 +120,7 @@ class ReflectionExecutor:
 
     @property
     def name(self) -> str:
-        return self._resources.name
+        return self._graph.executor
 
     def __repr__(self) -> str:
         return f"<perdure.langmem.ReflectionExecutor {self.name!r} at {self._runtime.url}>"
@@ -153,12 +146,12 @@ class ReflectionExecutor:
         config = config if config is not None else current_config() or {}
         self._check_open()
         check_delay(after_seconds)
-        self._resources.check_payload(payload)
-        if self._resources.store is None:
+        self._graph.check_payload(payload)
+        if self._graph.store is None:
             graph_runtime = langgraph_port.runtime_of(config.get("configurable") or {})
             store = getattr(graph_runtime, "store", None)
-            self.use(self._resources.required_store() if store is None else store)
-        request = ReflectionRequest.of(payload, config, self._resources.template, thread_id)
+            self.use(self._graph.required_store() if store is None else store)
+        request = ReflectionRequest.of(payload, config, self._graph.template, thread_id)
         shared_thread = "" if request.thread_id is None else self._thread_of(request, "")
         id = self._accept(shared_thread, request, float(after_seconds))
         return self._future(id, shared_thread, after_seconds)
@@ -173,7 +166,7 @@ class ReflectionExecutor:
         namespace: str | Namespace | None = None,
     ) -> list[dict[str, Any]]:
         """Search the memories in the store."""
-        store, where = self._resources.required_store(), self._search_namespace(namespace)
+        store, where = self._graph.required_store(), self._search_namespace(namespace)
         found = store.search(where, query=query, filter=filter, limit=limit, offset=offset)
         return [item.dict() for item in found]
 
@@ -187,7 +180,7 @@ class ReflectionExecutor:
         namespace: str | Namespace | None = None,
     ) -> list[dict[str, Any]]:
         """Search the memories in the store, without blocking the event loop."""
-        store = StagingStore(self._resources.required_store())
+        store = StagingStore(self._graph.required_store())
         where = self._search_namespace(namespace)
         found = await store.asearch(where, query=query, filter=filter, limit=limit, offset=offset)
         return [item.dict() for item in found]
@@ -208,22 +201,19 @@ class ReflectionExecutor:
                 for future in worker.open_futures():
                     future.cancel()
             if wait and self._can_wait():
-                self._drain(worker)
+                args = (self.name, self._runtime.worker_id, 2 * LONGEST_PAUSE, worker.is_alive)
+                with contextlib.suppress(Unavailable, Closed):
+                    self._runtime.journal.run(self._runtime.reflections.drain(*args))
             worker.stop()
-        self._resources.store_calls.close()
-        self._runtime.unregister(self._resources.graph)
+        self._graph.store_calls.close()
+        self._runtime.unregister(self._graph.name)
         if self._owns_runtime:
             self._runtime.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     # -- what LangMem's executor lacks
@@ -235,12 +225,7 @@ class ReflectionExecutor:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.ashutdown()
 
     def pending(self, *, after: Pending | None = None, limit: int = PAGE) -> list[Pending]:
@@ -265,8 +250,8 @@ class ReflectionExecutor:
         """Set the store if the executor has none, and start running reflections."""
         with self._lock:
             self._check_open()
-            if self._resources.store is None:
-                self._resources.store = store
+            if self._graph.store is None:
+                self._graph.store = store
             self._start_worker()
 
     # -- accepting
@@ -319,7 +304,7 @@ class ReflectionExecutor:
 
     def _search_namespace(self, namespace: str | Namespace | None) -> Namespace:
         if namespace is None:
-            config, template = current_config(), self._resources.template
+            config, template = current_config(), self._graph.template
             if config is None and variables_of(template):
                 raise BadArgument(
                     f"The namespace {labels_of(template)!r} has variables, and outside a node no "
@@ -333,7 +318,7 @@ class ReflectionExecutor:
     def _start_worker(self) -> BackgroundWorker:
         worker = self._live_worker()
         if worker is None:
-            worker = BackgroundWorker(self._runtime, self._resources.graph, self._concurrency)
+            worker = BackgroundWorker(self._runtime, self._graph.name, self._concurrency)
             self._worker = worker
         return worker
 
@@ -354,7 +339,7 @@ class ReflectionExecutor:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return True
-        in_loop_of_store = langgraph_port.loop_of(self._resources.store) is loop
+        in_loop_of_store = langgraph_port.loop_of(self._graph.store) is loop
         if in_loop_of_store:
             log.warning(
                 "%r was shut down in the event loop that its store needs, so what is due is left "
@@ -363,13 +348,6 @@ class ReflectionExecutor:
             )
         return not in_loop_of_store
 
-    def _drain(self, worker: BackgroundWorker) -> None:
-        with contextlib.suppress(Unavailable, Closed):
-            plan = self._runtime.reflections.drain(
-                self.name, self._runtime.worker_id, 2 * LONGEST_PAUSE, worker.is_alive
-            )
-            self._runtime.journal.run(plan)
-
 
 def _leave_at_exit(executor: weakref.ref[ReflectionExecutor]) -> None:
     """At the exit of the process: give running reflections back, and wait for nothing."""
@@ -377,3 +355,25 @@ def _leave_at_exit(executor: weakref.ref[ReflectionExecutor]) -> None:
     if one is not None:
         with contextlib.suppress(Error):
             one.shutdown(wait=False)
+
+
+def resume_pending_reflections(executor: ReflectionExecutor, store: BaseStore) -> list[Pending]:
+    """Resume the reflections that were pending when a process ended, and return them.
+
+    Overdue reflections start at once, the others when they are due. The journal hands each
+    reflection to one worker, so calling this twice, or in two processes, runs nothing twice.
+
+    An executor created with a store resumes by itself. This call gives `store` to one without.
+    """
+    if not isinstance(executor, ReflectionExecutor):
+        raise BadArgument(
+            f"{executor!r} keeps its reflections in memory, so none are left to resume. Create the "
+            "executor with perdure.langmem.ReflectionExecutor(reflector, journal=...)."
+        )
+    if not isinstance(store, BaseStore):
+        raise BadArgument(f"store={store!r} is not a LangGraph BaseStore: pass one, or a subclass.")
+    executor.use(store)
+    found: list[Pending] = []
+    while page := executor.pending(after=found[-1] if found else None):
+        found += page
+    return found

@@ -11,21 +11,31 @@ written; one that a crash ends after it does not call the model again.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import logging
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
+from langgraph.store.base import BaseStore
 from langgraph.types import Command
+from langmem.utils import NamespaceTemplate
 
 from perdure.agent import sleep
-from perdure.errors import Error
-from perdure.langmem.reflection_request import ReflectionRequest
-from perdure.langmem.reflector import call_reflector
-from perdure.langmem.resources import ExecutorResources
+from perdure.errors import BadArgument, Error, WrongState
+from perdure.journal.names import check_text
+from perdure.langmem import reflector as reflectors
+from perdure.langmem.langmem_port import is_memory_manager, store_of_manager
+from perdure.langmem.reflection_request import Namespace, ReflectionRequest
 from perdure.langmem.staged_writes import StagedWrite
-from perdure.serde.serializer import Serializer
+from perdure.langmem.store_access import StoreCalls
+from perdure.langmem.store_commit import StoreCommitter
+from perdure.operations import runs
+from perdure.runtime import Runtime
+from perdure.service.reflections import graph_name
 
 log = logging.getLogger("perdure")
 
@@ -44,55 +54,125 @@ class ReflectionOutput(TypedDict, total=False):
     result: Any
 
 
-def build_reflection_graph(
-    resources: ExecutorResources,
-) -> StateGraph[ReflectionState, None, ReflectionState, ReflectionOutput]:
-    """Build the graph whose runs are the reflections of one executor."""
+class ReflectionGraph:
+    """The graph of one executor, and what its nodes need that the journal cannot store: the
+    reflector and the store."""
 
-    def reflect(state: ReflectionState, config: RunnableConfig) -> ReflectionState:
+    def __init__(
+        self, reflector: Any, namespace: str | Namespace | None, runtime: Runtime, name: str | None
+    ) -> None:
+        self._reflector = (
+            reflector if isinstance(reflector, str) else reflectors.as_runnable(reflector)
+        )
+        self._template = reflectors.template_of(reflector, namespace)
+        self._has_own_namespace = namespace is not None
+        self._runtime = runtime
+        self.executor = check_text("name", name or reflectors.name_of(reflector, self._template))
+        self.name = graph_name(self.executor)
+        self.store: BaseStore | None = None
+        self.store_calls = StoreCalls()
+        self.committer: StoreCommitter | None = None
+
+    def build(self) -> StateGraph[ReflectionState, None, ReflectionState, ReflectionOutput]:
+        """Build the graph whose runs are the reflections of the executor."""
+        builder = StateGraph(ReflectionState, output_schema=ReflectionOutput)
+        builder.add_node("reflect", self._reflect)
+        builder.add_node("keep", self._keep)
+        builder.add_edge(START, "reflect")
+        builder.add_edge("reflect", "keep")
+        return builder
+
+    # -- the nodes
+
+    def _reflect(self, state: ReflectionState, config: RunnableConfig) -> ReflectionState:
         request, run_id = ReflectionRequest(**state["request"]), config["configurable"]["run_id"]
-        pause = FIRST_PAUSE
+        scope, pause = self._scope(request.namespace), FIRST_PAUSE
         # Two reflections of one user that run at once would learn the same thing twice: neither
         # sees the other's memories.
-        while not resources.take_turn(tuple(request.namespace), run_id):
+        while scope and not self._runtime.journal.run(runs.take_turn(scope, run_id)):
             sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-        result, writes = call_reflector(
-            resources.reflector(),
-            resources.required_store(),
-            resources.store_calls,
+        result, writes = reflectors.call_reflector(
+            self.reflector(),
+            self.required_store(),
+            self.store_calls,
             request,
             state["id"],
             config.get("callbacks"),
         )
-        return {"writes": writes, "result": _storable(result, resources.serializer, run_id)}
+        try:
+            self._runtime.saver.serializer.codec.encode(result, "the result")
+        except Error as error:  # the memories are what counts
+            log.warning(
+                "The result of reflection %s is not stored, its memories are: %s", run_id, error
+            )
+            result = None
+        return {"writes": writes, "result": result}
 
-    def keep(
-        state: ReflectionState, config: RunnableConfig
+    def _keep(
+        self, state: ReflectionState, config: RunnableConfig
     ) -> ReflectionState | Command[Literal["reflect"]]:
+        journal, run_id = self._runtime.journal, config["configurable"]["run_id"]
+        # Another process may have cancelled the run; its driver would learn of that later.
+        row = journal.do(runs.find(run_id))
+        if row is not None and row.control == "cancel":
+            self._runtime.stop_here(run_id, "cancel")
+            raise WrongState(run_id, row.state, "write memories", "it was cancelled.")
         # A worker may have given this run back between the two nodes. If another reflection had
         # the turn since, this one was made without knowing what that one wrote.
-        namespace = tuple(state["request"]["namespace"])
-        has_turn = resources.has_turn(namespace, config["configurable"]["run_id"])
-        if resources.commit(state["writes"] or [], is_current=has_turn):
-            return {}
+        scope = self._scope(state["request"]["namespace"])
+        is_current = not scope or journal.do(runs.has_turn(scope, run_id))
+        if self.committer is None:
+            self.committer = StoreCommitter(self.required_store(), journal)
+        with self.store_calls:
+            if self.committer.commit(state["writes"] or [], is_current=is_current):
+                return {}
         return Command(update={"writes": None}, goto="reflect")
 
-    builder = StateGraph(ReflectionState, output_schema=ReflectionOutput)
-    builder.add_node("reflect", reflect)
-    builder.add_node("keep", keep)
-    builder.add_edge(START, "reflect")
-    builder.add_edge("reflect", "keep")
-    return builder
+    def _scope(self, namespace: Namespace | list[str]) -> str:
+        """Where one reflection works at a time. Empty without a namespace: there all may."""
+        parts = json.dumps([self.name, *namespace]).encode()
+        return hashlib.blake2b(parts, digest_size=16).hexdigest() if namespace else ""
 
+    # -- the reflector
 
-def _storable(result: Any, serializer: Serializer, reflection_id: str) -> Any:
-    """The result, or None if it cannot be stored: the memories are what counts."""
-    try:
-        serializer.codec.encode(result, "the result")
-    except Error as error:
-        log.warning(
-            "The result of reflection %s is not stored, its memories are: %s", reflection_id, error
-        )
+    def reflector(self) -> Any:
+        """Return the reflector. One given by name is looked up each time."""
+        if not isinstance(self._reflector, str):
+            return self._reflector
+        graph = self._runtime.compiled(self._reflector)
+        return reflectors.import_reflector(self._reflector) if graph is None else graph
+
+    @property
+    def template(self) -> NamespaceTemplate:
+        """The template of the namespaces the reflector writes to."""
+        if self._has_own_namespace or not isinstance(self._reflector, str):
+            return self._template
+        return reflectors.template_of(self.reflector(), None)
+
+    def check_payload(self, payload: Any) -> None:
+        """Refuse a payload with which every attempt would fail."""
+        if is_memory_manager(self._reflector) and not (
+            isinstance(payload, dict) and "messages" in payload
+        ):
+            raise BadArgument(
+                f"A memory manager takes {{'messages': [...]}}, not {type(payload).__name__}."
+            )
+
+    # -- the store
+
+    def store_of_reflector(self) -> BaseStore | None:
+        """Return the store a memory manager was created with."""
+        with contextlib.suppress(Exception):  # not importable here; the reflection will say why
+            found = self.reflector()
+            if is_memory_manager(found):
+                return store_of_manager(found)
         return None
-    return result
+
+    def required_store(self) -> BaseStore:
+        if self.store is None:
+            raise BadArgument(
+                f"The executor {self.executor!r} has no store: pass store=..., submit from a graph "
+                "that was compiled with one, or call resume_pending_reflections(executor, store)."
+            )
+        return self.store

@@ -20,13 +20,7 @@ Namespace = tuple[str, ...]
 LONGEST_DELAY = 100 * 365 * 86_400
 """Longest `after_seconds`: a hundred years."""
 
-
-class _FromConfig:
-    def __repr__(self) -> str:
-        return "<the thread_id of the config>"
-
-
-FROM_CONFIG: Any = _FromConfig()
+FROM_CONFIG: Any = object()
 """Default of `submit(thread_id=...)`; None means a reflection without a conversation."""
 
 

@@ -25,7 +25,6 @@ from langgraph.store.base import (
     Result,
     SearchItem,
     SearchOp,
-    TTLConfig,
 )
 from langgraph.store.memory import InMemoryStore
 
@@ -165,14 +164,7 @@ class StagingStore(BaseStore):
 
     def __init__(self, store: BaseStore, writes: StagedWrites | None = None) -> None:
         self._store, self._writes = store, writes
-
-    @property
-    def supports_ttl(self) -> bool:  # type: ignore[override]
-        return self._store.supports_ttl
-
-    @property
-    def ttl_config(self) -> TTLConfig | None:  # type: ignore[override]
-        return self._store.ttl_config
+        self.supports_ttl, self.ttl_config = store.supports_ttl, store.ttl_config
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         writes = self._writes

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
 
 from langgraph.store.base import BaseStore, Op, Result
 from langgraph.store.base.embed import EmbeddingsLambda
 
 from perdure.errors import Unavailable
 from perdure.langgraph_port import loop_of
-
-T = TypeVar("T")
 
 
 class StoreCalls:
@@ -69,10 +66,3 @@ def run_batch(store: BaseStore, ops: Iterable[Op]) -> list[Result]:
     if only_async and loop_of(store) is None:
         return asyncio.run(store.abatch(ops))
     return store.batch(ops)
-
-
-def run_on_loop(
-    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], timeout: float | None = None
-) -> T:
-    """Run a coroutine on a store's event loop and wait for its result."""
-    return asyncio.run_coroutine_threadsafe(work, loop).result(timeout)

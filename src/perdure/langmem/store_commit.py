@@ -19,9 +19,10 @@ import contextlib
 import functools
 import json
 import os
+from asyncio import run_coroutine_threadsafe
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ParamSpec
+from typing import Any
 
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
@@ -30,10 +31,8 @@ from perdure.effects.context import transaction
 from perdure.effects.decorator import Effect
 from perdure.journal import Journal, Op, Statement
 from perdure.langmem.staged_writes import StagedWrite
-from perdure.langmem.store_access import check_loop, run_batch, run_on_loop
-from perdure.types import Record
+from perdure.langmem.store_access import check_loop, run_batch
 
-P = ParamSpec("P")
 StoreStatement = tuple[str, Any]
 """SQL and its parameters, in the dialect of the store's database."""
 
@@ -54,11 +53,10 @@ class StoreCommitter:
         if not writes:
             return True
         check_loop(self._store)
-        attempt = CommitAttempt(self._store, is_current)
         if self.shares_database:
-            missing = missing_writes(self._store, writes)
-            return attempt.in_transaction(put_statements(self._store, missing))
-        return attempt.outside_transaction(writes)
+            statements = put_statements(self._store, missing_writes(self._store, writes))
+            return bool(_IN_TRANSACTION.call((statements, is_current), {}))
+        return bool(_OUTSIDE_TRANSACTION.call((writes, self._store, is_current), {}))
 
     @functools.cached_property
     def shares_database(self) -> bool:
@@ -66,42 +64,30 @@ class StoreCommitter:
         return is_same_database(self._store, self._journal)
 
 
-def _commit_effect(**options: Any) -> Callable[[Callable[P, bool]], Callable[P, bool]]:
+def _execute(statements: list[StoreStatement], is_current: bool) -> bool:
+    if is_current:
+        connection = transaction()
+        for sql, params in statements:
+            connection.execute(sql, params)
+    return is_current
+
+
+def _write(writes: list[StagedWrite], store: BaseStore, is_current: bool) -> bool:
+    if is_current and (ops := missing_writes(store, writes)):
+        run_batch(store, ops)
+    return is_current
+
+
+def _commit_effect(function: Callable[..., bool], **options: Any) -> Effect:
     """Make an effect that never records an exception as its outcome: the reflection is retried, and
     this call with it. It is safe to repeat."""
-
-    def decorate(function: Callable[P, bool]) -> Callable[P, bool]:
-        made = Effect.of(function, name="memories", retry=None, **options)
-        made = replace(made, spec=replace(made.spec, keeps_errors=False))
-
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> bool:
-            return bool(made.call(args, kwargs))
-
-        return call
-
-    return decorate
+    made = Effect.of(function, name="memories", retry=None, **options)
+    return replace(made, spec=replace(made.spec, keeps_errors=False))
 
 
-class CommitAttempt:
-    """One attempt to commit. Each method returns whether the writes are in the store."""
-
-    def __init__(self, store: BaseStore, is_current: bool) -> None:
-        self._store, self._is_current = store, is_current
-
-    @_commit_effect(transactional=True, record=Record(arguments=()))
-    def in_transaction(self, statements: list[StoreStatement]) -> bool:
-        if self._is_current:
-            connection = transaction()
-            for sql, params in statements:
-                connection.execute(sql, params)
-        return self._is_current
-
-    @_commit_effect()
-    def outside_transaction(self, writes: list[StagedWrite]) -> bool:
-        if self._is_current and (ops := missing_writes(self._store, writes)):
-            run_batch(self._store, ops)
-        return self._is_current
+# Journals hold the name of these effects, of this module, and of the recorded argument.
+_IN_TRANSACTION = _commit_effect(_execute, transactional=True, record=())
+_OUTSIDE_TRANSACTION = _commit_effect(_write, record=("writes",))
 
 
 def missing_writes(store: BaseStore, writes: list[StagedWrite]) -> list[PutOp]:
@@ -145,7 +131,8 @@ def put_statements(store: Any, ops: list[PutOp]) -> list[StoreStatement]:
 def _embed(store: Any, texts: list[str]) -> list[list[float]]:
     loop = langgraph_port.loop_of(store)
     if loop is not None:
-        return run_on_loop(loop, store.embeddings.aembed_documents(texts))
+        embedding = store.embeddings.aembed_documents(texts)
+        return run_coroutine_threadsafe(embedding, loop).result()
     vectors: list[list[float]] = store.embeddings.embed_documents(texts)
     return vectors
 
@@ -199,7 +186,7 @@ def _query_row(store: Any, sql: str) -> tuple[str, str]:
 
     loop = langgraph_port.loop_of(store)
     if loop is not None:
-        row = run_on_loop(loop, read(), 30)
+        row = run_coroutine_threadsafe(read(), loop).result(30)
     else:
         with langgraph_port.cursor_of(store) as cursor:
             cursor.execute(sql)
