@@ -18,7 +18,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 import perdure
-from perdure.effects.perform import _BACKGROUND
+from perdure.effects.decorator import _BACKGROUND
 from perdure.testing import Clock, TemporaryRuntime, crash_at
 from perdure.types import Event, Retry, Run, State
 from tests.support.agents import NOON, Log, opened

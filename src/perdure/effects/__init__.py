@@ -5,9 +5,8 @@ checkpoint before it; then comes the call, then its outcome. Only the holder of 
 outcome (write_effect), under the lease of the run. What each crash leaves behind, and which
 statement decides: "The life of an effect" in ARCHITECTURE.md.
 
-    decorator         @perdure.effect, and effects by name
+    decorator         @perdure.effect: a call is recorded in a run, plain outside; effects by name
     spec              the options of an effect
-    perform           a call: recorded in a run, plain outside of one
     identity          which run, task and attempt a call belongs to
     record_matching   which record is a call's own, and whether its turn in its task identifies it
     keys              the keys of effects, and business keys

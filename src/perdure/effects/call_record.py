@@ -19,7 +19,6 @@ from perdure.journal import Plan
 from perdure.journal.ids import random_number
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, How, Mark, UndoState
-from perdure.serde.serializer import where_effect
 from perdure.types import EffectState, moment
 
 log = logging.getLogger("perdure")
@@ -53,10 +52,6 @@ class CallRecord:
     """Interrupts of the task before the function was called."""
 
     @property
-    def place(self) -> tuple[str, str, str, int]:
-        return (self.row.scope, self.row.task, self.row.name, self.row.n)
-
-    @property
     def is_of_another_run(self) -> bool:
         owner = self.task.owner
         return (self.row.thread_id, self.row.run_id) != (owner.thread_id, owner.run_id)
@@ -75,8 +70,7 @@ class CallRecord:
         self._digest = keys.digest(identified_by)
         if self.business_key is not None:
             key = f"{spec.name}:{self.business_key}"
-            scope, task_id, n = f"key {key}", "", 0
-            found: EffectRow | None = yield effects.at(scope, task_id, spec.name, n)
+            scope, task_id, n, found = f"key {key}", "", 0, None
         else:
             yield from task.load_records()
             n, found = task.records.match_record(
@@ -105,7 +99,7 @@ class CallRecord:
             mark=(Mark.READ if spec.reads else Mark.NONE).value,
             created_at=task.now,
         )
-        return found
+        return found if self.business_key is None else (yield effects.at(self.row.place))
 
     def store_intent(self) -> Plan[EffectRow | None]:
         """Store the intent, after every checkpoint before it. Gives the row that another process
@@ -120,7 +114,7 @@ class CallRecord:
         if self.spec.reads and not task.is_sync:
             task.journal.defer(intent)
         elif not (yield intent):
-            row = yield effects.at(*self.place)
+            row = yield effects.at(row.place)
         task.records.remember(row)
         return None if row is self.row else row
 
@@ -138,19 +132,13 @@ class CallRecord:
         if self.call_id is not None:
             return False
         try:
-            return bool(self._arguments_of(row) == self._stored)
+            return bool(row.load_arguments(self.task.serializer) == self._stored)
         except Exception:  # they cannot be read or compared
             return False
 
-    def _arguments_of(self, row: EffectRow) -> dict[str, Any]:
-        stored: dict[str, Any] = self.task.serializer.loads(
-            row.arguments, where_effect("arguments", row.key)
-        )
-        return stored
-
     def recorded_arguments(self) -> dict[str, Any]:
         """The stored arguments; those that are not stored come from the present call."""
-        return recording.complete(self._arguments_of(self.row), self.arguments)
+        return recording.complete(self.row.load_arguments(self.task.serializer), self.arguments)
 
     def replay_result(self) -> Any:
         """The recorded result, counted as saved."""
@@ -158,7 +146,7 @@ class CallRecord:
             data = {"name": self.row.name, "key": self.row.key, "state": self.row.state}
             how = f"in run {self.row.run_id or 'of no runtime'}"
             self._add_event(effects.EFFECT_EVENT, {**data, "how": how})
-        outcome = self._outcome()
+        outcome = self.row.load_outcome(self.task.serializer)
         result, usage, interrupts = outcome if len(outcome) == 3 else (outcome[0], None, 0)
         self._count_saved(*(usage or (0, 0)))
         self.position.skip_interrupts(interrupts)
@@ -167,13 +155,9 @@ class CallRecord:
     def replay_error(self) -> Exception:
         """The recorded exception, counted as saved."""
         self._count_saved(0, 0)
-        self.position.skip_interrupts(self._outcome().get("asked", 0))
-        error = recording.load_error(self.task.serializer, self.row.key, self.row.outcome or b"")
-        return recording.mark_recorded(error)
-
-    def _outcome(self) -> Any:
-        where = where_effect("outcome", self.row.key)
-        return self.task.serializer.loads(self.row.outcome or b"", where)
+        stored = self.row.load_outcome(self.task.serializer)
+        self.position.skip_interrupts(stored.get("asked", 0))
+        return recording.mark_recorded(recording.restore_error(self.row.key, stored))
 
     # -- write how far it is
 

@@ -25,7 +25,6 @@ from perdure.operations import effects
 from perdure.operations.effects import EffectRow, Owner, UndoState
 from perdure.operations.runs import End, RunRow
 from perdure.saver import Saver
-from perdure.serde.serializer import where_effect
 from perdure.types import EffectState, State
 
 
@@ -62,12 +61,11 @@ class Compensations:
                 "defines it, then retry the run"
             )
         serializer, owner = self._saver.serializer, Owner(run.thread_id, run.id, run.token)
-        [result, *_] = serializer.loads(row.outcome or b"", where_effect("outcome", row.key))
-        arguments = serializer.loads(row.arguments, where_effect("arguments", row.key))
+        [result, *_] = row.load_outcome(serializer)
         id, journal = effects.compensation_task(run.id, row.key), self._saver.journal
         task = TaskContext(owner, id, journal, serializer, self._clock, can_postpone=True)
         name, retry, unknown = f"undo {row.name}", effect.spec.retry, effect.spec.unknown
-        call = {"result": result, "arguments": arguments}
+        call = {"result": result, "arguments": row.load_arguments(serializer)}
         position = CallPosition(1, is_parallel=False)  # it is the only call of its task
         record = CallRecord(task, EffectSpec(name, retry=retry, unknown=unknown), call, position)
         caller = Caller(name, effect.spec.compensate, lambda call: _bind(effect, call))

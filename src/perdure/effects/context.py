@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -38,10 +37,6 @@ class EffectContext:
     reads: int = 0
     """Recorded reads so far."""
 
-    def is_within(self, key: str) -> bool:
-        """Whether an effect with this key made the call, directly or through others."""
-        return self.key == key or (self.outer is not None and self.outer.is_within(key))
-
 
 _CURRENT: ContextVar[EffectContext | None] = ContextVar("perdure_effect", default=None)
 
@@ -58,12 +53,6 @@ def entered(context: EffectContext) -> Iterator[None]:
 
 def current() -> EffectContext | None:
     return _CURRENT.get()
-
-
-def unrecorded() -> EffectContext:
-    """The context of a call that is not recorded. Inside a recorded call it has that one's key."""
-    outer = current()
-    return EffectContext(uuid.uuid4().hex if outer is None or outer.owner is None else outer.key)
 
 
 def key() -> str:

@@ -6,10 +6,13 @@ it is made. Anywhere else it is the plain function.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import inspect
+import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,16 +20,18 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from perdure.effects import keys
 from perdure.effects.call_record import CallRecord
-from perdure.effects.identity import TaskContext
-from perdure.effects.invocation import Bound, Caller
-from perdure.effects.perform import aperform, perform
+from perdure.effects.identity import TaskContext, current_task
+from perdure.effects.invocation import Bound, Caller, CallRaised, CallReturned
 from perdure.effects.record_matching import CallPosition
+from perdure.effects.settlement import Settlement
 from perdure.effects.spec import OPTIONS, THRICE, EffectSpec, make_spec
 from perdure.errors import BadArgument
 from perdure.types import Record, Retry
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+log = logging.getLogger("perdure")
 
 ATTRIBUTE = "__perdure_effect__"
 """The attribute of a decorated function that holds its `Effect`."""
@@ -176,3 +181,67 @@ def _are_same(one: Effect, other: Effect) -> bool:
     modules = {one.function.__module__, other.function.__module__}
     same = one.function.__qualname__ == other.function.__qualname__
     return same and (len(modules) == 1 or "__main__" in modules)
+
+
+# -- calls: recorded in a run, plain outside of one; blocking or async
+
+MakeRecord = Callable[[TaskContext, int, tuple[Any, ...], Mapping[str, Any]], CallRecord]
+"""Makes the record of a call, from its task, the attempt at that task, and the arguments."""
+_WARNED: set[str] = set()
+_BACKGROUND: set[asyncio.Task[Any]] = set()
+
+
+def perform(caller: Caller, bound: Bound, make_record: MakeRecord) -> Any:
+    found = current_task()
+    if found is None:
+        return _unwrap(caller.plain(bound).run())
+    task, settlement = found[0], Settlement(make_record(*found, *bound), caller)
+    with _blocking(task, caller.name):
+        return task.journal.run(settlement.run())
+
+
+async def aperform(caller: Caller, bound: Bound, make_record: MakeRecord) -> Any:
+    found = current_task()
+    if found is None:
+        return _unwrap(await caller.plain(bound).arun())
+    settlement = Settlement(make_record(*found, *bound), caller)
+    return await _shielded(found[0].journal.arun(settlement.run()))
+
+
+def _unwrap(outcome: CallReturned | CallRaised) -> Any:
+    if isinstance(outcome, CallRaised):
+        raise outcome.error
+    return outcome.value
+
+
+@contextlib.contextmanager
+def _blocking(task: TaskContext, name: str) -> Iterator[None]:
+    """Warn and let the segment know if a coroutine calls: that blocks its event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        yield
+        return
+    if name not in _WARNED:
+        _WARNED.add(name)
+        log.warning(
+            "effect %r is a plain function called from a coroutine: it blocks the event loop, and "
+            "every other run in it. Make it a coroutine, or its node a plain function.",
+            name,
+        )
+    with contextlib.nullcontext() if task.segment is None else task.segment.blocking():
+        yield
+
+
+async def _shielded(call: Coroutine[Any, Any, T]) -> T:
+    """Wait for a call. If the waiter is cancelled the call goes on, so its outcome is recorded."""
+    task = asyncio.create_task(call)
+    _BACKGROUND.add(task)
+    task.add_done_callback(_forget)
+    return await asyncio.shield(task)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _BACKGROUND.discard(task)
+    if not task.cancelled():
+        task.exception()  # retrieved, so that asyncio does not warn if nothing awaits it

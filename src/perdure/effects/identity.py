@@ -77,17 +77,17 @@ class TaskContext:
             rows = yield effects.of_task(self.owner.thread_id, self.id)
         self.records.load(rows)
 
-    def start_call(self, place: tuple[str, str, str, int]) -> bool:
-        """Be the only call at this place in this process. False: there is one already."""
+    def start_call(self, key: str) -> bool:
+        """Be the only call with this key in this process. False: there is one already."""
         with _LOCK:
             in_progress = _IN_PROGRESS.setdefault(self.journal, set())
-            is_free = place not in in_progress
-            in_progress.add(place)
+            is_free = key not in in_progress
+            in_progress.add(key)
             return is_free
 
-    def end_call(self, place: tuple[str, str, str, int]) -> None:
+    def end_call(self, key: str) -> None:
         with _LOCK:
-            _IN_PROGRESS[self.journal].discard(place)
+            _IN_PROGRESS[self.journal].discard(key)
 
     def wait_for_checkpoints(self) -> Plan[None]:
         """Wait until the saver has this task's checkpoints: LangGraph may start a step first."""
@@ -108,7 +108,7 @@ class TaskContext:
 
 
 _TASKS: WeakKeyDictionary[Any, TaskContext] = WeakKeyDictionary()
-_IN_PROGRESS: WeakKeyDictionary[Journal, set[tuple[str, str, str, int]]] = WeakKeyDictionary()
+_IN_PROGRESS: WeakKeyDictionary[Journal, set[str]] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
@@ -111,8 +112,10 @@ class Caller:
     """Splits recorded arguments into those by position and those by name."""
 
     def plain(self, bound: Bound) -> FunctionCall:
-        """The call as it is outside of a run."""
-        return FunctionCall(self.name, self.function, bound, context.unrecorded())
+        """A call that is not recorded. Inside a recorded call it has that one's key."""
+        outer = context.current()
+        key = uuid.uuid4().hex if outer is None or outer.owner is None else outer.key
+        return FunctionCall(self.name, self.function, bound, EffectContext(key))
 
     def call(self, record: CallRecord, arguments: Mapping[str, Any]) -> FunctionCall:
         task, spec = record.task, record.spec

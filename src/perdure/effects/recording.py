@@ -131,9 +131,8 @@ def describe(error: BaseException, secrets: Mapping[str, Any]) -> dict[str, str]
     return {name: redact(text, secrets) for name, text in run_payload.describe(error).items()}
 
 
-def load_error(serializer: Serializer, key: str, blob: bytes) -> Exception:
+def restore_error(key: str, stored: Mapping[str, Any]) -> Exception:
     """A recorded exception: of its own type if that is imported, else `EffectFailed`."""
-    stored = serializer.loads(blob, where_effect("outcome", key))
     cls = _exception_type(*stored["type"])
     if cls is not None:
         with contextlib.suppress(TypeError):

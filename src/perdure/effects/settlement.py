@@ -54,15 +54,15 @@ class Settlement:
     def _run(self) -> Plan[Any]:
         record, task = self.record, self.record.task
         found = yield from record.find()
-        place = record.place
+        key = record.row.key
         self._check_recursion()
         waited = False
-        while not task.start_call(place):  # an earlier attempt, or a call with our business key
+        while not task.start_call(key):  # an earlier attempt, or a call with our business key
             waited = True
             yield 0.01
         try:
             if waited:
-                found = yield effects.at(*place)
+                found = yield effects.at(record.row.place)
             if found is None:
                 found = yield from record.store_intent()
             if found is None:
@@ -71,16 +71,18 @@ class Settlement:
             record.report_other_arguments()
             return (yield from self._settle_found())
         finally:
-            task.end_call(place)
+            task.end_call(key)
 
     def _check_recursion(self) -> None:
         record = self.record
         outer = current() if record.business_key is not None and record.task.is_nested else None
-        if outer is not None and outer.is_within(record.row.key):
-            raise BadArgument(
-                f"Effect {record.row.name!r} calls itself with the same business key, "
-                f"{record.business_key!r}: it would wait for itself."
-            )
+        while outer is not None:
+            if outer.key == record.row.key:
+                raise BadArgument(
+                    f"Effect {record.row.name!r} calls itself with the same business key, "
+                    f"{record.business_key!r}: it would wait for itself."
+                )
+            outer = outer.outer
 
     # -- from the state that is stored
 
@@ -123,7 +125,7 @@ class Settlement:
         self._polls += 1
         pause = round(POLLING.pause(self._polls).total_seconds() * 1000)
         yield from record.pause_until(record.task.now + pause)
-        record.row = (yield effects.at(*record.place)) or record.row
+        record.row = (yield effects.at(record.row.place)) or record.row
 
     def _settle_open(self, *, has_failed: bool) -> Plan[Any]:
         """An intent is stored, and no outcome. `has_failed`: its last attempt is known to have."""

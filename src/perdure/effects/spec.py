@@ -50,7 +50,7 @@ def make_spec(
 ) -> EffectSpec:
     """The options of a decorated function. Raises `BadArgument` if they do not fit."""
     _check_types({**others, "retry": retry, "timeout": timeout})
-    own_name = name_of(function)
+    own_name = str(getattr(function, "__qualname__", "")).rpartition("<locals>.")[2]
     if not inspect.isroutine(function):
         raise BadArgument(f"@perdure.effect is for functions and methods, not for {function!r}.")
     record, first = record_of(record), next(iter(inspect.signature(function).parameters), None)
@@ -66,10 +66,6 @@ def make_spec(
     )
     _check_function(function, spec)
     return spec
-
-
-def name_of(function: Any) -> str:
-    return str(getattr(function, "__qualname__", repr(function))).rpartition("<locals>.")[2]
 
 
 def seconds_of(timeout: float | timedelta | None) -> float | None:

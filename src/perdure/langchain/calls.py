@@ -17,9 +17,9 @@ from pydantic import BaseModel
 from perdure import langgraph_port
 from perdure.effects import keys
 from perdure.effects.call_record import CallRecord
+from perdure.effects.decorator import MakeRecord
 from perdure.effects.identity import TaskContext
 from perdure.effects.invocation import Bound, Caller
-from perdure.effects.perform import MakeRecord
 from perdure.effects.record_matching import CallPosition
 from perdure.effects.spec import ONCE, EffectSpec
 from perdure.langchain.policy import Policy

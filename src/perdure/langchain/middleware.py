@@ -10,7 +10,7 @@ from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
-from perdure.effects.perform import aperform, perform
+from perdure.effects.decorator import aperform, perform
 from perdure.langchain.calls import ModelCall, ToolCall, ToolResult
 from perdure.langchain.policy import Policy, is_effect, policy_by_hints, policy_of
 

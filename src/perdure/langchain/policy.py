@@ -14,9 +14,6 @@ from perdure.effects.spec import ONCE, EffectSpec, check_unknown, record_of, sec
 from perdure.errors import BadArgument
 from perdure.types import Record, Retry
 
-HINTS = ("readOnlyHint", "idempotentHint", "destructiveHint")
-"""What a tool says of itself, in the words of MCP."""
-
 
 @dataclass(frozen=True)
 class Policy:
@@ -68,24 +65,21 @@ def policy_of(name: str, policy: Any) -> Policy | None:
 
 def policy_by_hints(tool: BaseTool | None) -> Policy | None:
     """The policy that a tool's own hints mean. Without hints: call again with the same key."""
-    hints = _hints(tool)
-    if hints.get("readOnlyHint"):
+    if _has_hint(tool, "readOnlyHint"):
         return NAMED["read"]
-    if hints.get("destructiveHint") and not hints.get("idempotentHint"):
+    if _has_hint(tool, "destructiveHint") and not _has_hint(tool, "idempotentHint"):
         return NAMED["hold"]
     return NAMED["retry"]
 
 
-def _hints(tool: BaseTool | None) -> dict[str, bool]:
-    """From the tool's metadata, where LangChain's MCP adapters put them, or from its attributes."""
+def _has_hint(tool: BaseTool | None, hint: str) -> bool:
+    """In the tool's metadata, where LangChain's MCP adapters put them, or in its attributes."""
     metadata = getattr(tool, "metadata", None) or {}
-    found: dict[str, bool] = {}
     for source in (metadata, metadata.get("annotations"), getattr(tool, "annotations", None), tool):
-        for hint in HINTS:
-            value = source.get(hint) if isinstance(source, Mapping) else getattr(source, hint, None)
-            if isinstance(value, bool):
-                found.setdefault(hint, value)
-    return found
+        value = source.get(hint) if isinstance(source, Mapping) else getattr(source, hint, None)
+        if isinstance(value, bool):
+            return value
+    return False
 
 
 def is_effect(tool: BaseTool | None) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import logging
 import os
 import threading
@@ -39,8 +38,6 @@ class BackgroundWorker:
         self._stopping = False
         self._futures: WeakValueDictionary[str, Reflection] = WeakValueDictionary()
         self._latest: WeakValueDictionary[str, Reflection] = WeakValueDictionary()
-        self._checks: list[tuple[float, str]] = []
-        """A heap: when to read which reflection, by the monotonic clock."""
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="perdure-reflections", daemon=True)
         self._thread.start()
@@ -52,34 +49,33 @@ class BackgroundWorker:
     def watch(self, reflection: Reflection, after: float, thread_id: str = "") -> None:
         """Settle a future when its reflection, due in `after` seconds, has ended. The earlier one
         of the same thread may have been replaced, so it is checked now."""
+        reflection.check_at = time.monotonic() + after
         with self._lock:
             self._futures[reflection.id] = reflection
-            heapq.heappush(self._checks, (time.monotonic() + after, reflection.id))
-            earlier = self._latest.get(thread_id)
-            if earlier is not None and earlier.id != reflection.id:
-                heapq.heappush(self._checks, (time.monotonic(), earlier.id))
+            if (earlier := self._latest.get(thread_id)) is not None:
+                earlier.check_at = 0.0
             if thread_id:
                 self._latest[thread_id] = reflection
-            if len(self._checks) > 2 * len(self._futures) + BATCH:  # most futures were dropped
-                self._checks = [one for one in self._checks if one[1] in self._futures]
-                heapq.heapify(self._checks)
 
     def check_now(self, id: str) -> None:
         """Read a reflection at the next look: it may have ended before it was due."""
-        with self._lock:
-            if id in self._futures:
-                heapq.heappush(self._checks, (time.monotonic(), id))
+        if (future := self._futures.get(id)) is not None:
+            future.check_at = 0.0
 
     def open_futures(self) -> list[Reflection]:
         """The futures that are held and not settled."""
         with self._lock:
             return [one for one in self._futures.values() if not one.done()]
 
+    def _due_futures(self, now: float) -> list[Reflection]:
+        with self._lock:
+            due = [one for one in self._futures.values() if one.check_at <= now and not one.done()]
+        return sorted(due, key=lambda one: one.check_at)[:BATCH]
+
     def stop(self) -> None:
         """Give running reflections back to the journal and end the thread."""
-        self._stopping = True
         with contextlib.suppress(RuntimeError):  # its loop is closed
-            self._loop.call_soon_threadsafe(self._main_task.cancel)
+            self._loop.call_soon_threadsafe(self._cancel_main)
         if self._thread is not threading.current_thread():
             self._thread.join(5.0)
         self._abandon_futures()
@@ -89,6 +85,11 @@ class BackgroundWorker:
             future.abandon()
 
     # -- in the thread
+
+    def _cancel_main(self) -> None:
+        if not self._stopping:  # else it ends already
+            self._stopping = True
+            self._main_task.cancel()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -119,12 +120,13 @@ class BackgroundWorker:
                     log.exception("The worker of %r failed; it starts again in 1 s.", self._graph)
                     await asyncio.sleep(1.0)
         finally:
+            self._stopping = True
             settling.cancel()
             await asyncio.gather(settling, return_exceptions=True)
             with contextlib.suppress(Error):  # a last look at all of them
-                ids = [future.id for future in self.open_futures()]
-                for start in range(0, len(ids), BATCH):
-                    await self._settle_ended(ids[start : start + BATCH])
+                futures = self.open_futures()
+                for start in range(0, len(futures), BATCH):
+                    await self._settle_ended(futures[start : start + BATCH])
             await _end_tasks()
 
     # -- futures
@@ -143,31 +145,21 @@ class BackgroundWorker:
     async def _settle_due(self) -> None:
         """Read the reflections whose check is due, and settle those that ended."""
         now = time.monotonic()
-        with self._lock:
-            ids: list[str] = []
-            while self._checks and self._checks[0][0] <= now and len(ids) < BATCH:
-                _, id = heapq.heappop(self._checks)
-                if (future := self._futures.get(id)) is not None and not future.done():
-                    ids.append(id)
-        if not ids:
-            return
-        try:
-            await self._settle_ended(ids)
-        finally:
-            with self._lock:
-                for id in ids:
-                    heapq.heappush(self._checks, (now + POLL_FUTURES, id))  # dropped once settled
+        futures = self._due_futures(now)
+        for future in futures:
+            future.check_at = now + POLL_FUTURES
+        if futures:
+            await self._settle_ended(futures)
 
-    async def _settle_ended(self, ids: list[str]) -> None:
+    async def _settle_ended(self, futures: list[Reflection]) -> None:
+        ids = [future.id for future in futures]
         rows = {row.id: row for row in await self._runtime.journal.ado(runs.find_all(ids))}
-        for id in ids:
-            if (future := self._futures.get(id)) is None:
-                continue
+        for future in futures:
             try:
-                if id not in rows:
-                    raise NotFound("reflection", id)
-                if rows[id].state in (*ENDED, State.HELD):
-                    future.settle(await self._runtime.get(id))
+                if future.id not in rows:
+                    raise NotFound("reflection", future.id)
+                if rows[future.id].state in (*ENDED, State.HELD):
+                    future.settle(await self._runtime.get(future.id))
             except NotFound as error:  # pruned
                 future.abandon(error)
 

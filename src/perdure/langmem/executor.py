@@ -90,6 +90,7 @@ class ReflectionExecutor:
         self._owns_runtime = not isinstance(journal, Runtime)
         self._runtime = journal if isinstance(journal, Runtime) else Runtime(journal)
         self._graph = ReflectionGraph(reflector, namespace, self._runtime, name)
+        self.name = self._graph.executor
         options: Any = {"retry": retry or RETRY, "timeout": timeout, "hold": True}
         self._runtime.register(self._graph.build(), self._graph.name, **options)
         self._runtime.saver.setup()
@@ -117,10 +118,6 @@ class ReflectionExecutor:
                 "different work, give each its own name=...",
                 self.name,
             )
-
-    @property
-    def name(self) -> str:
-        return self._graph.executor
 
     def __repr__(self) -> str:
         return f"<perdure.langmem.ReflectionExecutor {self.name!r} at {self._runtime.url}>"

@@ -22,6 +22,8 @@ class Reflection(Future[Any]):
     def __init__(self, id: str, executor: str, cancel_run: Callable[[str], bool]) -> None:
         super().__init__()
         self.id, self._executor, self._cancel_run = id, executor, cancel_run
+        self.check_at = 0.0
+        """When to read whether the reflection has ended, by the monotonic clock."""
         self._lock = threading.RLock()
 
     def cancel(self) -> bool:

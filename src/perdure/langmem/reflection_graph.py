@@ -30,8 +30,7 @@ from perdure.journal.names import check_text
 from perdure.langmem import reflector as reflectors
 from perdure.langmem.langmem_port import is_memory_manager, store_of_manager
 from perdure.langmem.reflection_request import Namespace, ReflectionRequest
-from perdure.langmem.staged_writes import StagedWrite
-from perdure.langmem.store_access import StoreCalls
+from perdure.langmem.staged_writes import StagedWrite, StoreCalls
 from perdure.langmem.store_commit import StoreCommitter
 from perdure.operations import runs
 from perdure.runtime import Runtime

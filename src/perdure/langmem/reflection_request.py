@@ -65,17 +65,15 @@ class ReflectionRequest:
         }
 
 
-def _storable_entries(given: Mapping[str, Any]) -> dict[str, Any]:
+def _storable_entries(given: Mapping[Any, Any]) -> dict[str, Any]:
     """The caller's own scalars. Secrets and LangGraph's own entries are not stored."""
-    return {key: value for key, value in given.items() if _is_storable(key, value)}
-
-
-def _is_storable(key: Any, value: Any) -> bool:
-    is_scalar = type(value) in (str, float, bool, type(None)) or (
-        type(value) is int and abs(value) < 2**63
-    )
-    is_callers = isinstance(key, str) and not is_own_key(key) and key != "run_id"
-    return is_callers and is_scalar and not is_secret(key)
+    return {
+        key: value
+        for key, value in given.items()
+        if isinstance(key, str) and not is_own_key(key) and key != "run_id" and not is_secret(key)
+        if type(value) in (str, float, bool, type(None))
+        or (type(value) is int and abs(value) < 2**63)
+    }
 
 
 def check_delay(seconds: Any) -> None:

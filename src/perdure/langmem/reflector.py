@@ -20,8 +20,13 @@ from perdure import langgraph_port
 from perdure.errors import BadArgument, UnknownReflector
 from perdure.langmem.langmem_port import copy_manager, is_memory_manager, labels_of
 from perdure.langmem.reflection_request import Namespace, ReflectionRequest
-from perdure.langmem.staged_writes import StagedWrite, StagedWrites, StagingStore, staging
-from perdure.langmem.store_access import StoreCalls
+from perdure.langmem.staged_writes import (
+    StagedWrite,
+    StagedWrites,
+    StagingStore,
+    StoreCalls,
+    staging,
+)
 
 CANNOT_WAIT = (
     "A reflection is one step and cannot wait for an answer or a timer. Make it a graph of the "
@@ -104,7 +109,7 @@ def call_reflector(
     bound = _bind(reflector, staging_store, tuple(request.namespace))
     try:
         with langgraph_port.running_with(config), staging(writes):
-            if _needs_event_loop(bound):
+            if any(_is_only_async(part) for part in _parts(bound)):
                 result = asyncio.run(bound.ainvoke(request.payload, config))
             else:
                 result = bound.invoke(request.payload, config)
@@ -145,12 +150,8 @@ def _parts(reflector: Any) -> Iterator[Any]:
             yield from _parts(node.bound)
 
 
-def _needs_event_loop(reflector: Any) -> bool:
-    """Whether a part of it can only be awaited."""
-    return any(
-        getattr(part, "afunc", None) is not None and getattr(part, "func", None) is None
-        for part in _parts(reflector)
-    )
+def _is_only_async(part: Any) -> bool:
+    return getattr(part, "afunc", None) is not None and getattr(part, "func", None) is None
 
 
 def _with_final_keys(result: Any, writes: StagedWrites) -> Any:

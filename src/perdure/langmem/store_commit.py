@@ -30,15 +30,10 @@ from perdure import langgraph_port
 from perdure.effects.context import transaction
 from perdure.effects.decorator import Effect
 from perdure.journal import Journal, Op, Statement
-from perdure.langmem.staged_writes import StagedWrite
-from perdure.langmem.store_access import check_loop, run_batch
+from perdure.langmem.staged_writes import StagedWrite, check_loop, run_batch
 
 StoreStatement = tuple[str, Any]
 """SQL and its parameters, in the dialect of the store's database."""
-
-IDENTITY: Op[tuple[str, str]] = Op(
-    "identity", [Statement("identity", {})], lambda rows: (rows[0][0][0], rows[0][0][1])
-)
 
 
 class StoreCommitter:
@@ -60,8 +55,31 @@ class StoreCommitter:
 
     @functools.cached_property
     def shares_database(self) -> bool:
-        """Whether the store is in the journal's own database."""
-        return is_same_database(self._store, self._journal)
+        """Whether the tables of the store can be written in the journal's own transaction."""
+        store, is_sqlite = self._store, _is_langgraph_store(self._store, "sqlite")
+        if not langgraph_port.can_write_queries(store):
+            return False
+        if is_sqlite:
+            from perdure.journal.sqlite import FRAGMENTS
+        elif _is_langgraph_store(store, "postgres"):
+            try:
+                from perdure.journal.postgres import FRAGMENTS
+            except ImportError:
+                return False
+        else:
+            return False
+        try:
+            theirs = _query_row(store, FRAGMENTS["identity"])
+        except Exception:
+            store.get(("perdure",), "")  # raises if the store is closed or unavailable
+            return False
+        identity = Op("identity", [Statement("identity", {})], lambda rows: rows[0][0][:2])
+        ours = self._journal.do(identity)
+        if is_sqlite:
+            with contextlib.suppress(OSError):
+                return bool(theirs[0]) and os.path.samefile(theirs[0], ours[0])
+            return False
+        return theirs == tuple(ours)
 
 
 def _execute(statements: list[StoreStatement], is_current: bool) -> bool:
@@ -130,10 +148,12 @@ def put_statements(store: Any, ops: list[PutOp]) -> list[StoreStatement]:
 
 def _embed(store: Any, texts: list[str]) -> list[list[float]]:
     loop = langgraph_port.loop_of(store)
-    if loop is not None:
-        embedding = store.embeddings.aembed_documents(texts)
-        return run_coroutine_threadsafe(embedding, loop).result()
-    vectors: list[list[float]] = store.embeddings.embed_documents(texts)
+    vectors: list[list[float]]
+    if loop is None:
+        vectors = store.embeddings.embed_documents(texts)
+    else:
+        work = store.embeddings.aembed_documents(texts)
+        vectors = run_coroutine_threadsafe(work, loop).result()
     return vectors
 
 
@@ -143,32 +163,6 @@ def _vector_parameter(store: Any, vector: list[float]) -> Any:
     import sqlite_vec
 
     return sqlite_vec.serialize_float32(vector)
-
-
-def is_same_database(store: Any, journal: Journal) -> bool:
-    """Whether the tables of a store can be written in the journal's own transaction."""
-    if not langgraph_port.can_write_queries(store):
-        return False
-    if is_sqlite := _is_langgraph_store(store, "sqlite"):
-        from perdure.journal.sqlite import FRAGMENTS
-    elif _is_langgraph_store(store, "postgres"):
-        try:
-            from perdure.journal.postgres import FRAGMENTS
-        except ImportError:
-            return False
-    else:
-        return False
-    try:
-        theirs = _query_row(store, FRAGMENTS["identity"])
-    except Exception:
-        store.get(("perdure",), "")  # raises if the store is closed or unavailable
-        return False
-    ours = journal.do(IDENTITY)
-    if is_sqlite:
-        with contextlib.suppress(OSError):
-            return bool(theirs[0]) and os.path.samefile(theirs[0], ours[0])
-        return False
-    return theirs == ours
 
 
 def _is_langgraph_store(store: Any, dialect: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
@@ -70,7 +70,18 @@ class EffectRow(NamedTuple):
 
     @property
     def place(self) -> dict[str, Any]:
+        """What identifies it: `key` is made of this."""
         return {"scope": self.scope, "task": self.task, "name": self.name, "n": self.n}
+
+    def load_arguments(self, serializer: Serializer) -> dict[str, Any]:
+        found: dict[str, Any] = serializer.loads(
+            self.arguments, where_effect("arguments", self.key)
+        )
+        return found
+
+    def load_outcome(self, serializer: Serializer) -> Any:
+        """The result, with what it cost and its interrupts; or, of a failed call, the error."""
+        return serializer.loads(self.outcome or b"", where_effect("outcome", self.key))
 
 
 class Owner(NamedTuple):
@@ -185,9 +196,8 @@ def of_task(thread_id: str, task: str) -> Op[list[EffectRow]]:
     return Op("effects_of_task", [Statement("effects_of_task", params)], _effects)
 
 
-def at(scope: str, task: str, name: str, n: int) -> Op[EffectRow | None]:
-    params = {"scope": scope, "task": task, "name": name, "n": n}
-    return Op("effect", [Statement("effect_at", params)], _effect)
+def at(place: Mapping[str, Any]) -> Op[EffectRow | None]:
+    return Op("effect", [Statement("effect_at", place)], _effect)
 
 
 def find(key: str) -> Op[EffectRow | None]:
@@ -247,10 +257,9 @@ def mark_undone(owner: Owner, row: EffectRow, now: int) -> Op[None]:
 
 def to_record(serializer: Serializer, row: EffectRow) -> EffectRecord:
     """An effect as its users see it."""
-    arguments = serializer.loads(row.arguments, where_effect("arguments", row.key))
-    result = error = None
+    arguments, result, error = row.load_arguments(serializer), None, None
     if row.outcome is not None:
-        outcome = serializer.loads(row.outcome, where_effect("outcome", row.key))
+        outcome = row.load_outcome(serializer)
         if row.state == EffectState.DONE:
             result = outcome[0]
         else:
