@@ -12,7 +12,7 @@ import functools
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -214,14 +214,12 @@ def _unwrap(outcome: CallReturned | CallRaised) -> Any:
     return outcome.value
 
 
-@contextlib.contextmanager
-def _blocking(task: TaskContext, name: str) -> Iterator[None]:
+def _blocking(task: TaskContext, name: str) -> contextlib.AbstractContextManager[Any]:
     """Warn and let the segment know if a coroutine calls: that blocks its event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        yield
-        return
+        return contextlib.nullcontext()
     if name not in _WARNED:
         _WARNED.add(name)
         log.warning(
@@ -229,8 +227,7 @@ def _blocking(task: TaskContext, name: str) -> Iterator[None]:
             "every other run in it. Make it a coroutine, or its node a plain function.",
             name,
         )
-    with contextlib.nullcontext() if task.segment is None else task.segment.blocking():
-        yield
+    return contextlib.nullcontext() if task.segment is None else task.segment.blocking()
 
 
 async def _shielded(call: Coroutine[Any, Any, T]) -> T:
