@@ -62,6 +62,12 @@ CONFIG: Any = {"configurable": {"thread_id": "t"}}
 Middleware = AgentMiddleware[Any, Any, Any]
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 class Post:
     """A tool that sends mails, and what it sent, with which key."""
 
