@@ -217,7 +217,7 @@ WRONG = {
     "an empty name": (("tick", "agents:"), "use module:name"),
     "no such module": (("worker", "nowhere:rt"), "There is no module 'nowhere'"),
     "no such name": (("tick", "agents:missing"), "The module 'agents' has no 'missing'."),
-    "another thing": (("worker", "agents:number"), "is no perdure.Runtime but 7"),
+    "another thing": (("worker", "agents:number"), "is not a perdure.Runtime but 7"),
     "no concurrency": (("worker", "agents:rt", "--concurrency", "0"), "at least 1"),
     "no limit": (("tick", "agents:rt", "--limit", "0"), "must be at least 1"),
     "no URL": (("doctor",), "PERDURE_URL"),

@@ -140,7 +140,7 @@ def test_it_can_be_narrowed_down(scene: Scene) -> None:
 def test_one_that_is_held_is_retried(scene: Scene) -> None:
     scene.broken.clear()
     id = scene.ids["held"]
-    assert cli("--at", scene.url, "--retry", id) == (0, f"{id} is tried again.\n", "")
+    assert cli("--at", scene.url, "--retry", id) == (0, f"{id} is retried.\n", "")
     until(lambda: scene.store.get(("notes",), "I tell you fact-fail."))
     until(lambda: id not in [one.id for one in scene.executor.pending()])
     code, out, err = cli("--at", scene.url, "--retry", id)
@@ -175,7 +175,7 @@ def test_wrong_use_is_told_and_changes_nothing(scene: Scene, tmp_path: Path) -> 
     assert "only a held reflection can" in err
     code, _, err = cli("--at", scene.url, "--state", "done")
     assert code == 2
-    assert "is none of pending, waiting, running, held" in err
+    assert "is not one of pending, waiting, running, held" in err
     assert len(told("--at", scene.url)) == 3
 
 

@@ -784,7 +784,7 @@ def test_outside_of_a_run_everything_is_called_plainly(api: Drive) -> None:
 def test_without_langchain_it_says_what_is_missing() -> None:
     code = "import sys; sys.modules['langchain'] = None; import perdure.langchain"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert "perdure.langchain needs langchain, 1.0 or newer" in done.stderr
+    assert "perdure.langchain needs langchain, 1.3 or newer" in done.stderr
 
 
 # -- and processes that die

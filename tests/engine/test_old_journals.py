@@ -177,7 +177,7 @@ def take_over(living: Living) -> None:
     living.until(timedelta(seconds=5))
     living.end_of("taken over")
     ask = living.ask
-    ask.settle(living.held_effect("bill-30"), "fail", "the bank says no")
+    ask.settle(living.held_effect("bill-30"), "fail", reason="the bank says no")
     ask.settle(living.held_effect("books-1"), "done", "A-17 is paid")
     living.end_of("settled")
 

@@ -88,10 +88,8 @@ async def test_one_that_does_not_is_told_without_its_password(nobody: str) -> No
 
 
 async def test_a_password_is_cut_out_of_whatever_a_caller_is_told() -> None:
-    from perdure.server.app import without_password
-
     client = perdure.Client("postgresql://ana:pass%2Fword7@localhost/agents?password=other8")
-    told = without_password(client, "no pass/word7, no pass%2Fword7, no other8")
+    told = client.redact("no pass/word7, no pass%2Fword7, no other8")
     assert told == "no ***, no ***, no ***"
 
 

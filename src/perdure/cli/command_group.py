@@ -1,7 +1,7 @@
-"""What all commands share: how they are listed, how their arguments are read, how they fail.
+"""How commands are listed and their arguments converted.
 
-Typer reads every argument with Pydantic, which takes as long to import as everything else that a
-listing needs. A text, a number, a flag or a choice does not need it.
+Typer converts every argument with Pydantic, whose import takes as long as everything else that a
+listing needs. Texts, numbers, flags and choices are converted without it.
 """
 
 from __future__ import annotations
@@ -14,47 +14,47 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-Read = Callable[[Any], Any]
+Convert = Callable[[Any], Any]
 
 
 class Command(TyperCommand):
-    """A command that reads what it can without Pydantic."""
+    """A command whose simple arguments are converted without Pydantic."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _plainly(super().get_params(ctx))
+        return _without_pydantic(super().get_params(ctx))
 
 
-def _plainly(params: list[Any]) -> list[Any]:
+def _without_pydantic(params: list[Any]) -> list[Any]:
     for param in params:
         described = getattr(param, "type_descriptor", None)
-        read = _reader(getattr(described, "annotation", None))
-        if read is not None and hasattr(param, "_runtime_param"):
-            param._runtime_param = _Plain(read)
+        convert = _converter(getattr(described, "annotation", None))
+        if convert is not None and hasattr(param, "_runtime_param"):
+            param._runtime_param = _Converter(convert)
     return params
 
 
-class _Plain:
-    """What Typer asks to make a value of what was typed."""
+class _Converter:
+    """Converts an argument for Typer."""
 
-    def __init__(self, read: Read) -> None:
-        self._read = read
+    def __init__(self, convert: Convert) -> None:
+        self._convert = convert
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         many = param.multiple or param.nargs == -1
         if value is None:
             return [] if many else None
         try:
-            return [self._read(one) for one in value] if many else self._read(value)
+            return [self._convert(one) for one in value] if many else self._convert(value)
         except ValueError as error:
             raise typer.BadParameter(str(error), ctx=ctx, param=param) from None
 
 
-def _reader(annotation: Any) -> Read | None:
-    """How an argument of this type is read; None: by Typer."""
+def _converter(annotation: Any) -> Convert | None:
+    """The conversion to a type; None leaves it to Typer."""
     if get_origin(annotation) is list:
         [annotation] = get_args(annotation)
     if get_origin(annotation) is Literal:
-        return lambda given: _choice(given, get_args(annotation))
+        return lambda value: _choose(value, get_args(annotation))
     kinds: dict[Any, str] = {
         bool: "yes or no",
         str: "a text",
@@ -63,35 +63,35 @@ def _reader(annotation: Any) -> Read | None:
     }
     if annotation not in kinds:
         return None
-    return lambda given: _made(annotation, given, kinds[annotation])
+    return lambda value: _convert(annotation, value, kinds[annotation])
 
 
-def _choice(given: Any, choices: tuple[Any, ...]) -> Any:
-    if given not in choices:
-        raise ValueError(f"{given!r} is none of {', '.join(map(str, choices))}.")
-    return given
+def _choose(value: Any, choices: tuple[Any, ...]) -> Any:
+    if value not in choices:
+        raise ValueError(f"{value!r} is not one of {', '.join(map(str, choices))}.")
+    return value
 
 
-def _made(kind: Read, given: Any, what: str) -> Any:
+def _convert(kind: Convert, value: Any, noun: str) -> Any:
     try:
-        return kind(given)
+        return kind(value)
     except ValueError:
-        raise ValueError(f"{given!r} is not {what}.") from None
+        raise ValueError(f"{value!r} is not {noun}.") from None
 
 
 class Group(TyperGroup):
-    """The commands, listed in the sections they were registered in."""
+    """The commands, listed in their sections."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _plainly(super().get_params(ctx))
+        return _without_pydantic(super().get_params(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         width = max(map(len, self.commands))
         for name, command in self.commands.items():
-            told = command.get_short_help_str(formatter.width - width - 6)
+            text = command.get_short_help_str(formatter.width - width - 6)
             section = getattr(command, "rich_help_panel", None) or "Commands"
-            sections.setdefault(section, []).append((name.ljust(width), told))
+            sections.setdefault(section, []).append((name.ljust(width), text))
         for section, commands in sections.items():
             with formatter.section(section):
                 formatter.write_dl(commands)
@@ -101,6 +101,6 @@ class Group(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
-        except BrokenPipeError:  # whoever reads it has seen enough
+        except BrokenPipeError:  # such as `perdure runs | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None

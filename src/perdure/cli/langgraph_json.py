@@ -1,9 +1,9 @@
-"""A LangGraph project as it is: what its `langgraph.json` says, and where its runs are kept.
+"""LangGraph projects: their `langgraph.json`, and where their journal is.
 
-`find_project` reads the file and imports nothing of the project; `Project.load` imports its graphs.
-Nothing of the project is changed. The journal is `PERDURE_URL`, from the environment or from the
-project's `env`; without it a SQLite file in `.perdure` beside the langgraph.json, a folder that
-tells git to leave it alone. What is wrong is told with the file, the key, and what to do.
+The file is read, and nothing of the project is imported or changed; `graph_loading` imports it. The
+journal is `PERDURE_URL`, from the environment or from the
+project's `env`; else a SQLite file in `.perdure` beside the langgraph.json, which git ignores. An
+error names the file, the key, and what to do.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perdure.errors import BadArgument
-
-if TYPE_CHECKING:
-    from perdure.runtime import Runtime
 
 FILE = "langgraph.json"
 FOLDER = ".perdure"
 URL = "PERDURE_URL"
 JAVASCRIPT = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs")
-USED = {"graphs", "dependencies", "env"}
-BUILD = {
+USED_KEYS = {"graphs", "dependencies", "env"}
+IMAGE_KEYS = {
     "$schema",
     "api_version",
     "base_image",
@@ -39,21 +36,21 @@ BUILD = {
     "source",
     "version",
 }
-"""What an image is built with: it means nothing to a project that runs where it is installed."""
+"""Keys for building an image: they do not concern a project that runs where it is installed."""
 
 
 @dataclass(frozen=True)
 class Project:
-    """A `langgraph.json` that was read, and is sound as far as one can tell without importing."""
+    """A `langgraph.json`, checked as far as possible without importing."""
 
     file: Path
     graphs: dict[str, str]
     """Where each graph is: `path/file.py:name` or `package.module:name`."""
     paths: list[Path] = field(default_factory=list)
-    """Folders that its modules are imported from, the first first."""
+    """Folders that its modules are imported from, in order."""
     env: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """What is of no use here, a line each; none of it is an error."""
+    """Keys that are not used here, and the like; not errors."""
 
     @property
     def folder(self) -> Path:
@@ -61,106 +58,84 @@ class Project:
 
     @property
     def url(self) -> str:
-        """Where its journal is, or will be. Asking does not make it."""
+        """The URL of its journal, which may not exist yet."""
         path = str(self.folder / FOLDER / "agents.db").replace("%", "%25").replace("?", "%3F")
         return os.environ.get(URL) or self.env.get(URL) or f"sqlite:///{path}"
 
-    def load(self) -> Runtime:
-        """A runtime that drives every graph of the project, with its environment and its paths.
-
-        What is in the environment already stays. Graphs that coroutines make are made by `async
-        with`, in the loop that will drive them.
-        """
-        from perdure.cli.loading import load
-
-        if not os.environ.get(URL) and URL not in self.env:
-            keep = self.folder / FOLDER
-            try:
-                keep.mkdir(exist_ok=True)
-                (keep / ".gitignore").write_text("*\n", encoding="utf-8")
-            except OSError as error:
-                raise BadArgument(
-                    f"{keep} cannot be made ({error.strerror}): set {URL} to a journal elsewhere."
-                ) from error
-        url = self.url
-        for name, value in self.env.items():
-            os.environ.setdefault(name, value)
-        return load(self, url)
-
 
 def find_project(start: str | Path | None = None) -> Project | None:
-    """The project of a folder, or of one above it, or of the file itself; None if there is none."""
+    """The project of a folder, of the nearest one above it, or of a langgraph.json; or None."""
     place = Path(start or ".").resolve()
     if place.is_file():
-        return _read(place)
+        return _read_project(place)
     for folder in (place, *place.parents):
         if (folder / FILE).is_file():
-            return _read(folder / FILE)
+            return _read_project(folder / FILE)
     return None
 
 
-def _read(file: Path) -> Project:
+def _read_project(file: Path) -> Project:
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadArgument(f"{file} cannot be read: {error.strerror}.") from error
     except ValueError as error:
-        raise BadArgument(f"{file} is no JSON: {error}. Correct it, and start again.") from error
-    if not isinstance(said, dict):
+        raise BadArgument(f"{file} is not JSON: {error}. Correct it, and start again.") from error
+    if not isinstance(content, dict):
         raise BadArgument(f'{file} is not a JSON object: it begins with {{"graphs": …}}.')
     notes: list[str] = []
-    if unused := sorted(said.keys() - USED - BUILD):
+    if unused := sorted(content.keys() - USED_KEYS - IMAGE_KEYS):
         notes.append(f"not used here: {', '.join(unused)}")
-    env = _env(file, said.get("env"), notes)
+    env = _read_env(file, content.get("env"), notes)
     return Project(
         file=file,
-        graphs=_graphs(file, said.get("graphs")),
-        paths=_paths(file, said.get("dependencies")),
+        graphs=_read_graphs(file, content.get("graphs")),
+        paths=_read_paths(file, content.get("dependencies")),
         env=env,
         notes=notes,
     )
 
 
-def _graphs(file: Path, said: Any) -> dict[str, str]:
-    if not isinstance(said, dict) or not said:
+def _read_graphs(file: Path, value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not value:
         raise BadArgument(
             f'{file}: "graphs" names no graph; write "graphs": {{"agent": "./agent.py:graph"}}.'
         )
     found = {}
-    for name, where in said.items():
+    for name, where in value.items():
         place = where.get("path") if isinstance(where, dict) else where
         if not isinstance(place, str):
             raise BadArgument(
-                f"{_key(file, name)} is {json.dumps(where)}; write where it is, such as "
+                f"{_key(file, name)} is {json.dumps(where)}; write its place, such as "
                 '"./agent.py:graph".'
             )
         source, _, attribute = place.rpartition(":")
         if (source or place).endswith(JAVASCRIPT):
             raise BadArgument(
-                f"{_key(file, name)} is JavaScript ({place}), and perdure drives Python only. "
-                "Keep it in a langgraph.json of its own."
+                f"{_key(file, name)} is JavaScript ({place}), and perdure drives only Python. "
+                "Put it into another langgraph.json."
             )
         if not source or not attribute:
             raise BadArgument(
-                f"{_key(file, name)} is {place!r}, without the name in it: write "
+                f"{_key(file, name)} is {place!r}, without a name: write "
                 f"{(source or place) + ':graph'!r} if the graph is called graph there."
             )
         found[name] = place
     return found
 
 
-def _paths(file: Path, said: Any) -> list[Path]:
-    """The folders among the dependencies, each with its `src`; the rest are installed packages."""
-    if said is not None and not isinstance(said, list):
+def _read_paths(file: Path, value: Any) -> list[Path]:
+    """The folders among the dependencies, each with its `src`. The others are packages."""
+    if value is not None and not isinstance(value, list):
         raise BadArgument(f'{file}: "dependencies" is a list, such as ["."].')
     found = []
-    for one in [*(said or ()), "."]:
+    for one in [*(value or ()), "."]:
         if not isinstance(one, str):
-            raise BadArgument(f'{file}: "dependencies" has {one!r}, which is no text.')
+            raise BadArgument(f'{file}: "dependencies" has {one!r}, which is not a text.')
         if one.startswith((".", "/")):
             folder = (file.parent / one).resolve()
             if not folder.is_dir():
-                raise BadArgument(f'{file}: "dependencies" names {one}, which is no folder.')
+                raise BadArgument(f'{file}: "dependencies" names {one}, which is not a folder.')
             found += [folder, folder / "src"]
     return [path for path in dict.fromkeys(found) if path.is_dir()]
 
@@ -172,26 +147,26 @@ def _key(file: Path, name: str) -> str:
 # -- the environment
 
 
-def _env(file: Path, said: Any, notes: list[str]) -> dict[str, str]:
-    if said is None:
+def _read_env(file: Path, value: Any, notes: list[str]) -> dict[str, str]:
+    if value is None:
         return {}
-    if isinstance(said, str):
-        path = file.parent / said
+    if isinstance(value, str):
+        path = file.parent / value
         if not path.is_file():
-            notes.append(f"no file {said}, which env names: what it would set is not set")
+            notes.append(f"env names {value}, which does not exist: its variables are not set")
             return {}
         found = parse_env(path.read_text(encoding="utf-8-sig"), path)
-    elif isinstance(said, dict):
-        found = {str(name): str(value) for name, value in said.items()}
+    elif isinstance(value, dict):
+        found = {str(name): str(one) for name, one in value.items()}
     else:
-        raise BadArgument(f'{file}: "env" is the name of a file, or an object of texts.')
+        raise BadArgument(f'{file}: "env" must be the name of a file, or an object of texts.')
     if URL in found:
-        found[URL] = absolute(found[URL], file.parent)
+        found[URL] = absolute_url(found[URL], file.parent)
     return found
 
 
-def absolute(url: str, folder: Path) -> str:
-    """A journal's URL that means the same in every folder."""
+def absolute_url(url: str, folder: Path) -> str:
+    """A journal's URL that does not depend on the working directory."""
     path = url.removeprefix("sqlite:///")
     return url if path in (url, ":memory:") else f"sqlite:///{folder / path}"
 
