@@ -224,7 +224,7 @@ def test_a_forked_process_has_a_loop_of_its_own(sqlite_url: str) -> None:
         rt.register(chain(("echo", echo)), name="g")
         rt.blocking.start("g", said("a"))
         if (pid := os.fork()) == 0:
-            signal.alarm(30)
+            signal.alarm(60)
             rt.blocking.start("g", said("b"))
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0

