@@ -403,7 +403,7 @@ async def both(
     fork_server: ForkServer, url: str, folder: Path, hold: bool
 ) -> tuple[list[Line], Any]:
     """Two processes invoke one thread, the second while the first one is in the effect."""
-    order = {"url": url, "folder": str(folder), "hold": hold}
+    order: dict[str, Any] = {"url": url, "folder": str(folder), "hold": hold}
     standing, ended = Standing(folder), Ledger(folder / "ended")
     first = fork_server.start("effect_child:alone", **order, begins=True)
     try:

@@ -798,7 +798,7 @@ def killed(fork_server: ForkServer) -> Killed:
     """Has a process drive an agent, and die at a point."""
 
     def kill(agent: str, url: str, ledger: Path, point: str) -> None:
-        order = {"agent": agent, "url": url, "ledger": str(ledger), "point": point}
+        order: dict[str, Any] = {"agent": agent, "url": url, "ledger": str(ledger), "point": point}
         assert fork_server.run("langchain_child:run", **order).status == -9
 
     return kill

@@ -125,7 +125,7 @@ async def test_the_time_is_never_ahead_however_late_the_database_answers(
 
         monkeypatch.setattr(saver.journal, "read_committed", slowly)
         told = peek(journal_time())
-        assert JournalClock(saver.journal).now() - told < 1000
+        assert JournalClock(saver.journal).now() - told < 6000
 
 
 async def test_a_run_that_is_retried_while_it_is_pruned_keeps_its_history(url: str) -> None:
