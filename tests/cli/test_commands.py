@@ -155,14 +155,14 @@ def test_input_may_come_from_stdin(sqlite_url: str) -> None:
     ids=["JSON", "file", "pair", "time", "long"],
 )
 def test_nothing_is_started_by_what_cannot_be_meant(
-    sqlite_url: str,
+    empty_sqlite_url: str,
     capsys: pytest.CaptureFixture[str],
     options: list[str],
     sentence: str,
 ) -> None:
-    command = commands_at(capsys, sqlite_url)
+    command = commands_at(capsys, empty_sqlite_url)
     assert sentence in command("start", "g", *options).refused
-    assert version(sqlite_url) is None
+    assert version(empty_sqlite_url) is None
 
 
 AGENTS = """
@@ -387,7 +387,7 @@ def test_an_unknown_effect_is_listed_and_settled(rt: perdure.Runtime, command: C
     assert settle_of(shown) == ["perdure", "settle", effect.key, "done", "--result", "JSON"]
     assert "done needs --result" in command("settle", effect.key, "done").refused
     assert (
-        "a text is '\"paid\"'" in command("settle", effect.key, "done", "--result", "paid").refused
+        "A text is '\"paid\"'" in command("settle", effect.key, "done", "--result", "paid").refused
     )
     assert "is not one of done, retry, fail" in command("settle", effect.key, "lost").refused
     assert command("settle", effect.key, "done", "--result", '"paid"', "--by", "ana").done
@@ -473,13 +473,16 @@ def test_old_runs_are_counted_and_deleted_but_not_unasked(url: str, command: Com
     assert "Missing option '--older-than'" in command("prune").refused
 
 
-def test_migrate_makes_a_journal_and_check_only_looks(url: str, command: Command) -> None:
+def test_migrate_makes_a_journal_and_check_only_looks(
+    empty_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = commands_at(capsys, empty_url)
     newest = max(migrations())
     checked = command("migrate", "--check")
-    assert (checked.code, version(url)) == (1, None)
+    assert (checked.code, version(empty_url)) == (1, None)
     assert "There is no journal yet" in checked.out
     assert command("migrate").done.out == f"The journal is created, with schema {newest}.\n"
-    assert version(url) == newest
+    assert version(empty_url) == newest
     assert command("migrate", "--check").done.out == f"The schema is {newest}, the newest.\n"
     assert "nothing to do" in command("migrate").done.out
 
@@ -517,14 +520,17 @@ LOOKING = (
 
 @pytest.mark.parametrize("arguments", LOOKING, ids=lambda arguments: str(arguments[0]))
 def test_looking_at_a_journal_that_is_not_there_makes_none(
-    url: str, command: Command, arguments: list[str]
+    empty_url: str, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
+    command = commands_at(capsys, empty_url)
     assert "There is no journal at" in command(*arguments).refused
-    assert version(url) is None
+    assert version(empty_url) is None
 
 
-def test_a_password_is_not_repeated(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    secret = postgres_url.replace("postgres@", "postgres:hush-hush@", 1)
+def test_a_password_is_not_repeated(
+    empty_postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = empty_postgres_url.replace("postgres@", "postgres:hush-hush@", 1)
     refused = commands_at(capsys, secret)("runs").refused
     assert "There is no journal at" in refused
     assert "hush" not in refused
