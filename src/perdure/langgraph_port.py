@@ -115,7 +115,7 @@ class TaskInfo(NamedTuple):
     """Of the checkpoint its step began with."""
     attempt: int
     scratchpad: Any
-    """Another one for each execution. None outside of a task."""
+    """Another one for each attempt. None outside of a task."""
 
     @property
     def execution(self) -> Any:

@@ -24,7 +24,7 @@ from perdure.journal.migrate import migrations
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Run, State
 from tests.support.agents import chain
-from tests.support.commands import Command, Told, commands_at, spawn
+from tests.support.commands import Command, Told, commands_at, python_path, spawn
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_who_waits_learns_by_the_exit_code_how_it_ended(sqlite_url: str, tmp_pat
     worker = subprocess.Popen(
         [sys.executable, "-m", "perdure", "worker", "agents:rt", "--quiet"],
         cwd=tmp_path,
-        env=os.environ | {"JOURNAL": sqlite_url, "PYTHONPATH": root},
+        env=os.environ | {"JOURNAL": sqlite_url, "PYTHONPATH": python_path(root)},
         stderr=subprocess.DEVNULL,
     )
     try:
@@ -367,7 +367,7 @@ def test_a_fork_needs_the_graphs_and_goes_on_from_a_checkpoint(
         options = ("--update", '{"log": ["changed"]}', "--as-node", "quick", "--thread", "other")
         told = spawn(
             *("fork", run.id, "--at", "agents:rt", *options),
-            cwd=tmp_path, JOURNAL=sqlite_url, PYTHONPATH=root,
+            cwd=tmp_path, JOURNAL=sqlite_url, PYTHONPATH=python_path(root),
         ).done  # fmt: skip
         forked = rt.blocking.get(told.out.strip())
         assert forked.thread_id == "other"
@@ -520,11 +520,11 @@ LOOKING = (
 
 @pytest.mark.parametrize("arguments", LOOKING, ids=lambda arguments: str(arguments[0]))
 def test_looking_at_a_journal_that_is_not_there_makes_none(
-    empty_url: str, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    empty_sqlite_url: str, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    command = commands_at(capsys, empty_url)
+    command = commands_at(capsys, empty_sqlite_url)
     assert "There is no journal at" in command(*arguments).refused
-    assert version(empty_url) is None
+    assert version(empty_sqlite_url) is None
 
 
 def test_a_password_is_not_repeated(

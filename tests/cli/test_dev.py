@@ -338,6 +338,7 @@ def test_a_folder_without_a_project_is_told(tmp_path: Path) -> None:
     shown.says("There is no langgraph.json in .*perdure worker module:name")
 
 
+@pytest.mark.slow
 def test_a_project_is_driven_by_a_cron_too(folder: Path, client: perdure.Client) -> None:
     run = client.blocking.start("asks", {}, thread_id="t")
     done = subprocess.run(

@@ -13,17 +13,16 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
 import perdure
 from perdure.types import Run, State
+from tests.support.polling import until
 
 AGENTS = '''
 """A runtime as users write it, in a module of their own."""
@@ -102,15 +101,6 @@ def cli(folder: Path) -> Iterator[Start]:
         if child.poll() is None:
             child.kill()
         child.communicate()
-
-
-def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """What `condition` gives as soon as that is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.02)
-    return found
 
 
 def ended(child: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str, str]:

@@ -10,8 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +26,7 @@ from perdure.types import Retry
 from tests.support.agents import Gate, gate
 from tests.support.interpreter import loaded_after
 from tests.support.memory import manager, opened_store, talk, who
+from tests.support.polling import until
 
 
 def cli(*arguments: str, environment: str | None = None) -> tuple[int, str, str]:
@@ -48,14 +48,6 @@ def told(*arguments: str) -> list[dict[str, Any]]:
     code, out, err = cli(*arguments, "--json")
     assert (code, err) == (0, "")
     return [json.loads(line) for line in out.splitlines()]
-
-
-def until(condition: Callable[[], Any], seconds: float = 20) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
-    return found
 
 
 @dataclass

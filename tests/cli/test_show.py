@@ -17,7 +17,7 @@ import perdure
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Run
 from tests.support.agents import chain
-from tests.support.commands import Command, commands_at, in_terminal
+from tests.support.commands import Command, commands_at, in_terminal, python_path
 
 
 @perdure.effect
@@ -244,7 +244,7 @@ def test_a_worker_that_died_is_shown_and_so_is_who_recovered_the_run(
     with perdure.Runtime(sqlite_url) as rt:
         run = rt.blocking.start("dying", {"log": []})
     root = str(Path(__file__).parents[2])
-    environment = os.environ | {"JOURNAL": sqlite_url, "PYTHONPATH": root}
+    environment = os.environ | {"JOURNAL": sqlite_url, "PYTHONPATH": python_path(root)}
     worker = [sys.executable, "-m", "perdure", "worker", "agents:rt", "--until-idle", "--quiet"]
     codes = [
         subprocess.run(worker, cwd=tmp_path, env=environment, timeout=60).returncode

@@ -71,6 +71,31 @@ def test_attempts_of_one_execution_share_an_object_that_the_next_execution_does_
     assert weakref.ref(first)() is first
 
 
+def test_each_attempt_at_a_node_has_a_scratchpad_of_its_own() -> None:
+    pads: list[Any] = []
+
+    def fails_once(state: Empty) -> None:
+        pads.append(langgraph_port.task_info(here()).scratchpad)
+        if len(pads) == 1:
+            raise ConnectionError("again")
+
+    retry = RetryPolicy(initial_interval=0, jitter=False)
+    one(fails_once, retry_policy=retry).compile().invoke({})
+    first, second = pads
+    assert first is not second
+
+
+def test_a_question_that_a_task_asks_twice_has_two_ids() -> None:
+    def asks(state: Empty) -> None:
+        interrupt("again?")
+        interrupt("again?")
+
+    graph = one(asks).compile(InMemorySaver())
+    [first] = graph.invoke({}, CONFIG)[langgraph_port.INTERRUPT]
+    [second] = graph.invoke(Command(resume="yes"), CONFIG)[langgraph_port.INTERRUPT]
+    assert first.id != second.id
+
+
 def test_a_task_is_known_by_its_scratchpad_and_other_code_has_none() -> None:
     found: list[bool] = []
     one(lambda _: found.append(langgraph_port.is_in_task(here()))).compile().invoke({})

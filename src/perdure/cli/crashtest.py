@@ -69,7 +69,7 @@ def crashtest(
     from rich.console import Console
 
     from perdure.testing.crashtest import CrashTest
-    from perdure.testing.crashtest.terminal import show
+    from perdure.testing.crashtest.text import show
 
     if resume and not stock:
         raise BadArgument("--resume needs --stock: perdure knows where a run has to go on.")

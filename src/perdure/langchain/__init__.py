@@ -20,7 +20,7 @@ calls again with the same key. Outside of a run everything is called plainly.
 try:
     import langchain.agents.middleware  # noqa: F401
 except ImportError as error:
-    raise ImportError("perdure.langchain needs langchain, 1.0 or newer: install it.") from error
+    raise ImportError("perdure.langchain needs langchain, 1.3 or newer: install it.") from error
 
 from perdure.langchain.middleware import Durable, tool_node
 from perdure.langchain.policy import Policy

@@ -41,7 +41,7 @@ from contextlib import AbstractContextManager, nullcontext
 from ctypes import c_char_p, c_int, c_int64, c_void_p
 from typing import Any, ClassVar
 
-from perdure.testing.powercut import Event, surviving
+from tests.support.power_cut import Event, surviving
 
 __all__ = ["VFS", "Disk", "Event", "SqliteOutOfReach", "surviving"]
 

@@ -1,6 +1,6 @@
 """What a disk may hold after power was lost: pure functions over a log of file events.
 
-The log comes from `perdure.testing.disk.Disk`; nothing here touches SQLite.
+The log comes from `tests.support.disk.Disk`; nothing here touches SQLite.
 """
 
 from __future__ import annotations

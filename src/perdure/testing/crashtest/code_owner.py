@@ -13,9 +13,7 @@ Owner = Literal["agent", "library", "import", "perdure", "effects", "driver"]
 
 _HOME = str(Path(perdure.__file__).parent) + os.sep
 _EFFECTS = os.path.join(_HOME, "effects", "")
-_DRIVERS = tuple(
-    os.path.join(_HOME, name) for name in ("worker.py", "bound.py", "threads.py", "testing/")
-)
+_DRIVERS = tuple(os.path.join(_HOME, name, "") for name in ("engine", "testing"))
 _LIBRARIES = tuple(
     os.path.realpath(sysconfig.get_paths()[name]) + os.sep
     for name in ("stdlib", "platstdlib", "purelib", "platlib")

@@ -1,4 +1,4 @@
-"""The words of a crash test as values: a point, a finding, a trial."""
+"""The values of a crash test: points, findings, trials."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import Any
 
 KEEPER = "keeper: "
-"""Points of the thread that keeps leases: they come by the clock, so only the first is one."""
+"""Prefix of points in the lease keeper's thread. They come by the clock: only the first counts."""
 
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """The n-th time a process comes to a named place."""
+    """The n-th time that a process reaches a named place."""
 
     name: str
     n: int = 1
@@ -28,24 +28,24 @@ class Point:
 
 
 class Problem(StrEnum):
-    """What can be wrong."""
+    """Kinds of findings."""
 
     UNRECOVERABLE = "unrecoverable"
-    """The run did not come to the end it comes to when nobody kills it."""
+    """The run did not end as it does without a kill."""
     DIFFERENT = "different"
-    """It came to its end with another result."""
+    """The run ended with a different result."""
     LOST = "lost"
-    """It came to its end, and something did not happen."""
+    """The run ended, and something did not happen."""
     DUPLICATED = "duplicated"
-    """Something happened more often than without a crash, and no key tells the far side so."""
+    """Something happened more often than without a kill, and the far side has no key to see it."""
     MODEL = "model call repeated"
-    """A model was called again for what it had answered, or was answering."""
+    """A model was called again for a question it had answered, or was answering."""
     VARIES = "varies"
-    """Two runs that nobody killed differ: what a crash does to it cannot be told."""
+    """Two runs without a kill differ, so a crash's result cannot be compared."""
 
 
 class Outcome(StrEnum):
-    """What a trial, or a point, comes to: the worst of what was found."""
+    """The verdict on a trial or a point: its worst finding."""
 
     OK = "ok"
     UNREACHED = "not reached"
@@ -73,13 +73,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Calls:
-    """What became of the calls of one effect in a trial."""
+    """Counts of the calls of one effect in a trial."""
 
     once: int = 0
     again: int = 0
     """Called again with the key of the first call: the far side can tell."""
     twice: int = 0
-    """Called more often than without a crash, and no key says so."""
+    """Called more often than without a kill, without a key."""
     lost: int = 0
 
 
@@ -93,9 +93,9 @@ class Trial:
     findings: tuple[Finding, ...] = ()
     effects: Mapping[str, Calls] = field(default_factory=dict)
     models: int = 0
-    """Model calls beyond those of a run that nobody killed."""
+    """Model calls beyond those of the baseline."""
     equal: bool | None = None
-    """Whether the result is the one of a run that nobody killed; None when there is none."""
+    """Whether the result equals that of the baseline; None without a result."""
     reason: str = ""
     """Why it is held, or what it failed with."""
     printed: str = ""

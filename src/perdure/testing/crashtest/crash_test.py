@@ -1,8 +1,8 @@
-"""The crash test itself: a run that nobody kills, then one for each point at which it can be.
+"""The crash test: a baseline run without a kill, then one trial for each point of that run.
 
-`CrashTest` is the whole of it for Python; the command line and `perdure.testing.crashtest` only
-make one. Trials are independent: each has its own database and its own processes, so they run side
-by side and in any order, and the report has them in the order of the points.
+The command line and `perdure.testing.crashtest` make a `CrashTest` and run it. Trials are
+independent: each has its own database and processes, so they run in parallel and in any order. The
+report lists them in the order of the points.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from typing import Any, Literal
 
 from perdure.errors import BadArgument
 from perdure.testing.crashtest.databases import Databases, databases
-from perdure.testing.crashtest.judge import Clean, end_of, judge, told, usual
-from perdure.testing.crashtest.lanes import Lane, Life, Nursery, ProcessLost
+from perdure.testing.crashtest.judge import Baseline, end_of, judge, most_of, result_findings
+from perdure.testing.crashtest.model import KEEPER, Finding, Point, Problem, Trial
+from perdure.testing.crashtest.processes import ForkServer, ProcessLost, ProcessResult, Slot
 from perdure.testing.crashtest.report import Report
 from perdure.testing.crashtest.values import differences
-from perdure.testing.crashtest.words import KEEPER, Finding, Point, Problem, Trial
 
 Progress = Callable[[str, int, int, "Trial | None"], None]
-"""Called with what is done now, how many trials are over, how many there are, and the last one."""
+"""Called with the current activity, the trials done, the trials planned, and the last trial."""
 ATTEMPTS = 3
-"""How often a point is tried that a process comes to only by chance."""
+"""Attempts at a point that a process does not reach every time."""
 
 
 class CrashTest:
-    """One agent on one database: killed everywhere, and judged.
+    """Kills one agent on one database at every point, and judges the results.
 
-    `place` is `module:name`; the module is imported by another process. `recovery` is how many
-    points of each recovery are killed at too, or "all". `limit` takes that many points, evenly
-    spread. `ignore` names keys of the result that are not compared, `harmless` lines or files whose
-    outward actions may repeat. `deadline` is in seconds, for each process. With `stock` the graph
-    is driven with LangGraph's own saver, and resumed with `None` or with the `input`.
+    `place` is `module:name`; another process imports the module. `recovery` is the number of points
+    of each recovery to kill at as well, or "all". `limit` takes that many points, evenly spread.
+    `ignore` names keys of the result that are not compared. `harmless` names lines or files whose
+    outward actions may repeat. `deadline` is in seconds, for each process. With `stock`,
+    LangGraph's own saver drives the graph, resumed with `None` or with the `input`.
     """
 
     def __init__(
@@ -85,40 +85,39 @@ class CrashTest:
         self._begin = time.time_ns() // 1_000_000
 
     def run(self) -> Report:
-        """Kill it everywhere. Raises `BadArgument` if there is nothing to test; Ctrl-C ends it
-        early, with a report of what is known by then."""
+        """Kill the agent at every point. Raises `BadArgument` if there is nothing to test. Ctrl-C
+        ends the test early; the report has what is known by then."""
         begun = time.monotonic()
-        trials: list[Trial] = []
         with databases(self._url) as places:
             self._progress("importing the agent", 0, 0, None)
-            nursery = Nursery(self._place, url=places.template, stock=self._stock)
+            server = ForkServer(self._place, url=places.template, stock=self._stock)
             try:
-                report = self._test(nursery, places, trials)
+                report = self._test(server, places)
             finally:
-                nursery.close()
+                server.close()
         report.seconds = time.monotonic() - begun
         return report
 
-    def _test(self, nursery: Nursery, places: Databases, trials: list[Trial]) -> Report:
-        report = Report(self._place, self._driver, places.name, trials=trials)
+    def _test(self, server: ForkServer, places: Databases) -> Report:
+        report = Report(self._place, self._driver, places.name)
         try:
-            lane = nursery.lane()
-            self._check(lane.live({**self._order, "role": "prepare", "url": places.template}))
+            slot = server.slot()
+            self._check(slot.run({**self._order, "role": "prepare", "url": places.template}))
             self._progress("running it without a kill", 0, 0, None)
-            lives = self._lives(lane, places, ())
-            if lives[0].last("end") is not None:
-                lives += self._lives(lane, places, ())
-            clean, report.findings = self._clean(lives)
-            report.state, report.result = clean.state, clean.result
-            report.usual = clean.tally
-            reached = list(_points(life_points(lives[0])))
+            processes = self._run_with(slot, places, ())
+            if processes[0].last("end") is not None:
+                processes += self._run_with(slot, places, ())
+            baseline, report.findings = self._baseline(processes)
+            report.state, report.result = baseline.state, baseline.result
+            report.tally = baseline.tally
+            reached = list(_points(_reached(processes[0])))
             report.reached = len(reached)
             if any(one.problem is Problem.UNRECOVERABLE for one in report.findings):
-                report.printed = end_of(lives[0])[3]
+                report.printed = end_of(processes[0])[3]
                 return report
             report.points = list(_spread(reached, self._limit))
-            with _Crew(nursery, self._jobs) as crew:
-                self._kill_everywhere(crew, places, clean, report)
+            with _Pool(server, self._jobs) as pool:
+                self._kill_everywhere(pool, places, baseline, report)
         except KeyboardInterrupt:
             report.interrupted = True
         except ProcessLost as lost:
@@ -134,50 +133,50 @@ class CrashTest:
             return "perdure"
         return f"LangGraph, invoke({'None' if self._resume == 'none' else 'input'})"
 
-    def _clean(self, lives: Sequence[Life]) -> tuple[Clean, tuple[Finding, ...]]:
-        """What the agent does when nobody kills it, and what is wrong with that."""
-        for life in lives:
-            self._check(life)
-        state, result, reason, _ = end_of(lives[0])
-        _, other, *_ = end_of(lives[-1])
+    def _baseline(self, processes: Sequence[ProcessResult]) -> tuple[Baseline, tuple[Finding, ...]]:
+        """What the agent does without a kill, and what is wrong with that."""
+        for process in processes:
+            self._check(process)
+        state, result, reason, _ = end_of(processes[0])
+        _, other, *_ = end_of(processes[-1])
         findings = []
         if state not in ("done", "waiting"):
-            what = f"the run is {state} though nobody killed it"
+            what = f"the run is {state} without a kill"
             findings.append(Finding(Problem.UNRECOVERABLE, what, "", reason))
         varying = differences(result, other, self._ignore)
-        findings += told(Problem.VARIES, varying)
+        findings += result_findings(Problem.VARIES, varying)
         ignore = self._ignore | {path for path, _ in varying}
-        return Clean(state, result, usual(lives), ignore, self._harmless), tuple(findings)
+        return Baseline(state, result, most_of(processes), ignore, self._harmless), tuple(findings)
 
-    def _check(self, life: Life) -> None:
-        if (wrong := life.last("wrong")) is not None:
+    def _check(self, process: ProcessResult) -> None:
+        if (wrong := process.last("wrong")) is not None:
             raise BadArgument(f"{self._place} cannot be tested. {wrong[0]}")
 
     def _kill_everywhere(
-        self, crew: _Crew, places: Databases, clean: Clean, report: Report
+        self, pool: _Pool, places: Databases, baseline: Baseline, report: Report
     ) -> None:
         recoveries: dict[Point, list[str]] = {}
 
-        def trial(lane: Lane, kills: tuple[Point, ...]) -> Trial:
+        def trial(slot: Slot, kills: tuple[Point, ...]) -> Trial:
             begun = time.monotonic()
-            lives = self._lives(lane, places, kills)
+            processes = self._run_with(slot, places, kills)
             for _ in range(ATTEMPTS - 1):
-                if not lives[0].killed:
-                    lives = self._lives(lane, places, kills)
-            if len(kills) == 1 and lives[0].killed:
-                recoveries[kills[0]] = life_points(lives[-1])
-            return judge(kills, lives, clean, time.monotonic() - begun)
+                if not processes[0].killed:
+                    processes = self._run_with(slot, places, kills)
+            if len(kills) == 1 and processes[0].killed:
+                recoveries[kills[0]] = _reached(processes[-1])
+            return judge(kills, processes, baseline, time.monotonic() - begun)
 
         singles = [(point,) for point in report.points]
         planned = len(singles) * (1 if self._recovery == 0 else 2)
-        self._try(crew, trial, singles, report, planned)
+        self._try(pool, trial, singles, report, planned)
         pairs = list(self._pairs(report.points, recoveries))
-        self._try(crew, trial, pairs, report, len(singles) + len(pairs))
+        self._try(pool, trial, pairs, report, len(singles) + len(pairs))
 
     def _try(
         self,
-        crew: _Crew,
-        trial: Callable[[Lane, tuple[Point, ...]], Trial],
+        pool: _Pool,
+        trial: Callable[[Slot, tuple[Point, ...]], Trial],
         kills: Sequence[tuple[Point, ...]],
         report: Report,
         planned: int,
@@ -185,7 +184,7 @@ class CrashTest:
         begun = len(report.trials)
         order = {one: n for n, one in enumerate(kills)}
         try:
-            for done in crew.each(trial, kills):
+            for done in pool.each(trial, kills):
                 report.trials.append(done)
                 self._progress("killing it", len(report.trials), planned, done)
         finally:
@@ -194,7 +193,7 @@ class CrashTest:
     def _pairs(
         self, points: Sequence[Point], recoveries: dict[Point, list[str]]
     ) -> Iterator[tuple[Point, Point]]:
-        """A second kill for each recovery, at the point that was killed at least until now."""
+        """A second kill for each recovery, at the point with the fewest kills so far."""
         hits: Counter[str] = Counter()
         for number, first in enumerate(points):
             second = list(_points(recoveries.get(first, [])))
@@ -210,63 +209,65 @@ class CrashTest:
                 if not second:
                     break
 
-    def _lives(self, lane: Lane, places: Databases, kills: tuple[Point, ...]) -> list[Life]:
-        """A run on a fresh database: a process for each kill, and one that brings it to its end."""
-        lives: list[Life] = []
+    def _run_with(
+        self, slot: Slot, places: Databases, kills: tuple[Point, ...]
+    ) -> list[ProcessResult]:
+        """Run on a fresh database: one process for each kill, and one that finishes the run."""
+        processes: list[ProcessResult] = []
         with places.fresh() as url:
             clock = self._begin
             for kill in (*kills, None):
                 order = {**self._order, "role": "live", "url": url, "clock": clock}
                 order["kill"] = None if kill is None else [kill.name, kill.n]
-                order["again"] = bool(lives)
-                lives.append(lane.live(order))
-                [clock] = lives[-1].last("clock") or [clock]
-                if not lives[-1].killed:
+                order["again"] = bool(processes)
+                processes.append(slot.run(order))
+                [clock] = processes[-1].last("clock") or [clock]
+                if not processes[-1].killed:
                     break
-        return lives
+        return processes
 
 
-class _Crew:
-    """Lanes that work side by side."""
+class _Pool:
+    """Slots that work in parallel."""
 
-    def __init__(self, nursery: Nursery, jobs: int) -> None:
-        self._nursery = nursery
-        self._lanes: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+    def __init__(self, server: ForkServer, jobs: int) -> None:
+        self._server = server
+        self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         for _ in range(jobs):
-            self._lanes.put(nursery.lane())
+            self._slots.put(server.slot())
         self._threads = ThreadPoolExecutor(jobs, "crashtest")
 
-    def __enter__(self) -> _Crew:
+    def __enter__(self) -> _Pool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         if kind is not None:
-            self._nursery.stop()  # so that what is under way ends now
+            self._server.stop()  # so that what is under way ends now
         self._threads.shutdown()
 
     def each(
         self,
-        trial: Callable[[Lane, tuple[Point, ...]], Trial],
+        trial: Callable[[Slot, tuple[Point, ...]], Trial],
         kills: Iterable[tuple[Point, ...]],
     ) -> Iterator[Trial]:
-        """Trials as they are over."""
+        """Trials, each when it is done."""
 
         def one(kill: tuple[Point, ...]) -> Trial:
-            lane = self._lanes.get()
+            slot = self._slots.get()
             try:
-                return trial(lane, kill)
+                return trial(slot, kill)
             finally:
-                self._lanes.put(lane)
+                self._slots.put(slot)
 
         futures: list[Future[Trial]] = [self._threads.submit(one, kill) for kill in kills]
         for future in as_completed(futures):
             yield future.result()
 
 
-def life_points(life: Life) -> list[str]:
-    """The points a life came to, in order."""
-    [names] = life.last("points") or [[]]
+def _reached(process: ProcessResult) -> list[str]:
+    """The points that a process reached, in order."""
+    [names] = process.last("points") or [[]]
     return list(names)
 
 

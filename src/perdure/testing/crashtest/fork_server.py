@@ -1,8 +1,8 @@
-"""The process that has imported the agent, and its children: one for each life of a trial.
+"""The fork server: `python -m perdure.testing.crashtest.fork_server <fd>`.
 
-`python -m perdure.testing.crashtest.zygote <fd>`. It imports the agent's module once, which takes
-seconds, and forks a lane for each of the judge's threads. A lane forks a child for each order,
-waits for its end, and says how it ended. All of them end when the judge's end of their socket does.
+It imports the agent's module once, which takes seconds, and forks a slot for each of the judge's
+threads. A slot forks a child for each order, waits for it and reports its status. All of them end
+when the judge closes its side of their socket.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from typing import Any, NoReturn
 from perdure.errors import BadArgument, Error
 from perdure.operations.run_payload import in_a_line
 from perdure.testing.crashtest import drive
-from perdure.testing.crashtest.watch import Watch
-from perdure.testing.crashtest.wire import Lines, Wire, send
-from perdure.testing.crashtest.words import Point
+from perdure.testing.crashtest.messages import Connection, JsonLines, send
+from perdure.testing.crashtest.model import Point
+from perdure.testing.crashtest.observer import Observer
 
 
 def main(control: socket.socket) -> None:
-    lines = Lines(control)
+    lines = JsonLines(control)
     order = lines.next()
     sys.path[:] = order["path"]
     try:
         found, package = _find(order["place"])
         _warm_up(order)
     except BaseException as error:
-        send(control, {"wrong": _told(error)})
+        send(control, {"wrong": _message(error)})
         return
     send(control, {"ready": True})
     gc.collect()
     gc.freeze()  # so that a child does not copy what it only looks at
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # lanes need no farewell
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # slots are not waited for
     while lines.next() is not None:
         [file] = lines.files
         lines.files.clear()
@@ -76,7 +76,7 @@ def _find(place: str) -> tuple[Any, str]:
 
 
 def _warm_up(order: dict[str, Any]) -> None:
-    """Import what every child needs, so that none has to."""
+    """Import what every child needs, once."""
     import perdure.runtime
     import perdure.testing.clock
 
@@ -89,21 +89,21 @@ def _warm_up(order: dict[str, Any]) -> None:
             import langgraph.checkpoint.postgres.aio  # noqa: F401
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, Error):
         return str(error)
     return "".join(traceback.format_exception(error)).rstrip()
 
 
 def _serve(control: socket.socket, found: Any, package: str) -> NoReturn:
-    """A lane: one child at a time."""
-    lines = Lines(control)
+    """A slot: one child at a time."""
+    lines = JsonLines(control)
     ended, ends = os.pipe()
     os.set_blocking(ends, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(ends)
     while (order := lines.next()) is not None:
-        wire, printed = lines.files
+        connection, printed = lines.files
         lines.files.clear()
         pid = os.fork()
         if pid == 0:
@@ -111,8 +111,8 @@ def _serve(control: socket.socket, found: Any, package: str) -> NoReturn:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for file in (control.detach(), ended, ends):
                 os.close(file)
-            _live(order, wire, printed, found, package)
-        os.close(wire)
+            _child(order, connection, printed, found, package)
+        os.close(connection)
         os.close(printed)
         with contextlib.suppress(OSError):
             send(control, {"pid": pid})
@@ -122,7 +122,7 @@ def _serve(control: socket.socket, found: Any, package: str) -> NoReturn:
 
 
 def _await(pid: int, ended: int, control: socket.socket) -> int:
-    """How a child ends; if the judge is gone, that is now."""
+    """The exit status of a child, which is killed if the judge is gone."""
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         ready, _, _ = select.select([ended, control.fileno()], [], [])
         if ended in ready:
@@ -130,13 +130,15 @@ def _await(pid: int, ended: int, control: socket.socket) -> int:
         else:
             os.kill(pid, signal.SIGKILL)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    with contextlib.suppress(OSError):  # what it started and left behind
+    with contextlib.suppress(OSError):  # processes that it started
         os.killpg(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _live(order: dict[str, Any], wire_fd: int, printed: int, found: Any, package: str) -> NoReturn:
-    """A child: from its order to its end, or to its death."""
+def _child(
+    order: dict[str, Any], socket_fd: int, printed: int, found: Any, package: str
+) -> NoReturn:
+    """A child: carry out its order, then exit."""
     code = 3
     try:
         os.setpgid(0, 0)
@@ -149,8 +151,8 @@ def _live(order: dict[str, Any], wire_fd: int, printed: int, found: Any, package
         faulthandler.dump_traceback_later(order["deadline"], exit=True, file=2)
         sys.dont_write_bytecode = True
         _forget_seeds()
-        wire = Wire(wire_fd)
-        asyncio.run(_act(order, wire, found, package))
+        connection = Connection(socket_fd)
+        asyncio.run(_act(order, connection, found, package))
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -166,19 +168,19 @@ def _forget_seeds() -> None:
         sys.modules["numpy"].random.seed()
 
 
-async def _act(order: dict[str, Any], wire: Wire, found: Any, package: str) -> None:
+async def _act(order: dict[str, Any], connection: Connection, found: Any, package: str) -> None:
     try:
         if order["role"] == "prepare":
             await drive.prepare(order["url"], order["stock"])
             return
         kill = None if order["kill"] is None else Point(*order["kill"])
-        watch = Watch(wire, kill, package)
+        observer = Observer(connection, kill, package)
         graph = await drive.graph_of(found)
-        watch.install()
+        observer.install()
         driver = drive.by_langgraph if order["stock"] else drive.by_perdure
-        await driver(graph, order, wire, watch)
+        await driver(graph, order, connection, observer)
     except Error as error:
-        wire.tell("wrong", str(error))
+        connection.send("wrong", str(error))
 
 
 if __name__ == "__main__":

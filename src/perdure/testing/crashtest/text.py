@@ -1,4 +1,4 @@
-"""A crash test's report as text: what was found, and a line for each place where all is well."""
+"""The results of a crash test as text: a table of places, then the findings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from perdure.testing.crashtest.report import Group, Report
-from perdure.testing.crashtest.words import SEVERITY, Outcome, Trial
+from perdure.testing.crashtest.model import SEVERITY, Outcome, Trial
+from perdure.testing.crashtest.results import Group, Results
 
 COLOURS = {
     Outcome.OK: "green",
@@ -26,11 +26,11 @@ COLOURS = {
     Outcome.UNRECOVERABLE: "bold red",
 }
 _PRINTED = 12
-"""Lines of what an agent printed that are shown with a finding."""
+"""JsonLines of what an agent printed that are shown with a finding."""
 
 
-def show(report: Report, console: Console) -> None:
-    """Print a report."""
+def show(report: Results, console: Console) -> None:
+    """Print the results."""
     console.print(
         f"[bold]{escape(report.place)}[/] driven by {escape(report.driver)} on {report.database}, "
         f"{report.seconds:.0f} s",
@@ -51,15 +51,15 @@ def show(report: Report, console: Console) -> None:
         )
 
 
-def text(report: Report) -> str:
+def text(report: Results) -> str:
     """The same without colours."""
     buffer = io.StringIO()
     show(report, Console(file=buffer, width=110, color_system=None))
     return buffer.getvalue()
 
 
-def _places(report: Report) -> Table:
-    """One row for each statement, saver call or effect, in the order they are first come to."""
+def _places(report: Results) -> Table:
+    """One row for each statement, saver call or effect, in the order they are first reached."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("killed before and after")
     for title in ("points", "kills"):
@@ -88,15 +88,15 @@ def _summary(well: Sequence[tuple[str, list[Trial]]]) -> list[tuple[str, list[Tr
 
 def _row(table: Table, place: str, trials: Sequence[Trial]) -> None:
     tally = Counter(trial.outcome for trial in trials)
-    told = ", ".join(
+    summary = ", ".join(
         f"[{COLOURS[outcome]}]{n} {outcome}[/]"
         for outcome, n in sorted(tally.items(), key=lambda one: -SEVERITY[one[0]])
     )
     points = {trial.kills[0] for trial in trials}
-    table.add_row(escape(place), str(len(points)), str(len(trials)), told)
+    table.add_row(escape(place), str(len(points)), str(len(trials)), summary)
 
 
-def _finding(number: int, group: Group, report: Report, console: Console) -> None:
+def _finding(number: int, group: Group, report: Results, console: Console) -> None:
     one = group.finding
     console.print()
     console.print(

@@ -1,7 +1,7 @@
-"""The judge's side of the processes that are killed: it starts them, and keeps what they told.
+"""The judge's side of the processes that are killed: starts them, and collects their messages.
 
-A `Nursery` is the process that imported the agent; a `Lane` has one child at a time live and die.
-This process never imports the agent.
+A `ForkServer` is the process that imported the agent; a `Slot` runs one child at a time. This
+process never imports the agent.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure.errors import BadArgument, Error
-from perdure.testing.crashtest.wire import Lines, send
+from perdure.testing.crashtest.messages import JsonLines, send
 
 GRACE = 5.0
-"""Seconds a child has beyond its deadline to say where it hangs."""
+"""Seconds beyond its deadline in which a child prints where it hangs."""
 MOST = 20_000
-"""Characters that are kept of what a child printed: the last ones."""
+"""Maximum length of a child's output that is kept: its end."""
 
 
 class ProcessLost(Error):
-    """The process that imported the agent is gone, and no more children can be made."""
+    """The process that imported the agent is gone; it can fork no more children."""
 
 
 @dataclass(frozen=True)
-class Life:
-    """One child, from its start to its end."""
+class ProcessResult:
+    """The messages, exit status and output of one child."""
 
     facts: list[list[Any]]
     status: int
@@ -42,65 +42,65 @@ class Life:
 
     @property
     def killed(self) -> bool:
-        """Whether it came to the point it was to be killed at."""
+        """Whether it reached the point of its kill."""
         return any(fact[0] == "killed" for fact in self.facts)
 
     def last(self, kind: str) -> list[Any] | None:
-        """What it told last of a kind."""
+        """Its last message of a kind."""
         return next((fact[1:] for fact in reversed(self.facts) if fact[0] == kind), None)
 
 
-class Nursery:
+class ForkServer:
     """The process that has imported the agent. Raises `BadArgument` if it cannot."""
 
     def __init__(self, place: str, *, url: str, stock: bool) -> None:
         self._control, theirs = socket.socketpair()
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
-        self._lanes: list[Lane] = []
+        self._slots: list[Slot] = []
         self._opening = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "perdure.testing.crashtest.zygote", str(theirs.fileno())],
+            [sys.executable, "-m", "perdure.testing.crashtest.fork_server", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._printed,
             stderr=self._printed,
-            start_new_session=True,  # Ctrl-C is for the judge
+            start_new_session=True,  # Ctrl-C ends the judge
         )
         theirs.close()
         try:
             order = {"place": place, "path": _paths(), "url": url, "stock": stock}
             send(self._control, order)
-            reply = Lines(self._control).next()
+            reply = JsonLines(self._control).next()
         except (OSError, KeyboardInterrupt):
             self.close()
             raise
         if reply is None or "wrong" in reply:
-            wrong = self.last_words() if reply is None else reply["wrong"]
+            wrong = self.output() if reply is None else reply["wrong"]
             self.close()
             raise BadArgument(f"{place} cannot be tested. {wrong}")
 
-    def lane(self) -> Lane:
+    def slot(self) -> Slot:
         ours, theirs = socket.socketpair()
         with self._opening, theirs:
-            send(self._control, {"lane": True}, theirs.fileno())
-            lane = Lane(self, ours)
-            self._lanes.append(lane)
-        return lane
+            send(self._control, {"slot": True}, theirs.fileno())
+            slot = Slot(self, ours)
+            self._slots.append(slot)
+        return slot
 
-    def last_words(self) -> str:
+    def output(self) -> str:
         return "" if self._printed.closed else _end_of(self._printed)
 
     def stop(self) -> None:
-        """Let nothing go on, whatever other threads are waiting for."""
+        """End every child now. Other threads may be waiting for them."""
         with self._opening:
-            for lane in self._lanes:
-                lane.stop()
+            for slot in self._slots:
+                slot.stop()
 
     def close(self) -> None:
-        """End every process of it. No other thread uses it any more."""
+        """End every process. No other thread may use the server any more."""
         self.stop()
-        for lane in self._lanes:
-            lane.close()
+        for slot in self._slots:
+            slot.close()
         self._control.close()
         try:
             self._process.wait(GRACE)
@@ -110,16 +110,16 @@ class Nursery:
         self._printed.close()
 
 
-class Lane:
+class Slot:
     """Children, one after the other."""
 
-    def __init__(self, nursery: Nursery, control: socket.socket) -> None:
-        self._nursery, self._control = nursery, control
-        self._replies = Lines(control)
+    def __init__(self, server: ForkServer, control: socket.socket) -> None:
+        self._server, self._control = server, control
+        self._replies = JsonLines(control)
         self._pid: int | None = None
 
-    def live(self, order: dict[str, Any]) -> Life:
-        """Have a child live, and give what it told until its end."""
+    def run(self, order: dict[str, Any]) -> ProcessResult:
+        """Fork a child, and wait for its end."""
         ours, theirs = socket.socketpair()
         with ours, tempfile.TemporaryFile() as printed:
             with theirs:
@@ -129,10 +129,10 @@ class Lane:
                     raise ProcessLost(self._lost()) from error
             facts: list[list[Any]] = []
             status = self._listen(ours, facts, time.monotonic() + order["deadline"] + GRACE)
-            return Life(facts, status, _end_of(printed))
+            return ProcessResult(facts, status, _end_of(printed))
 
     def _listen(self, ours: socket.socket, facts: list[list[Any]], deadline: float) -> int:
-        told = Lines(ours)
+        messages = JsonLines(ours)
         status: int | None = None
         with selectors.DefaultSelector() as waiting:
             waiting.register(ours, selectors.EVENT_READ)
@@ -145,7 +145,7 @@ class Lane:
                     self.kill()
                 for key, _ in ready:
                     if key.fileobj is ours:
-                        if not _note(told, ours, facts):
+                        if not _note(messages, ours, facts):
                             waiting.unregister(ours)
                     elif (found := self._reply()) is not None:
                         status = found
@@ -164,7 +164,7 @@ class Lane:
         return status
 
     def _lost(self) -> str:
-        words = self._nursery.last_words()
+        words = self._server.output()
         return "The process that imported the agent is gone." + (
             f" It said:\n{words}" * bool(words)
         )
@@ -183,10 +183,10 @@ class Lane:
         self._control.close()
 
 
-def _note(told: Lines, ours: socket.socket, facts: list[list[Any]]) -> bool:
-    """Take what was told, and acknowledge it; false at the end."""
+def _note(messages: JsonLines, ours: socket.socket, facts: list[list[Any]]) -> bool:
+    """Collect messages and acknowledge them; False at the end."""
     try:
-        lines = told.take()
+        lines = messages.take()
     except OSError:
         lines = None
     for fact in lines or ():
@@ -197,7 +197,7 @@ def _note(told: Lines, ours: socket.socket, facts: list[list[Any]]) -> bool:
 
 
 def _paths() -> list[str]:
-    """Where this process finds modules, for the one that imports the agent."""
+    """This process's module search path, for the one that imports the agent."""
     here = os.getcwd()
     paths = [path or here for path in sys.path]
     return paths if here in paths else [here, *paths]

@@ -1,6 +1,6 @@
-"""Between a process that may be killed and the judge: one line, and then its acknowledgement.
+"""Messages between the judge and a process that may be killed: one line, then its acknowledgement.
 
-What was told survives whatever becomes of the process that told it.
+A message that was acknowledged survives the death of its sender.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from collections.abc import Iterator
 from typing import Any
 
 GONE = 4
-"""How a process ends whose judge is gone."""
+"""Exit status of a process whose judge is gone."""
 
 
-class Wire:
-    """The end in the process that is killed. Only plain reads and writes, which nobody audits."""
+class Connection:
+    """The side of the process that is killed. Plain reads and writes only: they are not audited."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._pid = fd, os.getpid()
         self._lock = threading.Lock()
         self._thread = threading.local()
 
-    def tell(self, kind: str, *facts: Any) -> None:
-        """Returns once the judge has noted it."""
+    def send(self, kind: str, *facts: Any) -> None:
+        """Return when the judge has it."""
         if os.getpid() != self._pid:
             return  # a process that the agent forked
-        if getattr(self._thread, "telling", False):
+        if getattr(self._thread, "sending", False):
             return  # the collector cleans up something, in the middle of a line
-        self._thread.telling = True
+        self._thread.sending = True
         try:
             line = json.dumps([kind, *facts], default=str).encode() + b"\n"
             with self._lock:
                 self._send(memoryview(line))
         finally:
-            self._thread.telling = False
+            self._thread.sending = False
 
     def _send(self, line: memoryview) -> None:
         try:
@@ -49,15 +49,15 @@ class Wire:
             os._exit(GONE)
 
 
-class Lines:
-    """Lines of JSON from a socket, as they come in, with the files that came with them."""
+class JsonLines:
+    """Lines of JSON from a socket, with the file descriptors that came with them."""
 
     def __init__(self, source: socket.socket) -> None:
         self._source, self._rest = source, b""
         self.files: list[int] = []
 
     def take(self) -> Iterator[Any] | None:
-        """What one read brings; None at the end."""
+        """The lines of one read; None at the end."""
         data, files, _, _ = socket.recv_fds(self._source, 1 << 16, 4)
         self.files += files
         if not data:
@@ -66,7 +66,7 @@ class Lines:
         return iter([json.loads(line) for line in lines])
 
     def next(self) -> Any:
-        """The next line, which is waited for; None at the end. Nothing may come behind it."""
+        """Wait for the next line; None at the end. The sender must not send more than one."""
         while (lines := self.take()) is not None:
             for line in lines:
                 return line

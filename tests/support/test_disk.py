@@ -18,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from perdure.testing.disk import VFS, Disk, Event, SqliteOutOfReach, surviving
+from tests.support.disk import VFS, Disk, Event, SqliteOutOfReach, surviving
+
+pytestmark = pytest.mark.slow
 
 SEED = 20250
 CUTS = 250
@@ -312,7 +314,7 @@ def test_as_the_default_it_sees_any_connection_until_it_is_uninstalled(
 
 def test_a_process_that_ends_with_a_connection_open_ends_well(disk: Disk, tmp_path: Path) -> None:
     program = (
-        "import sqlite3, sys; from perdure.testing.disk import Disk; disk = Disk.install();"
+        "import sqlite3, sys; from tests.support.disk import Disk; disk = Disk.install();"
         "db = sqlite3.connect(sys.argv[1]); sys.modules['keep'] = db;"
         "db.execute('PRAGMA journal_mode = WAL'); db.execute('CREATE TABLE t (n)');"
         "db.execute('INSERT INTO t VALUES (1)')"

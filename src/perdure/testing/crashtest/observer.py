@@ -1,8 +1,8 @@
-"""What a process of a crash test sees of itself: the points it comes to, and what leaves it.
+"""Observes a process of a crash test from inside: the points it reaches, and its outward actions.
 
-It is killed at its point by SIGKILL, from inside, so that it dies exactly there. Effect calls,
-model calls and outward actions are told to the judge before they happen. An outward action is known
-by Python's audit events, and belongs to the nearest line of the agent's own code on the stack; what
+The process kills itself with SIGKILL, so that it dies exactly at its point. Effect calls, model
+calls and outward actions are reported to the judge before they happen. An outward action is a
+Python audit event. It belongs to the nearest line of the agent's own code on the stack; what
 Python, LangGraph and perdure do for themselves has no such line and is left out.
 """
 
@@ -23,9 +23,9 @@ from perdure import langgraph_port
 from perdure.effects import context
 from perdure.journal import failpoints
 from perdure.testing.crashtest import witness
-from perdure.testing.crashtest.lines import Owner, owner
-from perdure.testing.crashtest.wire import Wire
-from perdure.testing.crashtest.words import KEEPER, Point
+from perdure.testing.crashtest.code_owner import Owner, owner
+from perdure.testing.crashtest.messages import Connection
+from perdure.testing.crashtest.model import KEEPER, Point
 
 _OWN = (__file__, witness.__file__)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
@@ -38,11 +38,11 @@ class Where(NamedTuple):
     effect: str | None
 
 
-class Watch:
-    """One life of an agent, as its own process sees it."""
+class Observer:
+    """The observer of one process."""
 
-    def __init__(self, wire: Wire, kill: Point | None, package: str) -> None:
-        self._wire, self._kill, self._package = wire, kill, package
+    def __init__(self, connection: Connection, kill: Point | None, package: str) -> None:
+        self._connection, self._kill, self._package = connection, kill, package
         self._kinds: dict[str, Owner] = {}
         self._busy = threading.local()
         self._counting = threading.Lock()
@@ -51,9 +51,9 @@ class Watch:
         self.points: list[str] = []
 
     def install(self) -> None:
-        """From here on to the end of this process."""
+        """Observe from now until the process ends."""
         failpoints.hook, failpoints.called, failpoints.asked = self.at, self._called, self._asked
-        witness.tell = self._outside
+        witness.report = self._outside
         sys.addaudithook(self._audit)
         _count_models(self._model)
 
@@ -67,7 +67,7 @@ class Watch:
             self._armed = False
 
     def at(self, name: str) -> None:
-        """This process is at a point."""
+        """The process reached a point: count it, and die if it is the one."""
         if not self._armed:
             return
         if threading.current_thread().name == "perdure-keeper":
@@ -77,22 +77,22 @@ class Watch:
             self.points.append(name)
             here = self._kill == Point(name, self._counts[name])
         if here:
-            self._wire.tell("killed")
+            self._connection.send("killed")
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _called(self, name: str, key: str) -> None:
-        self._wire.tell("effect", name, key)
+        self._connection.send("effect", name, key)
 
     def _asked(self, key: str) -> None:
-        self._wire.tell("asked", key)
+        self._connection.send("asked", key)
 
     def _outside(self, what: str) -> None:
         where = self._where(sys._getframe(1))
-        self._wire.tell("outside", what, *(where or ("", _effect())))
+        self._connection.send("outside", what, *(where or ("", _effect())))
 
     def _model(self, name: str) -> None:
         where = self._where(sys._getframe(1)) or Where("", _effect())
-        self._wire.tell("model", name, *where)
+        self._connection.send("model", name, *where)
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         describe = ACTIONS.get(event)
@@ -105,7 +105,7 @@ class Watch:
             except Exception:  # whatever it was called with: the call itself will say so
                 what = event
             if what is not None and (where := self._where(sys._getframe(1))) is not None:
-                self._wire.tell("action", event, what, *where)
+                self._connection.send("action", event, what, *where)
         finally:
             self._busy.now = False
 
@@ -149,7 +149,7 @@ def _node() -> str:
     return f"node {node!r}" if node else ""
 
 
-def _count_models(tell: Callable[[str], None]) -> None:
+def _count_models(report: Callable[[str], None]) -> None:
     from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.tracers.context import register_configure_hook
 
@@ -157,10 +157,10 @@ def _count_models(tell: Callable[[str], None]) -> None:
         run_inline = True
 
         def on_chat_model_start(self, serialized: Any, messages: Any, **more: Any) -> None:
-            tell(_model_name(serialized, more))
+            report(_model_name(serialized, more))
 
         def on_llm_start(self, serialized: Any, prompts: Any, **more: Any) -> None:
-            tell(_model_name(serialized, more))
+            report(_model_name(serialized, more))
 
     handler: BaseCallbackHandler | None = Models()
     # By its default it is there in every thread and task.

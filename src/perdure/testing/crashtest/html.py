@@ -1,4 +1,4 @@
-"""A crash test's report as one HTML page: no script, no font, no picture from elsewhere."""
+"""The results of a crash test as one HTML page, without scripts or links to other files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from html import escape
 
-from perdure.testing.crashtest.report import Group, Report
-from perdure.testing.crashtest.terminal import source_line
-from perdure.testing.crashtest.words import SEVERITY, Outcome, Trial
+from perdure.testing.crashtest.model import SEVERITY, Outcome, Trial
+from perdure.testing.crashtest.results import Group, Results
+from perdure.testing.crashtest.text import source_line
 
 _CLASSES = {
     Outcome.OK: "ok",
@@ -23,18 +23,18 @@ _CLASSES = {
 }
 _MEANING = {
     Outcome.OK: "the same result, and nothing happened twice",
-    Outcome.UNREACHED: "no process came to this point this time",
+    Outcome.UNREACHED: "no process reached this point this time",
     Outcome.AGAIN: "an effect was called again, with the key of its first call",
     Outcome.HELD: "the run waits for a person to settle an effect",
     Outcome.MODEL: "a model was called again",
-    Outcome.DUPLICATED: "something happened twice, and no key tells the far side",
+    Outcome.DUPLICATED: "something happened twice, without a key for the far side",
     Outcome.LOST: "something did not happen",
-    Outcome.DIFFERENT: "the result is another one",
-    Outcome.UNRECOVERABLE: "the run did not come to its end",
+    Outcome.DIFFERENT: "the result is different",
+    Outcome.UNRECOVERABLE: "the run did not end as it does without a kill",
 }
 
 
-def page(report: Report) -> str:
+def page(report: Results) -> str:
     """The whole page."""
     title = f"Crash test of {report.place}"
     parts = [
@@ -53,16 +53,16 @@ def page(report: Report) -> str:
     return f'{head}device-width,initial-scale=1">{"".join(parts)}</html>\n'
 
 
-def _undisturbed(report: Report) -> str:
-    effects = sum(calls.total() for calls in report.usual.effects.values())
-    models = report.usual.models.total()
+def _undisturbed(report: Results) -> str:
+    effects = sum(calls.total() for calls in report.tally.effects.values())
+    models = report.tally.models.total()
     parts = [f"left alone it ends {escape(report.state)}"] if report.state else ["it did not run"]
     parts += [f"{effects} effect call{'s' * (effects != 1)}"] if effects else []
     parts += [f"{models} model call{'s' * (models != 1)}"] if models else []
     return ", ".join(parts)
 
 
-def _tiles(report: Report) -> Iterator[str]:
+def _tiles(report: Results) -> Iterator[str]:
     tally = Counter(trial.outcome for trial in report.trials)
     yield "<section class=tiles>"
     yield _tile("points", len(report.points), "")
@@ -78,14 +78,14 @@ def _tile(name: str, number: int, kind: str) -> str:
     return f"<div class='tile {kind}{empty}'><b>{number}</b><span>{escape(name)}</span></div>"
 
 
-def _strip(report: Report) -> Iterator[str]:
+def _strip(report: Results) -> Iterator[str]:
     """A cell for each point, in the order the run comes to them; below it the second kills."""
     if not report.trials:
         return
     second: dict[str, list[Trial]] = {}
     for trial in report.second:
         second.setdefault(str(trial.kills[0]), []).append(trial)
-    yield "<section><h2>Every point, in the order the run comes to them</h2>"
+    yield "<section><h2>Every point, in the order the run reaches them</h2>"
     yield "<p class=note>Above: killed there. Below: killed there, and once more while it "
     yield "recovered. Point at a cell to read what it is.</p><div class=strip>"
     for trial in report.first:
@@ -98,7 +98,7 @@ def _strip(report: Report) -> Iterator[str]:
         if outcome in seen:
             kind, name, meaning = _CLASSES[outcome], outcome.value, _MEANING[outcome]
             yield f"<span><i class='cell {kind}'></i><b>{name}</b> {escape(meaning)}</span>"
-    if report.usual.effects:
+    if report.tally.effects:
         yield "<span><i class='cell line'></i><b>underlined</b> around the call of an effect</span>"
     yield "</p></section>"
 
@@ -110,11 +110,11 @@ def _cell(trials: Iterable[Trial]) -> str:
     worst = max(trials, key=lambda trial: SEVERITY[trial.outcome])
     kills = ", then ".join(str(point) for point in worst.kills)
     notes = [f"{one.what} {one.where}".strip() for one in worst.findings]
-    told = "\n".join([f"{kills}: {worst.outcome}", *notes])
-    return f"<i class='cell {_CLASSES[worst.outcome]}' title='{escape(told, quote=True)}'></i>"
+    summary = "\n".join([f"{kills}: {worst.outcome}", *notes])
+    return f"<i class='cell {_CLASSES[worst.outcome]}' title='{escape(summary, quote=True)}'></i>"
 
 
-def _findings(report: Report) -> Iterator[str]:
+def _findings(report: Results) -> Iterator[str]:
     groups = report.groups()
     if not groups:
         return
@@ -124,7 +124,7 @@ def _findings(report: Report) -> Iterator[str]:
     yield "</section>"
 
 
-def _finding(group: Group, report: Report) -> Iterator[str]:
+def _finding(group: Group, report: Results) -> Iterator[str]:
     one = group.finding
     kind = one.problem.name.lower()
     yield f"<article class={kind}><h3><span class=badge>{escape(one.problem.value)}</span> "
@@ -149,7 +149,7 @@ def _finding(group: Group, report: Report) -> Iterator[str]:
     yield "</article>"
 
 
-def _places(report: Report) -> Iterator[str]:
+def _places(report: Results) -> Iterator[str]:
     rows: dict[str, list[Trial]] = {}
     for trial in report.trials:
         rows.setdefault(trial.kills[0].place, []).append(trial)
@@ -167,8 +167,8 @@ def _places(report: Report) -> Iterator[str]:
                 kind, n = _CLASSES[outcome], tally[outcome]
                 yield f"<i class='{kind}' style='flex:{n}' title='{n} {outcome}'></i>"
         worst = max(tally, key=lambda outcome: SEVERITY[outcome])
-        told = f"{tally[worst]} {worst}" if worst is not Outcome.OK else "all ok"
-        yield f"</div><span class=told>{escape(told)}</span></tr>"
+        summary = f"{tally[worst]} {worst}" if worst is not Outcome.OK else "all ok"
+        yield f"</div><span class=summary>{escape(summary)}</span></tr>"
     yield "</table></section>"
 
 
@@ -225,7 +225,7 @@ td,th{padding:5px 10px 5px 0;border-bottom:1px solid var(--line)}
 .bar{display:inline-flex;width:180px;height:10px;border-radius:5px;overflow:hidden;gap:1px;
 vertical-align:middle;margin-right:10px}
 .bar i{background:var(--c)}
-.told{color:var(--dim);font-size:13px}
+.summary{color:var(--dim);font-size:13px}
 """ + "".join(
     f".{name}{{--c:var(--{name})}}.tile.{name}{{border-top-color:var(--{name})}}\n"
     for name in (*_CLASSES.values(), "varies")
