@@ -387,7 +387,7 @@ def test_an_unknown_effect_is_listed_and_settled(rt: perdure.Runtime, command: C
     assert settle_of(shown) == ["perdure", "settle", effect.key, "done", "--result", "JSON"]
     assert "done needs --result" in command("settle", effect.key, "done").refused
     assert (
-        "a text is '\"paid\"'" in command("settle", effect.key, "done", "--result", "paid").refused
+        "A text is '\"paid\"'" in command("settle", effect.key, "done", "--result", "paid").refused
     )
     assert "is not one of done, retry, fail" in command("settle", effect.key, "lost").refused
     assert command("settle", effect.key, "done", "--result", '"paid"', "--by", "ana").done
@@ -476,13 +476,13 @@ def test_old_runs_are_counted_and_deleted_but_not_unasked(url: str, command: Com
 def test_migrate_makes_a_journal_and_check_only_looks(
     empty_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url, command = empty_url, commands_at(capsys, empty_url)
+    command = commands_at(capsys, empty_url)
     newest = max(migrations())
     checked = command("migrate", "--check")
-    assert (checked.code, version(url)) == (1, None)
+    assert (checked.code, version(empty_url)) == (1, None)
     assert "There is no journal yet" in checked.out
     assert command("migrate").done.out == f"The journal is created, with schema {newest}.\n"
-    assert version(url) == newest
+    assert version(empty_url) == newest
     assert command("migrate", "--check").done.out == f"The schema is {newest}, the newest.\n"
     assert "nothing to do" in command("migrate").done.out
 

@@ -253,7 +253,8 @@ def _server_runtime() -> Any:
     from langgraph_sdk import runtime
 
     nothing: Any = None
-    return runtime._ExecutionRuntime(access_context="threads.create_run", store=nothing)
+    made = runtime._ExecutionRuntime  # noqa: SLF001  the SDK has no public one
+    return made(access_context="threads.create_run", store=nothing)
 
 
 # -- what went wrong
