@@ -7,8 +7,9 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 CODE  := $(wildcard src tests bench matrix examples)
+SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 
-.PHONY: help install demo test quick lint types pytest bench crash-matrix campaign-month constraints \
+.PHONY: help install demo test test-all quick lint types pytest bench crash-matrix campaign-month constraints \
         compat compat-oldest compat-newest
 .DEFAULT_GOAL := help
 
@@ -31,10 +32,13 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## See a month-long agent survive being killed all the time, beside stock LangGraph
 	$(BIN)/python -m examples.campaign.demo
 
-test: lint types pytest ## Everything: lint, types and all tests, on SQLite and PostgreSQL
+test: lint types pytest ## Before a commit: lint, types, every test on SQLite and PostgreSQL; crash sweeps sampled
 
-quick: $(READY) ## The tests that are not slow
-	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow'
+test-all: lint types ## The same with every point of every crash sweep
+	PERDURE_EVERY_POINT=1 $(SUITE)
+
+quick: $(READY) ## While you work: fast tests on SQLite, and a few on PostgreSQL
+	$(SUITE) -m 'not slow and (not postgres or smoke)' --ignore=tests/examples --ignore=tests/neighbours
 
 lint: $(READY) ## Check style and format
 	$(BIN)/ruff check .
@@ -44,7 +48,7 @@ types: $(READY) ## Check types with mypy --strict
 	$(BIN)/mypy $(CODE)
 
 pytest: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(SUITE)
 
 bench: $(READY) ## Measure, and print the tables of the docs
 	$(BIN)/python -m bench

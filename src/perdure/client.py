@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from perdure.blocking import Lender, lent
 from perdure.errors import BadArgument, NotFound
-from perdure.journal import Journal, Op, Plan, connect
+from perdure.journal import Journal, Op, Plan, connect, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_text
 from perdure.operations import messages, runs, schedules
@@ -30,6 +30,7 @@ from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer
 from perdure.service.effects import EffectService
+from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.reflections import ReflectionPlans
 from perdure.service.runs import GRACE, PAGE, Ledger, make_setup
 from perdure.service.validation import (
@@ -57,7 +58,9 @@ from perdure.types import (
     State,
     Strategy,
     Wait,
+    WaitRecord,
     milliseconds,
+    moment,
 )
 
 if TYPE_CHECKING:
@@ -98,6 +101,11 @@ class Client:
             if self._journal_ is None:
                 self._journal_ = connect(self._url)
             return self._journal_
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the journal was opened. Asking does not open it."""
+        return self._journal_ is not None
 
     @property
     def url(self) -> str:
@@ -265,9 +273,16 @@ class Client:
         self._wake(stopped=multitask_strategy in ("interrupt", "rollback"))
         return await self.journal.arun(self._ledger.show(row))
 
-    async def get(self, run_id: str) -> Run:
-        """A run as it is now."""
-        return await self.journal.arun(self._ledger.get(run_id))
+    async def get(self, run_id: str, *, output: bool = True) -> Run:
+        """A run as it is now. With `output=False` what it gave back is not read."""
+        return await self.journal.arun(self._ledger.get(run_id, output=output))
+
+    async def find(self, prefix: str) -> Run:
+        """The run with this id, or the only one whose id begins so, without its output.
+
+        Raises `NotFound`, or `BadArgument` if the beginning is too short or several runs have it.
+        """
+        return await self.journal.arun(self._ledger.by_prefix(prefix))
 
     async def join(self, run_id: str, *, timeout: timedelta | None = None) -> Run:
         """Wait until a run has ended, whoever drives it. Raises `TimeoutError` after `timeout`."""
@@ -379,6 +394,10 @@ class Client:
         )
         return await self.journal.arun(plan)
 
+    async def wait_history(self, run_id: str) -> list[WaitRecord]:
+        """Every wait a run has or had, with its answer."""
+        return await self.journal.arun(self._inbox.history(run_id))
+
     async def answer(self, wait_id: str, value: Any, *, by: str | None = None) -> None:
         """Answer what a run asks a person. Accepted once; `by` is recorded with the time.
 
@@ -409,15 +428,18 @@ class Client:
         state: EffectState | str | None = None,
         after: EffectRecord | None = None,
         limit: int = PAGE,
+        strict: bool = True,
     ) -> list[EffectRecord]:
         """Effects, oldest first: of a run, of a thread, in a state. `state="unknown"` is what
-        waits for `settle`. `after` is the last one of the page before."""
+        waits for `settle`. `after` is the last one of the page before. With `strict=False` an
+        effect that cannot be read here is listed with the reason as its error."""
         plan = self._effects.effects(
             run_id=run_id,
             thread_id=thread_id,
             state=None if state is None else check_effect_state(state).value,
             after=after,
             count=check_limit(limit),
+            strict=strict,
         )
         return await self.journal.arun(plan)
 
@@ -497,16 +519,18 @@ class Client:
         older_than: timedelta,
         states: Iterable[State | str] = tuple(ENDED),
         limit: int | None = None,
+        dry_run: bool = False,
     ) -> int:
         """Delete runs that ended longer ago than that, with their history, and give how many.
 
-        A thread of which no run is left loses its checkpoints too.
+        A thread of which no run is left loses its checkpoints too. `dry_run` only counts them.
         """
         wanted = [check_state(state) for state in states]
         if not set(wanted) <= ENDED:
             raise BadArgument("Only runs that ended can be pruned: done, failed, cancelled.")
         check_duration("older_than", older_than)
-        return await self.journal.arun(self._ledger.prune(older_than, wanted, limit))
+        plan = self._ledger.prune(older_than, wanted, limit, dry_run=dry_run)
+        return await self.journal.arun(plan)
 
     # -- schedules
 
@@ -551,6 +575,29 @@ class Client:
             raise NotFound("schedule", name)
         await self.journal.ado(schedules.delete(name))
 
+    # -- for operators
+
+    async def now(self) -> datetime:
+        """The time by the journal's clock."""
+        return moment(await asyncio.to_thread(lambda: self._clock.now()))
+
+    async def ping(self) -> None:
+        """Read one row. Raises `Unavailable` if the journal does not answer."""
+        journal = await asyncio.to_thread(lambda: self.journal)
+        await journal.ado(runs.next_due())
+
+    def schema_version(self) -> int | None:
+        """The version of the journal's schema; None if there is no journal. Never creates one."""
+        return version(self._url or os.environ.get("PERDURE_URL", ""))
+
+    async def doctor(self) -> Diagnosis:
+        """Check the journal's invariants, from one snapshot."""
+        return await self.journal.arun(diagnose(self.url))
+
+    def redact(self, text: str) -> str:
+        """A text without the password of the journal's URL."""
+        return redact(text, self._url or os.environ.get("PERDURE_URL", ""))
+
 
 class Asking(Lender):
     """`Client.blocking`: each method is the client's own."""
@@ -576,3 +623,8 @@ class Asking(Lender):
     schedule = lent(Client.schedule)
     schedules = lent(Client.schedules)
     unschedule = lent(Client.unschedule)
+    find = lent(Client.find)
+    wait_history = lent(Client.wait_history)
+    now = lent(Client.now)
+    ping = lent(Client.ping)
+    doctor = lent(Client.doctor)

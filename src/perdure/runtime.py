@@ -76,6 +76,10 @@ class Runtime(Client):
     def journal(self) -> Journal:
         return self._saver.journal
 
+    @property
+    def is_open(self) -> bool:
+        return self._saver.is_open
+
     def __repr__(self) -> str:
         return f"<perdure.Runtime {self.url} of {', '.join(self.graphs) or 'no graphs'}>"
 
@@ -336,9 +340,7 @@ class Runtime(Client):
             from perdure.server.app import make_app
         except ImportError as error:
             raise Error("asgi() needs the extra: pip install 'perdure[server]'") from error
-        return make_app(
-            self, self.tick, secret=secret, is_open=lambda: self._saver._journal is not None
-        )
+        return make_app(self, self.tick, secret=secret)
 
     # -- what this process drives is told at once
 

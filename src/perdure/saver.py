@@ -115,6 +115,11 @@ class Saver(BaseCheckpointSaver[int]):
                     self._journal = connect(self._url)
         return self._journal
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the journal was opened. Asking does not open it."""
+        return self._journal is not None
+
     def flush(self) -> None:
         """Wait until everything put so far is durable."""
         self.journal.flush()

@@ -57,6 +57,36 @@ class Kind(StrEnum):
     SIGNAL = "signal"
 
 
+class EventKind(StrEnum):
+    """What happened to a run. The values are stored in its history."""
+
+    STARTED = "started"
+    CLAIMED = "claimed"
+    RECOVERED = "recovered"
+    STEP = "step"
+    WAIT = "wait"
+    WAITING = "waiting"
+    WOKE = "woke"
+    EXPIRED = "expired"
+    ANSWER = "answer"
+    SIGNAL = "signal"
+    EFFECT = "effect"
+    DIFFERS = "differs"
+    SETTLED = "settled"
+    POSTPONED = "postponed"
+    FAILED = "failed"
+    HELD = "held"
+    RELEASED = "released"
+    CANCELLING = "cancelling"
+    PAUSING = "pausing"
+    CANCELLED = "cancelled"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    RETRIED = "retried"
+    UPDATED = "updated"
+    DONE = "done"
+
+
 @dataclass(frozen=True)
 class RunError:
     """The exception a run, or its last segment, ended with."""
@@ -110,6 +140,16 @@ class Wait:
     created_at: datetime
     response_schema: Mapping[str, Any] | None = None
     interrupt_id: str = ""
+
+
+@dataclass(frozen=True)
+class WaitRecord(Wait):
+    """A wait that a run has or had, with its answer if one was accepted."""
+
+    state: str = "open"
+    answered_at: datetime | None = None
+    answered_by: str | None = None
+    answer: Any = None
 
 
 @dataclass(frozen=True)

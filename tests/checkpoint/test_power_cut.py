@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from perdure.saver import Saver
-from perdure.testing.disk import Disk, Event, SqliteOutOfReach, surviving
 from perdure.types import Durability
 from tests.support.crash_child import Told, converse, open_saver
+from tests.support.disk import Disk, Event, SqliteOutOfReach, surviving
 
 pytestmark = pytest.mark.slow
 CUTS = 200

@@ -170,6 +170,7 @@ def test_two_processes_at_once_continue_one_chain_of_values(sqlite_url: str) -> 
     connection.close()
 
 
+@pytest.mark.smoke
 def test_pruning_keeps_the_newest_checkpoint_as_it_was(url: str) -> None:
     with forked(url) as saver:
         graph = chat(saver)

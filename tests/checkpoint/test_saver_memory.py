@@ -141,7 +141,7 @@ def _put_and_end(url: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_what_is_queued_is_stored_when_a_child_of_multiprocessing_ends(
     sqlite_url: str, method: str
 ) -> None:

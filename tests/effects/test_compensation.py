@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,12 @@ from tests.support.agents import (
     reaches,
     told_to_stop,
 )
-from tests.support.effects import AT_ONCE, Boom, Cut, Mortals, Times, mortals, settled, started
+from tests.support.effects import AT_ONCE, Boom, Cut, Mortals, Times, settled, started
+from tests.support.effects import children as children
 from tests.support.runtime_child import Ledger
 
 HOUR = timedelta(hours=1)
 ONCE = Retry(attempts=1)
-
-
-@pytest.fixture(scope="module")
-def children() -> Iterator[Mortals]:
-    with mortals() as made:
-        yield made
 
 
 class Agency:
@@ -107,6 +101,7 @@ async def check(rt: Any, run: Run) -> None:
     assert (await history(rt, run))[-1] == "cancelled"
 
 
+@pytest.mark.smoke
 async def test_a_run_that_waits_is_undone_in_reverse_order(url: str) -> None:
     agency = Agency()
     async with opened(url) as rt:

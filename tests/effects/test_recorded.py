@@ -496,6 +496,7 @@ async def test_threads_of_a_node_do_not_get_anothers_answer(sqlite_url: str) -> 
     assert sorted(calls) == ["a", "b"]
 
 
+@pytest.mark.smoke
 async def test_a_model_that_words_it_differently_gets_the_recorded_outcome(url: str) -> None:
     calls: list[str] = []
     words = iter(["Dear Ana", "Hello Ana", "Hi Ana"])

@@ -37,6 +37,7 @@ from perdure.operations import invariants, runs
 from perdure.testing import Clock
 from perdure.testing.runtimes import TemporaryRuntime
 from perdure.types import EffectRecord, EffectState, Run, State
+from tests.support import sweep
 
 LEASE = timedelta(minutes=1)
 HOURS = perdure.Retry(attempts=3, first=timedelta(hours=1))
@@ -464,7 +465,7 @@ def test_every_outcome_is_the_far_sides_truth() -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=60,
+            max_examples=sweep.examples(60, 20),
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),

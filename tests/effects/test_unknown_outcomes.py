@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +28,16 @@ from tests.support.effects import (
     colour,
     drive,
     held,
-    mortals,
     settled,
     started,
     states,
 )
+from tests.support.effects import children as children
 from tests.support.policies import (
     every_way,
     one,
 )
 from tests.support.runtime_child import Ledger
-
-
-@pytest.fixture(scope="module")
-def children() -> Iterator[Mortals]:
-    with mortals() as made:
-        yield made
-
 
 # -- an intent without an outcome
 
@@ -105,6 +97,7 @@ async def test_the_far_side_is_asked_what_became_of_it(
     assert len(set(calls)) == 1
 
 
+@pytest.mark.smoke
 async def test_a_verify_that_cannot_say_holds_the_run(url: str) -> None:
     asked: list[str] = []
 

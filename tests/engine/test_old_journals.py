@@ -12,9 +12,8 @@ import io
 import runpy
 import shutil
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -32,6 +31,7 @@ from perdure.langmem import ReflectionExecutor
 from perdure.testing.postgres import Server
 from tests.support.journal_graphs import LARGE, NAMESPACE, WORLD, chat, letter, reflect, talk, who
 from tests.support.journals import FILES, left, load_rows, opened, seen
+from tests.support.polling import until
 
 DAY = timedelta(days=1)
 AT_ONCE = [("ann", "soon"), ("cy", "held"), ("di", "cut")]
@@ -121,14 +121,6 @@ def command(*arguments: str) -> str:
     finally:
         sys.argv = given
     return f"{end.value.code} {said.getvalue()}"
-
-
-def until(what: Callable[[], Any]) -> None:
-    """Wait for what another thread does."""
-    deadline = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def place(thread: str) -> Any:

@@ -339,6 +339,7 @@ def execute(url: str, statement: str) -> None:
             connection.execute(statement.encode())
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_fresh_database_at_the_same_time_all_succeed(
     postgres_server: Server, tmp_path: Path
 ) -> None:

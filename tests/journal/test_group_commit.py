@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from perdure.journal import Journal, connect, failpoints
 from tests.support.entries import PATIENCE, add, entries, in_threads
+from tests.support.polling import until
 
 
 class OneByOne:
@@ -38,13 +38,6 @@ def journal(url: str) -> Iterator[Journal]:
     journal = connect(url, deadline=10.0)
     yield journal
     journal.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.001)
 
 
 def test_threads_whose_operations_are_committed_do_not_wait_for_the_next_commit(

@@ -45,6 +45,7 @@ def test_whoever_waits_commits_everything_queued_in_one_transaction(
     assert commits.count == 1
 
 
+@pytest.mark.smoke
 def test_threads_that_wait_at_the_same_time_share_commits(
     journal: Journal, commits: Commits
 ) -> None:

@@ -22,6 +22,7 @@ from perdure.langmem import Pending, ReflectionExecutor
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State
 from tests.support.agents import NOON, chain, gate
+from tests.support.polling import until
 from tests.support.reflections import (
     AT_ONCE,
     ON_A_FILE,
@@ -34,7 +35,6 @@ from tests.support.reflections import (
     remember,
     runs_on_disk,
     stopping_at,
-    until,
 )
 from tests.support.reflections import store as store
 

@@ -22,15 +22,8 @@ from perdure.testing import TemporaryRuntime
 from perdure.types import State
 from tests.support.agents import Log, chain
 from tests.support.memory import NAMESPACE, Scripted, manager, talk, who
-from tests.support.reflections import (
-    HOUR,
-    ON_A_FILE,
-    graph_that,
-    keeper,
-    note,
-    notes,
-    until,
-)
+from tests.support.polling import until
+from tests.support.reflections import HOUR, ON_A_FILE, graph_that, keeper, note, notes
 from tests.support.reflections import store as store
 
 # -- on a runtime

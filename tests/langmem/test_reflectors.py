@@ -27,6 +27,7 @@ from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry, State
 from tests.support.agents import Log
 from tests.support.memory import manager, opened_store, remembered, talk, who
+from tests.support.polling import until
 from tests.support.reflections import (
     AT_ONCE,
     HOUR,
@@ -36,7 +37,6 @@ from tests.support.reflections import (
     notes,
     on_thread,
     remember,
-    until,
 )
 from tests.support.reflections import store as store
 

@@ -16,7 +16,7 @@ from perdure.langmem import ReflectionExecutor, resume_pending_reflections
 from perdure.runtime import Runtime
 from perdure.testing import Clock
 from tests.support.memory import manager, opened_store, remembered, talk, who
-from tests.support.runtime_child import eventually
+from tests.support.polling import until
 
 HOUR = 3600.0
 
@@ -48,7 +48,7 @@ def test_pending_reflections_are_returned_and_run_when_they_are_due(
         ReflectionExecutor(manager(), journal=runtime) as executor,
     ):
         assert len(resume_pending_reflections(executor, store)) == 2
-        eventually(lambda: not executor.pending(), "the overdue reflections")
+        until(lambda: not executor.pending(), "the overdue reflections")
     assert (remembered(store, "user-0"), remembered(store, "user-1")) == (["fact-0"], ["fact-1"])
 
 
@@ -63,7 +63,7 @@ def test_resuming_twice_and_in_two_executors_runs_nothing_twice(url: str, store:
         ]
         for executor in executors * 2:
             resume_pending_reflections(executor, store)
-        eventually(lambda: not executors[0].pending(), "the overdue reflections")
+        until(lambda: not executors[0].pending(), "the overdue reflections")
         for executor in executors:
             executor.shutdown()
     assert sorted(fact for facts in asked for fact in facts) == ["fact-0", "fact-1"]

@@ -10,7 +10,6 @@ import gc
 import re
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -25,6 +24,7 @@ from perdure.journal.sql import positional, render
 from perdure.langmem import ReflectionExecutor
 from perdure.langmem.background_worker import BATCH
 from perdure.langmem.reflection_future import Reflection
+from tests.support.polling import until
 
 MONTH = 30 * 86_400
 MANY, CROWD = 2_000, 10_000
@@ -69,13 +69,6 @@ def submit(executor: Any, n: int, *, after: float = MONTH, thread: str = "") -> 
     config = {"configurable": {"user_id": f"user-{n}", "thread_id": thread or f"thread-{n}"}}
     found: Reflection = executor.submit(PAYLOAD, config, after_seconds=after)
     return found
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that"
-        threading.Event().wait(0.01)
 
 
 # -- what is asked of the database

@@ -17,6 +17,7 @@ from perdure.langmem.reflection_request import ReflectionRequest
 from perdure.types import State
 from tests.support.agents import gate
 from tests.support.memory import opened_store
+from tests.support.polling import until
 from tests.support.reflections import (
     ON_A_FILE,
     ONCE,
@@ -27,7 +28,6 @@ from tests.support.reflections import (
     on_thread,
     runs_on_disk,
     stopping_at,
-    until,
 )
 from tests.support.reflections import store as store
 

@@ -24,16 +24,8 @@ from perdure.errors import (
 from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry
 from tests.support.memory import manager, opened_store, remembered, talk, who
-from tests.support.reflections import (
-    ON_A_FILE,
-    ONCE,
-    SOON,
-    VECTORS,
-    embed,
-    notes,
-    remember,
-    until,
-)
+from tests.support.polling import until
+from tests.support.reflections import ON_A_FILE, ONCE, SOON, VECTORS, embed, notes, remember
 from tests.support.reflections import store as store
 
 # -- staging

@@ -32,6 +32,7 @@ from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State
 from tests.support.agents import NOON, Log, chain
 from tests.support.memory import manager, opened_store, remembered, talk, who
+from tests.support.polling import until
 from tests.support.reflections import (
     ON_A_FILE,
     ONCE,
@@ -42,7 +43,6 @@ from tests.support.reflections import (
     notes,
     on_thread,
     runs_on_disk,
-    until,
 )
 from tests.support.reflections import store as store
 

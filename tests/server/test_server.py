@@ -27,7 +27,8 @@ import perdure
 from perdure.errors import BadArgument, Closed
 from perdure.runtime import Runtime
 from perdure.types import Counts, State
-from tests.support.agents import Calls, chain, gate, opened, reaches, until
+from tests.support.agents import Calls, chain, gate, opened, reaches
+from tests.support.polling import auntil
 
 SECRET = "a secret of a cron, long enough"
 KNOWN = {"Authorization": f"Bearer {SECRET}"}
@@ -87,10 +88,8 @@ async def test_one_that_does_not_is_told_without_its_password(nobody: str) -> No
 
 
 async def test_a_password_is_cut_out_of_whatever_a_caller_is_told() -> None:
-    from perdure.server.app import without_password
-
     client = perdure.Client("postgresql://ana:pass%2Fword7@localhost/agents?password=other8")
-    told = without_password(client, "no pass/word7, no pass%2Fword7, no other8")
+    told = client.redact("no pass/word7, no pass%2Fword7, no other8")
     assert told == "no ***, no ***, no ***"
 
 
@@ -305,7 +304,7 @@ async def test_a_caller_that_leaves_does_not_stop_the_tick(url: str) -> None:
             await asyncio.gather(asked, return_exceptions=True)
             door.open()
             await reaches(rt, run, State.DONE)
-            await until(lambda: not rt._workers)
+            await auntil(lambda: not rt._workers)
 
 
 async def serving(app: Starlette, inside: Any) -> None:

@@ -492,14 +492,16 @@ class Raised:
 def _tell(row: RunRow, end: End) -> None:
     """Say in the log what a person may have to look at."""
     place = f"run {row.id} of {row.graph!r} on thread {row.thread_id!r}"
+    about = {"run_id": row.id}  # for handlers that show runs otherwise
     if end.state is State.HELD:
-        log.warning("%s is held: %s", place, end.reason)
+        log.warning("%s is held: %s", place, end.reason, extra=about)
     elif end.kind == "failed":
         told = f"{end.data['kind']}: {end.data['message']}"
         if end.state is State.FAILED:
-            log.warning("%s failed: %s", place, told)
+            log.warning("%s failed: %s", place, told, extra=about)
         else:
-            log.warning("%s failed and is retried at %s: %s", place, end.data["retry_at"], told)
+            at = end.data["retry_at"]
+            log.warning("%s failed and is retried at %s: %s", place, at, told, extra=about)
 
 
 def breakpoint_id(at: CheckpointTuple) -> str:

@@ -50,7 +50,8 @@ def in_a_line(error: BaseException, folder: str) -> str:
 
 def is_own(file: str) -> bool:
     """Whether a frame is in a user's code: not in an installed package, perdure or Python."""
-    others = (os.path.join(os.path.dirname(one), "") for one in (__file__, os.__file__))
+    homes = (os.path.dirname(os.path.dirname(__file__)), os.path.dirname(os.__file__))
+    others = (os.path.join(home, "") for home in homes)
     installed = "site-packages" in file or "dist-packages" in file
     return not installed and not file.startswith(("<", *others))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from perdure.effects import recording
@@ -12,9 +13,10 @@ from perdure.journal.names import check_text
 from perdure.operations import effects, runs
 from perdure.operations.effects import EffectRow
 from perdure.operations.events import change
+from perdure.operations.run_payload import UNREADABLE
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
-from perdure.types import EffectRecord, EffectState, State, milliseconds
+from perdure.types import EffectRecord, EffectState, RunError, State, milliseconds
 
 STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
 """The state an effect gets, by how a person settles it."""
@@ -34,8 +36,10 @@ class EffectService:
         state: str | None,
         after: EffectRecord | None,
         count: int,
+        strict: bool = True,
     ) -> Plan[list[EffectRecord]]:
-        """Effects, oldest first."""
+        """Effects, oldest first. Without `strict` one that cannot be read here is listed with the
+        reason as its error."""
         position = None if after is None else (milliseconds(after.created_at), after.key)
         if run_id is not None:
             found: list[EffectRow] = yield effects.of_run(run_id)
@@ -48,7 +52,16 @@ class EffectService:
             ][:count]
         else:
             rows = yield effects.page(thread_id=thread_id, state=state, after=position, count=count)
-        return [effects.to_record(self._serializer, row) for row in rows]
+        return [self._record(row, strict) for row in rows]
+
+    def _record(self, row: EffectRow, strict: bool) -> EffectRecord:
+        try:
+            return effects.to_record(self._serializer, row)
+        except UNREADABLE as error:
+            if strict:
+                raise
+            why = RunError(type(error).__name__, f"(cannot be read here: {error})", "")
+            return replace(effects.to_bare_record(row), error=why)
 
     def settle(
         self, key: str, how: str, result: Any, by: str | None, reason: str | None

@@ -6,6 +6,7 @@ A plan has no colour: the runtime awaits it, and a caller of a bound graph may b
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -38,6 +39,8 @@ log = logging.getLogger("perdure")
 
 GRACE = timedelta(seconds=10)
 PAGE = 100
+SHORTEST_PREFIX = 6
+"""Characters of a run's id that may stand for all of it."""
 
 
 class Ledger:
@@ -109,9 +112,23 @@ class Ledger:
             raise NotFound("run", str(run_id))
         return row
 
-    def get(self, run_id: str) -> Plan[Run]:
+    def get(self, run_id: str, *, output: bool = True) -> Plan[Run]:
         row = yield from self.find(run_id)
-        return (yield from self.show(row))
+        return (yield from self.show(row, output=output))
+
+    def by_prefix(self, prefix: str) -> Plan[Run]:
+        """The run with this id, or the only one whose id begins so, without its output."""
+        if len(prefix) < SHORTEST_PREFIX:
+            raise BadArgument(
+                f"There is no run {prefix!r}: give its id, or at least {SHORTEST_PREFIX} "
+                "characters of its beginning. `perdure runs` lists them."
+            )
+        rows: list[RunRow] = yield runs.of_prefix(prefix)
+        if not rows:
+            raise NotFound("run", prefix)
+        if len(rows) > 1 and rows[0].id != prefix:
+            raise BadArgument(f"More than one run begins with {prefix}; give more of its id.")
+        return (yield from self.show(rows[0], output=False))
 
     def page(
         self,
@@ -260,8 +277,17 @@ class Ledger:
             raise WrongState(run_id, row.state, f"be {kind}", why)
         return (yield from self.get(run_id))
 
-    def prune(self, older_than: timedelta, states: list[State], limit: int | None) -> Plan[int]:
+    def prune(
+        self,
+        older_than: timedelta,
+        states: list[State],
+        limit: int | None,
+        *,
+        dry_run: bool = False,
+    ) -> Plan[int]:
         before = self._clock.now() - round(older_than.total_seconds() * 1000)
+        if dry_run:
+            return len((yield runs.old(states, before, limit or sys.maxsize)))
         count = 0
         while limit is None or count < limit:
             size = PAGE if limit is None else min(PAGE, limit - count)
