@@ -37,8 +37,6 @@ PAGES = [
     page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))] if page.exists()
 ]
 
-SLOW_PAGES = ("agents.md", "campaign.md", "crashtest.md")
-
 
 def run_page(page: Path) -> None:
     """Run a page as a reader would, top to bottom, and compare what it claims to print."""
@@ -76,7 +74,7 @@ def _run(block: Block, module: ModuleType, runner: asyncio.Runner) -> str | None
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW_PAGES else [])
+        pytest.param(page, marks=[] if page.name == "README.md" else [pytest.mark.slow])
         for page in PAGES
     ],
     ids=lambda page: str(page.relative_to(ROOT)),

@@ -125,7 +125,7 @@ async def test_the_time_is_never_ahead_however_late_the_database_answers(
 
         monkeypatch.setattr(saver.journal, "read_committed", slowly)
         told = peek(journal_time())
-        assert JournalClock(saver.journal).now() - told < 1000
+        assert JournalClock(saver.journal).now() - told < 6000
 
 
 async def test_a_run_that_is_retried_while_it_is_pruned_keeps_its_history(url: str) -> None:
@@ -224,7 +224,7 @@ def test_a_forked_process_has_a_loop_of_its_own(sqlite_url: str) -> None:
         rt.register(chain(("echo", echo)), name="g")
         rt.blocking.start("g", said("a"))
         if (pid := os.fork()) == 0:
-            signal.alarm(30)
+            signal.alarm(60)
             rt.blocking.start("g", said("b"))
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0

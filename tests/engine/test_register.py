@@ -30,6 +30,12 @@ from perdure.types import State
 T: RunnableConfig = {"configurable": {"thread_id": "t"}}
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 class Log(TypedDict, total=False):
     log: Annotated[list[Any], operator.add]
 

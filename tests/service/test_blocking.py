@@ -131,10 +131,12 @@ async def test_it_can_be_used_beside_a_running_loop(rt: TemporaryRuntime) -> Non
 
 
 def test_a_closed_runtime_has_no_thread_of_it_left(rt: TemporaryRuntime) -> None:
+    before = set(threading.enumerate())
     rt.blocking.start("form", {"n": 1})
-    assert "perdure-blocking" in {thread.name for thread in threading.enumerate()}
+    made = set(threading.enumerate()) - before
+    assert "perdure-blocking" in {thread.name for thread in made}
     rt.close()
-    assert "perdure-blocking" not in {thread.name for thread in threading.enumerate()}
+    assert made.isdisjoint(threading.enumerate())
     with pytest.raises(Closed):
         rt.blocking.start("form", {"n": 1})
 
