@@ -15,7 +15,7 @@ from bench.engines import LABEL
 from bench.hands import sleeper
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench, say
-from perdure.operations import runs
+from perdure.operations import claims
 
 TEXT = """\
 The two statements of a worker that looks for work, `next_due` and `claim`, each as an operation of
@@ -52,8 +52,8 @@ class Crowd:
             _execute(self._url, f"UPDATE perdure_runs SET due_at = {now - 1} WHERE id IN ({ids})")
         journal, serializer = self.runtime.journal, self.runtime.saver.serializer
         start = perf_counter()
-        journal.do(runs.next_due())
-        taking = runs.claim(
+        journal.do(claims.next_due())
+        taking = claims.claim(
             serializer, "bench", now, now + 10**9, ["sleeper@"], SOME, driven="worker"
         )
         found = journal.do(taking)

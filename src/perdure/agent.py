@@ -119,7 +119,7 @@ def label(**values: Any) -> None:
     """Say more of the run, for whoever looks at it: it is in `Run.metadata` once this step is on
     disk, in the event of the step, and in the config of later segments."""
     if (segment := _segment()) is not None:
-        segment.label(values)
+        segment.progress.label(values)
 
 
 def now() -> datetime:
@@ -164,15 +164,11 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
     if inside is not None and inside.owner is not None:
         # Its own, so that a recorded effect, which is not called again, shifts nothing.
         inside.reads += 1
-        found: T = segment.read(f"effect {inside.key}", None, inside.reads, make)
-        return found
+        return segment.read(f"effect {inside.key}", None, inside.reads, make)
     info = getattr(config.get("__pregel_runtime"), "execution_info", None)
     attempt = getattr(info, "node_attempt", 1)
     task = config.get("checkpoint_ns", "")
-    n = segment.ordinal(task, attempt)
-    checkpoint = getattr(info, "checkpoint_id", None)
-    value: T = segment.read(task, checkpoint, n, make)
-    return value
+    return segment.read_next(task, attempt, getattr(info, "checkpoint_id", None), make)
 
 
 def _deadline(name: str, given: timedelta | datetime | None) -> int | None:
@@ -198,5 +194,5 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     except GraphInterrupt as raised:
         if (segment := _segment()) is not None:
             for one in raised.args[0]:
-                segment.expect(one.id, question)
+                segment.questions.expect(one.id, question)
         raise

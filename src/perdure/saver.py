@@ -19,9 +19,16 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -54,11 +61,12 @@ from perdure.checkpoint.pruner import Pruner
 from perdure.checkpoint.reader import Reader, Search
 from perdure.checkpoint.row_format import Rows
 from perdure.checkpoint.writer import Writer
+from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, BadURL, Error
 from perdure.journal import Journal, Plan, connect
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import Ticket
-from perdure.journal.names import check_text
+from perdure.journal.names import check_renamed, check_text
 from perdure.segments.segment import Segment
 from perdure.serde.allowlist import ask_graphs_for_their_types
 from perdure.serde.codec import Codec
@@ -72,17 +80,21 @@ ERROR_SOURCE = "__error_source_node__"
 """LangGraph's note of the node whose error a handler is to see."""
 
 
-class Saver(BaseCheckpointSaver[int]):
+class Saver(ContextManaged, BaseCheckpointSaver[int]):
     """Checkpoints in a journal: smaller, faster, ordered, safe to load.
 
     `url` is `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`; `PERDURE_URL` by
     default. It opens on first use, and closes as a context manager, by `close()` or at exit.
     Use one saver from any number of threads and event loops, and one per process.
 
-    `allow` adds types to what the graph's schemas allow to be stored and loaded. `keys` turns
-    on encryption: {id: 16, 24 or 32 bytes}; the first is used for writing, all for reading.
-    `max_bytes` bounds the state of one checkpoint, `cache_bytes` what is kept in memory to
-    spare the next load.
+    `allow` adds types to those that the graph's schemas allow to be stored and loaded.
+    `encryption_keys` turns on encryption: {id: 16, 24 or 32 bytes}; the first is used for writing,
+    all for reading. `max_bytes` bounds the state of one checkpoint, `cache_bytes` the memory used
+    to spare the next load. `journal` is an open journal to use instead of `url`, or a function that
+    opens one.
+
+        with Saver("sqlite:///agents.db") as saver:
+            graph = builder.compile(checkpointer=saver)
     """
 
     def __init__(
@@ -91,22 +103,25 @@ class Saver(BaseCheckpointSaver[int]):
         durability: Durability = "auto",
         *,
         allow: Iterable[type | tuple[str, ...]] = (),
-        keys: Mapping[str, bytes] | None = None,
+        encryption_keys: Mapping[str, bytes] | None = None,
         max_bytes: int = 256 * 1024 * 1024,
         cache_bytes: int = 64 * 1024 * 1024,
-        journal: Journal | None = None,
+        journal: Journal | Callable[[], Journal] | None = None,
+        keys: None = None,
     ) -> None:
+        check_renamed("keys", "encryption_keys", keys)
         if durability not in ("auto", "sync", "async", "exit"):
             raise BadArgument(f"durability={durability!r}: use 'auto', 'sync', 'async' or 'exit'.")
         if url is not None and journal is not None:
             raise BadURL("Give the saver a url or a journal, not both.")
         self.durability = durability
-        self._url = url
-        self._journal = journal
-        self._own_journal = journal is None
+        self._connect = journal if callable(journal) else lambda: connect(url)
+        self._journal = None if callable(journal) else journal
+        self._own_journal = self._journal is None
         self._codec = Codec(allow)
         self._rows = Rows(
-            self._codec, EncryptedEnvelope(keys) if keys is not None else ChecksumEnvelope()
+            self._codec,
+            ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys),
         )
         self._limits = max_bytes, cache_bytes
         self._start_afresh()
@@ -130,14 +145,20 @@ class Saver(BaseCheckpointSaver[int]):
         if self._journal is None:
             with self._opening:
                 if self._journal is None:
-                    self._journal = connect(self._url)
+                    self._journal = self._connect()
         return self._journal
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the journal has been opened."""
+        return self._journal is not None
 
     def flush(self) -> None:
         """Wait until everything put so far is durable."""
         self.journal.flush()
 
     async def aflush(self) -> None:
+        """`flush` without blocking the event loop."""
         await self.journal.aflush()
 
     def close(self) -> None:
@@ -149,41 +170,20 @@ class Saver(BaseCheckpointSaver[int]):
                 self._journal.flush()
 
     def setup(self) -> None:
-        """Open the database and bring its schema up to date now. Otherwise the first use does."""
+        """Open the database and bring its schema up to date now instead of on first use."""
         _ = self.journal
-
-    def __enter__(self) -> Saver:
-        self.setup()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Saver:
-        return self.__enter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # -- LangGraph's interface: who drives
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """A checkpoint by its config, the latest of the thread by default."""
         if is_blank(config):
             return None
         plan = self.reader.get_tuple(place_of(config), is_running(config))
         return self.journal.run(plan, peek=is_untouched(config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`get_tuple` without blocking the event loop."""
         if is_blank(config):
             return None
         plan = self.reader.get_tuple(place_of(config), is_running(config))
@@ -197,6 +197,7 @@ class Saver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, newest first."""
         search: Search | None = Search.of(config, filter, before, limit)
         while search is not None:
             found, search = self._run(self.reader.page(search))
@@ -210,6 +211,7 @@ class Saver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
+        """`list` without blocking the event loop."""
         search: Search | None = Search.of(config, filter, before, limit)
         while search is not None:
             found, search = await self._arun(self.reader.page(search))
@@ -223,6 +225,7 @@ class Saver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
+        """Store a checkpoint. It returns before the commit, unless `durability` says otherwise."""
         if ticket := self._put(config, checkpoint, metadata, new_versions, blocking=True):
             self.journal.wait(ticket)
         return config_of(config, checkpoint["id"])
@@ -234,6 +237,7 @@ class Saver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
+        """`put` without blocking the event loop."""
         if ticket := self._put(config, checkpoint, metadata, new_versions, blocking=False):
             await self.journal.await_(ticket)
         return config_of(config, checkpoint["id"])
@@ -279,6 +283,7 @@ class Saver(BaseCheckpointSaver[int]):
         task_id: str,
         task_path: str = "",
     ) -> None:
+        """Store the writes of a task."""
         if ticket := self._put_writes(config, writes, task_id, task_path):
             self.journal.wait(ticket)
 
@@ -289,6 +294,7 @@ class Saver(BaseCheckpointSaver[int]):
         task_id: str,
         task_path: str = "",
     ) -> Coroutine[Any, Any, None]:
+        """`put_writes` without blocking the event loop."""
         # Not a coroutine function: LangGraph calls it when the task ends and runs what it
         # returns later, when the checkpoint may already be there. So it is queued now.
         try:
@@ -341,21 +347,27 @@ class Saver(BaseCheckpointSaver[int]):
         return ticket if wait else None
 
     def delete_thread(self, thread_id: str) -> None:
+        """Delete all checkpoints of a thread."""
         self._run(self.pruner.delete_thread(check_text("thread_id", str(thread_id))))
 
     async def adelete_thread(self, thread_id: str) -> None:
+        """`delete_thread` without blocking the event loop."""
         await self._arun(self.pruner.delete_thread(check_text("thread_id", str(thread_id))))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints of these runs."""
         self._run(self.pruner.delete_for_runs(texts("run_id", run_ids)))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """`delete_for_runs` without blocking the event loop."""
         await self._arun(self.pruner.delete_for_runs(texts("run_id", run_ids)))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy the checkpoints of a thread to a new thread."""
         self._run(self._copy(source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """`copy_thread` without blocking the event loop."""
         await self._arun(self._copy(source_thread_id, target_thread_id))
 
     def _copy(self, source: str, target: str) -> Plan[None]:
@@ -391,6 +403,7 @@ class Saver(BaseCheckpointSaver[int]):
         strategy: str = "keep_latest",
         older_than: timedelta | None = None,
     ) -> None:
+        """`prune` without blocking the event loop."""
         await self._arun(
             self.pruner.prune(
                 None if thread_ids is None else texts("thread_id", thread_ids),
@@ -402,11 +415,13 @@ class Saver(BaseCheckpointSaver[int]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
+        """The stored changes of delta channels up to a checkpoint."""
         return self._run(self.reader.delta_history(place_of(config), channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
+        """`get_delta_channel_history` without blocking the event loop."""
         return await self._arun(self.reader.delta_history(place_of(config), channels))
 
     def has(self, thread_id: str, ns: str, checkpoint_id: str) -> bool:
@@ -429,7 +444,7 @@ class Saver(BaseCheckpointSaver[int]):
 
     @property
     def serializer(self) -> Serializer:
-        """What closes and opens everything else that is stored beside the checkpoints."""
+        """Serialises everything that is stored besides checkpoints."""
         return Serializer(self._rows.codec, self._rows.envelope, self._limits[0])
 
     def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> Saver:
@@ -438,6 +453,7 @@ class Saver(BaseCheckpointSaver[int]):
         return self
 
     def get_next_version(self, current: int | None, channel: None) -> int:
+        """The version of a channel after `current`."""
         return (current or 0) + 1
 
     def _run(self, plan: Plan[T]) -> T:

@@ -130,7 +130,7 @@ class Writer:
         statements: list[Statement] = []
         if segment is not None:
             nodes = [] if tip is None else sorted(_nodes_between(tip, checkpoint))
-            statements += segment.step(ns, id, cast(dict[str, Any], metadata), nodes)
+            statements += segment.progress.step(ns, id, cast(dict[str, Any], metadata), nodes)
         shared: list[tuple[Part, Ref, int]] = []
         for channel, value in values.items():
             before = known.get(channel)
@@ -166,7 +166,7 @@ class Writer:
             "run_id": run_id,
             "base": None if tip is None else tip.id,
             "base_step": None if tip is None else tip.step,
-            "lease_of": None if segment is None else segment.row.id,
+            "lease_of": None if segment is None else segment.lease.run_id,
             "created_at": time.time_ns() // 1_000_000,
             "refs": refs,
             "state": state,
@@ -282,8 +282,8 @@ class Writer:
             "checkpoint_id": checkpoint_id,
             "task_id": held.task_id,
             "stamp": stamp,
-            "run_id": None if segment is None else segment.row.id,
-            "token": None if segment is None else segment.row.token,
+            "run_id": None if segment is None else segment.lease.run_id,
+            "token": None if segment is None else segment.lease.token,
         }
         where = where_writes(thread_id, ns, checkpoint_id, held.task_id, stamp)
 
@@ -320,7 +320,7 @@ def _beside(
     """What goes with the writes of a task that the runtime drives: its waits."""
     if segment is None:
         return []
-    segment.untouched = False
+    segment.progress.note_write()
     given = dict(writes)
     if given.get(INTERRUPT):
         before = given.get(RESUME, [])
@@ -332,7 +332,7 @@ def _beside(
             "stamp": stamp,
         }
         before = before if isinstance(before, list) else [before]
-        return segment.asks(given[INTERRUPT], before, where)
+        return segment.ask(given[INTERRUPT], before, where)
     return []
 
 

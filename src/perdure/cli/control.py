@@ -13,7 +13,7 @@ from perdure.cli.place import At, opened, opened_runtime
 from perdure.errors import Error
 
 if TYPE_CHECKING:
-    from perdure.client import Asking
+    from perdure.client import BlockingClient
     from perdure.types import Run
 
 Runs = Annotated[
@@ -86,7 +86,7 @@ def fork(
         print(made.id)
 
 
-def _each(at: str | None, ids: list[str], act: Callable[[Asking, str], Run]) -> None:
+def _each(at: str | None, ids: list[str], act: Callable[[BlockingClient, str], Run]) -> None:
     """Do it to every run; one that refuses does not keep the others from it."""
     from perdure.cli.lookup import whole_id
     from perdure.cli.tell import paint_state, sentence

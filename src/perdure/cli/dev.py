@@ -218,13 +218,13 @@ async def _drive(rt: Runtime, at: str, concurrency: int, grace: float, alone: bo
     from perdure.cli.feed import Feed
     from perdure.types import moment
 
-    since = await asyncio.to_thread(lambda: rt._clock.now())
+    since = await asyncio.to_thread(lambda: rt.services.clock.now())
     feed = Feed(rt, moment(since), at)
     with feed.listening():
         showing = asyncio.create_task(feed.run())
         showing.add_done_callback(_tell_end)
         working = asyncio.create_task(
-            rt.work(concurrency=concurrency, grace=timedelta(seconds=grace), signals=alone)
+            rt.work(concurrency=concurrency, grace=timedelta(seconds=grace), handle_signals=alone)
         )
         if not alone:  # one signal is the supervisor's; a terminal sends everybody another one
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)

@@ -48,7 +48,7 @@ def effects(
             rows = client.journal.do(page)
         still = effects.page(thread_id=None, state="open", after=None, count=1)
         some_open = state == "unknown" and not one and bool(client.journal.do(still))
-        records = [_record(client._serializer, row) for row in rows]
+        records = [_record(client.services.serializer, row) for row in rows]
     for record in records:
         if json:
             print_json(record)

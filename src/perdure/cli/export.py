@@ -62,7 +62,7 @@ def _chosen(client: Client, ids: list[str], wanted: dict[str, Any]) -> Iterator[
     if ids:
         yield from [ask.get(whole_id(client, id)) for id in ids]
     else:
-        yield from every(lambda last: ask.runs(**wanted, before=last, limit=PAGE))
+        yield from every(lambda last: ask.runs(**wanted, after=last, limit=PAGE))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from typing import Any
 from perdure.cli.tell import columns_of, fit, paint, printable, shown, span
 from perdure.client import Client
 from perdure.errors import Error, NotFound
-from perdure.operations.run_payload import is_own
+from perdure.operations.error_text import is_user_code
 from perdure.types import Event, Kind, Run, State
 
 EVERY = 0.25
@@ -178,7 +178,7 @@ def _error(data: Mapping[str, Any]) -> list[str]:
     cut = [*message[:LINES], *(["…"] if len(message) > LINES else [])]
     lines = [f"{data['kind']}: {cut[0] if cut else ''}", *cut[1:]]
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', data.get("traceback") or "")
-    own = [frame for frame in frames if is_own(frame[0])]
+    own = [frame for frame in frames if is_user_code(frame[0])]
     for file, line, name in own[-1:]:
         lines.append(f"in {name}, {file}:{line}")
     return [paint(printable(line), "red") for line in lines]

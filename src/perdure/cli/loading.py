@@ -22,9 +22,8 @@ from types import ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
 from perdure.errors import BadArgument, Error
-from perdure.operations.run_payload import in_a_line
+from perdure.operations.error_text import one_line
 from perdure.runtime import Runtime
-from perdure.types import Counts
 
 
 class Source(Protocol):
@@ -78,10 +77,12 @@ class ProjectRuntime(Runtime):
         if inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain):
             arguments = _arguments(value)
             self._unmade[name] = lambda: value(**arguments)
+            self.engine.expect(self._unmade)
             return
         made = value(**_arguments(value)) if _makes(value) else value
         if inspect.isawaitable(made) or hasattr(made, "__aenter__"):
             self._unmade[name] = lambda: made
+            self.engine.expect(self._unmade)
         elif hasattr(made, "__enter__"):
             self._add(name, self._entered.enter_context(made))
         else:
@@ -107,6 +108,7 @@ class ProjectRuntime(Runtime):
                         made = await self._entered_here.enter_async_context(made)
                     self._add(name, made)
             self._unmade = {}
+            self.engine.expect(())
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -128,19 +130,6 @@ class ProjectRuntime(Runtime):
             self._entered.close()
         finally:
             super().close()
-
-    def _graph(self, name: str, version: str | None) -> tuple[str, str]:
-        if name in self._unmade and not version:
-            return name, ""
-        return super()._graph(name, version)
-
-    async def _drive(self, **bounds: Any) -> Counts:
-        if self._unmade:
-            raise BadArgument(
-                f"{', '.join(self._unmade)}: made by a coroutine, which happens in `async with`; "
-                "open this runtime so before it drives."
-            )
-        return await super()._drive(**bounds)
 
 
 # -- from a place to a value
@@ -276,7 +265,7 @@ def _told(project: Source, name: str) -> Iterator[None]:
             if isinstance(error, ModuleNotFoundError)
             else ""
         )
-        raise BadArgument(f"{key}: {in_a_line(error, str(project.folder))}.{hint}") from error
+        raise BadArgument(f"{key}: {one_line(error, str(project.folder))}.{hint}") from error
 
 
 def _short(project: Source, path: Path | None) -> str:

@@ -21,7 +21,7 @@ PAGE = 200
 
 def look(client: Client, run_id: str) -> Run:
     """A run as it is now, without its output."""
-    ledger = client._ledger
+    ledger = client.services.runs
     return client.journal.run(ledger.show(client.journal.run(ledger.find(run_id)), output=False))
 
 
@@ -44,7 +44,7 @@ def whole_id(client: Client, given: str) -> str:
             f"There is no run {given!r}: give its id, or at least {SHORTEST} characters of its "
             "beginning. `perdure runs` lists them."
         )
-    found = client.journal.do(runs.of_prefix(given))
+    found = client.journal.do(runs.find_by_prefix(given))
     if not found:
         raise NotFound("run", given)
     if len(found) > 1 and found[0].id != given:
@@ -85,7 +85,7 @@ def effects_of(client: Client, run_id: str) -> list[Any]:
 
 def waits_of(client: Client, run_id: str) -> list[dict[str, Any]]:
     """Every wait a run ever had, with its answer."""
-    serializer, found = client._serializer, []
+    serializer, found = client.services.serializer, []
     for row in client.journal.do(waits.of_run(run_id)):
         answer = row.answer
         found.append(

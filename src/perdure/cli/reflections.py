@@ -40,7 +40,10 @@ def reflections(
     if retry and cancel:
         raise BadArgument("One of --retry and --cancel at a time.")
     with opened(at) as client:
-        journal, found = client.journal, Reflections(client._serializer, client._clock)
+        journal, found = (
+            client.journal,
+            Reflections(client.services.serializer, client.services.clock),
+        )
         if retry:
             journal.run(found.retry(retry, executor))
             print(f"{retry} is tried again.")

@@ -61,7 +61,7 @@ def runs(
             return
         if json:
             ask, size = client.blocking.runs, min(limit, PAGE)
-            pages = every(lambda last: ask(**wanted, before=last, limit=size, output=False))
+            pages = every(lambda last: ask(**wanted, after=last, limit=size, output=False))
             for _, run in zip(range(limit), pages, strict=False):
                 tell.print_json(without_output(run))
             return

@@ -40,8 +40,8 @@ def prune(
         raise BadArgument("Only runs that ended can be pruned: done, failed, cancelled.")
     most = None if limit is None else check_limit(limit)
     with opened(at) as client:
-        before = client._clock.now() - round(age.total_seconds() * 1000)
-        found = len(client.journal.do(runs.old(states, before, most or sys.maxsize)))
+        before = client.services.clock.now() - round(age.total_seconds() * 1000)
+        found = len(client.journal.do(runs.ended_before(states, before, most or sys.maxsize)))
         if dry_run:
             print(f"{count(found, 'run')} would be deleted.")
             return

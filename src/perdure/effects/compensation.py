@@ -20,11 +20,12 @@ from perdure.errors import EffectHeld, Postponed
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import effects
+from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Owner
-from perdure.operations.runs import End, RunRow
+from perdure.operations.runs import RunRow
 from perdure.saver import Saver
 from perdure.serde.serializer import where_effect
-from perdure.types import EffectState, State
+from perdure.types import EffectState, EventKind, State
 
 
 class Undo:
@@ -33,7 +34,7 @@ class Undo:
     def __init__(self, saver: Saver, clock: Clock) -> None:
         self._saver, self._clock = saver, clock
 
-    def all(self, row: RunRow) -> Plan[End]:
+    def all(self, row: RunRow) -> Plan[SegmentEnd]:
         """Make every compensation that is still to be made. Gives how the run ends."""
         found: list[EffectRow] = yield effects.of_run(row.id)
         done = [one for one in found if one.state == EffectState.DONE and not effects.is_undo(one)]
@@ -45,13 +46,13 @@ class Undo:
             except EffectHeld as held:
                 return _held(str(held), one)
             except Postponed as later:
-                return End(State.PENDING, "released", {}, due_at=later.until)
+                return SegmentEnd(State.PENDING, EventKind.RELEASED, {}, due_at=later.until)
             except Exception as error:
                 return _held(
                     f"effect {one.name!r} could not be undone: {type(error).__name__}: {error}", one
                 )
         found = yield effects.of_run(row.id)
-        return End(State.CANCELLED, "cancelled", effects.report(found))
+        return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, effects.report(found))
 
     def _one(self, row: RunRow, one: EffectRow) -> Plan[None]:
         made = known(one.name)
@@ -92,6 +93,8 @@ class _Compensation(Functions):
         return Calling(self.spec.name, self.function, args, kwargs, inside, timeout)
 
 
-def _held(reason: str, one: EffectRow) -> End:
+def _held(reason: str, one: EffectRow) -> SegmentEnd:
     data = {"reason": reason, "effects": [one.key]}
-    return End(State.HELD, "held", data, reason=f"it is being cancelled, but {reason}")
+    return SegmentEnd(
+        State.HELD, EventKind.HELD, data, reason=f"it is being cancelled, but {reason}"
+    )

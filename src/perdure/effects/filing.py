@@ -123,7 +123,7 @@ class Filing:
         op = self._write(state, blob, data)
         desk = self.desk
         if desk.segment is not None:
-            desk.segment.touch()
+            desk.segment.progress.move()
         if self.spec.reads and not desk.is_sync:
             desk.journal.hurry()
         # What would cost most to lose is not left to the next commit.

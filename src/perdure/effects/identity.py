@@ -93,7 +93,8 @@ class Desk:
         if self.loaded:
             return
         rows: list[EffectRow] = []
-        if self.nested or self.segment is None or not self.segment.is_fresh(self.checkpoint_id):
+        progress = None if self.segment is None else self.segment.progress
+        if self.nested or progress is None or not progress.is_new(self.checkpoint_id):
             rows = yield effects.of_task(self.owner.thread_id, self.task)
         with self.lock:
             if not self.loaded:
@@ -363,7 +364,7 @@ def _make(config: Mapping[str, Any], segment: Segment | None, saver: Any, info: 
         return Desk(
             owner, task, journal, serializer, clock, None, checkpoint_id, above, saver, asked
         )
-    row, stored = segment.row, _stored(ns, segment.unstored)
+    row, stored = segment.lease.row, _stored(ns, segment.unstored)
     owner, task = Owner(row.thread_id, row.id, row.token), task_hash(row.id, stored)
     journal, serializer, clock = segment.journal, segment.serializer, segment.clock
     if stored == ns:

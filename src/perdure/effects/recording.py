@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure.errors import BadArgument, EffectFailed, TooLarge, Unserializable
 from perdure.journal.names import check_text
-from perdure.operations import run_payload
+from perdure.operations import error_text
 from perdure.serde.serializer import Serializer, scrub, where_effect
 from perdure.types import Record
 
@@ -138,7 +138,7 @@ def close_error(
 
 def describe(error: BaseException, secrets: Mapping[str, Any]) -> dict[str, str]:
     """An exception in words, without these."""
-    return {name: scrub(words, secrets) for name, words in run_payload.describe(error).items()}
+    return {name: scrub(words, secrets) for name, words in error_text.describe_error(error).items()}
 
 
 def open_error(serializer: Serializer, key: str, blob: bytes) -> Exception:

@@ -81,7 +81,7 @@ class Settling(Filing):
                 return (yield from self._run())
             except (EffectHeld, Postponed) as signal:
                 if segment is not None:
-                    segment.signal = segment.signal or signal  # whoever may swallow it
+                    segment.end_with(signal)  # whoever may swallow it
                 raise
 
     def _run(self) -> Plan[Any]:
@@ -301,7 +301,7 @@ class Settling(Filing):
         if segment is not None:
             segment.check()
             if segment.is_overdue:
-                yield self.desk.refusable(runs.fenced(segment.row, ()))
+                yield self.desk.refusable(segment.lease.fenced())
 
     def _leave(self, error: BaseException) -> NoReturn:
         """It was left from inside. Steering by LangGraph or by us says that it did not happen yet;

@@ -20,9 +20,30 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from perdure.errors import BadURL
 from perdure.journal.journal import Journal
-from perdure.journal.operation import Deed, Op, Plan, Refused, Row, Statement
+from perdure.journal.operation import (
+    Committed,
+    Deed,
+    EventStatement,
+    Op,
+    Plan,
+    Refused,
+    Row,
+    Statement,
+)
 
-__all__ = ["Deed", "Journal", "Op", "Plan", "Refused", "Row", "Statement", "connect", "version"]
+__all__ = [
+    "Committed",
+    "Deed",
+    "EventStatement",
+    "Journal",
+    "Op",
+    "Plan",
+    "Refused",
+    "Row",
+    "Statement",
+    "connect",
+    "version",
+]
 
 
 def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:

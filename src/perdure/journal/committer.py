@@ -10,11 +10,20 @@ the database is away             nothing is settled: the journal decides who is 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
-from perdure.journal.operation import Ambiguous, Backend, Op, Refused, Row
+from perdure.journal.operation import (
+    Ambiguous,
+    Backend,
+    Committed,
+    EventStatement,
+    Op,
+    Refused,
+    Row,
+)
 
 T = TypeVar("T")
 Results = Sequence[Sequence[Row]]
@@ -26,13 +35,14 @@ ATTEMPTS = 3
 class Ticket(Generic[T]):
     """An operation in the queue, and who waits for it."""
 
-    __slots__ = ("_settled", "doubtful", "error", "futures", "op", "value", "waited")
+    __slots__ = ("_settled", "doubtful", "error", "events", "futures", "op", "value", "waited")
 
     def __init__(self, op: Op[T], waited: bool) -> None:
         self.op = op
         self.waited = waited
         self.doubtful = False  # it was in a commit whose outcome is still unknown
         self._settled = False
+        self.events: list[EventStatement] = []  # of the batch that was sent last
         self.value: Any = None
         self.error: BaseException | None = None
         self.futures: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -67,6 +77,8 @@ class Committer:
         """Why the last batch could not be committed, if so."""
         self.lost: WriteLost | None = None
         """An operation that failed and that nobody waited for."""
+        self.committed: deque[Committed] | None = None
+        """The statements that stored events since the last look, if somebody looks."""
 
     def commit(self, batch: list[Ticket[Any]]) -> None:
         """Settle the tickets of a batch; none, or not all, when the database is away."""
@@ -91,6 +103,8 @@ class Committer:
                 except Exception as error:
                     ticket.error = error
                 ticket.settle()
+                if self.committed is not None:
+                    self.committed.extend(Committed(one, rows) for one in ticket.events)
 
     def _try_otherwise(self, ticket: Ticket[Any], error: Exception) -> None:
         if not isinstance(error, Refused) or ticket.op.otherwise is None:
@@ -131,6 +145,9 @@ class Committer:
             if ticket.op.prepare is not None:
                 ticket.op.prepare()
         scripts = [ticket.op.render() for ticket in batch]
+        if self.committed is not None:
+            for ticket, script in zip(batch, scripts, strict=True):
+                ticket.events = [one for one in script if isinstance(one, EventStatement)]
         rows = self._backend.commit([one for script in scripts for one in script])
         results: list[Results] = []
         start = 0

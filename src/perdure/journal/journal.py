@@ -18,14 +18,25 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.util import Finalize, register_after_fork
 from typing import Any, TypeVar, cast
 
 from perdure.errors import BadArgument, Closed, Unavailable
 from perdure.journal.committer import ATTEMPTS, Committer, Ticket
-from perdure.journal.operation import Ambiguous, Backend, Op, Plan, Statement, Transaction
+from perdure.journal.operation import (
+    Ambiguous,
+    Backend,
+    Committed,
+    EventStatement,
+    Listener,
+    Op,
+    Plan,
+    Row,
+    Statement,
+    Transaction,
+)
 
 T = TypeVar("T")
 
@@ -52,6 +63,7 @@ class Journal:
         self._interval = interval
         self._bound = queue
         self._closed = False
+        self._listener: Listener | None = None
         self._start_afresh()
         _OPEN.add(self)
 
@@ -71,8 +83,19 @@ class Journal:
         self._emptied = float("-inf")
         self._clock: threading.Thread | None = None
         self._transacting: int | None = None
+        self._telling = threading.Lock()
+        if self._listener is not None:
+            self._committer.committed = deque()
 
     # -- what callers use
+
+    def listen(self, listener: Listener) -> None:
+        """Have `listener` called after each commit that stored events, outside of every lock.
+
+        What it raises is logged. It is called in the thread that committed.
+        """
+        self._listener = listener
+        self._committer.committed = deque()
 
     def do(self, op: Op[T]) -> T:
         """Run `op` and return its result; if it writes, once it is durable."""
@@ -145,9 +168,12 @@ class Journal:
         """
         self.flush()
         done: list[T] = []
+        seen: list[Statement] = []
 
         def doing(transaction: Transaction) -> None:
-            done[:] = [work(transaction)]
+            seen.clear()
+            observed = self._committer.committed is not None
+            done[:] = [work(_Seen(transaction, seen) if observed else transaction)]
 
         lost: Ambiguous | None = None
         with self._alone():
@@ -156,10 +182,12 @@ class Journal:
                 for _ in range(ATTEMPTS):
                     try:
                         self._backend.transact(doing)
+                        self._note_events(seen)
                         return done[0]
                     except Ambiguous as error:
                         lost = error
                     if self._backend.read([proof])[0]:
+                        self._note_events(seen)
                         return done[0]
             finally:
                 self._transacting = None
@@ -316,6 +344,25 @@ class Journal:
                         woken = woken or not ticket.settled()
                         del self._asleep[gate]
                         gate.release()
+        if self._committer.committed:
+            self._tell_listener()
+
+    def _note_events(self, statements: list[Statement]) -> None:
+        if self._committer.committed is not None:
+            events = [one for one in statements if isinstance(one, EventStatement)]
+            self._committer.committed.extend(Committed(one, ()) for one in events)
+
+    def _tell_listener(self) -> None:
+        """Tell the listener what was committed: in order, once, one thread at a time."""
+        while (queue := self._committer.committed) and self._telling.acquire(blocking=False):
+            try:
+                found = [queue.popleft() for _ in range(len(queue))]
+                if found and self._listener is not None:
+                    self._listener(found, self._backend.read)
+            except Exception:
+                logging.getLogger("perdure").exception("An observer of events failed.")
+            finally:
+                self._telling.release()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -420,6 +467,21 @@ class Journal:
         if self._queue:
             self._wake(self._interval if self._committer.away is None else RETRY)
         return True
+
+
+class _Seen:
+    """A transaction that notes the statements that are run in it."""
+
+    def __init__(self, transaction: Transaction, seen: list[Statement]) -> None:
+        self._transaction, self._seen = transaction, seen
+
+    @property
+    def connection(self) -> Any:
+        return self._transaction.connection
+
+    def run(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        self._seen += statements
+        return self._transaction.run(statements)
 
 
 def _keep_time(ref: weakref.ref[Journal]) -> None:

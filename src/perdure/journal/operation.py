@@ -16,6 +16,19 @@ class Statement(NamedTuple):
     params: Mapping[str, Any]
 
 
+class EventStatement(Statement):
+    """A statement that stores an event, and the data of the event for `Journal.listen`."""
+
+    event: Mapping[str, Any]
+
+    def __new__(
+        cls, name: str, params: Mapping[str, Any], event: Mapping[str, Any]
+    ) -> EventStatement:
+        self = super().__new__(cls, name, params)
+        self.event = event
+        return self
+
+
 class Op(NamedTuple, Generic[T]):
     """One atomic batch of statements and a pure function from their rows to a result.
 
@@ -40,6 +53,17 @@ class Op(NamedTuple, Generic[T]):
 
     def render(self) -> Sequence[Statement]:
         return self.statements() if callable(self.statements) else self.statements
+
+
+class Committed(NamedTuple):
+    """A committed statement that stores events, and the rows of its operation."""
+
+    statement: EventStatement
+    rows: Sequence[Sequence[Row]]
+
+
+Listener = Callable[[Sequence[Committed], Callable[[Sequence[Statement]], list[list[Row]]]], None]
+"""Called after a commit with its statements that store events, and a function that reads rows."""
 
 
 class Deed(Protocol):

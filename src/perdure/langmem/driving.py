@@ -157,7 +157,7 @@ class Driving:
             self._runtime.work(
                 concurrency=self._concurrency,
                 graphs=[self._graph],
-                signals=False,
+                handle_signals=False,
                 grace=GRACE,
             )
         )

@@ -43,12 +43,12 @@ from perdure.langmem.reflection import (
     current_config,
     resolved,
 )
-from perdure.operations import runs
+from perdure.operations import claims
 from perdure.runtime import Runtime
 from perdure.service.reflections import Pending, Reflections
 from perdure.service.runs import make_setup
 from perdure.service.validation import check_limit
-from perdure.types import Retry, State
+from perdure.types import Control, Retry, State
 
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
 PAGE = 100
@@ -218,7 +218,7 @@ class ReflectionExecutor:
                 with contextlib.suppress(Unavailable, Closed):
                     self._runtime.journal.run(self._all_due(driving))
             driving.stop()
-        self._runtime._unregister(self._graph)
+        self._runtime.engine.graphs.remove(self._graph)
         if self._own:
             self._runtime.close()
 
@@ -264,8 +264,7 @@ class ReflectionExecutor:
 
     def _cancel(self, id: str) -> None:
         self._runtime.journal.run(self._reflections.cancel(id, self.name))
-        if self._runtime._keeper_ is not None:
-            self._runtime._keeper_.stop(id, "cancel")
+        self._runtime.engine.stop(id, Control.CANCEL)
         if (driving := self._mine()) is not None:
             driving.look_at(id)
 
@@ -273,7 +272,7 @@ class ReflectionExecutor:
         """Let a reflection that is held be tried again."""
         self._check_open()
         self._runtime.journal.run(self._reflections.retry(id, self.name))
-        self._runtime._wake()
+        self._runtime.engine.wake()
 
     def use(self, store: BaseStore) -> None:
         """Say where the memories are, if nobody said before; from now on reflections are made."""
@@ -297,11 +296,11 @@ class ReflectionExecutor:
         if writes is not None:
             setup["input"]["writes"] = writes
         place = request.place(self.name, key)
-        plan = self._runtime._ledger.accept(
+        plan = self._runtime.services.runs.accept(
             (self._graph, ""), place, setup, "enqueue", key=key, after=due_at
         )
         id = self._runtime.journal.run(plan).id
-        self._runtime._wake()
+        self._runtime.engine.wake()
         return id
 
     # -- accepting
@@ -309,7 +308,7 @@ class ReflectionExecutor:
     @effect(name="reflect", record=("place", "after"))
     def _accept(self, place: str, request: Request, after: float) -> str:
         key = effect_key()
-        plan = self._runtime._ledger.accept(
+        plan = self._runtime.services.runs.accept(
             (self._graph, ""),
             place or request.place(self.name, key),
             self._setup(request, key),
@@ -338,7 +337,7 @@ class ReflectionExecutor:
                     driving.look_at(before.id)
             driving.watch(reflection, after)
         if after < POLL:  # else it is looked for before it is due
-            self._runtime._wake()
+            self._runtime.engine.wake()
         return reflection
 
     # -- the store
@@ -385,7 +384,7 @@ class ReflectionExecutor:
 
     @property
     def _reflections(self) -> Reflections:
-        return Reflections(self._means.serializer, self._runtime._driver.clock)
+        return Reflections(self._means.serializer, self._runtime.engine.driver.clock)
 
     def _withdraw(self, id: str) -> bool:
         """Cancel a reflection for who has its future: only if nobody works on it."""
@@ -400,10 +399,10 @@ class ReflectionExecutor:
 
     def _all_due(self, driving: Driving) -> Plan[None]:
         """Wait until nothing is left that was due when this began."""
-        clock, worker = self._runtime._driver.clock, self._runtime._keeper.worker
+        clock, worker = self._runtime.engine.driver.clock, self._runtime.engine.keeper.worker
         begun, longest = clock.now(), round(LONGEST_PAUSE.total_seconds() * 2000)
         while driving.is_alive() and (
-            yield runs.is_due(self._graph, worker, begun, now := clock.now(), now + longest)
+            yield claims.is_due(self._graph, worker, begun, now := clock.now(), now + longest)
         ):
             yield 0.02
 

@@ -42,7 +42,7 @@ from langgraph.store.base import BaseStore
 from langmem.knowledge.extraction import MemoryStoreManager
 from langmem.reflection import LocalReflectionExecutor
 
-from perdure.engine.liveness import Presence
+from perdure.engine.liveness import ProcessLock
 from perdure.errors import BadArgument, Closed, NotFound, ReflectionLeft
 from perdure.journal.names import check_text
 from perdure.langmem.executor import ReflectionExecutor
@@ -57,7 +57,7 @@ from perdure.langmem.reflection import (
     reflect_on,
     template_of,
 )
-from perdure.operations.run_payload import describe
+from perdure.operations.error_text import describe_error
 from perdure.service.reflections import Pending
 from perdure.types import moment
 
@@ -149,7 +149,7 @@ class Persisted:
         self._template = template_of(self._reflector, None)
         self.name = check_text("name", name or name_of(self._reflector, self._template))
         self._records = Records(store, self.name)
-        self._presence = Presence()
+        self._presence = ProcessLock()
         self._claims = Claims(self._records, self._presence)
         self._changing, self._resuming = threading.RLock(), threading.Lock()
         self._here: dict[str, Future[Any]] = {}
@@ -159,7 +159,7 @@ class Persisted:
         if memories is None and isinstance(self._reflector, MemoryStoreManager):
             memories = self._reflector._store
         self._memories: BaseStore = store if memories is None else memories
-        self._presence.show()
+        self._presence.acquire()
         self._take_executor_over()
 
     def __repr__(self) -> str:
@@ -255,7 +255,7 @@ class Persisted:
         if wait:
             worker.join()
         if not self._here:
-            self._presence.hide()
+            self._presence.release()
 
     def __enter__(self) -> Self:
         return self
@@ -306,7 +306,7 @@ class Persisted:
         with self._changing:
             one = self._mine(id)
             if one is not None:
-                self._records.put(replace(one, owner="", error=describe(error)))
+                self._records.put(replace(one, owner="", error=describe_error(error)))
         log.warning("Reflection %s of %r failed: %r", id, self.name, error)
 
     # -- the queue
@@ -435,12 +435,12 @@ def resume_pending_reflections(
 
 def _take_over(executor: ReflectionExecutor, store: BaseStore) -> None:
     """Also those that are held: the journal holds them again if need be, and can retry them."""
-    records, presence = Records(store, executor.name), Presence()
+    records, presence = Records(store, executor.name), ProcessLock()
     claims = Claims(records, presence)
     free = [one for one in records.all() if claims.is_free(one)]
     if not free:
         return
-    presence.show()
+    presence.acquire()
     taken = sorted(claims.take(free), key=lambda one: (one.submitted_at, one.id))
     try:
         while taken:
@@ -456,4 +456,4 @@ def _take_over(executor: ReflectionExecutor, store: BaseStore) -> None:
             taken.pop(0)
     finally:
         records.put(*(replace(one, owner="") for one in taken))
-        presence.hide()
+        presence.release()

@@ -16,10 +16,11 @@ from perdure.journal.names import check_text
 from perdure.langmem.draft import Write
 from perdure.langmem.memories import Memories
 from perdure.langmem.reflection import Namespace, as_runnable, find, name_of, template_of
-from perdure.operations import runs
+from perdure.operations import runs, turns
 from perdure.runtime import Runtime
 from perdure.serde.serializer import Serializer
 from perdure.service.reflections import PREFIX
+from perdure.types import Control
 
 
 class Means:
@@ -42,7 +43,7 @@ class Means:
     def reflector(self) -> Any:
         if not isinstance(self._reflector, str):
             return self._reflector
-        graph = self._runtime._newest.get(self._reflector)
+        graph = self._runtime.engine.graphs.newest(self._reflector)
         return find(self._reflector) if graph is None else graph.pregel
 
     @property
@@ -93,19 +94,19 @@ class Means:
     def take_turn(self, namespace: Namespace, run_id: str) -> bool:
         if not namespace:
             return True
-        return self._runtime.journal.run(runs.take_turn(self._scope(namespace), run_id))
+        return self._runtime.journal.run(turns.take_turn(self._scope(namespace), run_id))
 
     def has_turn(self, namespace: Namespace, run_id: str) -> bool:
         self._stop_if_cancelled(run_id)
         if not namespace:
             return True
-        return self._runtime.journal.do(runs.has_turn(self._scope(namespace), run_id))
+        return self._runtime.journal.do(turns.has_turn(self._scope(namespace), run_id))
 
     def _stop_if_cancelled(self, run_id: str) -> None:
         """Somebody elsewhere may have cancelled it, and its driver hears of that later."""
         row = self._runtime.journal.do(runs.find(run_id))
-        if row is not None and row.control == "cancel":
-            self._runtime._keeper.stop(run_id, "cancel")
+        if row is not None and row.control == Control.CANCEL:
+            self._runtime.engine.keeper.stop(run_id, Control.CANCEL)
             raise WrongState(run_id, row.state, "be kept", "it was cancelled.")
 
     def _scope(self, namespace: Namespace) -> str:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from langgraph.store.base import BaseStore, GetOp, Op, PutOp
 
-from perdure.engine.liveness import Presence
+from perdure.engine.liveness import ProcessLock
 from perdure.errors import BadArgument
 from perdure.langmem.draft import Write, check_loop
 from perdure.langmem.executor import PAGE, RETRY
@@ -204,7 +204,7 @@ class Records:
 class Claims:
     """Who works on which record, as far as a store can say."""
 
-    def __init__(self, records: Records, presence: Presence) -> None:
+    def __init__(self, records: Records, presence: ProcessLock) -> None:
         self._records, self._presence = records, presence
 
     def is_mine(self, one: Kept) -> bool:

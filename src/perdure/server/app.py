@@ -11,10 +11,8 @@ other's to close. What a caller is told never has the password of the journal in
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -23,7 +21,7 @@ from starlette.routing import Route
 
 from perdure.client import Client
 from perdure.errors import Error
-from perdure.operations import runs
+from perdure.operations import claims
 from perdure.server.cron import Cron, Tick
 
 PATIENCE = 5.0
@@ -55,17 +53,17 @@ class Health:
 
     async def _look(self) -> None:
         journal = await asyncio.to_thread(lambda: self._client.journal)
-        await journal.ado(runs.next_due())
+        await journal.ado(claims.next_due())
 
     def _bad(self, why: str) -> Response:
-        return JSONResponse({"ok": False, "error": without_password(self._client, why)}, 503)
+        return JSONResponse({"ok": False, "error": self._client.redact(why)}, 503)
 
 
 def make_app(
     client: Client, tick: Tick, *, secret: str | None, is_open: Callable[[], bool]
 ) -> Starlette:
     """The application of a runtime, of which `tick` is the method."""
-    cron = Cron(tick, secret, lambda told: without_password(client, told))
+    cron = Cron(tick, secret, client.redact)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -88,18 +86,6 @@ def make_app(
         ],
         lifespan=lifespan,
     )
-
-
-def without_password(client: Client, told: str) -> str:
-    """A sentence as a stranger may read it."""
-    try:
-        parts = urlsplit(client._url or os.environ.get("PERDURE_URL", ""))
-        found = [parts.password or "", *parse_qs(parts.query).get("password", [])]
-    except ValueError:  # of a URL that is none
-        found = []
-    for password in {one for each in found for one in (each, unquote(each)) if one}:
-        told = told.replace(password, "***")
-    return told
 
 
 def _heard(task: asyncio.Task[None]) -> None:

@@ -14,7 +14,7 @@ from perdure.operations.effects import EffectRow
 from perdure.operations.events import change
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
-from perdure.types import EffectRecord, EffectState, State, milliseconds
+from perdure.types import EffectRecord, EffectState, EventKind, State, milliseconds
 
 HOW = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
 
@@ -85,4 +85,4 @@ class Book:
         if run is not None and run.state == State.HELD and not left:
             made = change(run.thread_id, run.id, self._clock.now())
             # Not "retried": that would call again what a person just said failed.
-            yield runs.go_on(self._serializer, made, (State.HELD,), "resumed")
+            yield runs.resume(self._serializer, made, (State.HELD,), EventKind.RESUMED)

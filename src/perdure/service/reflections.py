@@ -13,11 +13,12 @@ from perdure.errors import NotFound, WrongState
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import runs
+from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
-from perdure.operations.run_payload import UNREADABLE, describe, open_setup
+from perdure.operations.run_payload import UNREADABLE, load_setup
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer, where_run
-from perdure.types import RunError, State, maybe_moment, milliseconds, moment
+from perdure.types import Control, EventKind, RunError, State, maybe_moment, milliseconds, moment
 
 PREFIX = "reflection:"
 """Before the name of an executor: the graph whose runs are its reflections."""
@@ -72,7 +73,7 @@ class Reflections:
         """Let one that is held be tried again."""
         row = yield from self.find(id, executor)
         made = change(row.thread_id, id, self._clock.now())
-        if not (yield runs.go_on(self._serializer, made, (State.HELD,), "retried")):
+        if not (yield runs.resume(self._serializer, made, (State.HELD,), EventKind.RETRIED)):
             raise WrongState(id, row.state, "be retried", "only one that is held can.")
 
     def cancel(self, id: str, executor: str | None = None, by: str | None = None) -> Plan[None]:
@@ -81,8 +82,7 @@ class Reflections:
         done = yield runs.stop(
             self._serializer,
             change(row.thread_id, id, self._clock.now()),
-            control="cancel",
-            state=State.CANCELLED,
+            control=Control.CANCEL,
             grace=GRACE,
             reason=None,
             by=by,
@@ -94,12 +94,12 @@ class Reflections:
         error: RunError | None = None
         told: dict[str, Any] = {}
         try:
-            told = open_setup(self._serializer, row).get("metadata") or {}
+            told = load_setup(self._serializer, row).get("metadata") or {}
             if row.error is not None:
                 kept = self._serializer.loads(row.error, where_run("error", row.id))
                 error = RunError(*(kept[field.name] for field in fields(RunError)))
         except UNREADABLE as found:  # the others of a list can still be seen
-            error = RunError(**describe(found))
+            error = RunError(**describe_error(found))
         return Pending(
             id=row.id,
             executor=row.graph.removeprefix(PREFIX),
