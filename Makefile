@@ -52,7 +52,7 @@ crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/
 	$(BIN)/python -m matrix
 
 campaign-month: $(READY) ## A month of the campaign for 1,000 contacts while everything goes wrong
-	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-1000} $(BIN)/python -m pytest -q -s -p no:xdist tests/test_campaign_month.py
+	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-1000} $(BIN)/python -m pytest -q -s -p no:xdist tests/examples/test_campaign_month.py
 
 constraints: $(READY) ## Compile constraints.txt again, with the newest versions that fit
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \

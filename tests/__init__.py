@@ -1,1 +1,1 @@
-"""The tests. Helpers in here are imported as `tests.<name>`, by the tests and their children."""
+"""The tests, one folder per layer of the package. `tests.support` holds their helpers."""

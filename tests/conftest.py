@@ -1,11 +1,17 @@
-"""Fixtures that every test may use: a fresh journal URL on each real database."""
+"""Fixtures that every test may use: a journal of its own on each real database.
 
+A journal is a copy of one whose tables are there already, because making them takes longer than
+most tests. What tests the making itself takes an `empty_` one.
+"""
+
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import perdure
 from perdure.testing.postgres import Server, local_postgres
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -15,29 +21,73 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Server]:
-    """One PostgreSQL for this process (each xdist worker has its own), with `fsync` on."""
-    with local_postgres() as server:
+    """One PostgreSQL for this process (each xdist worker has its own).
+
+    Without `fsync`, which only matters to a machine that loses power: a killed server loses nothing
+    that it handed to the operating system.
+    """
+    with local_postgres(fsync=False) as server:
         yield server
 
 
-@pytest.fixture
-def postgres_url(postgres_server: Server) -> Iterator[str]:
-    """A fresh, empty PostgreSQL database."""
-    postgres_server.start()  # in case the test before this one left it stopped
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: Server) -> str:
+    """A database with an empty journal, to be copied."""
     url = postgres_server.database()
+    perdure.connect(url).close()
+    return url
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with an empty journal, to be copied."""
+    path = tmp_path_factory.mktemp("template") / "journal.db"
+    perdure.connect(f"sqlite:///{path}").close()
+    return path
+
+
+def _database(server: Server, template: str | None) -> Iterator[str]:
+    server.start()  # in case the test before this one left it stopped
+    url = server.database(template=template)
     yield url
-    postgres_server.start()
-    postgres_server.drop(url)
+    server.start()
+    server.drop(url)
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    """A fresh SQLite file that does not exist yet."""
+def postgres_url(postgres_server: Server, postgres_template: str) -> Iterator[str]:
+    """A PostgreSQL database with an empty journal."""
+    yield from _database(postgres_server, postgres_template)
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: Server) -> Iterator[str]:
+    """A PostgreSQL database with nothing in it."""
+    yield from _database(postgres_server, None)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """A SQLite file with an empty journal."""
+    shutil.copy(sqlite_template, tmp_path / "journal.db")
     return f"sqlite:///{tmp_path}/journal.db"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
+def empty_sqlite_url(tmp_path: Path) -> str:
+    """A SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path}/journal.db"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def url(request: pytest.FixtureRequest) -> str:
-    """A fresh journal URL. A test that takes it runs once per database."""
+    """A journal. A test that takes it runs once per database."""
     found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def empty_url(request: pytest.FixtureRequest) -> str:
+    """A database without a journal. A test that takes it runs once per database."""
+    found: str = request.getfixturevalue(f"empty_{request.param}_url")
     return found

@@ -1,0 +1,1 @@
+"""Tests of the saver and of `perdure.checkpoint`: what is stored of a graph's state."""

@@ -1,0 +1,312 @@
+"""What the saver makes durable comes in order, and what was put is read.
+
+A checkpoint is never durable before the writes of the tasks it is made of, though LangGraph hands
+both to a pool of threads and waits for neither. Who reads sees everything put before.
+"""
+
+import operator
+import threading
+from typing import Annotated, Any, Self, TypedDict
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.cache.memory import InMemoryCache
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+)
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import CachePolicy, Command, Send, interrupt
+
+from perdure.errors import Error
+from perdure.journal import failpoints
+from perdure.saver import Saver
+from tests.support.channel_stories import build_delta
+from tests.support.scripts import Graph
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[Any], operator.add]
+    count: int
+
+
+class Late(Saver):
+    """Its writes arrive only when the checkpoint that is made of them was handed over.
+
+    After each checkpoint it looks from outside: the writes of the step must be there.
+    """
+
+    def __init__(self, url: str, tasks: int = 1) -> None:
+        super().__init__(url, "sync")
+        self.outside = Saver(url)
+        self.tasks = tasks
+        self.checked = 0
+        self.early: list[Any] = []
+        self.handed_over = threading.Event()
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.handed_over.wait(5)
+        super().put_writes(config, writes, task_id, task_path)
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        self.handed_over.set()
+        stored = super().put(config, checkpoint, metadata, new_versions)
+        self.handed_over.clear()
+        if metadata["source"] == "loop":
+            tasks = 1 if metadata["step"] == 0 else self.tasks
+            parent = self.outside.get_tuple(config)
+            assert parent is not None
+            writes = parent.pending_writes or ()
+            found = {task for task, channel, _ in writes if channel not in WRITES_IDX_MAP}
+            self.checked += 1
+            if len(found) < tasks:
+                self.early.append((metadata["step"], found, tasks))
+        return stored
+
+    def close(self) -> None:
+        super().close()
+        self.outside.close()
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+
+def step(state: State) -> Any:
+    return {"log": ["x" * 100], "count": state.get("count", 0) + 1}
+
+
+def line(saver: Saver, **compiling: Any) -> Graph:
+    builder = StateGraph(State)
+    builder.add_sequence([("first", step), ("second", step)])
+    builder.add_edge(START, "first")
+    return builder.compile(checkpointer=saver, **compiling)
+
+
+def on(thread_id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread_id}}
+
+
+def test_a_put_is_never_durable_before_the_writes_of_its_step(sqlite_url: str) -> None:
+    with Late(sqlite_url) as saver:
+        for _ in range(3):
+            line(saver).invoke({"count": 0}, on("a"))
+        assert saver.checked == 9
+        assert saver.early == []
+
+
+def test_nor_when_one_node_runs_again_and_again(sqlite_url: str) -> None:
+    with Late(sqlite_url) as saver:
+        builder = StateGraph(State)
+        builder.add_node("step", step)
+        builder.add_edge(START, "step")
+        builder.add_conditional_edges("step", lambda state: "step" if state["count"] < 5 else END)
+        builder.compile(checkpointer=saver).invoke({"count": 0}, on("a"))
+        assert saver.checked == 6
+        assert saver.early == []
+
+
+def test_nor_in_a_process_that_has_just_loaded_the_thread(sqlite_url: str) -> None:
+    for _ in range(3):
+        with Late(sqlite_url) as saver:
+            line(saver).invoke({"count": 0}, on("a"))
+            assert saver.checked == 3
+            assert saver.early == []
+
+
+def test_nor_when_a_run_goes_on_from_an_older_checkpoint(sqlite_url: str) -> None:
+    with Late(sqlite_url) as saver:
+        graph = line(saver)
+        for _ in range(2):
+            graph.invoke({"count": 0}, on("a"))
+        past = list(graph.get_state_history(on("a")))
+        for snapshot in (past[1], past[2], past[5], past[-1]):
+            graph.invoke(None, snapshot.config)
+        assert saver.early == []
+
+
+def test_nor_when_a_run_is_given_input_at_an_older_checkpoint(sqlite_url: str) -> None:
+    with Late(sqlite_url) as saver:
+        graph = line(saver)
+        for _ in range(2):
+            graph.invoke({"count": 0}, on("a"))
+        past = list(graph.get_state_history(on("a")))
+        graph.invoke({"count": 9}, past[4].config)
+        graph.invoke({"count": 9}, past[2].config)
+        assert saver.early == []
+
+
+def test_nor_after_the_state_was_updated(sqlite_url: str) -> None:
+    with Late(sqlite_url) as saver:
+        graph = line(saver)
+        graph.update_state(on("a"), {"count": 3}, "__start__")
+        graph.invoke(None, on("a"))
+        graph.update_state(on("a"), {"count": 3}, "first")
+        graph.invoke(None, on("a"))
+        assert saver.early == []
+
+
+def test_nor_for_a_fan_out(sqlite_url: str) -> None:
+    builder = StateGraph(State)
+    builder.add_node("plan", lambda state: None)
+    builder.add_node("part", lambda given: {"log": ["y" * 100]})
+    builder.add_edge(START, "plan")
+    builder.add_conditional_edges("plan", lambda state: [Send("part", {"n": n}) for n in range(4)])
+    with Late(sqlite_url) as saver:
+        graph = builder.compile(checkpointer=saver)
+        for _ in range(2):
+            saver.tasks = 1
+            for event in graph.stream(
+                {"count": 0}, on("a"), stream_mode="tasks", durability="sync"
+            ):
+                if isinstance(event, dict) and event.get("name") == "part":
+                    saver.tasks = 4
+        assert saver.early == []
+
+
+def test_nor_when_the_answer_to_a_question_comes_to_another_process(sqlite_url: str) -> None:
+    def ask(state: State) -> Any:
+        return {"log": [interrupt("sure?")]}
+
+    def build(saver: Saver) -> Graph:
+        builder = StateGraph(State)
+        builder.add_node("ask", ask)
+        builder.add_node("beside", step)
+        builder.add_edge(START, "ask")
+        builder.add_edge(START, "beside")
+        return builder.compile(checkpointer=saver)
+
+    with Saver(sqlite_url) as first:
+        build(first).invoke({"count": 0}, on("a"))
+    with Late(sqlite_url, tasks=2) as saver:
+        build(saver).invoke(Command(resume="yes"), on("a"))
+        assert saver.checked == 1
+        assert saver.early == []
+
+
+# -- and never waits for writes that will not come
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Every wait of a `put` for the writes of its step that ended without them."""
+    ended: list[float] = []
+    real = threading.Condition.wait_for
+
+    def wait_for(self: Any, predicate: Any, timeout: float | None = None) -> Any:
+        found = real(self, predicate, timeout)
+        if not found and timeout is not None:
+            ended.append(timeout)
+        return found
+
+    monkeypatch.setattr(threading.Condition, "wait_for", wait_for)
+    return ended
+
+
+def test_going_on_after_a_stop_before_a_node_waits_for_nothing(
+    sqlite_url: str, waited: list[float]
+) -> None:
+    with Saver(sqlite_url) as saver:
+        graph = line(saver, interrupt_before=["second"], interrupt_after=["second"])
+        for _ in range(2):
+            graph.invoke({"count": 0}, on("a"))
+            graph.invoke(None, on("a"))
+            graph.invoke(None, on("a"))
+    assert waited == []
+
+
+def test_a_node_answered_from_the_cache_is_not_waited_for(
+    sqlite_url: str, waited: list[float]
+) -> None:
+    builder = StateGraph(State)
+    builder.add_node("step", step, cache_policy=CachePolicy(key_func=lambda state: "same"))
+    builder.add_edge(START, "step")
+    with Saver(sqlite_url) as saver:
+        graph = builder.compile(checkpointer=saver, cache=InMemoryCache())
+        for _ in range(3):
+            graph.invoke({"count": 0}, on("a"))
+    assert waited == []
+
+
+def test_an_update_from_outside_is_not_waited_for(sqlite_url: str, waited: list[float]) -> None:
+    with Saver(sqlite_url) as saver:
+        graph = line(saver, interrupt_before=["second"])
+        graph.invoke({"count": 0}, on("a"))
+        graph.update_state(on("a"), {"count": 3})
+        graph.update_state(on("a"), {"count": 3}, "second")
+        graph.invoke(None, on("a"))
+        graph.invoke({"count": 0}, on("a"))
+        graph.invoke({"count": 0}, on("a"))
+        graph.invoke(Command(goto="second", update={"count": 8}), on("a"))
+    assert waited == []
+
+
+def test_a_run_that_is_put_at_its_exit_only_waits_for_nothing(
+    sqlite_url: str, waited: list[float]
+) -> None:
+    with Saver(sqlite_url) as saver:
+        graph = line(saver, interrupt_before=["second"])
+        for _ in range(2):
+            graph.invoke({"count": 0}, on("a"), durability="exit")
+            graph.invoke(None, on("a"), durability="exit")
+    assert waited == []
+
+
+def test_a_run_with_delta_channels_waits_for_nothing(sqlite_url: str, waited: list[float]) -> None:
+    with Saver(sqlite_url) as saver:
+        for n in range(6):
+            build_delta(saver, []).invoke({"fast": [n]}, on("a"))
+        for n in range(6):
+            build_delta(saver, []).invoke({"fast": [n]}, on("a"), durability="exit")
+    assert waited == []
+
+
+def test_a_write_that_is_refused_is_not_waited_for(sqlite_url: str, waited: list[float]) -> None:
+    def refuse(state: State) -> Any:
+        return {"log": [object()]}
+
+    builder = StateGraph(State)
+    builder.add_node("refuse", refuse)
+    builder.add_edge(START, "refuse")
+    with Saver(sqlite_url) as saver, pytest.raises(Error, match="log"):
+        builder.compile(checkpointer=saver).invoke({"count": 0}, on("a"))
+    assert waited == []
+
+
+# -- reading
+
+
+def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def hook(point: str) -> None:
+        if point == "commit.before" and threading.current_thread().name == "perdure":
+            under_way.set()
+            go_on.wait(5)
+
+    with Saver(url, "async") as saver:
+        graph = line(saver)
+        graph.invoke({"count": 0}, on("a"))
+        saver.flush()
+        monkeypatch.setattr(failpoints, "hook", hook)
+        graph.update_state(on("a"), {"count": 77})
+        assert under_way.wait(5)
+        read: list[Any] = []
+        reader = threading.Thread(target=lambda: read.append(graph.get_state(on("a"))))
+        reader.start()
+        reader.join(0.3)
+        go_on.set()
+        reader.join()
+        monkeypatch.setattr(failpoints, "hook", None)
+        assert read[0].values["count"] == 77

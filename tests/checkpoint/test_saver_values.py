@@ -1,0 +1,207 @@
+"""What of a state is stored and handed out: only what nodes returned, and all of it.
+
+A node that changes a message in place and does not return it changes its own copy: the next run,
+and whoever asks for the state, gets what was stored. And the history of LangGraph's DeltaChannel
+is what LangGraph's own slow way of collecting it finds.
+"""
+
+import threading
+from typing import Annotated, Any, NamedTuple, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+
+from perdure.errors import TypeNotAllowed
+from perdure.saver import Saver
+from tests.support.channel_stories import build_delta
+from tests.support.scripts import Graph, Savers, plain
+
+A: RunnableConfig = {"configurable": {"thread_id": "a"}}
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class State(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
+    items: list[Any]
+    count: int
+    point: Point
+
+
+def build(saver: BaseCheckpointSaver[Any], *nodes: Any) -> Graph:
+    builder = StateGraph(State)
+    sequence: Any = [(f"{n}", node) for n, node in enumerate(nodes)]
+    builder.add_sequence(sequence)
+    builder.add_edge(START, "0")
+    return builder.compile(checkpointer=saver)
+
+
+def reply(state: State) -> Any:
+    return {"messages": [AIMessage("reply " * 20, id=f"r{len(state['messages'])}")]}
+
+
+def nothing(state: State) -> Any:
+    return None
+
+
+def scribble(state: Any) -> Any:
+    for message in state["messages"]:
+        message.content = "scribbled"
+        message.additional_kwargs["scribbled"] = True
+    return {"count": state.get("count", 0) + 1}
+
+
+@pytest.mark.parametrize("memory", ["warm", "cold"])
+def test_messages_changed_in_place_but_not_returned_do_not_reach_the_next_run(
+    url: str, memory: str
+) -> None:
+    with Savers(lambda: Saver(url), memory == "cold") as savers:
+        for n in range(3):
+            graph = build(savers.next(), scribble, reply, scribble)
+            said = {"messages": [HumanMessage(f"hello {n} " * 20, id=f"h{n}")]}
+            graph.invoke(said, A, durability="sync")
+        found = build(savers.next(), reply).get_state(A).values["messages"]
+    with Saver(url) as fresh:
+        stored = build(fresh, reply).get_state(A).values["messages"]
+    assert found == stored
+    # A message is stored as it was when the step that brought it ended.
+    assert [m.content for m in stored if m.id.startswith("h")] == [
+        f"hello {n} " * 20 for n in range(3)
+    ]
+    assert [m.content for m in stored if m.id.startswith("r")] == ["reply " * 20] * 3
+
+
+def test_whoever_scribbles_on_the_state_they_asked_for_changes_nothing(url: str) -> None:
+    with Saver(url) as saver:
+        graph = build(saver, reply)
+        graph.invoke({"messages": [HumanMessage("hello " * 20, id="h")], "items": [{"a": [1]}]}, A)
+        before = plain(graph.get_state(A).values)
+        for _ in range(2):
+            state = graph.get_state(A).values
+            scribble(state)
+            state["items"][0]["a"].append(2)
+            state["messages"].clear()
+            assert plain(graph.get_state(A).values) == before
+        graph.update_state(A, {"count": 1})
+        scribble(graph.get_state(A).values)
+        graph.update_state(A, {"messages": [HumanMessage("more", id="m")]})
+        contents = [m.content for m in graph.get_state(A).values["messages"]]
+        assert contents == ["hello " * 20, "reply " * 20, "more"]
+
+
+def test_a_stored_state_does_not_change_when_its_input_does(url: str) -> None:
+    message, items = HumanMessage("hello " * 20, id="h"), [{"a": [1]}]
+    with Saver(url) as saver:
+        graph = build(saver, reply)
+        graph.invoke({"messages": [message], "items": items}, A)
+        before = plain(graph.get_state(A).values)
+        message.content = "scribbled"
+        items[0]["a"].append(2)
+        assert plain(graph.get_state(A).values) == before
+        graph.update_state(A, {"count": 1})
+        assert plain(graph.get_state(A).values["items"]) == plain([{"a": [1]}])
+
+
+def test_a_namedtuple_must_be_allowed_by_name_as_langgraph_does_not_collect_it(url: str) -> None:
+    with Saver(url) as saver, pytest.raises(TypeNotAllowed, match="allow="):
+        build(saver, lambda state: {"point": Point(1, 2)}).invoke({"count": 1}, A)
+    with Saver(url, allow=[Point]) as saver:
+        graph = build(saver, lambda state: {"point": Point(1, 2)})
+        graph.invoke({"count": 1}, A)
+        found = graph.get_state(A).values["point"]
+        assert found == Point(1, 2)
+        assert type(found) is Point
+
+
+# -- LangGraph's DeltaChannel
+
+
+CHANNELS = ["fast", "slow", "never", "messages", "no such channel"]
+
+
+async def is_the_same_history(saver: Saver, graph: Graph) -> int:
+    seen = 0
+    for snapshot in list(graph.get_state_history(A)):
+        ours = saver.get_delta_channel_history(config=snapshot.config, channels=CHANNELS)
+        theirs = BaseCheckpointSaver.get_delta_channel_history(
+            saver, config=snapshot.config, channels=CHANNELS
+        )
+        assert plain(ours) == plain(theirs)
+        again = await saver.aget_delta_channel_history(config=snapshot.config, channels=CHANNELS)
+        assert plain(again) == plain(theirs)
+        seen += 1
+    return seen
+
+
+async def test_the_history_of_delta_channels_is_what_langgraph_would_find(url: str) -> None:
+    with Saver(url) as saver:
+        graph = build_delta(saver, [])
+        for n in range(6):
+            graph.invoke({"fast": [n], "messages": [HumanMessage(f"{n} " * 50, id=f"h{n}")]}, A)
+        past = list(graph.get_state_history(A))
+        graph.invoke({"fast": ["fork"]}, past[5].config)
+        graph.update_state(past[9].config, {"slow": ["from outside"]}, "grow")
+        assert await is_the_same_history(saver, graph) > 24
+
+
+def test_the_history_of_a_delta_channel_may_be_longer_than_a_page(sqlite_url: str) -> None:
+    with Saver(sqlite_url) as saver:
+        graph = build_delta(saver, [])
+        for n in range(60):
+            graph.invoke({"fast": [n]}, A)
+        found = saver.get_delta_channel_history(config=A, channels=["never", "fast"])
+        assert len(found["never"]["writes"]) == 60
+        assert graph.get_state(A).values["never"] == {str(n): {"n": n} for n in range(60)}
+    with Saver(sqlite_url) as cold:
+        again = cold.get_delta_channel_history(config=A, channels=["never", "fast"])
+        assert plain(again) == plain(found)
+
+
+def test_no_channels_have_no_history(url: str) -> None:
+    with Saver(url) as saver:
+        assert saver.get_delta_channel_history(config=A, channels=[]) == {}
+        nobody = saver.get_delta_channel_history(config=A, channels=["x"])
+        assert nobody == {"x": {"writes": []}}
+
+
+# -- one saver for many graphs
+
+
+def test_one_saver_serves_many_threads_of_one_process_at_once(url: str) -> None:
+    with Saver(url) as saver:
+        graph = build(saver, reply, reply)
+
+        def talk(n: int) -> None:
+            config: RunnableConfig = {"configurable": {"thread_id": f"t{n}"}}
+            for turn in range(3):
+                graph.invoke({"messages": [HumanMessage(f"{n} {turn}", id=f"h{turn}")]}, config)
+
+        threads = [threading.Thread(target=talk, args=[n]) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for n in range(8):
+            found = graph.get_state({"configurable": {"thread_id": f"t{n}"}}).values["messages"]
+            said = [m.content for m in found if isinstance(m, HumanMessage)]
+            assert said == [f"{n} {turn}" for turn in range(3)]
+            assert len(found) == 9
+
+
+@pytest.mark.parametrize("memory", ["warm", "cold"])
+def test_a_list_may_become_a_dict_and_a_dict_a_list(url: str, memory: str) -> None:
+    big_list, big_dict = ["x" * 1000, "y" * 1000], {"p": "x" * 1000, "q": "y" * 1000}
+    small_dict, small_list = {"a": "b" * 70, "c": 1}, [["a", "b" * 70], ["c", 1]]
+    with Savers(lambda: Saver(url), memory == "cold") as savers:
+        for value in (big_list, small_dict, big_dict, small_list, big_list, small_dict):
+            build(savers.next(), nothing).update_state(A, {"items": value})
+            graph = build(savers.next(), nothing)
+            assert graph.get_state(A).values["items"] == value
+            assert next(graph.get_state_history(A)).values["items"] == value

@@ -1,0 +1,333 @@
+"""Only types of the graph's schemas, and those the user adds, are stored and loaded. A row that
+names anything else is an error, runs nothing, and is never handed out as plain data."""
+
+from __future__ import annotations
+
+import operator
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import ormsgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage
+from langgraph.graph import START, StateGraph
+
+from perdure import Saver
+from perdure.checkpoint.value_diff import DICT, LIST
+from perdure.errors import Damaged, TypeNotAllowed, WrongKey
+from perdure.serde.codec import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Codec
+from tests.support import samples as s
+from tests.support.raw import (
+    LONG,
+    config,
+    execute,
+    forge_state,
+    forge_value,
+    forge_writes,
+    put,
+    rewrite,
+    values_of,
+)
+
+SAMPLES = "tests.support.samples"
+FORGED: list[tuple[Any, Any, Any]] = [
+    ("os", "system", "touch {mark}"), ("posix", "system", "touch {mark}"),
+    ("builtins", "eval", "open('{mark}', 'w')"), ("builtins", "open", ["{mark}", "w"]),
+    ("subprocess", "Popen", [{"args": ["touch", "{mark}"]}]), ("pathlib", "Path", "{mark}"),
+    (SAMPLES, "Unknown", [{"n": 1}]), (SAMPLES, "leave_a_mark", [{}]),
+    (SAMPLES, "os.system", "touch {mark}"), (SAMPLES, "pydantic.BaseModel", [{}]),
+    (f"{SAMPLES}.Model", "__init__", [{}]), ("", "", None), (SAMPLES, "", None),
+    (["os"], {"a": 1}, None),
+]  # fmt: skip
+
+
+class State(TypedDict, total=False):
+    model: s.Model
+    holders: Annotated[list[s.Plain], operator.add]
+    by_color: dict[s.Color, s.Outer.Inner | None]
+    mode: s.Mode
+    anything: Any
+
+
+def build(saver: Saver, update: dict[str, Any]) -> Any:
+    builder = StateGraph(State)
+    builder.add_node("node", lambda state: update)
+    builder.add_edge(START, "node")
+    return builder.compile(checkpointer=saver)
+
+
+UPDATE = {
+    "model": s.Model(n=1, deep=[s.Mode.FAST]),
+    "holders": [s.Plain("a", [1])],
+    "by_color": {s.Color.RED: s.Outer.Inner(2)},
+    "mode": s.Mode.FAST,
+}
+
+
+def ext(code: int, body: Any) -> bytes:
+    return ormsgpack.packb(ormsgpack.Ext(code, ormsgpack.packb(body)))
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that exists if code of a forged row ran."""
+    mark = tmp_path / "mark"
+    monkeypatch.setenv("PERDURE_TEST_MARK", str(mark))
+    return mark
+
+
+# -- where the allowlist comes from
+
+
+def test_the_types_of_the_schema_are_allowed_by_themselves(url: str) -> None:
+    with Saver(url) as saver:
+        graph = build(saver, UPDATE)
+        graph.invoke({}, config())
+    with Saver(url) as saver:
+        assert build(saver, {}).get_state(config()).values == UPDATE
+
+
+def test_a_new_process_that_compiles_the_graph_loads_what_another_stored(url: str) -> None:
+    with Saver(url) as saver:
+        build(saver, UPDATE).invoke({}, config())
+    child = f"""
+        from perdure import Saver
+        from tests.checkpoint.test_strict_loading import UPDATE, build, config
+        with Saver({url!r}) as saver:
+            assert build(saver, {{}}).get_state(config()).values == UPDATE
+            print("loaded")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(child)], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "loaded\n", done.stderr
+
+
+def test_a_saver_that_no_graph_told_its_types_refuses_to_load_them(url: str) -> None:
+    with Saver(url) as saver:
+        build(saver, UPDATE).invoke({}, config())
+    with Saver(url) as saver, pytest.raises(TypeNotAllowed, match=r"samples\.\w+.*allow="):
+        saver.get_tuple(config())
+
+
+def test_langgraph_still_tells_a_saver_the_types_of_a_graph(sqlite_url: str) -> None:
+    told: set[tuple[str, ...]] = set()
+
+    class Listening(Saver):
+        def with_allowlist(self, extra_allowlist: Any) -> Saver:
+            told.update(extra_allowlist)
+            return super().with_allowlist(extra_allowlist)
+
+    with Listening(sqlite_url) as saver:
+        build(saver, {})
+    assert {("tests.support.samples", "Model"), ("tests.support.samples", "Inner")} <= told
+
+
+def test_a_subgraph_compiled_before_there_was_a_saver_has_its_types_allowed_too(
+    sqlite_url: str,
+) -> None:
+    child = f"""
+        from typing import TypedDict
+        from langgraph.graph import START, StateGraph
+        from perdure import Saver
+        from tests.support import samples as s
+        class Inner(TypedDict, total=False):
+            own: s.Frozen
+        class Outer(TypedDict, total=False):
+            n: int
+        inner = StateGraph(Inner)
+        inner.add_node("node", lambda state: {{"own": s.Frozen(1)}})
+        inner.add_edge(START, "node")
+        outer = StateGraph(Outer)
+        outer.add_node("inner", inner.compile())
+        outer.add_edge(START, "inner")
+        with Saver({sqlite_url!r}) as saver:
+            outer.compile(checkpointer=saver).invoke(
+                {{"n": 1}}, {{"configurable": {{"thread_id": "t"}}}}
+            )
+            print("stored")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(child)], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "stored\n", done.stderr[-600:]
+
+
+def test_what_the_user_allows_is_allowed_and_nothing_else(url: str) -> None:
+    with Saver(url, allow=[s.Frozen, ("tests.support.samples", "Color")]) as saver:
+        put(saver, {"x": [s.Frozen(1), s.Color.RED], "y": LONG})
+        assert values_of(saver)["x"] == [s.Frozen(1), s.Color.RED]
+        with pytest.raises(
+            TypeNotAllowed, match=r"^x\[1\]: the type tests\.support\.samples\.Plain"
+        ):
+            put(saver, {"x": [1, s.Plain("a")]})
+        assert values_of(saver)["x"] == [s.Frozen(1), s.Color.RED]
+
+
+def test_a_graph_that_writes_an_unknown_type_is_told_which_and_how_to_allow_it(url: str) -> None:
+    with Saver(url) as saver:
+        graph = build(saver, {"anything": {"deep": [s.Frozen(1)]}})
+        with pytest.raises(TypeNotAllowed) as told:
+            graph.invoke({}, config())
+        assert "anything['deep'][0]" in told.value.where
+        assert "allow=[Frozen]" in str(told.value)
+
+
+# -- forged rows
+
+
+@pytest.mark.parametrize(("module", "name", "state"), FORGED, ids=lambda v: str(v)[:20])
+def test_a_forged_row_is_an_error_and_runs_nothing(
+    url: str, mark: Path, module: str, name: str, state: Any
+) -> None:
+    with Saver(url) as saver:
+        put(saver, {"x": LONG})
+        put(saver, {"x": LONG}, "other")
+    text = repr(state).replace("{mark}", str(mark))
+    data = ext(OBJECT, [module, name, eval(text)])
+    forge_value(url, data)
+    execute(url, "DELETE FROM perdure_checkpoints WHERE thread_id = ?", "other")
+    with Saver(url, allow=[s.Model, ("tests.support.samples", "BaseModel")]) as saver:
+        for _ in range(2):
+            with pytest.raises((TypeNotAllowed, Damaged), match="thread 't'"):
+                saver.get_tuple(config())
+            with pytest.raises((TypeNotAllowed, Damaged)):
+                list(saver.list(config()))
+        put(saver, {"x": LONG}, "other")
+        assert values_of(saver, config("other")) == {"x": LONG}
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("place", ["inline", "metadata", "list", "dict", "write", "odd key"])
+def test_a_forged_type_is_refused_wherever_it_is(url: str, mark: Path, place: str) -> None:
+    evil = ext(OBJECT, ["tests.support.samples", "Unknown", [{"n": 1}]])
+    with Saver(url) as saver:
+        where = put(saver, {"x": LONG, "small": 1})
+        saver.put_writes(where, [("x", 1)], "task")
+    if place in ("inline", "metadata"):
+        index, key = (7, "small") if place == "inline" else (6, "source")
+        value: Any = evil if place == "inline" else ormsgpack.Ext(*_unpacked(evil))
+
+        def change(data: bytes) -> bytes:
+            state = Codec().decode(data, "x")
+            state[index][key] = value
+            return ormsgpack.packb(state)
+
+        forge_state(url, change)
+    elif place == "write":
+        forge_writes(url, lambda data: ormsgpack.packb(["", [[0, "x", False, [evil]]]]))
+    elif place == "odd key":
+        forge_value(url, ext(PAIRS, [[ormsgpack.Ext(*_unpacked(evil)), 1]]))
+    else:
+        forge_value(url, ormsgpack.packb([evil]), LIST if place == "list" else DICT)
+    with (
+        Saver(url) as saver,
+        pytest.raises(TypeNotAllowed, match=r"tests\.support\.samples\.Unknown"),
+    ):
+        saver.get_tuple(config())
+    assert not mark.exists()
+
+
+def _unpacked(data: bytes) -> tuple[int, bytes]:
+    found: list[tuple[int, bytes]] = []
+    ormsgpack.unpackb(data, ext_hook=lambda code, body: found.append((code, body)))
+    return found[0]
+
+
+GARBAGE = [
+    b"", b"\xc1", b"\x92\x01", b"\xdd\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff\x01", b"\xa1\xff",
+    ext(0, 1), ext(9, b""), ext(127, None), ext(BUILTIN, ["?", 1]), ext(BUILTIN, 1),
+    ext(BUILTIN, ["d", ["x", None, 0]]), ext(BUILTIN, ["a", ["O", [1], "C", b"12345678", False]]),
+    ext(BUILTIN, ["a", ["<i8", [9], "C", b"", False]]), ext(BUILTIN, ["r", ["(", 0]]),
+    ext(BUILTIN, ["Z", "../../etc/passwd"]), ext(BUILTIN, ["e", ["eval", {}]]),
+    ext(KNOWN_TYPE, [999, [{}]]), ext(KNOWN_TYPE, [0, 1]), ext(KNOWN_TYPE, [0, [1]]),
+    ext(KNOWN_TYPE, [16, [{"__class__": 1}]]), ext(PAIRS, [[[], 1]]), ext(PAIRS, [1]),
+    ext(OBJECT, 1), ext(OBJECT, ["tests.support.samples", "Model", [{"m": 1}]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", GARBAGE, ids=lambda one: type(one).__name__)
+def test_garbage_with_a_right_checksum_is_damaged(url: str, data: bytes) -> None:
+    with Saver(url) as saver:
+        put(saver, {"x": LONG})
+    forge_value(url, data)
+    with Saver(url, allow=[s.Model]) as saver, pytest.raises(Damaged, match="thread 't'"):
+        saver.get_tuple(config())
+
+
+# -- damage
+
+
+@pytest.mark.parametrize("table", ["perdure_checkpoints", "perdure_values", "perdure_writes"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda blob: b"",
+        lambda blob: blob[:1],
+        lambda blob: blob[:-1],
+        lambda blob: blob + b"\x00",
+        lambda blob: b"garbage" * 9,
+        lambda blob: b"\x01" + bytes(4) + blob[5:],
+        lambda blob: blob[:5],
+    ],
+    ids=["empty", "first byte", "cut", "longer", "garbage", "no checksum", "no content"],
+)
+def test_a_damaged_blob_is_damaged_never_absent_and_other_threads_go_on(
+    url: str, table: str, change: Any
+) -> None:
+    with Saver(url) as saver:
+        where = put(saver, {"x": LONG})
+        saver.put_writes(where, [("x", LONG)], "task")
+    column = "state" if table == "perdure_checkpoints" else "body"
+    rewrite(url, table, column, change)
+    with Saver(url) as saver:
+        put(saver, {"x": LONG}, "other")
+        for _ in range(2):
+            with pytest.raises(Damaged, match="thread 't'"):
+                saver.get_tuple(config())
+        assert values_of(saver, config("other")) == {"x": LONG}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, bytes]]:
+    url = f"sqlite:///{tmp_path_factory.mktemp('flips')}/journal.db"
+    with Saver(url) as saver:
+        where = put(saver, {"x": [HumanMessage(LONG), {"a": (1, 2)}], "small": 5, "text": LONG})
+        saver.put_writes(where, [("x", [HumanMessage("new")]), ("y", LONG)], "task")
+    blobs: dict[str, bytes] = {}
+    for table, column in (("checkpoints", "state"), ("values", "body"), ("writes", "body")):
+        for (blob,) in execute(url, f"SELECT {column} FROM perdure_{table}"):
+            blobs[f"{table} {column} {len(blobs)}"] = bytes(blob)
+    return url, blobs
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_flipped_bits_are_damage_never_a_wrong_value(
+    stored: tuple[str, dict[str, bytes]], data: st.DataObject
+) -> None:
+    url, blobs = stored
+    name = data.draw(st.sampled_from(sorted(blobs)))
+    blob = bytearray(blobs[name])
+    flips = data.draw(st.sets(st.integers(0, len(blob) * 8 - 1), min_size=1, max_size=3))
+    for bit in flips:
+        blob[bit // 8] ^= 1 << bit % 8
+    table, column, _ = name.split()
+    sql = f"UPDATE perdure_{table} SET {column} = ? WHERE {column} = ?"
+    execute(url, sql, bytes(blob), blobs[name])
+    try:
+        # Two flips can turn the first byte into the sign of encryption.
+        expected = Damaged if blob[0] != 2 else WrongKey
+        with Saver(url) as saver, pytest.raises(expected, match="thread 't'"):
+            saver.get_tuple(config())
+    finally:
+        execute(url, sql, blobs[name], bytes(blob))

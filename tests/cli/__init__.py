@@ -1,0 +1,1 @@
+"""Tests of `perdure.cli`: the commands, and what they print."""

@@ -1,0 +1,868 @@
+"""What the commands do to a journal, what they refuse, and how a script learns of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.cli import main
+from perdure.client import Client
+from perdure.journal import connect, version
+from perdure.journal.migrate import migrations
+from perdure.testing import Clock, TemporaryRuntime
+from perdure.types import Run, State
+from tests.support.agents import chain
+from tests.support.commands import Command, Told, commands_at, spawn
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], url: str) -> Command:
+    return commands_at(capsys, url)
+
+
+@perdure.effect
+def send(to: str) -> str:
+    if to == "nobody":
+        raise ConnectionError("refused")
+    return "sent"
+
+
+@perdure.effect(unknown="hold")
+def charge(amount: int) -> str:
+    raise ConnectionError("no answer")
+
+
+def quick(state: Any) -> Any:
+    return {"log": ["quick"]}
+
+
+def ask(state: Any) -> Any:
+    return {"log": [perdure.ask({"question": "May I?", "n": 7})]}
+
+
+DECISION = {
+    "type": "object",
+    "properties": {"comment": {"type": "string"}, "action": {"enum": ["approve", "reject"]}},
+    "required": ["action"],
+}
+
+
+def decide(state: Any) -> Any:
+    return {"log": [perdure.ask("May I?", response_schema=DECISION)]}
+
+
+def hear(state: Any) -> Any:
+    return {"log": [perdure.wait_for("reply")]}
+
+
+def pay(state: Any) -> Any:
+    return {"log": [charge(100)]}
+
+
+def fail(state: Any) -> Any:
+    raise ValueError("it cannot be")
+
+
+@pytest.fixture
+def rt(url: str) -> Iterator[TemporaryRuntime]:
+    """A runtime on the real clock, as a command has it."""
+    with perdure.Runtime(url) as made:
+        once = perdure.Retry(attempts=1)
+        made.register(chain(quick), name="quick")
+        made.register(chain(ask), name="ask")
+        made.register(chain(hear), name="hear")
+        made.register(chain(pay), name="pay", retry=once)
+        made.register(chain(fail), name="fail", retry=once)
+        made.register(chain(fail), name="holds", retry=once, hold=True)
+        yield made  # type: ignore[misc]
+
+
+def driven(rt: perdure.Runtime, graph: str, **given: Any) -> Run:
+    run = rt.blocking.start(graph, {"log": []}, **given)
+    rt.blocking.tick()
+    return rt.blocking.get(run.id)
+
+
+def settle_of(shown: str) -> list[str]:
+    """The command to settle an effect, as a shell reads it, up to its --at."""
+    [line] = [line for line in shown.splitlines() if "perdure settle" in line]
+    command, told, _ = line.partition("  (or retry, or fail)")
+    assert told
+    words = shlex.split(command, comments=True)
+    return words[words.index("perdure") : words.index("--at")]
+
+
+# -- start
+
+
+def test_start_prints_the_id_of_a_run_with_all_that_was_given(
+    url: str, command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "input.json").write_text('{"to": "ana"}')
+    told = command(
+        *("start", "campaign", "--input", f"@{tmp_path}/input.json", "--thread", "t"),
+        *("--metadata", "campaign=7", "--metadata", "name=Ana", "--tag", "a", "--tag", "b"),
+        *("--version", "v2", "--after", "3d"),
+    ).done
+    with Client(url) as client:
+        [run] = client.blocking.runs()
+    assert told.out == f"{run.id}\n"
+    assert (run.graph, run.version, run.thread_id) == ("campaign", "v2", "t")
+    assert (run.metadata, run.tags) == ({"campaign": 7, "name": "Ana"}, ("a", "b"))
+    assert run.due_at is not None
+    assert run.due_at - run.created_at == timedelta(days=3)
+
+
+def test_the_same_key_gives_the_same_run_and_json_the_whole_of_it(command: Command) -> None:
+    first = command("start", "g", "--key", "once").done.out.strip()
+    [again] = command("start", "g", "--key", "once", "--json").done.json
+    assert (again["id"], again["key"], again["state"]) == (first, "once", "pending")
+
+
+def test_a_strategy_that_rejects_says_who_is_in_the_way(command: Command) -> None:
+    command("start", "g", "--thread", "t").done  # noqa: B018
+    refused = command("start", "g", "--thread", "t", "--strategy", "reject").refused
+    assert "Thread 't' has a run" in refused
+    assert "is none of enqueue, reject" in command("start", "g", "--strategy", "x").refused
+
+
+def test_input_may_come_from_stdin(sqlite_url: str) -> None:
+    told = spawn("start", "g", "--input", "-", "--at", sqlite_url, "--json", stdin='{"n": 1}')
+    assert told.done.json[0]["graph"] == "g"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--input", "{n: 1}"], "is no JSON"),
+        (["--input", "@nowhere.json"], "No such file"),
+        (["--metadata", "=7"], "write --metadata key=value"),
+        (["--after", "tomorrow"], "neither a duration"),
+        (["--after", "99999999999d"], "longer than time can be told"),
+    ],
+    ids=["JSON", "file", "pair", "time", "long"],
+)
+def test_nothing_is_started_by_what_cannot_be_meant(
+    sqlite_url: str,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    sentence: str,
+) -> None:
+    command = commands_at(capsys, sqlite_url)
+    assert sentence in command("start", "g", *options).refused
+    assert version(sqlite_url) is None
+
+
+AGENTS = """
+import os
+import perdure
+from tests.cli.test_commands import ask, chain, fail, quick
+
+rt = perdure.Runtime(os.environ["JOURNAL"])
+once = perdure.Retry(attempts=1)
+rt.register(chain(quick), name="quick")
+rt.register(chain(fail), name="fail", retry=once)
+rt.register(chain(fail), name="holds", retry=once, hold=True)
+"""
+
+
+@pytest.mark.slow
+def test_who_waits_learns_by_the_exit_code_how_it_ended(sqlite_url: str, tmp_path: Path) -> None:
+    (tmp_path / "agents.py").write_text(AGENTS)
+    root = str(Path(__file__).parents[2])
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "perdure", "worker", "agents:rt", "--quiet"],
+        cwd=tmp_path,
+        env=os.environ | {"JOURNAL": sqlite_url, "PYTHONPATH": root},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        told = {
+            graph: spawn("start", graph, "--wait", "--at", sqlite_url, "--input", '{"log": []}')
+            for graph in ("quick", "fail", "holds")
+        }
+        whole = spawn(
+            "start", "quick", "--wait", "--json", "--at", sqlite_url, "--input", '{"log": []}'
+        )
+    finally:
+        worker.terminate()
+        worker.wait(30)
+    assert {graph: one.code for graph, one in told.items()} == {"quick": 0, "fail": 1, "holds": 1}
+    assert "step 1  quick" in told["quick"].err
+    assert "step -1" not in told["quick"].err
+    assert "step 0" not in told["quick"].err
+    assert len(told["quick"].out.split()) == 1
+    assert "ValueError: it cannot be" in told["fail"].err
+    assert whole.json[0]["output"] == {"log": ["quick"]}
+
+
+# -- people and messages
+
+
+def test_the_inbox_shows_what_is_asked_and_the_command_that_answers_it(
+    rt: perdure.Runtime, command: Command
+) -> None:
+    run = driven(rt, "ask", thread_id="campaign-7-12")
+    [wait] = rt.blocking.waits(run_id=run.id)
+    shown = command("inbox").done.out
+    assert "campaign-7-12" in shown
+    assert "question: May I?" in shown
+    assert f"perdure answer {wait.id} JSON" in shown
+    [told] = command("inbox", "--json").done.json
+    assert (told["needs"], told["id"], told["value"]["n"]) == ("answer", wait.id, 7)
+    assert command("answer", wait.id, '{"ok": true}', "--by", "ana").done
+    rt.blocking.tick()
+    done = rt.blocking.get(run.id)
+    assert done.output == {"log": [{"ok": True}]}
+    assert command("inbox").done.out == "Nothing needs a person.\n"
+    assert "ana answered it at" in command("answer", wait.id, "1").refused
+
+
+def test_the_inbox_tells_what_may_be_answered_and_has_an_answer_to_paste(
+    rt: perdure.Runtime, command: Command
+) -> None:
+    rt.register(chain(decide), name="decide")
+    run = driven(rt, "decide")
+    [wait] = rt.blocking.waits(run_id=run.id)
+    shown = command("inbox").done.out
+    assert "    answers: action: approve | reject; comment\n" in shown
+    [line] = [line for line in shown.splitlines() if "perdure answer" in line]
+    assert shlex.split(line) == shlex.split(
+        next(
+            line
+            for line in command("show", run.id).done.out.splitlines()
+            if "perdure answer" in line
+        )
+    )
+    verb, *given = shlex.split(line)[1:]
+    assert command(verb, *given).done.out == f"{wait.id} is answered.\n"
+
+
+def test_an_answer_may_be_a_text_and_is_one_of_both(rt: perdure.Runtime, command: Command) -> None:
+    run = driven(rt, "ask")
+    [wait] = rt.blocking.waits(run_id=run.id)
+    assert "give one" in command("answer", wait.id).refused
+    assert "give one" in command("answer", wait.id, "1", "--text", "yes").refused
+    broken = command("answer", wait.id, "{action: approve}").refused
+    assert broken.startswith("perdure: The answer {action: approve} is no JSON: ")
+    assert broken.endswith(
+        "for the shell: '{\"contact\": 7}'. For an answer that is only a text: --text TEXT.\n"
+    )
+    assert "for the shell: '{" in command("signal", "t", "reply", "{a: b}").refused
+    missing = command("answer", "x", "1").refused
+    assert missing.startswith("perdure: There is no wait 'x'")
+    assert missing.endswith(" `perdure inbox` lists what is there.\n")
+    assert command("answer", wait.id, "--text", "yes").done
+    rt.blocking.tick()
+    assert rt.blocking.get(run.id).output == {"log": ["yes"]}
+
+
+def test_the_inbox_has_unknown_effects_and_held_runs_and_each_once(
+    rt: perdure.Runtime, command: Command
+) -> None:
+    unknown, held = driven(rt, "pay"), driven(rt, "holds")
+    [effect] = rt.blocking.effects(state="unknown")
+    shown = command("inbox").done.out
+    assert "  charge\n    amount: 100\n" in shown
+    assert settle_of(shown) == ["perdure", "settle", effect.key, "done", "--result", "JSON"]
+    assert f"perdure retry {held.id}" in shown
+    assert unknown.id not in shown
+    told = [(one["needs"], one.get("key", "")) for one in command("inbox", "--json").done.json]
+    assert told == [("settle", effect.key), ("retry", None)]
+
+
+def test_a_signal_reaches_its_thread_once_per_key(rt: perdure.Runtime, command: Command) -> None:
+    run = driven(rt, "hear", thread_id="t")
+    assert command("signal", "t", "reply", '{"text": "yes"}', "--key", "m1").done.out == (
+        "It is kept.\n"
+    )
+    again = command("signal", "t", "reply", '{"text": "no"}', "--key", "m1").done.out
+    assert again.startswith("One with the key m1 was sent before")
+    rt.blocking.tick()
+    assert rt.blocking.get(run.id).output == {"log": [{"text": "yes"}]}
+
+
+# -- control
+
+
+def test_runs_are_paused_resumed_and_cancelled_several_at_a_time(
+    rt: perdure.Runtime, command: Command
+) -> None:
+    ids = [rt.blocking.start("quick", {"log": []}).id for _ in range(2)]
+
+    def states() -> set[State]:
+        return {rt.blocking.get(id).state for id in ids}
+
+    assert command("pause", *ids).done.out == "".join(f"{id} is paused.\n" for id in ids)
+    assert states() == {State.PAUSED}
+    assert command("resume", *ids).done
+    assert states() == {State.PENDING}
+    assert command("cancel", *ids, "--reason", "enough", "--by", "ana").done
+    assert states() == {State.CANCELLED}
+    assert rt.blocking.get(ids[0]).reason == "enough"
+    assert rt.blocking.events(ids[0])[-1].data["by"] == "ana"
+
+
+def test_a_run_that_cannot_be_stopped_says_the_one_reason(
+    rt: perdure.Runtime, command: Command
+) -> None:
+    done, held = driven(rt, "quick"), driven(rt, "holds")
+    for verb, end in (("pause", "paused"), ("cancel", "cancelled")):
+        over = f"perdure: Run {done.id} is done and cannot be {end}: it is over.\n"
+        assert command(verb, done.id).refused == over
+    assert command("pause", held.id).refused.endswith(
+        "is held and cannot be paused: it rests already, until it is retried or cancelled.\n"
+    )
+    assert command("cancel", held.id).done.out == f"{held.id} is cancelled.\n"
+
+
+def test_every_command_takes_the_beginning_of_an_id(rt: perdure.Runtime, command: Command) -> None:
+    run = rt.blocking.start("quick", {"log": []})
+    for verb, state in (("pause", "paused"), ("resume", "pending"), ("cancel", "cancelled")):
+        assert command(verb, run.id[:30]).done.out == f"{run.id} is {state}.\n"
+    failed = driven(rt, "fail")
+    assert command("retry", failed.id[:-1]).done.out == f"{failed.id} is pending.\n"
+    [told] = command("export", failed.id[:-1]).done.json
+    assert told["run"]["id"] == failed.id
+    paid = driven(rt, "pay")
+    [effect] = command("effects", "--run", paid.id[:-1], "--json").done.json
+    assert effect["run_id"] == paid.id
+    assert "at least 6 characters" in command("pause", run.id[:5]).refused
+    assert "More than one run begins with" in command("pause", run.id[:6]).refused
+    assert command("effects", "--run", "nobody").refused == (
+        "perdure: There is no run 'nobody' in this journal, or no longer. `perdure runs` lists "
+        "what is there.\n"
+    )
+
+
+def test_one_run_that_refuses_keeps_no_other_from_it(rt: perdure.Runtime, command: Command) -> None:
+    failed, done = driven(rt, "fail"), driven(rt, "quick")
+    told = command("retry", done.id, failed.id, "nobody")
+    assert told.code == 2
+    assert told.out == f"{failed.id} is pending.\n"
+    assert f"Run {done.id} is done and cannot be retried" in told.err
+    assert "There is no run 'nobody'" in told.err
+
+
+@pytest.mark.slow
+def test_a_fork_needs_the_graphs_and_goes_on_from_a_checkpoint(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "agents.py").write_text(AGENTS)
+    root = str(Path(__file__).parents[2])
+    with perdure.Runtime(sqlite_url) as rt:
+        rt.register(chain(quick), name="quick")
+        run = driven(rt, "quick")
+        options = ("--update", '{"log": ["changed"]}', "--as-node", "quick", "--thread", "other")
+        told = spawn(
+            *("fork", run.id, "--at", "agents:rt", *options),
+            cwd=tmp_path, JOURNAL=sqlite_url, PYTHONPATH=root,
+        ).done  # fmt: skip
+        forked = rt.blocking.get(told.out.strip())
+        assert forked.thread_id == "other"
+        rt.blocking.tick()
+        assert rt.blocking.get(forked.id).output == {"log": ["quick", "changed"]}
+    assert "needs the graphs" in spawn("fork", run.id, "--at", sqlite_url).refused
+
+
+# -- effects
+
+
+def test_an_unknown_effect_is_listed_and_settled(rt: perdure.Runtime, command: Command) -> None:
+    run = driven(rt, "pay")
+    [effect] = rt.blocking.effects(state="unknown")
+    shown = command("effects").done.out
+    assert shown.startswith(f"unknown  {effect.key}  charge(amount=100)\n")
+    assert settle_of(shown) == ["perdure", "settle", effect.key, "done", "--result", "JSON"]
+    assert "done needs --result" in command("settle", effect.key, "done").refused
+    assert (
+        "a text is '\"paid\"'" in command("settle", effect.key, "done", "--result", "paid").refused
+    )
+    assert "is none of done, retry, fail" in command("settle", effect.key, "lost").refused
+    assert command("settle", effect.key, "done", "--result", '"paid"', "--by", "ana").done
+    rt.blocking.tick()
+    assert rt.blocking.get(run.id).output == {"log": ["paid"]}
+    assert command("effects").done.out == "No effect waits for a person.\n"
+    [told] = command("effects", "--run", run.id, "--json").done.json
+    assert (told["key"], told["state"], told["result"]) == (effect.key, "done", "paid")
+    assert (told["run_id"], told["thread_id"]) == (run.id, run.thread_id)
+    assert len(command("effects", "--thread", run.thread_id, "--json").json) == 1
+    assert command("effects", "--state", "failed").done.out == "There are none.\n"
+
+
+def test_an_effect_may_be_given_up_in_words(rt: perdure.Runtime, command: Command) -> None:
+    run = driven(rt, "pay")
+    [effect] = rt.blocking.effects(state="unknown")
+    assert command("settle", effect.key, "fail", "--result", "the card was refused").done
+    rt.blocking.tick()
+    found = rt.blocking.get(run.id)
+    assert found.error is not None
+    assert "the card was refused" in found.error.message
+
+
+def test_effects_that_cannot_be_read_are_listed_with_the_reason(url: str, command: Command) -> None:
+    with perdure.Runtime(url, keys={"k": b"0" * 32}) as rt:
+        rt.register(chain(pay), name="pay", retry=perdure.Retry(attempts=1))
+        driven(rt, "pay")
+    shown = command("effects").done.out
+    assert shown.startswith("unknown  ")
+    assert "cannot be read here" in shown
+
+
+# -- schedules
+
+
+def test_a_schedule_is_added_listed_changed_and_removed(command: Command, url: str) -> None:
+    line = ("--graph", "digest", "--cron", "0 9 * * 1-5", "--timezone", "Europe/Vienna")
+    added = command("schedules", "--add", "daily", *line, "--input", '{"n": 1}').done.out
+    assert added.startswith("daily starts digest next at 2")
+    [told] = command("schedules", "--json").done.json
+    assert (told["name"], told["graph"], told["cron"]) == ("daily", "digest", "0 9 * * 1-5")
+    shown = command("schedules").done.out
+    assert "Europe/Vienna" in shown
+    assert command("schedules", "--remove", "daily").done.out == "daily is removed.\n"
+    assert command("schedules").done.out == "There is no schedule.\n"
+    assert "There is no schedule 'daily'" in command("schedules", "--remove", "daily").refused
+    assert "--add needs --graph" in command("schedules", "--add", "x").refused
+    assert "are for --add NAME" in command("schedules", "--cron", "* * * * *").refused
+
+
+# -- looking after a journal
+
+
+def ended(url: str, days: int, count: int) -> list[str]:
+    """Runs that were cancelled so many days ago."""
+    with Client(url, clock=Clock(datetime.now(UTC) - timedelta(days=days))) as client:
+        ids = [client.blocking.start("g").id for _ in range(count)]
+        for id in ids:
+            client.blocking.cancel(id)
+        return ids
+
+
+def test_old_runs_are_counted_and_deleted_but_not_unasked(url: str, command: Command) -> None:
+    ended(url, 40, 3)
+    [young] = ended(url, 5, 1)
+    assert command("prune", "--older-than", "30d", "--dry-run").done.out == (
+        "3 runs would be deleted.\n"
+    )
+    assert "3 runs would be deleted. Say --yes" in command("prune", "--older-than", "30d").refused
+    assert len(command("runs", "--json").json) == 4
+    assert command("prune", "--older-than", "30d", "--state", "done", "--yes").done.out == (
+        "0 runs deleted.\n"
+    )
+    assert command("prune", "--older-than", "30d", "--yes", "--limit", "1").done.out == (
+        "1 run deleted.\n"
+    )
+    assert command("prune", "--older-than", "30d", "--yes").done.out == "2 runs deleted.\n"
+    assert [told["id"] for told in command("runs", "--json").json] == [young]
+    assert (
+        "Only runs that ended" in command("prune", "--older-than", "1d", "--state", "held").refused
+    )
+    assert "no duration" in command("prune", "--older-than", "soon").refused
+    assert "Missing option '--older-than'" in command("prune").refused
+
+
+def test_migrate_makes_a_journal_and_check_only_looks(url: str, command: Command) -> None:
+    newest = max(migrations())
+    checked = command("migrate", "--check")
+    assert (checked.code, version(url)) == (1, None)
+    assert "There is no journal yet" in checked.out
+    assert command("migrate").done.out == f"The schema is {newest} now, after none.\n"
+    assert version(url) == newest
+    assert command("migrate", "--check").done.out == f"The schema is {newest}, the newest.\n"
+    assert "nothing to do" in command("migrate").done.out
+
+
+def test_a_journal_of_an_older_perdure_is_noticed(
+    sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sqlite3
+    from contextlib import closing
+
+    connect(sqlite_url).close()
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
+        file.execute("DELETE FROM perdure_schema WHERE version = ?", [max(migrations())])
+    told = commands_at(capsys, sqlite_url)("migrate", "--check")
+    assert told.code == 1
+    assert f"this perdure needs {max(migrations())}: run `perdure migrate`" in told.out
+
+
+LOOKING = (
+    ["runs"],
+    ["show", "x" * 8],
+    ["inbox"],
+    ["answer", "w", "1"],
+    ["signal", "t", "n"],
+    ["pause", "r"],
+    ["effects"],
+    ["settle", "k", "retry"],
+    ["schedules"],
+    ["reflections"],
+    ["prune", "--older-than", "1d"],
+    ["doctor"],
+    ["export"],
+)
+
+
+@pytest.mark.parametrize("arguments", LOOKING, ids=lambda arguments: str(arguments[0]))
+def test_looking_at_a_journal_that_is_not_there_makes_none(
+    url: str, command: Command, arguments: list[str]
+) -> None:
+    assert "There is no journal at" in command(*arguments).refused
+    assert version(url) is None
+
+
+def test_a_password_is_not_repeated(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = postgres_url.replace("postgres@", "postgres:hush-hush@", 1)
+    refused = commands_at(capsys, secret)("runs").refused
+    assert "There is no journal at" in refused
+    assert "hush" not in refused
+
+
+def test_what_is_exported_is_every_run_with_all_that_there_is_of_it(
+    rt: perdure.Runtime, command: Command, tmp_path: Path
+) -> None:
+    asks, done = driven(rt, "ask", metadata={"n": 1}), driven(rt, "quick")
+    rt.blocking.score(done.id, "reply", 1.0)
+    told = {one["run"]["id"]: one for one in command("export").done.json}
+    assert set(told) == {asks.id, done.id}
+    assert told[done.id]["run"]["output"] == {"log": ["quick"]}
+    assert told[done.id]["scores"][0]["name"] == "reply"
+    assert [one["kind"] for one in told[asks.id]["waits"]] == ["human"]
+    assert told[asks.id]["events"][0]["kind"] == "started"
+    assert [one["run"]["id"] for one in command("export", asks.id).json] == [asks.id]
+    assert [one["run"]["id"] for one in command("export", "--metadata", "n=1").json] == [asks.id]
+    assert [one["run"]["id"] for one in command("export", "--graph", "quick").json] == [done.id]
+    assert "not both" in command("export", asks.id, "--graph", "ask").refused
+    assert "There is no run 'x'" in command("export", "x").refused
+    file = tmp_path / "runs.jsonl"
+    assert command("export", "-o", str(file)).done.out == f"2 runs written to {file}.\n"
+    assert len(file.read_text().splitlines()) == 2
+    assert "No such file" in command("export", "--output", str(tmp_path / "no" / "x")).refused
+
+
+def test_an_export_goes_on_beyond_a_page(url: str, command: Command) -> None:
+    with Client(url) as client:
+        ids = {client.blocking.start("g").id for _ in range(203)}
+    assert {one["run"]["id"] for one in command("export").done.json} == ids
+
+
+# -- the command line itself
+
+
+def tree() -> dict[str, Any]:
+    import typer
+
+    from perdure.cli import app
+
+    return dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def test_every_command_says_what_it_does_and_takes_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    for name in tree():
+        assert f"\n  {name}  " in listed
+        assert main([name, "--help"]) == 0
+        assert capsys.readouterr().out.startswith(f"Usage: perdure {name} ")
+    assert "Exit codes: 0 fine; 1 " in listed
+    assert main([]) == 0
+    assert capsys.readouterr().out == listed
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"perdure {perdure.__version__}\n"
+
+
+def test_every_option_is_explained() -> None:
+    for name, command in tree().items():
+        for param in command.params:
+            assert param.help, f"{name} {param.name}"
+
+
+def test_a_mistyped_command_or_option_is_told_with_what_to_type(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for arguments, sentence in (
+        (["wroker"], "Did you mean 'worker'?"),
+        (["runs", "--statee", "done"], "No such option: --statee"),
+        (["worker", "m:rt", "--zzz"], "No such option: --zzz. See `perdure worker --help`."),
+        (["runs", "--limit", "many"], "'many' is not a whole number"),
+        (["cancel"], "Missing argument 'RUN...'"),
+    ):
+        assert main(arguments) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("perdure: ")
+        assert sentence in err
+        assert "--help`." in err
+
+
+QUIET = """
+import sys
+from perdure.cli import main
+for arguments in {given!r}:
+    assert main(arguments) == 0, arguments
+heavy = ("langgraph", "langchain_core", "pydantic", "rich", "psycopg")
+print([name for name in sys.modules if name.partition(".")[0] in heavy])
+"""
+
+
+def test_help_and_listings_load_neither_langgraph_nor_pydantic_nor_rich(
+    sqlite_url: str, rt_sqlite: perdure.Runtime
+) -> None:
+    run = driven(rt_sqlite, "ask", thread_id="t")
+    driven(rt_sqlite, "pay")
+    big = rt_sqlite.blocking.start("quick", {"log": ["x" * 100_000]})
+    rt_sqlite.blocking.tick()
+    assert rt_sqlite.blocking.get(big.id).state is State.DONE
+    looks = [
+        ["runs"],
+        ["runs", "--json"],
+        ["inbox"],
+        ["show", run.id],
+        ["show", big.id],
+        ["effects"],
+        ["schedules"],
+        ["reflections"],
+        ["doctor"],
+        ["migrate", "--check"],
+        ["start", "quick"],
+        ["signal", "t", "n"],
+        ["pause", run.id],
+        ["resume", run.id],
+        ["prune", "--older-than", "1d"],
+    ]
+    given = [["--help"], ["runs", "--help"], *([*one, "--at", sqlite_url] for one in looks)]
+    told = subprocess.run(
+        [sys.executable, "-c", QUIET.format(given=given)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert told.stderr == ""
+    assert told.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.fixture
+def rt_sqlite(sqlite_url: str) -> Iterator[perdure.Runtime]:
+    with perdure.Runtime(sqlite_url) as made:
+        made.register(chain(quick), name="quick")
+        made.register(chain(ask), name="ask")
+        made.register(chain(pay), name="pay", retry=perdure.Retry(attempts=1))
+        yield made
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(sqlite_url: str) -> None:
+    with Client(sqlite_url) as client:
+        for _ in range(300):
+            client.blocking.start("g" * 200)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "perdure", "export", "--at", sqlite_url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    json.loads(child.stdout.readline())
+    child.stdout.close()
+    assert child.wait(60) == 0
+    assert child.stderr.read() == ""
+    child.stderr.close()
+
+
+def test_ctrl_c_ends_a_wait_with_130_and_the_run_stays(sqlite_url: str) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "perdure", "start", "g", "--wait", "--at", sqlite_url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    run_id = child.stdout.readline().strip()
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "Traceback" not in err
+    with Client(sqlite_url) as client:
+        assert client.blocking.get(run_id).state is State.PENDING
+
+
+def test_the_journal_is_that_of_the_environment_or_of_the_project_around(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    with Client(sqlite_url) as client:
+        run = client.blocking.start("g")
+    assert run.id in spawn("runs", PERDURE_URL=sqlite_url).done.out
+    project = tmp_path / "project"
+    (project / "src" / "deep").mkdir(parents=True)
+    (project / "langgraph.json").write_text('{"graphs": {"g": "./g.py:g"}}')
+    refused = spawn("runs", cwd=project).refused
+    assert "has no journal: `perdure dev` makes it" in refused
+    (project / ".perdure").mkdir()
+    with Client(f"sqlite:///{project}/.perdure/agents.db") as client:
+        own = client.blocking.start("g")
+    for told in (
+        spawn("runs", cwd=project / "src" / "deep"),
+        spawn("runs", "--at", "project", cwd=tmp_path),
+        spawn("runs", "--at", "project/langgraph.json", cwd=tmp_path),
+    ):
+        assert own.id in told.done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "Which journal? Name one with --at"),
+        (["--at", "."], "There is no langgraph.json in"),
+        (["--at", "here.db"], "name a journal by its URL, sqlite:///here.db"),
+        (["--at", "nothing"], "use module:name"),
+        (["--at", "no/folder"], "There is no folder no/folder. Name one with --at"),
+        (["--at", "nothing:here"], "There is no module 'nothing'"),
+        (["--at", "mysql://host/db"], "is not the start of a database URL"),
+        (["--at", "sqlite:///here.db"], "There is no journal at sqlite:///here.db"),
+    ],
+    ids=["none", "folder", "file", "word", "nowhere", "module", "scheme", "other file"],
+)
+def test_a_place_that_is_none_is_told_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    arguments: list[str], sentence: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PERDURE_URL", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "here.db").touch()
+    code = main(["runs", *arguments])
+    out, err = capsys.readouterr()
+    assert sentence in Told(code, out, err).refused
+
+
+def test_a_place_may_be_a_client_with_keys_and_then_langgraph_is_not_loaded(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    keys = "{'k': b'0' * 32}"
+    (tmp_path / "journal.py").write_text(
+        f"from perdure.client import Client\nclient = Client({sqlite_url!r}, keys={keys})\n"
+    )
+    with Client(sqlite_url, keys={"k": b"0" * 32}) as client:
+        client.blocking.start("g", metadata={"secret": "hush"})
+    [told] = spawn("runs", "--json", "--at", "journal:client", cwd=tmp_path).done.json
+    assert told["metadata"] == {"secret": "hush"}
+    [closed] = spawn("runs", "--json", "--at", sqlite_url).done.json
+    assert closed["metadata"] == {}
+    assert "cannot be opened" in closed["error"]["message"]
+
+
+def test_completion_offers_states_and_the_graphs_that_have_runs(sqlite_url: str) -> None:
+    with Client(sqlite_url) as client:
+        client.blocking.start("campaign")
+        client.blocking.start("digest")
+
+    def offered(line: str) -> list[str]:
+        told = spawn(
+            _PERDURE_COMPLETE="complete_bash",
+            COMP_WORDS=line,
+            COMP_CWORD=str(len(line.split(" ")) - 1),
+            PERDURE_URL=sqlite_url,
+        )
+        return told.out.split()
+
+    assert offered("perdure runs --state pa") == ["paused"]
+    assert offered("perdure runs --graph ") == ["campaign", "digest"]
+    assert offered("perdure mig") == ["migrate"]
+
+
+DEMO = """
+def main(contacts=5, seed=None, plain=False):
+    print(contacts, seed, plain)
+    return 1 if seed == 13 else 0
+"""
+
+
+def test_the_demo_gets_its_options_and_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from perdure.cli import demo
+
+    for name, text in {"some_demo": DEMO, "poor_demo": "import not_installed_here"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "demo.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(demo, "HOMES", ("no_such_demo", "some_demo"))
+    assert main(["demo"]) == 0
+    assert main(["demo", "--contacts", "3", "--seed", "13", "--plain"]) == 1
+    assert capsys.readouterr().out == "5 None False\n3 13 True\n"
+    assert main(["demo", "--contacts", "99"]) == 2
+    assert capsys.readouterr().err == "perdure: --contacts 99: the demo writes to 3 to 10.\n"
+    monkeypatch.setattr(demo, "HOMES", ("poor_demo",))
+    assert main(["demo"]) == 2
+    assert "pip install '.[demo]'" in capsys.readouterr().err
+    monkeypatch.setattr(demo, "HOMES", ("no_such_demo",))
+    assert main(["demo"]) == 2
+    assert "The demo is not part of this installation" in capsys.readouterr().err
+
+
+def test_time_is_told_in_two_units() -> None:
+    from perdure.cli.tell import span
+
+    told = {0.123: "0.12s", 4.5: "4.5s", 75: "1m 15s", 3600: "1h", 93_784: "1d 2h", 86_401: "1d"}
+    assert {seconds: span(timedelta(seconds=seconds)) for seconds in told} == told
+
+
+def test_a_watched_list_is_drawn_again_until_it_is_interrupted(sqlite_url: str) -> None:
+    import fcntl
+    import pty
+    import select
+    import struct
+    import termios
+
+    with Client(sqlite_url) as client:
+        first = client.blocking.start("g")
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        child = subprocess.Popen(
+            [sys.executable, "-m", "perdure", "runs", "--watch", "--at", sqlite_url],
+            stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"},
+        )  # fmt: skip
+        os.close(theirs)
+        shown = b""
+        deadline = time.monotonic() + 60
+
+        def wait_for(text: str) -> None:
+            nonlocal shown
+            while text.encode() not in shown:
+                assert time.monotonic() < deadline, shown
+                if select.select([ours], [], [], 1)[0]:
+                    shown += os.read(ours, 65536)
+
+        try:
+            wait_for(first.id)
+            wait_for(client.blocking.start("g").id)
+            child.send_signal(signal.SIGINT)
+            while child.poll() is None:
+                assert time.monotonic() < deadline
+                if select.select([ours], [], [], 0.1)[0]:
+                    try:
+                        shown += os.read(ours, 65536)
+                    except OSError:
+                        break
+            assert child.wait(30) == 0
+            assert b"Traceback" not in shown
+            assert b"THREAD" not in shown  # two lines a run in 80 columns, whenever it is drawn
+        finally:
+            child.kill()
+            child.wait()
+            os.close(ours)

@@ -1,0 +1,1 @@
+"""Tests of `perdure.effects`: calls that are recorded, retried, undone and settled."""

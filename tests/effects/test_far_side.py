@@ -1,0 +1,155 @@
+"""A far side with bad manners, and workers that are killed while they deal with it: nothing is done
+twice in silence, nothing is lost in silence, and whatever is in doubt is there for a person to see.
+
+What nobody can do. Of a far side that honours no key and cannot be asked, and that may commit after
+the connection is gone, "it did not happen" cannot be told from "it did not happen yet", by no
+program and at no time. An effect of that kind is `unknown="hold"`: it is never called again by
+itself, and the person who settles it has to know when the far side has come to rest. The test is
+that person: it looks at the ledger once nothing is pending there. In the same way a look-up must
+say "in progress" of what it has accepted and not done yet, and then verify has to raise; and a
+request that a network delivers twice to somebody who honours no key is done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.operations.invariants import examine
+from perdure.types import EffectRecord, EffectState, Run, State
+from tests.support.effect_child import Nursery
+from tests.support.far_side import ANY, FarSide, far_side
+from tests.support.far_side_child import KINDS, ORDERS, TABLE, runtime
+from tests.support.raw import query
+
+pytestmark = pytest.mark.slow
+
+RUNS = 6
+"""Of each kind."""
+KILLS = 12
+"""Of workers that still had something to do."""
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery("tests.support.far_side_child")
+    yield nursery
+    nursery.close()
+
+
+async def all_runs(rt: perdure.Runtime) -> list[Run]:
+    return await rt.runs(limit=1000)
+
+
+async def at_rest(rt: perdure.Runtime) -> list[Run]:
+    """All runs, if each is over or needs a person."""
+    found = await all_runs(rt)
+    return found if all(run.ended or run.state is State.HELD for run in found) else []
+
+
+async def unknown(rt: perdure.Runtime) -> list[EffectRecord]:
+    return await rt.effects(state=EffectState.UNKNOWN, limit=1000)
+
+
+async def judged(rt: perdure.Runtime, url: str, shop: FarSide) -> str:
+    """Nothing is wrong in silence. Gives the counts."""
+    ledger, runs = shop.ledger(), await all_runs(rt)
+    doubtful = {effect.arguments["order"]: effect for effect in await unknown(rt)}
+    times = Counter(one["order"] for one in ledger["did"])
+    booked = Counter(name for name, _ in query(url, "SELECT name, receipt FROM orders"))
+    receipts = {one["receipt"] for one in ledger["did"]}
+    twice = [order for order, n in (times + booked).items() if n > 1]
+    lost, wrong = [], []
+    for run in runs:
+        if run.state is not State.DONE:
+            continue
+        for n, receipt in enumerate(run.output["receipts"]):
+            order = f"{run.thread_id}-{n}"
+            if not times[order] + booked[order]:
+                lost.append(order)
+            if not receipt.endswith(f"of {order}") or (times[order] and receipt not in receipts):
+                wrong.append((order, receipt))
+    held = [run for run in runs if run.state is State.HELD]
+    hidden = [
+        run.thread_id
+        for run in held
+        if not any(order.rpartition("-")[0] == run.thread_id for order in doubtful)
+    ]
+    failed = [(run.thread_id, run.error) for run in runs if run.state is State.FAILED]
+    counts = (
+        f"{sum(times.values())} orders done by the far side and {sum(booked.values())} in the "
+        f"journal's database, {len(held)} of {len(runs)} runs held, {len(doubtful)} in doubt, "
+        f"manners {ledger['manners']}; silent duplicates {twice}, silent losses {lost}, wrong "
+        f"receipts {wrong}, held without a reason to see {hidden}, failed {failed}"
+    )
+    assert [twice, lost, wrong, hidden, failed] == [[]] * 5, counts
+    # Whoever is in doubt is of a kind that asks, and its run waits for the answer.
+    assert {effect.name for effect in doubtful.values()} <= {"hold", "verify"}, counts
+    waiting = {run.id for run in held}
+    assert all(effect.run_id in waiting for effect in doubtful.values()), counts
+    return counts
+
+
+async def settle(rt: perdure.Runtime, shop: FarSide) -> int:
+    """Say of every doubtful effect what the far side's own ledger says. Gives how many."""
+    did = {one["key"]: one["receipt"] for one in shop.ledger()["did"]}
+    found = await unknown(rt)
+    for effect in found:
+        if effect.key in did:
+            await rt.settle(effect.key, "done", did[effect.key], by="whoever asked the shop")
+        else:
+            await rt.settle(effect.key, "retry", by="whoever asked the shop")
+    return len(found)
+
+
+async def work_until_rest(
+    rt: perdure.Runtime, nursery: Nursery, url: str, rng: random.Random, kills: int
+) -> int:
+    """Workers one after the other, killed at any moment, the last one not. Gives the kills."""
+    for killed in range(kills + 1):
+        with nursery.worker(url):
+            until = time.monotonic() + (rng.uniform(0.03, 0.25) if killed < kills else 60.0)
+            while time.monotonic() < until:
+                if await at_rest(rt):
+                    return killed
+                await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to rest")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_nothing_is_twice_or_lost_in_silence_whatever_the_far_side_does(
+    url: str, nursery: Nursery, seed: int
+) -> None:
+    rng = random.Random(seed)
+    query(url, TABLE)
+    with far_side(seed) as shop:
+        async with runtime(url) as rt:
+            for n in range(RUNS):
+                for kind in KINDS:
+                    name = f"{kind}-{n}"
+                    given: dict[str, Any] = {"kind": kind, "port": shop.port, "name": name}
+                    await rt.start("orders", {**given, "receipts": []}, thread_id=name)
+            kills = await work_until_rest(rt, nursery, url, rng, KILLS)
+            counts = f"{kills} kills, {await judged(rt, url, shop)}"
+            assert kills > KILLS // 3, counts
+            assert await unknown(rt), counts
+            assert {*ANY, "twice"} <= shop.ledger()["manners"].keys(), counts
+            rounds = 0
+            while await settle(rt, shop):
+                await work_until_rest(rt, nursery, url, rng, 1)
+                counts = await judged(rt, url, shop)
+                rounds += 1
+                assert rounds < 30, counts
+            runs = await all_runs(rt)
+            assert {run.state for run in runs} == {State.DONE}, counts
+            times = Counter(one["order"] for one in shop.ledger()["did"])
+            times += Counter(name for name, _ in query(url, "SELECT name, receipt FROM orders"))
+            assert times == {f"{run.thread_id}-{n}": 1 for run in runs for n in range(ORDERS)}
+            assert await rt.journal.ado(examine()) == []

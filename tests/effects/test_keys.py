@@ -1,0 +1,330 @@
+"""A business key guards across runs and threads: what it names is done once, by who comes first.
+
+Who comes second gets the outcome, waits for it, or is held when the first left it open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import types
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import Send
+
+import perdure
+from perdure.effects import settlement
+from perdure.effects.decorator import SPEC, known
+from perdure.errors import BadArgument
+from perdure.testing import Clock
+from perdure.types import Retry, State
+from tests.support.agents import NOON, Log, chain, driving, gate, opened, reaches
+from tests.support.effects import AT_ONCE, Boom, started
+
+HOUR = timedelta(hours=1)
+
+
+def contact_step(contact: int, step: str) -> Any:
+    return contact, step
+
+
+def sends(send: Any, *args: Any) -> Any:
+    async def node(state: Log) -> Log:
+        return {"log": [await send(*args)]}
+
+    return chain(node)
+
+
+async def test_two_runs_with_one_key_make_one_call_and_both_get_its_outcome(url: str) -> None:
+    calls: list[str] = []
+
+    @perdure.effect(name="keys once", key=contact_step)
+    async def send(contact: int, step: str) -> str:
+        calls.append(perdure.key())
+        return f"sent {len(calls)}"
+
+    async with opened(url) as rt:
+        rt.register(sends(send, 7, "first"), name="one")
+        rt.register(sends(send, 8, "first"), name="other")
+        runs = [
+            await rt.start(name, {"log": []}, thread_id=f"{name} {n}")
+            for name in ("one", "other")
+            for n in range(2)
+        ]
+        await rt.tick()
+        assert len(calls) == len(set(calls)) == 2
+        told = [(await rt.get(run.id)).output["log"] for run in runs]
+        assert told[0] == told[1]
+        assert told[2] == told[3]
+        assert told[0] != told[2]
+        assert any('[7,"first"]' in key for key in calls)
+
+
+async def test_with_the_saver_alone_another_thread_gets_the_outcome_too(url: str) -> None:
+    calls: list[str] = []
+
+    @perdure.effect(name="keys of saver", key=lambda to: to)
+    def send(to: str) -> str:
+        calls.append(to)
+        return f"sent {to}"
+
+    def node(state: Log) -> Log:
+        return {"log": [send("ana")]}
+
+    for thread in ("one", "two"):
+        with perdure.Saver(url) as saver:
+            graph = chain(node).compile(checkpointer=saver)
+            output = graph.invoke({"log": []}, {"configurable": {"thread_id": thread}})
+            assert output["log"] == ["sent ana"]
+    assert calls == ["ana"]
+
+
+@pytest.mark.parametrize("way", ["async", "sync", "saver"])
+async def test_parallel_branches_of_one_run_with_one_key_make_one_call(url: str, way: str) -> None:
+    calls: list[str] = []
+    name = f"keys of branches {way}"
+    stands = threading.Event()
+    if way == "sync":
+
+        @perdure.effect(name=name, key=lambda to: to)
+        def send(to: str) -> str:
+            calls.append(to)
+            stands.wait(0.1)  # so that the others come meanwhile
+            return f"sent {to}"
+
+        def node(state: Any) -> Log:
+            return {"log": [send("ana")]}
+
+        each: Any = node
+    else:
+
+        @perdure.effect(name=name, key=lambda to: to)
+        async def asend(to: str) -> str:
+            calls.append(to)
+            await asyncio.sleep(0.05)
+            return f"sent {to}"
+
+        async def anode(state: Any) -> Log:
+            return {"log": [await asend("ana")]}
+
+        each = anode
+    builder: StateGraph[Any] = StateGraph(Log)
+    builder.add_node("each", each)
+    builder.add_conditional_edges(START, lambda _: [Send("each", {"n": n}) for n in range(3)])
+    if way == "saver":
+        with perdure.Saver(url) as saver:
+            graph = builder.compile(checkpointer=saver)
+            output = await graph.ainvoke({"log": []}, {"configurable": {"thread_id": "t"}})
+    else:
+        async with opened(url) as rt:
+            output = (await started(rt, builder)).output
+    assert output["log"] == ["sent ana"] * 3
+    assert calls == ["ana"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_the_second_waits_for_the_first_that_is_on_its_way(url: str, processes: int) -> None:
+    calls: list[str] = []
+    with gate() as stands:
+
+        @perdure.effect(name=f"keys wait {processes}", key=lambda to: to)
+        async def send(to: str) -> str:
+            calls.append(to)
+            await stands.wait()
+            return f"sent {to}"
+
+        clock = Clock()
+        clock.advance(HOUR)
+        async with opened(url, clock) as rt, opened(url, clock) as other:
+            rts = [rt, other if processes == 2 else rt]
+            for one in {id(one): one for one in rts}.values():
+                one.register(sends(send, "ana"), name="agent")
+            first = await rt.start("agent", {"log": []}, thread_id="one")
+            async with driving(rt):
+                await stands.reached()
+                second = await rt.start("agent", {"log": []}, thread_id="two")
+                async with driving(rts[1]):
+                    await reaches(rt, second, State.RUNNING)
+                    await asyncio.sleep(0.1)  # time for what must not happen
+                    assert calls == ["ana"]
+                    stands.open()
+                    first = await reaches(rt, first, State.DONE)
+                    second = await reaches(rt, second, State.DONE)
+            assert first.output["log"] == second.output["log"] == ["sent ana"]
+            assert calls == ["ana"]
+
+
+async def test_one_that_the_first_waits_to_try_again_is_waited_for_by_the_clock(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settlement, "PATIENCE", 0.5)
+    calls: list[str] = []
+
+    @perdure.effect(
+        name="keys postponed", key=lambda to: to, retry=Retry(attempts=3, first=HOUR, longest=HOUR)
+    )
+    async def send(to: str) -> str:
+        calls.append(to)
+        if len(calls) == 1:
+            raise Boom("busy")
+        return f"sent {to}"
+
+    clock = Clock(NOON)
+    async with opened(url, clock) as rt:
+        first = await started(rt, sends(send, "ana"), thread="one")
+        assert first.state is State.WAITING
+        second = await rt.start("agent", {"log": []}, thread_id="two")
+        async with driving(rt):
+            second = await reaches(rt, second, State.WAITING)
+        for _ in range(5):
+            clock.advance(HOUR)
+            await rt.tick()
+        outputs = [(await rt.get(run.id)).output["log"] for run in (first, second)]
+        assert outputs == [["sent ana"], ["sent ana"]]
+        assert len(calls) == 2
+
+
+@pytest.mark.parametrize("ended", ["failed", "cancelled"])
+async def test_one_that_an_ended_run_left_open_holds_the_second(url: str, ended: str) -> None:
+    calls: list[str] = []
+
+    class Ends(BaseException):
+        pass
+
+    @perdure.effect(name=f"keys left {ended}", key=lambda to: to)
+    async def send(to: str) -> str:
+        calls.append(to)
+        raise Ends
+
+    async with opened(url) as rt:
+        first = await started(rt, sends(send, "ana"), thread="one", retry=Retry(attempts=1))
+        if ended == "cancelled" and not first.ended:
+            await rt.cancel(first.id)
+        first = await rt.get(first.id)
+        assert first.ended
+        second = await rt.start("agent", {"log": []}, thread_id="two")
+        await rt.tick()
+        second = await rt.get(second.id)
+        assert second.state is State.HELD
+        assert "'one'" in str(second.reason)
+        [effect] = await rt.effects(state="unknown")
+        assert calls == ["ana"]
+        await rt.settle(effect.key, "done", "it had been sent")
+        await rt.tick()
+        assert (await rt.get(second.id)).output["log"] == ["it had been sent"]
+
+
+async def test_the_guard_survives_pruning(url: str) -> None:
+    calls: list[str] = []
+
+    @perdure.effect(name="keys pruned", key=lambda to: to)
+    async def send(to: str) -> str:
+        calls.append(to)
+        return f"sent {to}"
+
+    @perdure.effect
+    async def other(to: str) -> str:
+        return to
+
+    async def node(state: Log) -> Log:
+        return {"log": [await send("ana"), await other("ben")]}
+
+    clock = Clock(NOON)
+    async with opened(url, clock) as rt:
+        run = await started(rt, chain(node), thread="one")
+        clock.advance(HOUR)
+        assert await rt.prune(older_than=timedelta(minutes=1)) == 1
+        assert [effect.name for effect in await rt.effects()] == ["keys pruned"]
+        await rt.start("agent", {"log": []}, thread_id="two")
+        await rt.tick()
+        assert calls == ["ana"]
+        assert run.output["log"] == ["sent ana", "ben"]
+
+
+async def test_a_failure_for_good_is_the_outcome_for_all(url: str) -> None:
+    calls: list[str] = []
+
+    @perdure.effect(name="keys failed", key=lambda to: to, retry=None)
+    async def send(to: str) -> str:
+        calls.append(to)
+        raise ValueError("no such address")
+
+    async with opened(url) as rt:
+        first = await started(rt, sends(send, "ana"), thread="one", retry=Retry(attempts=1))
+        second = await rt.start("agent", {"log": []}, thread_id="two")
+        await rt.tick()
+        second = await rt.get(second.id)
+        for run in (first, second):
+            assert run.state is State.FAILED
+            assert run.error is not None
+            assert run.error.kind == "ValueError"
+        assert calls == ["ana"]
+
+
+def _module(name: str, source: str) -> types.ModuleType:
+    made = types.ModuleType(name)
+    sys.modules[name] = made
+    exec(source, vars(made))
+    return made
+
+
+def test_two_effects_with_keys_and_one_name_in_different_modules_are_refused() -> None:
+    source = """
+import perdure
+
+@perdure.effect(key=lambda to: to)
+def keyed_twice(to):
+    return to
+"""
+    try:
+        _module("keys_one", source)
+        _module("keys_one", source)  # imported again: the same one
+        with pytest.raises(BadArgument, match=r"keys_one\.keyed_twice"):
+            _module("keys_two", source)
+        _module("keys_two", source.replace("key=lambda", "name='another name', key=lambda"))
+    finally:
+        sys.modules.pop("keys_one", None)
+        sys.modules.pop("keys_two", None)
+
+
+def test_a_compensation_is_never_that_of_another_effect_of_its_name() -> None:
+    source = """
+import perdure
+
+def undo(result, to):
+    return None
+
+@perdure.effect(compensate=undo)
+def undone_once(to):
+    return to
+"""
+    try:
+        one = _module("undo_one", source)
+        _module("undo_three", source.replace("compensate=undo", "retry=None"))
+        assert known("undone_once") is getattr(one.undone_once, SPEC)
+        with pytest.raises(BadArgument, match=r"undo_one\.undone_once"):
+            _module("undo_two", source)
+    finally:
+        for name in ("undo_one", "undo_two", "undo_three"):
+            sys.modules.pop(name, None)
+
+
+async def test_keys_of_other_types_than_text_are_told_apart(url: str) -> None:
+    calls: list[Any] = []
+
+    @perdure.effect(name="keys typed", key=lambda what: what)
+    async def send(what: Any) -> str:
+        calls.append(what)
+        return repr(what)
+
+    async def node(state: Log) -> Log:
+        return {"log": [await send(what) for what in (1, 2, [1, 2], (1, "a"), {"a": 1}, 1)]}
+
+    async with opened(url) as rt:
+        run = await started(rt, chain(node), retry=AT_ONCE)
+        assert run.output["log"] == ["1", "2", "[1, 2]", "(1, 'a')", "{'a': 1}", "1"]
+        assert len(calls) == 5

@@ -1,0 +1,459 @@
+"""A transactional effect writes in the journal's own transaction: its writes and its outcome are
+one commit, so that there is no moment at which one is there and the other is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from langgraph.graph import START, StateGraph
+
+import perdure
+from perdure.errors import BadArgument, NotInRun
+from perdure.segments.segment import Segment
+from perdure.testing import Clock
+from perdure.types import Retry, State
+from tests.support.agents import NOON, Log, chain, driving, gate, history, opened, reaches, until
+from tests.support.effects import AT_ONCE, Boom, Mortals, Times, mortals, settled, started, states
+from tests.support.raw import execute
+from tests.support.runtime_child import Ledger
+
+ONCE = Retry(attempts=1)
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Mortals]:
+    with mortals() as made:
+        yield made
+
+
+@pytest.fixture
+def table(url: str) -> str:
+    """A journal with a table of the user's own."""
+    with perdure.Saver(url) as saver:
+        saver.journal.flush()
+    execute(url, "CREATE TABLE booked (what TEXT NOT NULL)")
+    return url
+
+
+def booked(url: str) -> list[str]:
+    return [what for (what,) in execute(url, "SELECT what FROM booked ORDER BY what")]
+
+
+def write(what: str | None) -> None:
+    value = "NULL" if what is None else f"'{what}'"
+    perdure.transaction().execute(f"INSERT INTO booked VALUES ({value})")
+
+
+def node_of(function: Any, *args: Any) -> Any:
+    def node(state: Log) -> Log:
+        return {"log": [function(*args)]}
+
+    return chain(node)
+
+
+@pytest.mark.parametrize("way", ["runtime", "saver", "saver-async", "coroutine"])
+async def test_its_writes_and_its_outcome_are_there_together(table: str, way: str) -> None:
+    seen: list[Any] = []
+    fails = Times(1)
+
+    @perdure.effect(transactional=True)
+    def book(what: str) -> str:
+        write(what)
+        seen.append((booked(table), states(table)))  # as another connection sees it
+        return f"booked {what} {perdure.key()[:0]}"
+
+    def node(state: Log) -> Log:
+        told = book("room")
+        seen.append((booked(table), states(table)))
+        fails()
+        return {"log": [told]}
+
+    async def coroutine(state: Log) -> Log:
+        return node(state)
+
+    if way in ("runtime", "coroutine"):
+        async with opened(table) as rt:
+            builder = chain(node if way == "runtime" else coroutine)
+            run = await started(rt, builder, retry=AT_ONCE)
+            output = run.output
+            [event] = await settled(rt, run)
+            assert event.data["state"] == "done"
+            assert run.saved["effects"] == 1
+            await history(rt, run)
+    else:
+        config: Any = {"configurable": {"thread_id": "t"}}
+        with perdure.Saver(table) as saver:
+            graph = chain(node).compile(checkpointer=saver)
+            with pytest.raises(Boom):
+                graph.invoke({"log": []}, config)
+            if way == "saver":
+                output = graph.invoke(None, config)
+            else:
+                output = await graph.ainvoke(None, config)
+    assert output["log"] == ["booked room "]
+    assert seen == [([], []), (["room"], ["done"]), (["room"], ["done"])]
+
+
+async def test_a_function_that_raises_has_written_nothing(table: str) -> None:
+    fails = Times(2)
+
+    @perdure.effect(transactional=True, retry=AT_ONCE)
+    def book(what: str) -> str:
+        write(f"{what} {fails.n}")
+        fails()
+        return what
+
+    async with opened(table) as rt:
+        run = await started(rt, node_of(book, "room"))
+        assert run.output["log"] == ["room"]
+        assert booked(table) == ["room 0"]
+        [effect] = await rt.effects(run.id)
+        assert effect.attempts == 3
+
+
+async def test_a_final_exception_is_its_outcome(table: str) -> None:
+    calls: list[str] = []
+    fails = Times(1)
+
+    @perdure.effect(transactional=True, retry=None)
+    def book(what: str) -> str:
+        calls.append(what)
+        write(what)
+        raise ValueError("full")
+
+    def node(state: Log) -> Log:
+        with pytest.raises(ValueError, match="full"):
+            book("room")
+        fails()
+        return {"log": ["caught"]}
+
+    async with opened(table) as rt:
+        run = await started(rt, chain(node), retry=AT_ONCE)
+        assert run.output["log"] == ["caught"]
+        assert calls == ["room"]
+        assert booked(table) == []
+
+
+async def test_a_result_that_cannot_be_stored_takes_the_writes_back(table: str) -> None:
+    @perdure.effect(transactional=True, retry=None)
+    def book(what: str) -> Any:
+        write(what)
+        return object()
+
+    async with opened(table) as rt:
+        run = await started(rt, node_of(book, "room"))
+        assert run.state is State.FAILED
+        assert run.error is not None
+        assert "the result of effect" in run.error.message
+        assert booked(table) == []
+
+
+async def test_a_worker_that_lost_its_lease_writes_nothing(table: str) -> None:
+    with gate() as stands:
+
+        @perdure.effect(transactional=True)
+        def book(what: str) -> str:
+            write(what)
+            return what
+
+        def node(state: Log) -> Log:
+            stands.block()
+            return {"log": [book("room")]}
+
+        async with opened(table) as rt:
+            rt.register(chain(node), name="agent")
+            run = await rt.start("agent", {"log": []})
+            async with driving(rt):
+                await stands.reached()
+                # Another worker has it by now.
+                execute(table, "UPDATE perdure_runs SET token = token + 1, state = 'pending'")
+                stands.open()
+                await until(lambda: stands.left)
+                await until(lambda: not rt._keeper._holds)
+            assert booked(table) == []
+            assert states(table) == []
+            execute(table, "UPDATE perdure_runs SET due_at = 0, worker = NULL")
+            await rt.tick()
+            assert (await rt.get(run.id)).output["log"] == ["room"]
+            assert booked(table) == ["room"]
+
+
+async def test_a_lease_that_is_lost_while_it_is_called_takes_the_writes_back(table: str) -> None:
+    lost = Times(1)
+
+    @perdure.effect(transactional=True)
+    def book(what: str) -> str:
+        write(what)
+        if lost.n:
+            lost.n = 0
+            perdure.transaction().execute("UPDATE perdure_runs SET token = token + 1")
+        return what
+
+    clock = Clock(NOON)
+    async with opened(table, clock) as rt:
+        rt.register(node_of(book, "room"), name="agent")
+        run = await rt.start("agent", {"log": []})
+        counts = await rt.tick(limit=1)
+        assert counts.lost == 1
+        assert booked(table) == []
+        assert states(table) == []
+        clock.advance(timedelta(hours=1))  # its lease, which really is still its own, runs out
+        await rt.tick()
+        assert (await rt.get(run.id)).output["log"] == ["room"]
+        assert booked(table) == ["room"]
+
+
+async def test_a_row_of_the_users_that_breaks_its_own_rules_is_the_users_exception(
+    table: str,
+) -> None:
+    errors: list[BaseException] = []
+
+    @perdure.effect(transactional=True, retry=None)
+    def book(what: str | None) -> None:
+        try:
+            write(what)
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    async with opened(table) as rt:
+        run = await started(rt, node_of(book, None), retry=ONCE)
+        assert run.state is State.FAILED
+        assert run.error is not None
+        assert run.error.kind == f"{type(errors[0]).__module__}.{type(errors[0]).__qualname__}"
+        assert "LeaseLost" not in run.error.kind
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback", "COMMIT", "ROLLBACK"])
+async def test_the_transaction_cannot_be_ended_from_inside(table: str, how: str) -> None:
+    @perdure.effect(transactional=True, retry=None)
+    def book(what: str) -> None:
+        connection = perdure.transaction()
+        write(what)
+        if how.islower():
+            getattr(connection, how)()
+        else:
+            connection.execute(how)
+
+    @perdure.effect(transactional=True)
+    def fine(what: str) -> str:
+        write(what)
+        return what
+
+    def node(state: Log) -> Log:
+        with pytest.raises(Exception):  # noqa: B017, PT011 (the database's own, or ours)
+            book("wrong")
+        return {"log": [fine("right")]}
+
+    async with opened(table) as rt:
+        run = await started(rt, chain(node), retry=ONCE)
+        assert run.state is State.DONE, run.error
+        # What was committed is so; that it is no effect any more is said.
+        assert booked(table) == (["right", "wrong"] if how == "COMMIT" else ["right"])
+        assert [one.state for one in await rt.effects(run.id)][-1] == "done"
+        assert "done" not in [one.state for one in await rt.effects(run.id) if one.name == "book"]
+
+
+async def test_its_connection_is_not_to_be_kept(table: str) -> None:
+    kept: list[Any] = []
+
+    @perdure.effect(transactional=True)
+    def book(what: str) -> str:
+        kept.append(perdure.transaction())
+        return what
+
+    async with opened(table) as rt:
+        await started(rt, node_of(book, "room"))
+        if table.startswith("sqlite"):
+            with pytest.raises(BadArgument, match="over"):
+                kept[0].execute("SELECT 1")
+    with pytest.raises(NotInRun, match="transactional"):
+        perdure.transaction()
+
+
+@pytest.mark.parametrize("what", ["effect", "transactional", "now", "ask"])
+async def test_the_journal_cannot_be_used_in_another_way_inside(table: str, what: str) -> None:
+    fails = Times(1)
+
+    @perdure.effect
+    def other(name: str) -> str:
+        return name
+
+    @perdure.effect(transactional=True)
+    def another(name: str) -> str:
+        return name
+
+    @perdure.effect(name="book", transactional=True, retry=None)
+    def book(name: str) -> str:
+        write(name)
+        if what == "effect":
+            other("x")
+        elif what == "transactional":
+            another("x")
+        elif what == "now":
+            perdure.now()
+        else:
+            perdure.ask("may I?")
+        return name
+
+    def node(state: Log) -> Log:
+        perdure.uuid() if what == "ask" else None
+        fails()  # so that what is recorded must be loaded
+        try:
+            return {"log": [book("room")]}
+        except perdure.Error as error:
+            return {"log": [type(error).__name__, str(error)]}
+
+    async with opened(table) as rt:
+        async with asyncio.timeout(20):
+            run = await started(rt, chain(node), retry=AT_ONCE)
+        if what == "ask":
+            assert run.state is State.WAITING
+            assert booked(table) == []
+            return
+        assert run.state is State.DONE, run.error
+        assert run.output["log"][0] == "BadArgument"
+        assert "Inside of a transactional effect" in run.output["log"][1]
+        assert booked(table) == []
+
+
+async def test_a_branch_that_reads_meanwhile_and_one_that_reads_inside_do_not_wait_for_each_other(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading, inside = threading.Event(), threading.Event()
+    first = True
+    load = Segment._load
+
+    def slow(self: Segment, task: str) -> Any:
+        loading.set()
+        return load(self, task)
+
+    @perdure.effect(transactional=True, retry=None)
+    def book(what: str) -> str:
+        inside.set()
+        assert loading.wait(20)
+        return perdure.now().isoformat()
+
+    def books(state: Log) -> Log:
+        if first:
+            raise Boom
+        with pytest.raises(BadArgument, match="Inside of a transactional effect"):
+            book("room")
+        return {"log": []}
+
+    def reads(state: Log) -> Log:
+        if first:
+            raise Boom
+        assert inside.wait(20)
+        return {"log": [perdure.now().isoformat()]}
+
+    def begin(state: Log) -> Log:
+        return {"log": []}
+
+    builder: StateGraph[Any] = StateGraph(Log)
+    builder.add_node("start", begin)
+    builder.add_edge(START, "start")
+    for node in (books, reads):
+        builder.add_node(node)
+        builder.add_edge("start", node.__name__)
+    monkeypatch.setattr(Segment, "_load", slow)
+    async with opened(sqlite_url) as rt:
+        run = await rt.start(rt.register(builder, name="agent", retry=AT_ONCE).name, {"log": []})
+        await rt.tick(limit=1)
+        first = False  # from here on, what is recorded must be loaded
+        async with asyncio.timeout(20):
+            await rt.tick()
+        assert (await rt.get(run.id)).state is State.DONE
+
+
+async def test_a_connection_that_is_lost_inside_is_an_exception_to_retry(
+    postgres_url: str,
+) -> None:
+    with perdure.Saver(postgres_url) as saver:
+        saver.journal.flush()
+    execute(postgres_url, "CREATE TABLE booked (what TEXT NOT NULL)")
+    kills = Times(1)
+
+    @perdure.effect(transactional=True, retry=AT_ONCE)
+    def book(what: str) -> str:
+        write(what)
+        if kills.n:
+            kills.n = 0
+            connection = perdure.transaction()
+            pid = connection.info.backend_pid
+            with psycopg.connect(postgres_url, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s)", [pid])
+            connection.execute("SELECT 1")
+        return what
+
+    async with opened(postgres_url) as rt:
+        run = await started(rt, node_of(book, "room"), retry=ONCE)
+        assert run.state is State.DONE, run.error
+        assert booked(postgres_url) == ["room"]
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["effect book.before", "effect book.after", "commit.before", "commit.after", "insert_effect"],
+)
+async def test_a_process_that_is_killed_leaves_both_or_none(
+    url: str, point: str, children: Mortals, tmp_path: Path
+) -> None:
+    ledger = str(tmp_path / "ledger")
+    points = {"insert_effect": "insert_effect.before"}
+    n = 1
+    for n in range(1, 30):
+        status = children.live("books", url, ledger, points.get(point, point), n=n)
+        found = execute(url, "SELECT state, name FROM perdure_effects")
+        rows = booked(url) if found else []
+        if found:
+            assert [state for state, _ in found] == ["done"]
+            assert rows == ["room"]
+            assert [topic for (topic,) in execute(url, "SELECT topic FROM perdure_outbox")] == [
+                "booked"
+            ]
+        if status == 0 or found:
+            break
+        assert status == -9
+    assert children.live("books", url, ledger) == 0
+    assert booked(url) == ["room"]
+    assert states(url) == ["done"]
+    assert Ledger(ledger).lines() == []
+    async with opened(url) as rt:
+        [run] = await rt.runs()
+        assert run.output["log"] == ["booked room", "second"]
+
+
+def test_what_a_transactional_effect_cannot_have_is_refused() -> None:
+    async def coroutine(what: str) -> str:
+        return what
+
+    with pytest.raises(BadArgument, match="coroutine"):
+        perdure.effect(transactional=True)(coroutine)
+    with pytest.raises(BadArgument, match="timeout"):
+        perdure.effect(transactional=True, timeout=5)(write)
+    with pytest.raises(BadArgument, match="verify"):
+        perdure.effect(transactional=True, verify=write)(write)
+
+
+async def test_the_same_key_of_two_runs_is_written_once(table: str) -> None:
+    @perdure.effect(name="booked by key", transactional=True, key=lambda what: what)
+    def book(what: str) -> str:
+        write(what)
+        return f"booked {what}"
+
+    async with opened(table) as rt:
+        rt.register(node_of(book, "room"), name="agent")
+        runs = [await rt.start("agent", {"log": []}, thread_id=str(n)) for n in range(4)]
+        await asyncio.gather(rt.work(until_idle=True), rt.work(until_idle=True))
+        for run in runs:
+            assert (await reaches(rt, run, State.DONE)).output["log"] == ["booked room"]
+        assert booked(table) == ["room"]

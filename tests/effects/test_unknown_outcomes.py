@@ -1,0 +1,392 @@
+"""An intent without an outcome is verified, called again with what was recorded, or held.
+
+What is held, a person settles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.cli import main
+from perdure.errors import BadArgument, EffectFailed, EffectHeld, NotFound, NotSettled
+from perdure.types import Done, Retry, State
+from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
+from tests.support.effects import (
+    AT_ONCE,
+    Boom,
+    Cut,
+    Mortals,
+    Pair,
+    Times,
+    colour,
+    drive,
+    held,
+    mortals,
+    settled,
+    started,
+    states,
+)
+from tests.support.policies import (
+    every_way,
+    one,
+)
+from tests.support.runtime_child import Ledger
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Mortals]:
+    with mortals() as made:
+        yield made
+
+
+# -- an intent without an outcome
+
+
+@every_way
+async def test_it_is_called_again_with_the_same_key_and_the_recorded_arguments(
+    sqlite_url: str, way: str
+) -> None:
+    calls: list[tuple[str, str]] = []
+    cuts = Times(2, Cut)
+    words = iter(["Dear Ana", "Hello Ana", "Hi Ana", "Ana!"])
+
+    def send(body: str) -> str:
+        calls.append((body, perdure.key()))
+        cuts()
+        return f"sent {body}"
+
+    effect = Pair(way, send)
+
+    async def node(state: Log) -> Log:
+        return {"log": [await effect(next(words))]}
+
+    output = await drive(sqlite_url, way, chain(colour(way, node)))
+    assert output["log"] == ["sent Dear Ana"]
+    assert [body for body, _ in calls] == ["Dear Ana"] * 3
+    assert len({key for _, key in calls}) == 1
+
+
+@every_way
+@pytest.mark.parametrize("found", ["happened", Done("happened"), Done(None), None])
+async def test_the_far_side_is_asked_what_became_of_it(
+    sqlite_url: str, way: str, found: Any
+) -> None:
+    calls: list[str] = []
+    asked: list[tuple[str, str]] = []
+    cuts = Times(1, Cut)
+
+    def send(to: str, body: str = "hello") -> str:
+        calls.append(perdure.key())
+        cuts()
+        return "called"
+
+    def verify(to: str, body: str) -> Any:
+        asked.append((to + body, perdure.key()))
+        return found
+
+    effect = Pair(way, send, verify=verify, unknown="hold")
+
+    async def node(state: Log) -> Log:
+        return {"log": [await effect("ana")]}
+
+    output = await drive(sqlite_url, way, chain(colour(way, node)))
+    expected = "called" if found is None else found.result if isinstance(found, Done) else found
+    assert output["log"] == [expected]
+    assert asked == [("anahello", calls[0])]
+    assert len(calls) == (2 if found is None else 1)
+    assert len(set(calls)) == 1
+
+
+async def test_a_verify_that_cannot_say_holds_the_run(url: str) -> None:
+    asked: list[str] = []
+
+    async def verify(to: str) -> Any:
+        asked.append(to)
+        raise ConnectionError("the far side is away")
+
+    @perdure.effect(verify=verify, retry=AT_ONCE)
+    async def send(to: str) -> str:
+        raise ConnectionError("no reply")
+
+    async with opened(url) as rt:
+        run, effect = await held(rt, one(send, "ana"))
+        assert "verify raised" in str((await rt.get(run.id)).reason)
+        assert asked == ["ana"] * 3
+        await rt.settle(effect.key, "done", "it came")
+        await rt.tick()
+        assert (await rt.get(run.id)).output["log"] == ["it came"]
+
+
+async def test_an_exception_is_verified_before_it_is_tried_again(sqlite_url: str) -> None:
+    calls: list[str] = []
+
+    def verify(to: str) -> Any:
+        return f"{to} has it" if len(calls) > 1 else None
+
+    @perdure.effect(verify=verify, retry=AT_ONCE)
+    async def send(to: str) -> str:
+        calls.append(to)
+        raise ConnectionError("no reply")
+
+    async with opened(sqlite_url) as rt:
+        run = await started(rt, one(send, "ana"))
+        assert run.output["log"] == ["ana has it"]
+        assert calls == ["ana", "ana"]
+
+
+async def test_nobody_is_asked_about_what_is_known_not_to_have_happened(sqlite_url: str) -> None:
+    tries = Times(2, perdure.NotDone)
+
+    @perdure.effect(verify=lambda to: pytest.fail("asked"), retry=AT_ONCE)
+    async def send(to: str) -> str:
+        tries()
+        return f"sent {to}"
+
+    async with opened(sqlite_url) as rt:
+        assert (await started(rt, one(send, "ana"))).output["log"] == ["sent ana"]
+
+
+async def test_a_verify_that_says_nobody_can_tell_holds_at_once(sqlite_url: str) -> None:
+    asked: list[str] = []
+
+    def verify(to: str) -> Any:
+        asked.append(to)
+        raise LookupError("nobody can tell")
+
+    @perdure.effect(verify=verify, retry=Retry(attempts=5, final=(LookupError,)))
+    async def send(to: str) -> str:
+        raise ConnectionError("no reply")
+
+    async with opened(sqlite_url) as rt:
+        await held(rt, one(send, "ana"))
+        assert asked == ["ana"]
+
+
+@every_way
+async def test_a_careful_effect_that_was_cut_off_holds_until_a_person_says(
+    url: str, way: str
+) -> None:
+    calls: list[str] = []
+    cuts = Times(1, Cut)
+
+    def send(to: str) -> str:
+        calls.append(to)
+        cuts()
+        return f"sent {to}"
+
+    effect = Pair(way, send, unknown="hold")
+
+    async def node(state: Log) -> Log:
+        return {"log": [await effect("ana")]}
+
+    builder = chain(colour(way, node))
+    if way.startswith("runtime"):
+        async with opened(url) as rt:
+            run, found = await held(rt, builder, retry=AT_ONCE)
+            assert found.arguments == {"to": "ana"}
+            assert found.key in str(run.reason)
+            await rt.settle(found.key, "done", "sent by hand", by="ana")
+            await rt.tick()
+            run = await rt.get(run.id)
+            assert run.output["log"] == ["sent by hand"]
+            [event] = await settled(rt, run, "settled")
+            assert event.data == {
+                "name": "send",
+                "key": found.key,
+                "state": "done",
+                "by": "ana",
+            }
+            assert await rt.effects(state="unknown") == []
+            await history(rt, run)
+    else:
+        with pytest.raises(EffectHeld) as raised:
+            await drive(url, way, builder)
+        config: Any = {"configurable": {"thread_id": "t"}}
+
+        async def go_on() -> Any:
+            with perdure.Saver(url) as saver:
+                graph = builder.compile(checkpointer=saver)
+                if way == "saver":
+                    return await asyncio.to_thread(graph.invoke, None, config)
+                return await graph.ainvoke(None, config)
+
+        with pytest.raises(EffectHeld):  # and again, until somebody says
+            await go_on()
+        assert main(["settle", "--at", url, raised.value.key, "done", "--result", '"by hand"']) == 0
+        assert (await go_on())["log"] == ["by hand"]
+    assert calls == ["ana"]
+
+
+@pytest.mark.parametrize("point", ["effect mail.before", "effect mail.after", "write_effect.after"])
+async def test_a_process_that_is_killed_around_the_call_leaves_it_to_the_next(
+    url: str, point: str, children: Mortals, tmp_path: Path
+) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    assert children.live("mails", url, str(tmp_path / "ledger"), point) == -signal.SIGKILL
+    assert states(url) == ["open"]
+    assert children.live("mails", url, str(tmp_path / "ledger")) == 0
+    assert len(set(ledger.lines())) == 1  # with one key, however often
+    assert len(ledger.lines()) == (1 if point == "effect mail.before" else 2)
+    async with opened(url) as rt:
+        [run] = await rt.runs()
+        assert run.output["log"] == ["sent ana", "second"]
+
+
+@pytest.mark.parametrize("point", ["effect mail.before", "effect mail.after"])
+async def test_a_process_that_is_killed_in_a_careful_call_leaves_it_to_a_person(
+    url: str, point: str, children: Mortals, tmp_path: Path
+) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    assert children.live("careful", url, str(tmp_path / "ledger"), point) == -signal.SIGKILL
+    assert children.live("careful", url, str(tmp_path / "ledger")) == 0
+    assert len(ledger.lines()) == (0 if point.endswith("before") else 1)
+    async with opened(url) as rt:
+        [run] = await rt.runs()
+        assert run.state is State.HELD
+        [effect] = await rt.effects(state="unknown")
+        await rt.settle(effect.key, "retry")
+    assert children.live("careful", url, str(tmp_path / "ledger")) == 0
+    async with opened(url) as rt:
+        [run] = await rt.runs()
+        assert run.output["log"] == ["sent ana", "second"]
+    assert len(ledger.lines()) == (1 if point.endswith("before") else 2)
+
+
+# -- a person settles
+
+
+@pytest.mark.parametrize("through", ["python", "cli"])
+@pytest.mark.parametrize("how", ["done", "retry", "fail"])
+async def test_a_person_settles_it_and_the_run_goes_on_by_itself(
+    url: str, how: Any, through: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[str] = []
+    cuts = Times(1)
+
+    @perdure.effect(unknown="hold")
+    async def send(to: str) -> str:
+        calls.append(to)
+        cuts("no reply")
+        return f"sent {to}"
+
+    async def node(state: Log) -> Log:
+        try:
+            return {"log": [await send("ana")]}
+        except EffectFailed as error:
+            return {"log": [str(error)]}
+
+    async with opened(url) as rt:
+        run, effect = await held(rt, chain(node))
+        assert "no reply" in str(effect.error)
+        result = {"done": "by hand", "retry": None, "fail": "the address is wrong"}[how]
+        if through == "python":
+            await rt.settle(effect.key, how, result, by="ana")
+        else:
+            capsys.readouterr()
+            assert await asyncio.to_thread(main, ["effects", "--at", url, "--json"]) == 0
+            told = json.loads(capsys.readouterr().out)
+            assert told["key"] == effect.key
+            assert told["arguments"] == {"to": "ana"}
+            given = [] if result is None else ["--result", json.dumps(result)]
+            arguments = ["settle", "--at", url, effect.key, how, *given, "--by", "ana"]
+            assert await asyncio.to_thread(main, arguments) == 0
+        await rt.tick()
+        run = await rt.get(run.id)
+        [told] = run.output["log"]
+        if how == "fail":
+            assert "the address is wrong" in told
+        else:
+            assert told == ("by hand" if how == "done" else "sent ana")
+        assert calls == ["ana"] * (2 if how == "retry" else 1)
+        [event] = await settled(rt, run, "settled")
+        assert event.data["by"] == "ana"
+        await history(rt, run)
+
+
+async def test_a_run_with_two_unknown_effects_goes_on_after_the_last(url: str) -> None:
+    @perdure.effect(unknown="hold")
+    async def send(to: str) -> str:
+        raise Boom(to)
+
+    async def node(state: Log) -> Log:
+        return {"log": list(await asyncio.gather(send("ana"), send("ben")))}
+
+    async with opened(url) as rt:
+        run = await started(rt, chain(node))
+        assert run.state is State.HELD
+        unknown = await rt.effects(state="unknown")
+        assert {effect.run_id for effect in unknown} == {run.id}
+        assert sorted(effect.arguments["to"] for effect in unknown) == ["ana", "ben"]
+        [event] = await settled(rt, run, "held")
+        assert sorted(event.data["effects"]) == sorted(effect.key for effect in unknown)
+        await rt.settle(unknown[0].key, "done", "one")
+        await rt.tick()
+        assert (await rt.get(run.id)).state is State.HELD
+        await rt.settle(unknown[1].key, "done", "two")
+        await rt.tick()
+        assert sorted((await rt.get(run.id)).output["log"]) == ["one", "two"]
+
+
+async def test_what_nobody_has_to_settle_cannot_be(url: str) -> None:
+    @perdure.effect(unknown="hold")
+    async def send(to: str) -> str:
+        raise Boom(to)
+
+    @perdure.effect
+    async def fine(to: str) -> str:
+        return to
+
+    async def node(state: Log) -> Log:
+        return {"log": [await fine("ben"), await send("ana")]}
+
+    async with opened(url) as rt:
+        run, effect = await held(rt, chain(node))
+        before = await rt.events(run.id), await rt.effects(run.id)
+        [done] = await rt.effects(run.id, state="done")
+        with pytest.raises(NotSettled, match="it is done"):
+            await rt.settle(done.key, "retry")
+        with pytest.raises(NotFound):
+            await rt.settle("no such key", "done")
+        with pytest.raises(BadArgument, match="'maybe'"):
+            await rt.settle(effect.key, "maybe")  # type: ignore[arg-type]
+        with pytest.raises(BadArgument, match="no result"):
+            await rt.settle(effect.key, "retry", "a result")
+        with pytest.raises(perdure.Error, match="object"):
+            await rt.settle(effect.key, "done", object())
+        with pytest.raises(BadArgument):
+            await rt.effects(state="nothing")
+        assert (await rt.events(run.id), await rt.effects(run.id)) == before
+        await rt.settle(effect.key, "done", "fine")
+        with pytest.raises(NotSettled):
+            await rt.settle(effect.key, "fail")
+        await rt.tick()
+        assert (await rt.get(run.id)).output["log"] == ["ben", "fine"]
+
+
+async def test_an_effect_that_is_called_just_now_cannot_be_settled(url: str) -> None:
+    with gate() as stands:
+
+        @perdure.effect(unknown="hold")
+        async def send(to: str) -> str:
+            await stands.wait()
+            return "called"
+
+        async with opened(url) as rt:
+            rt.register(one(send, "ana"), name="agent")
+            run = await rt.start("agent", {"log": []})
+            async with driving(rt):
+                await stands.reached()
+                [effect] = await rt.effects(run.id)
+                with pytest.raises(NotSettled, match="driven just now"):
+                    await rt.settle(effect.key, "done", "by hand")
+                stands.open()
+                run = await reaches(rt, run, State.DONE)
+            assert run.output["log"] == ["called"]

@@ -1,0 +1,1 @@
+"""Tests of `perdure.engine`: graphs, workers, leases, and what a crash leaves."""

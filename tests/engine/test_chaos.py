@@ -1,0 +1,319 @@
+"""Four workers that are killed and stopped at random, and a database that restarts, lose nothing.
+
+Every run ends as if nothing had happened: its output, its number of steps, each answer and each
+signal used once, and a journal in which the doctor finds nothing.
+"""
+
+import contextlib
+import functools
+import itertools
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+
+import perdure
+from perdure.errors import AlreadyAnswered, Unavailable
+from perdure.operations import invariants
+from perdure.runtime import Runtime
+from perdure.testing.postgres import Server
+from tests.support.chaos_worker import expected_log, expected_steps
+from tests.support.raw import execute
+
+T = TypeVar("T")
+
+RUNS = 520
+THREADS = 130
+OPEN = 120
+"""How many runs are under way at a time, at most."""
+PORTION = 16
+"""How many runs are started between two disturbances, so that each meets some."""
+WORKERS = 4
+SCRIPTS = [
+    [],
+    [],
+    ["step", "step", "step", "step"],
+    ["step", "sleep 0.1", "step"],
+    ["sleep 0.5", "sleep 0.2"],
+    ["ask", "step"],
+    ["wait", "ask"],
+    ["step", "wait"],
+    ["fail", "step"],
+    ["fan", "step"],
+    ["fan", "ask", "fan", "fail"],
+]
+
+
+class Workers:
+    """The processes that drive, and what is done to them."""
+
+    def __init__(self, url: str, folder: Path, dice: random.Random) -> None:
+        self._dice = dice
+        self._log = (folder / "workers.log").open("w")
+        marks = folder / "marks"
+        marks.mkdir()
+        self._zygote = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.chaos_worker", url, str(marks)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self._hear()
+        self._alive = [self._tell("START") for _ in range(WORKERS)]
+        self._stopped: dict[int, float] = {}
+        self.did: Counter[str] = Counter()
+
+    def _hear(self) -> str:
+        assert self._zygote.stdout is not None
+        return self._zygote.stdout.readline().strip()
+
+    def _tell(self, line: str) -> int:
+        assert self._zygote.stdin is not None
+        self._zygote.stdin.write(f"{line}\n")
+        self._zygote.stdin.flush()
+        return int(self._hear())
+
+    def disturb(self) -> None:
+        """Kill one, or stop one for a while that is sometimes longer than its lease."""
+        self.go_on(time.monotonic())
+        victim = self._dice.choice(self._alive)
+        if victim not in self._stopped and self._dice.random() < 0.35:
+            self._tell(f"STOP {victim}")
+            self._stopped[victim] = time.monotonic() + self._dice.choice([0.2, 0.7, 1.5, 2.5])
+            self.did["stops"] += 1
+        else:
+            self._tell(f"KILL {victim}")
+            self._stopped.pop(victim, None)
+            self._alive[self._alive.index(victim)] = self._tell("START")
+            self.did["kills"] += 1
+
+    def go_on(self, until: float) -> None:
+        """Let those go on whose time it is."""
+        for pid, at in list(self._stopped.items()):
+            if at <= until:
+                self._tell(f"CONT {pid}")
+                del self._stopped[pid]
+
+    def close(self) -> None:
+        assert self._zygote.stdin is not None
+        assert self._zygote.stdout is not None
+        self._zygote.stdin.close()
+        self._zygote.wait(20)
+        self._zygote.stdout.close()
+        self._log.close()
+
+
+class Users:
+    """Who starts runs, answers them and sends them signals, also when the journal is away."""
+
+    def __init__(self, url: str, dice: random.Random) -> None:
+        self.rt = Runtime(url)
+        self.rt.saver.setup()
+        self._url, self._dice = url, dice
+        self.scripts = {f"r{n}": self._script() for n in range(RUNS)}
+        self.threads = {f"r{n}": f"t{n % THREADS}" for n in range(RUNS)}
+        self.allowed = 0
+        """How many runs are to be started by now."""
+        self.ids: dict[str, str] = {}
+        self.answers: dict[str, str] = {}
+        """What was given to each `ask` and `wait`, by run and part."""
+        self.accepted: Counter[str] = Counter()
+        self._signalled: set[str] = set()
+        self._over = threading.Event()
+        self._errors: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._keep, args=(what,))
+            for what in (self._start, self._answer, self._signal)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _script(self) -> list[str]:
+        return self._dice.choice(SCRIPTS)
+
+    def _keep(self, what: Callable[[], None]) -> None:
+        try:
+            while not self._over.is_set():
+                what()
+                self._over.wait(0.05)
+        except BaseException as error:
+            self._errors.append(error)
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        """Calling again is safe, as `Unavailable` says."""
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                return call()
+            except (Unavailable, psycopg.OperationalError):
+                if time.monotonic() > deadline:
+                    raise
+                self._over.wait(0.05)
+
+    def _start(self) -> None:
+        until = min(self.allowed, self.done() + OPEN)
+        for name in list(self.scripts)[len(self.ids) : until]:
+            input = {"run": name, "script": self.scripts[name], "at": 0, "log": []}
+            graph = "waiting" if int(name[1:]) % 3 == 0 else "blocking"
+
+            def start(
+                name: str = name, graph: str = graph, input: Any = input
+            ) -> perdure.types.Run:
+                return self.rt.blocking.start(graph, input, thread_id=self.threads[name], key=name)
+
+            self.ids[name] = self._patiently(start).id
+            if self._dice.random() < 0.2:
+                assert self._patiently(start).id == self.ids[name]
+
+    def _answer(self) -> None:
+        for wait in self._patiently(lambda: self.rt.blocking.waits(kind="human", limit=200)):
+            answer = self.answers.setdefault(wait.value, f"answer to {wait.value}")
+            give = functools.partial(self.rt.blocking.answer, wait.id, answer, by="ana")
+            with contextlib.suppress(AlreadyAnswered):  # by ourselves, and the reply was lost
+                self._patiently(give)
+            self.accepted[wait.value] += 1
+
+    def _signal(self) -> None:
+        """Each signal is sent twice: early, or when somebody waits for it."""
+        listed = self._patiently(lambda: self.rt.blocking.waits(kind="signal", limit=200))
+        asked = {wait.name for wait in listed}
+        for name in list(self.ids):
+            for at, part in enumerate(self.scripts[name]):
+                place = f"{name} {at}"
+                wanted = place in asked or int(name[1:]) % 2
+                if part == "wait" and place not in self._signalled and wanted:
+                    self._send(self.threads[name], place)
+
+    def _send(self, thread: str, place: str) -> None:
+        self.answers[place] = f"signal to {place}"
+        for value in (self.answers[place], "again"):
+            send = functools.partial(self.rt.blocking.signal, thread, place, value, key=place)
+            self._patiently(send)
+        self._signalled.add(place)
+
+    def done(self) -> int:
+        [(count,)] = self._patiently(lambda: execute(self._url, DONE))
+        return int(count)
+
+    def check(self) -> None:
+        for error in self._errors:
+            raise error
+
+    def close(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(60)
+        self.rt.close()
+
+
+def wreak_havoc(url: str, folder: Path, restart: Callable[[], None] | None) -> str:
+    """The run itself. Gives a line that says what happened."""
+    dice = random.Random(20261115)
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        users = Users(url, random.Random(7))
+        stack.callback(users.close)
+        workers = Workers(url, folder, dice)
+        stack.callback(workers.close)
+        restarts = itertools.chain([RUNS // 4, RUNS * 5 // 8] if restart else [])
+        at = next(restarts, RUNS + 1)
+        deadline = time.monotonic() + 100
+        while (done := users.done()) < RUNS:
+            users.check()
+            assert time.monotonic() < deadline, f"{done} of {RUNS} runs done: {why(users)}"
+            if done >= at and restart:
+                restart()
+                at = next(restarts, RUNS + 1)
+                workers.did["restarts"] += 1
+            users.allowed += PORTION
+            workers.disturb()
+            threading.Event().wait(dice.uniform(0.2, 0.4))
+        workers.go_on(float("inf"))
+        users.check()
+        settle(users)
+        took = time.monotonic() - began
+        took_over = examine(url, users)
+    did = ", ".join(f"{n} {what}" for what, n in sorted(workers.did.items()))
+    assert workers.did["kills"] >= 10
+    assert workers.did["stops"] >= 3
+    assert took_over >= 1
+    return f"{RUNS} runs in {took:.1f} s: {did}, {took_over} takeovers"
+
+
+def why(users: Users) -> str:
+    left = [run for run in users.rt.blocking.runs(limit=RUNS) if run.state != "done"]
+    told = [f"{run.id} of {run.thread_id} is {run.state}, due {run.due_at}" for run in left[:10]]
+    return f"{Counter(run.state for run in left)}; {'; '.join(told)}"
+
+
+def settle(users: Users) -> None:
+    """Until nobody drives anything any more: a worker that was stopped may think it does."""
+    deadline = time.monotonic() + 30
+    while users.rt.blocking.runs(state="running"):
+        assert time.monotonic() < deadline, why(users)
+
+
+def examine(url: str, users: Users) -> int:
+    """Whether it is as if nothing had happened. Gives how often a run was taken over."""
+    rt = users.rt
+    assert rt.journal.do(invariants.examine()) == []
+    found = {run.id: run for run in rt.blocking.runs(limit=RUNS + 1)}
+    assert len(found) == RUNS
+    assert Counter(run.state for run in found.values()) == {"done": RUNS}
+
+    logs: dict[str, list[str]] = {}
+    for name, script in users.scripts.items():  # a thread's runs in the order they were accepted
+        log = logs.setdefault(users.threads[name], [])
+        log += expected_log(name, script, users.answers)
+        output = found[users.ids[name]].output
+        assert output == {"run": name, "script": script, "at": len(script), "log": log}
+
+    steps = dict(execute(url, f"{EVENTS} WHERE kind = 'step' GROUP BY run_id"))
+    ends = dict(execute(url, f"{EVENTS} WHERE kind = 'done' GROUP BY run_id"))
+    for name, script in users.scripts.items():
+        assert steps[users.ids[name]] == expected_steps(script)
+        assert ends[users.ids[name]] == 1
+    gaps = execute(
+        url, "SELECT run_id FROM perdure_events GROUP BY run_id HAVING count(*) <> max(n)"
+    )
+    assert gaps == []
+
+    parts = Counter(part for script in users.scripts.values() for part in script)
+    asked = Counter(execute(url, "SELECT kind, state FROM perdure_waits"))
+    assert asked["human", "consumed"] == parts["ask"] == len(users.accepted)
+    assert asked["signal", "consumed"] == parts["wait"]
+    assert sum(asked.values()) == sum(n for part, n in parts.items() if part[:4] in WAITS)
+    taken = execute(
+        url, "SELECT count(*), count(wait_id), count(DISTINCT wait_id) FROM perdure_signals"
+    )
+    assert taken == [(parts["wait"],) * 3]
+    [(took_over,)] = execute(url, "SELECT count(*) FROM perdure_events WHERE kind = 'recovered'")
+    return int(took_over)
+
+
+DONE = "SELECT count(*) FROM perdure_runs WHERE state = 'done'"
+EVENTS = "SELECT run_id, count(*) FROM perdure_events"
+WAITS = ("ask", "wait", "slee")
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_or_done_twice_while_workers_are_killed_and_stopped(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    print(wreak_havoc(sqlite_url, tmp_path, None))
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_or_done_twice_while_the_database_restarts_too(
+    postgres_url: str, postgres_server: Server, tmp_path: Path
+) -> None:
+    print(wreak_havoc(postgres_url, tmp_path, postgres_server.restart))

@@ -1,0 +1,176 @@
+"""The campaign's command line, its status, and a cron that drives it over HTTP."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import UTC, datetime, time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from examples.campaign.__main__ import main
+from examples.campaign.cadence import Cadence, Window
+from tests.support.campaign_ends import (
+    CY,
+)
+from tests.support.campaigns import BO, DAY, HELD, PLAN, World, reply
+from tests.support.campaigns import office as office
+from tests.support.campaigns import sqlite_office as sqlite_office
+
+
+@pytest.fixture
+def command(
+    sqlite_office: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Say something to `python -m examples.campaign`. Gives its exit code and what it printed."""
+    for one in fields(sqlite_office.app.settings):
+        value = str(getattr(sqlite_office.app.settings, one.name))
+        monkeypatch.setenv(f"CAMPAIGN_{one.name.upper()}", value)
+
+    def run(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["campaign", *words])
+        try:
+            code = main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    return run
+
+
+def test_a_campaign_can_be_run_from_the_command_line(
+    sqlite_office: World, command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    sheet, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
+    sheet.write_text(f"email,name\n{BO},Bo\n{CY},Cy\n")
+    bad.write_text("email,zone\nnot an address,\ndo@example.org,Mars/Base\n")
+    create = ("create", "spring", "--brief", "Tables", "--sender", "ana@example.com")
+    assert command(*create, "--gaps", "0,4", "--auto-approve") == (0, "Campaign 1: spring\n")
+    assert command(*create)[0] == 2
+    code, told = command("import", "spring", str(bad))
+    assert code == 1
+    assert "line 2" in told
+    assert "line 3" in told
+    assert command("import", "spring", str(sheet)) == (0, "2 added, 0 known, 0 left out\n")
+    code, told = command("launch", "spring")
+    assert code == 0
+    assert re.match(r"2 threads; the first touch is due (now|20\d\d-\S+ \d\d:\d\d in UTC)\. ", told)
+    assert command("launch", "spring") == (0, "0 threads; no active member is without one\n")
+    sqlite_office.drive()
+    assert command("cadence", "spring", "--gaps", "0,2") == (0, "Version 2 of the cadence\n")
+    assert command("remove", CY) == (0, f"1 campaign ended for {CY}\n")
+    sqlite_office.sleep_through()
+    code, told = command("status")
+    [status] = map(json.loads, told.splitlines())
+    assert status["members"] == {"finished": 1, "removed": 1}
+    assert status["touches"] == {"sent": 3}
+    assert list(status["prompts"].values()) == [{"sent": 3, "replies": 0}]
+    assert sqlite_office.dates() == [
+        sqlite_office.dates(CY)[0],
+        sqlite_office.dates(CY)[0] + 2 * DAY,
+    ]
+
+
+def test_what_is_not_said_of_a_cadence_stays_as_it_is(
+    sqlite_office: World, command: Callable[..., tuple[int, str]]
+) -> None:
+    create = ("create", "spring", "--brief", "Tables", "--sender", "ana@example.com")
+    assert command(*create, "--gaps", "0,3", "--window", "08:00-24:00", "--days", "sat,sun")[0] == 0
+
+    def told() -> list[Any]:
+        [status] = map(json.loads, command("status")[1].splitlines())
+        return [status[name] for name in ("gaps", "window", "days")]
+
+    assert told() == [[0, 3], "08:00-24:00", "sat,sun"]
+    assert command("cadence", "spring", "--days", "mon-sun")[0] == 0
+    assert told() == [[0, 3], "08:00-24:00", "mon-sun"]
+    assert command("cadence", "spring", "--window", "00:00-12:30")[0] == 0
+    assert told() == [[0, 3], "00:00-12:30", "mon-sun"]
+    assert command("cadence", "spring", "--gaps", "1")[0] == 0
+    assert told() == [[1], "00:00-12:30", "mon-sun"]
+    assert command("cadence", "spring")[0] == 2
+
+
+def test_the_status_counts_threads_that_do_not_go_on(office: World) -> None:
+    office.campaign(HELD, BO, CY)
+    office.campaign(HELD, "do@example.org", name="autumn")
+    office.drive()
+    client = office.app.runtime.blocking
+    client.cancel(office.run(1, BO).id)
+    client.pause(office.run(1, CY).id)
+    office.drive()
+    spring, autumn = office.app.status()
+    assert spring["threads"] == {"cancelled": 1, "paused": 1}
+    assert autumn["threads"] == {}
+    assert office.app.launch(1).threads == 0
+
+
+def test_what_was_sent_counts_for_its_prompt_before_it_is_known_what_it_earned(
+    office: World,
+) -> None:
+    office.campaign(PLAN, BO, CY)
+    office.drive()
+
+    def told() -> list[Any]:
+        return list(office.app.status()[0]["prompts"].values())
+
+    assert told() == [{"sent": 2, "replies": 0}]
+    office.receive(reply())
+    assert told() == [{"sent": 2, "replies": 1}]
+
+
+def test_the_log_of_a_worker_has_no_line_for_every_look_up(
+    command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("httpx"), "level", logging.NOTSET)
+    monkeypatch.delitem(sys.modules, "examples.campaign.service", raising=False)
+    service = importlib.import_module("examples.campaign.service")
+    service.app.close()
+    assert logging.getLogger("httpx").level == logging.WARNING
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("launch", "nothing"),
+        ("remove", "nobody@example.org"),
+        ("cadence", "nothing"),
+        ("create", "x", "--brief", "x", "--sender", "a@b.c", "--gaps", "soon"),
+        ("create", "x", "--brief", "x", "--sender", "a@b.c", "--window", "17:00-09:00"),
+        ("import", "nothing", "nowhere.csv"),
+        ("fly",),
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_is_told_in_a_sentence(
+    command: Callable[..., tuple[int, str]], words: tuple[str, ...]
+) -> None:
+    code, told = command(*words)
+    assert code == 2
+    assert told
+    assert "Traceback" not in told
+
+
+def test_a_cron_over_http_drives_the_campaign(
+    sqlite_office: World, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_CRON_SECRET", "s3cret" * 8)
+    monkeypatch.delitem(sys.modules, "examples.campaign.service", raising=False)
+    service = importlib.import_module("examples.campaign.service")
+    always = Cadence((0,), Window(time(0), time.max, frozenset(range(7))))
+    sqlite_office.clock.move_to(datetime.now(UTC))
+    sqlite_office.campaign(cadence=always)
+    with TestClient(service.web()) as cron:
+        assert cron.post("/cron/tick").status_code == 401
+        asked = {"Authorization": f"Bearer {'s3cret' * 8}"}
+        assert cron.post("/cron/tick", headers=asked).status_code == 200
+    assert sqlite_office.touch_states() == ["sent"]

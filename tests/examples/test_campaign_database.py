@@ -1,0 +1,142 @@
+"""The campaign's own tables, and the clock its processes share."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from examples.campaign.clock import SharedClock
+from examples.campaign.database import Database
+from perdure.testing.postgres import Server
+from tests.support.raw import execute
+
+ROOT = Path(__file__).parents[2]
+ADD = "INSERT INTO members (campaign_id, contact_id, status) VALUES (1, :id, 'active')"
+COUNT = "SELECT count(*) AS n FROM members"
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
+    """One that keeps its connections."""
+    made = Database(url, keep=True)
+    made.create()
+    yield made
+    made.close()
+
+
+def count(database: Database) -> int:
+    with database.reading() as session:
+        return int(session.run(COUNT)[0]["n"])
+
+
+def test_of_a_transaction_that_raises_nothing_is_there(database: Database) -> None:
+    with contextlib.suppress(LookupError), database.transaction() as session:
+        session.run(ADD, id=1)
+        raise LookupError
+    assert count(database) == 0
+    with database.transaction() as session:
+        session.run(ADD, id=1)
+    assert count(database) == 1
+
+
+def test_a_kept_connection_sees_what_others_committed(database: Database) -> None:
+    assert count(database) == 0
+    with Database(database.url).transaction() as session:
+        session.run(ADD, id=1)
+    assert count(database) == 1
+
+
+def test_who_reads_does_not_wait_for_who_writes(database: Database) -> None:
+    with database.transaction() as session:
+        session.run(ADD, id=1)
+        assert count(database) == 0
+    assert count(database) == 1
+
+
+def test_what_a_reader_writes_on_sqlite_is_not_kept(sqlite_url: str) -> None:
+    database = Database(sqlite_url)
+    database.create()
+    with database.reading() as session:
+        session.run(ADD, id=1)
+    assert count(database) == 0
+
+
+def test_connections_are_let_go_with_the_application(postgres_url: str) -> None:
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    database = Database(postgres_url, keep=True)
+    database.create()
+    assert execute(postgres_url, others) == [(2,)]
+    database.close()
+    for _ in range(1000):  # the server notices soon
+        if execute(postgres_url, others) == [(1,)]:
+            return
+    raise AssertionError(execute(postgres_url, others))
+
+
+def test_after_a_restart_of_the_server_one_transaction_fails_and_the_next_does_not(
+    postgres_url: str, postgres_server: Server
+) -> None:
+    database = Database(postgres_url, keep=True)
+    database.create()
+    with database.reading(), database.reading(), database.reading():
+        pass  # three are kept
+    postgres_server.restart()
+    with pytest.raises(psycopg.OperationalError):
+        count(database)
+    assert count(database) == 0
+    database.close()
+
+
+FORKS = """
+import os, sys
+from examples.campaign.database import Database
+from tests.examples.test_campaign_database import ADD, count
+database = Database(sys.argv[1], keep=True)
+database.create()
+if os.fork() == 0:
+    with database.transaction() as session:
+        session.run(ADD, id=1)
+    database.close()
+    os._exit(0)
+assert os.wait()[1] == 0
+assert count(database) == 1
+database.close()
+"""
+
+
+def test_a_child_process_has_connections_of_its_own(url: str) -> None:
+    subprocess.run([sys.executable, "-c", FORKS, url], cwd=ROOT, check=True)
+
+
+# -- the clock
+
+TELLS = """
+import sys
+from examples.campaign.clock import SharedClock
+print(SharedClock(sys.argv[1]).now())
+"""
+
+
+def test_a_move_of_the_clock_is_seen_by_another_process(tmp_path: Path) -> None:
+    clock = SharedClock(tmp_path / "clock")
+    clock.move_to(datetime(2030, 1, 1, tzinfo=UTC))
+    clock.advance(timedelta(days=3))
+    command = [sys.executable, "-c", TELLS, str(tmp_path / "clock")]
+    before = clock.now()
+    there = int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
+    assert before <= there <= clock.now()
+    assert clock.time.date().isoformat() == "2030-01-04"
+
+
+def test_a_clock_that_nobody_moved_tells_the_time(tmp_path: Path) -> None:
+    before = datetime.now(UTC) - timedelta(milliseconds=1)
+    assert (
+        before <= SharedClock(tmp_path / "clock").time <= datetime.now(UTC) + timedelta(seconds=1)
+    )

@@ -1,0 +1,324 @@
+"""The demo of the campaign: it ends right by the mail server's log, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import smtplib
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from examples.campaign import demo_plan
+from examples.campaign.demo_crew import Crew, Nursery
+from examples.campaign.demo_engine import Seen
+from examples.campaign.demo_judge import Judge, Result, summary
+from examples.campaign.demo_plan import Contact, Plan, draw
+from examples.campaign.demo_screen import Screen
+from examples.campaign.faults import Fault, Moment
+from examples.campaign.postoffice import PostOffice
+from examples.campaign.stock import Tables
+from tests.support.runtime_child import eventually
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "examples.campaign.demo", "--contacts", "3", "--seed", "5"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment in which the demo has a folder for itself, which is empty in the end."""
+    yield {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def figures(text: str) -> dict[str, list[str]]:
+    """The two columns of the table in the end."""
+    rows = re.findall(r"^ *(\S.*?) {2,}(\d+(?: of \d+)?) {2,}(\d+(?: of \d+)?) *$", text, re.M)
+    return {name: [ours, stock] for name, ours, stock in rows}
+
+
+@pytest.mark.slow
+def test_the_demo_ends_right_and_says_so_without_escape_codes(place: dict[str, str]) -> None:
+    played = subprocess.run(
+        COMMAND, cwd=ROOT, env=place, capture_output=True, text=True, timeout=280
+    )
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert played.stderr == ""
+    assert "\x1b" not in played.stdout
+    told = figures(played.stdout)
+    assert told["touches sent"][0] == "10 of 10"
+    assert told["duplicates"][0] == told["sends after a reply"][0] == "0"
+    assert told["drafts still held in the end"][0] == "1 of 1"
+    assert told["threads at their right end"][0] == "3 of 3"
+    assert int(told["processes killed"][0]) > 10
+    # Killed twice, at least, when the server had accepted a mail that no table knew of.
+    assert int(told["duplicates"][1]) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_demo_that_is_interrupted_leaves_no_process_and_no_folder(
+    place: dict[str, str], number: signal.Signals
+) -> None:
+    with subprocess.Popen(COMMAND, cwd=ROOT, env=place, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        victim = next(filter(None, (re.search(r"process (\d+) killed", s) for s in demo.stdout)))
+        demo.send_signal(number)
+        told = demo.stdout.read()
+    assert demo.returncode == 130, told
+    assert "Interrupted" in told
+    assert is_gone(int(victim[1]))
+    assert not processes_with(place["TMPDIR"])
+
+
+def processes_with(text: str) -> list[str]:
+    """The command lines of those whose environment has a text."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*"):
+        try:
+            if text.encode() in (one / "environ").read_bytes():
+                found.append((one / "cmdline").read_text())
+        except OSError:
+            continue
+    return [line for line in found if line]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+# -- the judge
+
+
+@dataclass
+class Played:
+    """A month that is over, as a judge sees it: what the people did, and how it stands."""
+
+    plan: Plan
+    seen: dict[int, Seen]
+    ended_at: dict[int, float] = field(default_factory=dict)
+    decided: Counter[tuple[int, int]] = field(default_factory=Counter)
+    by_plan: int = 0
+    killed: int = 0
+
+    @property
+    def crew(self) -> Played:
+        return self
+
+    def look(self) -> None:
+        pass
+
+    def message_id(self, contact: Contact, touch: int) -> str:
+        return f"<{contact.id}.{touch}@sender.example>"
+
+
+def as_planned(plan: Plan) -> dict[int, Seen]:
+    return {
+        one.id: Seen(
+            status=one.manner.ends,
+            touches={},
+            sent={},
+            held=one.manner.held,
+            since=0,
+            busy=False,
+            due=None,
+            over=one.manner.held is None,
+        )
+        for one in plan.contacts
+    }
+
+
+def judged(plan: Plan, mails: list[tuple[Contact, int]], **changes: Any) -> Result:
+    """What a judge says when the post office has taken these mails."""
+    played = Played(plan, as_planned(plan))
+    with PostOffice() as office:
+        for contact, touch in mails:
+            text = f"Message-ID: {played.message_id(contact, touch)}\r\n\r\nHello\r\n"
+            with smtplib.SMTP("127.0.0.1", office.smtp_port, "localhost") as smtp:
+                smtp.sendmail("ana@sender.example", contact.address, text)
+        any_played: Any = replace(played, **changes)
+        return Judge(plan, any_played, office, any_played).judge(1.0)
+
+
+def all_of(plan: Plan) -> list[tuple[Contact, int]]:
+    return [(one, touch) for one in plan.contacts for touch in one.manner.touches]
+
+
+def test_a_month_that_went_as_planned_is_right() -> None:
+    plan = draw(1, 4)
+    found = judged(plan, all_of(plan))
+    assert found.wrong == []
+    assert (found.sent, found.right, found.held) == (found.touches, 4, 1)
+    assert (found.endings, found.honoured) == (2, 2)
+
+
+def test_a_mail_that_was_sent_twice_is_wrong() -> None:
+    plan = draw(1, 4)
+    ana = plan.contacts[0]
+    found = judged(plan, [*all_of(plan), (ana, 2)])
+    assert found.duplicates == 1
+    assert found.wrong == ["Ana: 1 mails too many."]
+
+
+def test_a_mail_that_is_missing_is_wrong_and_so_is_one_that_nobody_wanted() -> None:
+    plan = draw(1, 4)
+    ana, chiyo, *_ = plan.contacts
+    found = judged(plan, [*(one for one in all_of(plan) if one != (ana, 2)), (chiyo, 3)])
+    assert found.duplicates == 0
+    assert found.wrong == [
+        "Ana: 5 of 6 touches were sent, and 0 others.",
+        "Chiyo: 2 of 2 touches were sent, and 1 others.",
+    ]
+
+
+def test_a_mail_after_the_reply_is_wrong() -> None:
+    plan = draw(1, 4)
+    chiyo = plan.contacts[1]
+    found = judged(plan, all_of(plan), ended_at={chiyo.id: 0.0})
+    assert (found.after_reply, found.honoured) == (2, 1)
+    assert found.wrong == ["Chiyo: 2 mails were sent after the reply."]
+
+
+@pytest.mark.parametrize("change", [{"held": None}, {"status": "finished"}, {"over": True}])
+def test_a_held_draft_that_is_not_held_any_more_is_wrong(change: dict[str, Any]) -> None:
+    plan = draw(1, 4)
+    [dara] = [one for one in plan.contacts if one.manner.held]
+    seen = as_planned(plan)
+    seen[dara.id] = replace(seen[dara.id], **change)
+    found = judged(plan, all_of(plan), seen=seen)
+    assert found.right == 3
+    assert len(found.wrong) == 1
+
+
+# -- the screen
+
+
+def shown(contacts: int, width: int, height: int) -> tuple[Plan, list[str]]:
+    """The lines of a terminal of this size, in the middle of a month."""
+    plan = draw(1, contacts)
+    touches = {1: "sent", 2: "sent", 3: "skipped", 4: "stopped", 5: "draft_pending"}
+    states: list[dict[str, Any]] = [
+        {"due": 1_791_190_800_000},
+        {"held": 5},
+        {"status": "unsubscribed", "over": True},
+        {"busy": True},
+        {"status": "finished", "over": True},
+    ]
+    begin = Seen("active", touches, {}, None, 0, busy=False, due=None, over=False)
+    seen = {one.id: replace(begin, **states[one.id % 5]) for one in plan.contacts}
+    on = Console(file=io.StringIO(), force_terminal=True, width=width, height=height)
+    screen = Screen(on, plan, "perdure: a month of mail to 10 people", 1_791_190_800_000)
+    screen.show(1_791_190_800_000, 123, seen)
+    for number in range(20):
+        screen.event(1_791_190_800_000, "kill", f"process {number} killed " + "so long " * 20)
+    with on.capture() as told:
+        on.print(screen._frame())
+    return plan, [re.sub(r"\x1b\[[\d;]*m", "", line) for line in told.get().splitlines()]
+
+
+@pytest.mark.parametrize("contacts", [3, 5, 10])
+def test_a_small_terminal_shows_the_touches_and_the_outcome_of_every_contact(contacts: int) -> None:
+    plan, lines = shown(contacts, 80, 24)
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    ends = [
+        "asleep until Mon 05 Oct, ",
+        "draft 5 waits for a person",
+        "unsubscribed",
+        "at work",
+        "finished",
+    ]
+    for contact in plan.contacts:
+        [line] = [line for line in lines if line.startswith(f"  {contact.name} ")]
+        assert contact.zone.rpartition("/")[2].replace("_", " ") in line
+        assert re.search(r"●  ●  –  ×  [◐×]  ·", line)
+        assert ends[contact.id % 5] in line
+        assert "…" not in line
+    [legend] = [line for line in lines if "● sent" in line]
+    assert legend.rstrip().endswith("skipped")
+
+
+def test_a_narrow_terminal_cuts_what_the_sleepers_say_and_no_touch() -> None:
+    plan, lines = shown(10, 60, 24)
+    for contact in plan.contacts:
+        [line] = [line for line in lines if line.startswith(f"  {contact.name} ")]
+        assert re.search(r"●  ●  –  ×  [◐×]  ·", line)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_figures_and_what_they_mean_fit_a_terminal(width: int) -> None:
+    plan = draw(1, 4)
+    result = judged(plan, all_of(plan))
+    on = Console(file=io.StringIO(), width=width)
+    with on.capture() as told:
+        summary(on, plan, result, result)
+    lines = [line.rstrip() for line in told.get().splitlines()]
+    assert max(map(len, lines)) <= width
+    start = next(n for n, line in enumerate(lines) if line.startswith("Counted"))
+    text = lines[start : lines.index("", start)]
+    assert all(len(line) > width - 20 for line in text[:-1])
+
+
+# -- the plan
+
+
+def test_a_seed_decides_everything() -> None:
+    assert draw(3, 10) == draw(3, 10)
+    assert draw(3, 10) != draw(4, 10)
+
+
+@pytest.mark.parametrize("count", range(3, 11))
+def test_every_month_has_what_the_demo_is_to_show(count: int) -> None:
+    for seed in range(50):
+        plan = draw(seed, count)
+        assert len(plan.contacts) == count
+        manners = [one.manner for one in plan.contacts]
+        assert demo_plan.NEVER_ANSWERS in manners
+        assert demo_plan.REPLIES_MID_SEND in manners
+        assert any(manner.held for manner in manners)
+        assert sum(moment is Moment.ACCEPTED for _, _, moment in plan.kills) >= 2
+        assert set(plan.failing.values()) == {Fault.GREYLIST, Fault.DROP_AFTER, Fault.DROP_BEFORE}
+        assert_has_its_kills_where_something_is_sent(plan)
+
+
+def assert_has_its_kills_where_something_is_sent(plan: Plan) -> None:
+    sent = {(one.id, touch) for one in plan.contacts for touch in one.manner.touches}
+    assert {(contact_id, touch) for contact_id, touch, _ in plan.kills} <= sent
+
+
+# -- the processes
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_replaced_and_all_end_with_who_ordered_them(
+    tmp_path: Path,
+) -> None:
+    path = f"{tmp_path}/stock.db"
+    tables = Tables(path)
+    tables.create()
+    tables.close()
+    with Nursery(tmp_path) as nursery:
+        crew = Crew(nursery, 2, "cron", path=path, smtp_port=1, clock=f"{tmp_path}/clock")
+        first, second = crew.pids
+        assert crew.kill(first)
+        assert is_gone(first)
+        assert not crew.kill(first)
+        assert crew.pids[1] == second
+        assert first not in crew.pids
+        assert crew.killed == 1
+        left = list(crew.pids)
+    for pid in left:
+        eventually(lambda pid=pid: is_gone(pid), "the end of the workers")  # type: ignore[misc]

@@ -1,0 +1,161 @@
+"""Mail that comes in: whose it is, whatever it says of itself, and what it ends."""
+
+from __future__ import annotations
+
+import smtplib
+
+import pytest
+
+from examples.campaign.cadence import Cadence
+from examples.campaign.postoffice import Fault, PostOffice, scripted
+from perdure.types import State
+from tests.support.campaigns import (
+    BO,
+    DAY,
+    HELD,
+    HOST,
+    PLAN,
+    World,
+    bounce,
+    listening,
+    reply,
+    world,
+)
+from tests.support.campaigns import office as office
+from tests.support.campaigns import sqlite_office as sqlite_office
+
+AL = "al@example.org"
+
+
+def fault(one: Fault) -> PostOffice:
+    return PostOffice(scripted({(BO, 1): one}))
+
+
+# -- whose mail it is
+
+
+def test_two_people_may_use_one_message_id(office: World) -> None:
+    office.campaign(PLAN, BO, AL)
+    office.drive()
+    for sender in (AL, BO, BO):
+        assert office.receive(reply(sender=sender, Message_ID="<1@localhost>"))["address"] == sender
+    assert [office.member(address=one) for one in (AL, BO)] == ["replied", "replied"]
+    assert office.rows("SELECT told FROM messages") == [{"told": 1}, {"told": 1}]
+    assert [office.run(address=one).state for one in (AL, BO)] == [State.DONE, State.DONE]
+
+
+def test_our_own_mail_that_comes_back_is_no_reply(office: World) -> None:
+    office.campaign(cadence=Cadence((0, 4, 7)))
+    office.drive()
+    office.advance(4 * DAY)
+    for mail in office.sent():
+        assert office.receive(mail.content.encode())["kind"] == "stray"
+    assert office.member() == "active"
+    assert office.receive(reply(office.sent()[0].message_id))["kind"] == "reply"
+
+
+def test_a_bounce_of_a_mail_that_was_never_tried_is_not_believed(office: World) -> None:
+    office.campaign(HELD)
+    office.drive()
+    [touch] = office.touches()
+    assert office.receive(bounce(touch["message_id"]))["kind"] == "stray"
+    assert office.member() == "active"
+    office.answer("approve")
+    assert office.receive(bounce(touch["message_id"]))["kind"] == "bounce"
+    assert office.member() == "bounced"
+
+
+def test_a_reply_from_an_address_beyond_ascii_is_recognised(office: World) -> None:
+    office.campaign(PLAN, "bo@bücher.example")
+    office.drive()
+    mail = "From: Bö <Bo@Bücher.example>\r\nSubject: hi\r\nMessage-ID: <z@z>\r\n\r\nhello\r\n"
+    assert office.receive(mail.encode())["kind"] == "reply"
+    assert office.rows("SELECT status FROM members") == [{"status": "replied"}]
+
+
+def test_a_mail_of_several_people_is_a_reply_of_the_one_we_wrote_to(office: World) -> None:
+    office.campaign()
+    office.drive()
+    assert office.receive(reply(sender=f"Al <{AL}>, Bo <{BO}>"))["kind"] == "reply"
+    assert office.member() == "replied"
+
+
+# -- over the wire
+
+
+@pytest.mark.parametrize("lmtp", [False, True], ids=["SMTP", "LMTP"])
+def test_a_paragraph_on_one_line_is_taken_in(sqlite_office: World, lmtp: bool) -> None:
+    office = sqlite_office
+    office.campaign()
+    office.drive()
+    mail = f"From: {BO}\r\nMessage-ID: <l@z>\r\n\r\n{'yes ' * 100_000}\r\n"
+    speak = smtplib.LMTP if lmtp else smtplib.SMTP
+    with listening(office, lmtp=lmtp) as port, speak(HOST, port, "localhost") as client:
+        assert client.sendmail(BO, ["ana@example.com"], mail) == {}
+    assert office.member() == "replied"
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [(reply().as_bytes(), 250), (b"x" * 70 + b"\n", 552)], ids=["good", "big"]
+)
+def test_lmtp_answers_once_per_recipient(
+    sqlite_office: World, content: bytes, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if code == 552:
+        monkeypatch.setattr("examples.campaign.inbound._LARGEST", 50)
+    with (
+        listening(sqlite_office, lmtp=True) as port,
+        smtplib.LMTP(HOST, port, "localhost", timeout=20) as client,
+    ):
+        client.ehlo()
+        for number in (3, 1):
+            client.mail(BO)
+            for n in range(number):
+                assert client.rcpt(f"ana{n}@example.com")[0] == 250
+            assert client.data(content)[0] == code
+            for _ in range(number - 1):
+                assert client.getreply()[0] == code
+            assert client.noop()[0] == 250
+    assert len(sqlite_office.rows("SELECT * FROM messages")) == (1 if code == 250 else 0)
+
+
+# -- threads that do not listen
+
+
+def test_a_reply_to_a_cancelled_thread_is_scored(office: World) -> None:
+    office.campaign()
+    office.drive()
+    office.app.runtime.blocking.cancel(office.run().id)
+    office.drive()
+    office.receive(reply(office.sent()[0].message_id))
+    assert (office.run().state, office.member()) == (State.CANCELLED, "replied")
+    assert office.scores() == {"touch 1": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("mail", "ended"),
+    [(reply(), "replied"), (reply(text="unsubscribe"), "unsubscribed")],
+    ids=["reply", "unsubscribe"],
+)
+def test_a_thread_that_is_held_for_a_refused_mail_ends(url: str, mail: object, ended: str) -> None:
+    with world(url, fault(Fault.REJECT_DATA)) as office:
+        office.campaign()
+        office.drive()
+        assert office.run().state is State.HELD
+        office.receive(mail)  # type: ignore[arg-type]
+        assert office.run().state is State.DONE
+        assert office.run().output["ended"] == ended
+        assert (office.touch_states(), office.sent()) == (["stopped"], [])
+
+
+def test_a_thread_that_is_held_for_an_unknown_mail_waits_for_a_person(url: str) -> None:
+    with world(url, fault(Fault.DROP_AFTER), lookup_url="") as office:
+        office.campaign()
+        office.drive()
+        office.receive(reply())
+        assert (office.run().state, office.member()) == (State.HELD, "replied")
+        [unknown] = office.app.runtime.blocking.effects(state="unknown")
+        office.app.runtime.blocking.settle(unknown.key, "done", by="Eva")
+        office.drive()
+        assert office.run().output["ended"] == "replied"
+        assert (office.touch_states(), len(office.sent())) == (["sent"], 1)

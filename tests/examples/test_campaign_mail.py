@@ -1,0 +1,636 @@
+"""Sending the campaign's mail: it goes out whole, and a failure says whether it went out."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiosmtpd.smtp import AuthResult
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import perdure
+from examples.campaign import mail as mail_module
+from examples.campaign.lookup import Lookup, LookupFailed
+from examples.campaign.mail import (
+    BadLetter,
+    Letter,
+    NoAnswer,
+    NoSuchRecipient,
+    Outgoing,
+    Rejected,
+    TemporaryTrouble,
+    compose,
+)
+from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, scripted
+from perdure.types import State
+from tests.support.runtime_child import eventually
+from tests.support.waiters import chain, drive, healthy
+
+ROOT = Path(__file__).parents[2]
+HOST = "127.0.0.1"
+BO = "bo@example.org"
+ID = "<touch-1-2-3@example.com>"
+DATE = datetime(2026, 3, 2, 9, 30, tzinfo=timezone(timedelta(hours=1)))
+LETTER = Letter(
+    sender="Ana Ruiz <ana@example.com>",
+    recipient=BO,
+    recipient_name="Bo Li",
+    subject="Hello",
+    body="Dear Bo,\nhow are you?\n",
+    message_id=ID,
+    unsubscribe="unsubscribe@example.com",
+)
+
+
+def yes() -> bool:
+    return True
+
+
+def outgoing(office: PostOffice, **options: Any) -> Outgoing:
+    return Outgoing(HOST, office.smtp_port, **{"timeout": 20.0, "hello": "localhost", **options})
+
+
+def sent(letter: Letter) -> tuple[Mail, email.message.EmailMessage]:
+    """A letter as the provider got it."""
+    with PostOffice() as office:
+        assert outgoing(office).send(letter, DATE, yes) == "sent"
+        [mail] = office.log
+    content = mail.content.encode("utf-8", "surrogateescape")
+    return mail, email.message_from_bytes(content, policy=email.policy.default)
+
+
+# -- what goes out
+
+
+def test_a_letter_arrives_with_its_headers() -> None:
+    mail, message = sent(replace(LETTER, in_reply_to="<touch-1-2-2@example.com>"))
+    assert (mail.sender, mail.recipient, mail.message_id) == ("ana@example.com", BO, ID)
+    assert dict(message.items()) == {
+        "From": "Ana Ruiz <ana@example.com>",
+        "To": "Bo Li <bo@example.org>",
+        "Subject": "Hello",
+        "Date": "Mon, 02 Mar 2026 09:30:00 +0100",
+        "Message-ID": ID,
+        "In-Reply-To": "<touch-1-2-2@example.com>",
+        "References": "<touch-1-2-2@example.com>",
+        "List-Unsubscribe": "<mailto:unsubscribe@example.com?subject=unsubscribe>",
+        "Content-Type": 'text/plain; charset="utf-8"',
+        "Content-Transfer-Encoding": "quoted-printable",
+        "MIME-Version": "1.0",
+    }
+
+
+def test_a_first_touch_answers_nothing() -> None:
+    message = compose(LETTER, DATE)
+    assert "In-Reply-To" not in message
+    assert "References" not in message
+
+
+def test_the_same_letter_is_the_same_mail_to_the_last_octet() -> None:
+    assert compose(LETTER, DATE).as_bytes() == compose(LETTER, DATE).as_bytes()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "Grüße aus Köln – 你好, мир 🎉\n",
+        ".\n..\n.x\n\n.\nQUIT\n",
+        "long " * 2000 + "\n" + "x" * 5000 + "\n",
+        "spaces at the end   \n\ttabs\t\n = =3D =\n",
+        "From here on\n\n\n\nFrom there\n",
+        "a NUL \x00, a bell \x07 and a form feed \x0c\n",
+        "",
+    ],
+    ids=["not ASCII", "dots", "long lines", "white space", "From", "control", "empty"],
+)
+def test_a_body_arrives_as_it_was_written(body: str) -> None:
+    mail, message = sent(replace(LETTER, body=body))
+    assert message.get_content().replace("\r\n", "\n") == (body or "\n")
+    assert mail.content.isascii()
+    assert max(map(len, mail.content.split("\r\n"))) <= 998
+    assert "\n" not in mail.content.replace("\r\n", "")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))
+def test_any_body_can_be_read_back(body: str) -> None:
+    octets = mail_module.on_the_wire(compose(replace(LETTER, body=body), DATE))
+    assert octets.endswith(b"\r\n.\r\n")
+    assert b"\r\n.\r\n" not in octets[:-5]
+    assert octets.isascii()
+    unstuffed = octets[:-3].replace(b"\r\n..", b"\r\n.")
+    read = email.message_from_bytes(unstuffed, policy=email.policy.default).get_content()
+    lines = body.replace("\r\n", "\n").replace("\r", "\n")
+    assert read.replace("\r\n", "\n") == (lines if lines.endswith("\n") else lines + "\n")
+
+
+def test_long_names_and_subjects_beyond_ascii_arrive() -> None:
+    name, subject = 'Zoë "Z" Straße, 你好', "Grüße an alle, die das lesen: " * 12
+    _, message = sent(replace(LETTER, recipient_name=name, subject=subject.strip()))
+    [to] = message["To"].addresses
+    assert (to.display_name, to.addr_spec) == (name, BO)
+    assert message["Subject"] == subject.strip()
+
+
+def test_a_long_name_with_commas_is_one_recipient() -> None:
+    name = 'Ortiz, Ana "Annie" (Head of Tables, Chairs: Wood & Steel); ' * 3
+    _, message = sent(replace(LETTER, recipient_name=name))
+    [to] = message["To"].addresses
+    assert (to.display_name.split(), to.addr_spec) == (name.split(), BO)
+
+
+def test_long_identifiers_are_not_folded_or_encoded() -> None:
+    long = f"<{'a' * 180}@example.com>"
+    letter = replace(
+        LETTER, message_id=long, in_reply_to=long, unsubscribe=f"{'u' * 180}@example.com"
+    )
+    mail, _ = sent(letter)
+    lines = mail.content.split("\r\n")
+    assert mail.message_id == long
+    for name in ("Message-ID", "In-Reply-To", "References"):
+        assert f"{name}: {long}" in lines
+    assert f"List-Unsubscribe: <mailto:{letter.unsubscribe}?subject=unsubscribe>" in lines
+
+
+@pytest.mark.parametrize("evil", ["\r\nBcc: x@y.z", "\n", "\r", "\x00", "\x0b", "\x85", "\u2028"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "sender",
+        "recipient",
+        "recipient_name",
+        "subject",
+        "message_id",
+        "in_reply_to",
+        "unsubscribe",
+    ],
+)
+def test_no_field_can_bring_in_a_header(field: str, evil: str) -> None:
+    value = getattr(LETTER, field) or ID
+    for bad in (value + evil, value[:3] + evil + value[3:], evil + value):
+        with pytest.raises(ValueError, match=field):
+            compose(replace(LETTER, **{field: bad}), DATE)
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        "=?utf-8?q?Bo=0ABcc:_x@y.z=0AX-Evil:_1?=",
+        "=?utf-8?q?Bo=0D=0ABcc:_x@y.z=0D=0A=0D=0Abody?=",
+        "=?utf-8?b?Qm8KQmNjOiB4QHkueg==?=",
+        "=?utf-8?q?Free_money?=",
+        "Hi =?utf-8?q?Free?= =?utf-8?q?=0D=0A?= money",
+        "Grüße =?utf-8?q?Free_money?=",
+        "=?utf-8?q?half=ED=A0=80?=",
+    ],
+)
+@pytest.mark.parametrize("field", ["sender", "recipient_name", "subject"])
+def test_what_a_reader_would_decode_is_refused(field: str, evil: str) -> None:
+    value = f"{evil} <ana@example.com>" if field == "sender" else evil
+    with PostOffice() as office:
+        with pytest.raises(BadLetter):
+            outgoing(office).send(replace(LETTER, **{field: value}), DATE, yes)
+        assert office.conversations == []
+
+
+TEXT = st.text(
+    st.one_of(st.sampled_from('=?qQbB_ utf-8"\\(),:;<>@.'), st.characters()), max_size=100
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(name=TEXT, subject=TEXT)
+def test_names_and_subjects_are_refused_or_arrive_as_the_text_they_are(
+    name: str, subject: str
+) -> None:
+    letter = replace(LETTER, recipient_name=name, subject=subject)
+    try:
+        octets = mail_module.on_the_wire(compose(letter, DATE))
+    except BadLetter:
+        return
+    read = email.message_from_bytes(octets, policy=email.policy.default)
+    assert "".join(read["Subject"].split()) == "".join(subject.split())
+    assert "".join(read["To"].addresses[0].display_name.split()) == "".join(name.split())
+    assert read.keys() == compose(LETTER, DATE).keys()
+
+
+@pytest.mark.parametrize("subject", ["What =? and why?=", " Hi  there ", "a=?b", "100 % = ?"])
+def test_a_subject_that_only_looks_odd_arrives(subject: str) -> None:
+    _, message = sent(replace(LETTER, subject=subject))
+    assert message["Subject"].split() == subject.split()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("recipient", ""),
+        ("recipient", "bo"),
+        ("recipient", "bo@"),
+        ("recipient", "bo@example.org, cy@example.org"),
+        ("recipient", "bo@example.org> SIZE=1"),
+        ("recipient", "bö@example.org"),
+        ("recipient", f"{'b' * 300}@example.org"),
+        ("sender", "Ana"),
+        ("message_id", "touch-1@example.com"),
+        ("message_id", "<a@b> <c@d>"),
+        ("message_id", f"<{'a' * 300}@example.com>"),
+        ("body", "half a character: \ud800"),
+    ],
+)
+def test_a_letter_that_is_none_is_refused_before_anybody_is_called(field: str, value: str) -> None:
+    letter = replace(LETTER, **{field: value})
+    with PostOffice() as office:
+        with pytest.raises(BadLetter):
+            outgoing(office).send(letter, DATE, yes)
+        assert office.conversations == []
+    assert issubclass(BadLetter, perdure.NotDone)
+    assert issubclass(BadLetter, Rejected)
+
+
+# -- what may go wrong
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised", "text", "accepted"),
+    [
+        (Fault.REJECT_RECIPIENT, NoSuchRecipient, "RCPT TO bo@example.org: 550 5.1.1 No such", 0),
+        (Fault.GREYLIST, TemporaryTrouble, "451 4.7.1 Greylisted", 0),
+        (Fault.BUSY, TemporaryTrouble, "421 4.3.2 Too busy", 0),
+        (Fault.HANG_UP, TemporaryTrouble, "DATA: SMTPServerDisconnected", 0),
+        (Fault.REJECT_DATA, Rejected, "the content: 554 5.7.1 Not wanted", 0),
+        (Fault.DROP_BEFORE, NoAnswer, "no answer to the content", 0),
+        (Fault.DROP_AFTER, NoAnswer, "no answer to the content", 1),
+        (Fault.LATE, NoAnswer, "no answer to the content", 1),
+    ],
+)
+def test_each_fault_says_whether_the_mail_may_have_gone_out(
+    fault: Fault, raised: type[Exception], text: str, accepted: int
+) -> None:
+    with PostOffice(scripted({(BO, 1): fault}), late=60) as office:
+        out = outgoing(office, timeout=0.5 if fault is Fault.LATE else 20.0)
+        with pytest.raises(raised, match=text) as caught:
+            out.send(LETTER, DATE, yes)
+        assert type(caught.value) is raised
+        assert isinstance(caught.value, perdure.NotDone) == (raised is not NoAnswer)
+        assert len(office.log) == accepted
+        assert Lookup(office.lookup_url).accepted(ID) is bool(accepted)
+        assert out.send(LETTER, DATE, yes) == "sent"
+
+
+def test_a_server_that_is_busy_or_gone_has_not_taken_the_mail() -> None:
+    with PostOffice() as office:
+        office.busy = True
+        with pytest.raises(TemporaryTrouble, match=r"421 4\.3\.2 Too busy"):
+            outgoing(office).send(LETTER, DATE, yes)
+    with pytest.raises(TemporaryTrouble, match="ConnectionRefusedError"):
+        outgoing(office).send(LETTER, DATE, yes)
+
+
+@contextmanager
+def server(*answers: bytes) -> Iterator[Outgoing]:
+    """An SMTP server that says this, line by line, whatever it hears, and then nothing more.
+
+    `b""` hangs up.
+    """
+
+    def serve() -> None:
+        peer, _ = listening.accept()
+        with peer, peer.makefile("rb") as heard:
+            in_content = False
+            for number, answer in enumerate(answers):
+                if number:
+                    while (line := heard.readline()) and in_content and line != b".\r\n":
+                        pass
+                if not answer:
+                    return
+                in_content = answer.startswith(b"354")
+                peer.sendall(answer)
+            over.wait(20)
+
+    over = threading.Event()
+    with socket.create_server((HOST, 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield Outgoing(HOST, listening.getsockname()[1], timeout=0.5, hello="localhost")
+        finally:
+            over.set()
+            thread.join()
+
+
+HELLO, OK, GO_ON = b"220 hello\r\n", b"250 ok\r\n", b"354 go on\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answers", "raised"),
+    [
+        ([b""], TemporaryTrouble),
+        ([], TemporaryTrouble),
+        ([b"554 go away\r\n"], TemporaryTrouble),
+        ([b"what?\r\n"], TemporaryTrouble),
+        ([b"2" * 20_000], TemporaryTrouble),
+        ([HELLO, b"502 no\r\n", b"502 no\r\n"], TemporaryTrouble),
+        ([HELLO, OK, b"550 not you\r\n"], TemporaryTrouble),
+        ([HELLO, OK, OK], TemporaryTrouble),
+        ([HELLO, OK, OK, b""], TemporaryTrouble),
+        ([HELLO, OK, OK, b"?\r\n"], TemporaryTrouble),
+        ([HELLO, OK, OK, b"550 no such user\r\n"], NoSuchRecipient),
+        ([HELLO, OK, OK, b"550 5.1.1 no such user\r\n"], NoSuchRecipient),
+        ([HELLO, OK, OK, b"550 5.7.1 not from you\r\n"], Rejected),
+        ([HELLO, OK, OK, b"554 spam\r\n"], Rejected),
+        ([HELLO, OK, OK, b"450 5.1.1 confused\r\n"], TemporaryTrouble),
+        ([HELLO, OK, OK, OK], TemporaryTrouble),
+        ([HELLO, OK, OK, OK, b"250 what content?\r\n"], TemporaryTrouble),
+        ([HELLO, OK, OK, OK, b"451 later\r\n"], TemporaryTrouble),
+        ([HELLO, OK, OK, OK, b"554 no valid recipients\r\n"], Rejected),
+        ([HELLO, OK, OK, OK, GO_ON], NoAnswer),
+        ([HELLO, OK, OK, OK, GO_ON, b""], NoAnswer),
+        ([HELLO, OK, OK, OK, GO_ON, b"25"], NoAnswer),
+        ([HELLO, OK, OK, OK, GO_ON, b"?\r\n"], NoAnswer),
+        ([HELLO, OK, OK, OK, GO_ON, b"354 go on\r\n"], NoAnswer),
+        ([HELLO, OK, OK, OK, GO_ON, b"2" * 20_000], NoAnswer),
+        ([HELLO, OK, OK, OK, GO_ON, b"250-first\r\n"], NoAnswer),
+        ([HELLO, OK, OK, OK, GO_ON, b"452 full\r\n"], TemporaryTrouble),
+        ([HELLO, OK, OK, OK, GO_ON, b"421 closing\r\n"], TemporaryTrouble),
+        ([HELLO, OK, OK, OK, GO_ON, b"552 too big\r\n"], Rejected),
+    ],
+)
+def test_whatever_a_server_says_the_exception_tells_known_from_unknown(
+    answers: list[bytes], raised: type[Exception]
+) -> None:
+    with server(*answers) as out, pytest.raises(raised) as caught:
+        out.send(LETTER, DATE, yes)
+    assert type(caught.value) is raised
+    [text] = caught.value.args
+    assert len(text) < 700
+
+
+@pytest.mark.parametrize(
+    "answer", [b"250 ok\r\n", b"250-it\r\n250 is ok\r\n", b"251 passed on\r\n"]
+)
+def test_a_mail_is_sent_when_the_content_is_answered_and_no_goodbye_is_waited_for(
+    answer: bytes,
+) -> None:
+    with server(HELLO, OK, OK, OK, GO_ON, answer) as out:
+        assert out.send(LETTER, DATE, yes) == "sent"
+
+
+# -- the last moment
+
+
+def test_a_letter_that_may_not_go_out_any_more_leaves_no_mail() -> None:
+    with PostOffice() as office:
+        assert outgoing(office).send(LETTER, DATE, lambda: False) == "stopped"
+        eventually(lambda: not office.desks, "the end of the connection")
+        [conversation] = office.conversations
+        assert conversation.reached is Moment.BEGAN
+        assert office.log == []
+
+
+def test_the_last_question_comes_after_the_recipient_and_before_the_content() -> None:
+    moments: list[Moment | str] = []
+
+    def asked() -> bool:
+        moments.append("asked")
+        return True
+
+    with PostOffice(on=lambda moment, mail: moments.append(moment)) as office:
+        outgoing(office).send(LETTER, DATE, asked)
+    assert moments[:4] == [Moment.BEGAN, "asked", "asked", Moment.DATA]
+
+
+def test_who_learns_after_the_servers_go_ahead_that_it_may_not_go_out_leaves_no_mail() -> None:
+    answers = [True, False]
+    with PostOffice() as office:
+        assert outgoing(office).send(LETTER, DATE, lambda: answers.pop(0)) == "stopped"
+        eventually(lambda: not office.desks, "the end of the connection")
+        assert office.log == []
+        assert outgoing(office).send(LETTER, DATE, yes) == "sent"
+
+
+def test_nothing_is_asked_when_the_server_does_not_want_the_mail() -> None:
+    with PostOffice(scripted({(BO, 1): Fault.GREYLIST})) as office:
+        with pytest.raises(TemporaryTrouble):
+            outgoing(office).send(LETTER, DATE, lambda: pytest.fail("asked"))
+        assert office.log == []
+
+
+def test_what_fails_in_the_last_question_has_sent_nothing() -> None:
+    def fails() -> bool:
+        raise RuntimeError("no database")
+
+    def stops() -> bool:
+        raise perdure.NotDone("as it is")
+
+    with PostOffice() as office:
+        with pytest.raises(TemporaryTrouble, match="RuntimeError: no database"):
+            outgoing(office).send(LETTER, DATE, fails)
+        with pytest.raises(perdure.NotDone, match="as it is"):
+            outgoing(office).send(LETTER, DATE, stops)
+        assert office.log == []
+
+
+SENDER = """
+import sys
+from tests.examples.test_campaign_mail import DATE, LETTER, Outgoing
+Outgoing("127.0.0.1", int(sys.argv[1]), hello="localhost").send(LETTER, DATE, lambda: True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("moment", "accepted"),
+    [(Moment.BEGAN, 0), (Moment.DATA, 1), (Moment.ACCEPTED, 1), (Moment.ANSWERED, 1)],
+)
+def test_a_sender_can_be_killed_at_each_moment(moment: Moment, accepted: int) -> None:
+    with PostOffice() as office:
+        command = [sys.executable, "-c", SENDER, str(office.smtp_port)]
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as process:
+
+            def kill(reached: Moment, mail: Mail) -> None:
+                if reached is moment:
+                    os.kill(process.pid, signal.SIGKILL)
+                    process.wait(20)
+
+            office.on = kill
+            assert process.wait(60) == -signal.SIGKILL
+        eventually(lambda: not office.desks, "the end of the connection")
+        eventually(lambda: len(office.log) == accepted, "the mail")
+        assert Lookup(office.lookup_url).accepted(ID) is bool(accepted)
+
+
+# -- as an effect
+
+
+async def test_an_effect_retries_trouble_ends_when_rejected_and_is_held_without_an_answer() -> None:
+    plan = {
+        ("trouble@example.org", 1): Fault.GREYLIST,
+        ("trouble@example.org", 2): Fault.HANG_UP,
+        ("rejected@example.org", 1): Fault.REJECT_DATA,
+        ("nobody-knows@example.org", 1): Fault.DROP_AFTER,
+    }
+    with PostOffice(scripted(plan)) as office:
+
+        @perdure.effect(unknown="hold", retry=perdure.Retry(first=timedelta(0), final=(Rejected,)))
+        def send(recipient: str) -> str:
+            return outgoing(office).send(replace(LETTER, recipient=recipient), DATE, yes)
+
+        def sends(state: Any) -> Any:
+            try:
+                return {"log": [send(state["log"][0])]}
+            except Rejected as error:
+                rejections.append([type(error).__name__, *error.args])
+            if len(rejections) == 1:
+                raise RuntimeError("the node runs again, and the record speaks")
+            return {"log": rejections[-1]}
+
+        rejections: list[list[str]] = []
+        async with healthy() as rt:
+            rt.register(chain(sends), name="g", retry=perdure.Retry(first=timedelta(0)))
+            ends = {}
+            for name in ("trouble", "rejected", "nobody-knows"):
+                run = await rt.start("g", {"log": [f"{name}@example.org"]}, thread_id=name)
+                await drive(rt)
+                ends[name] = await rt.get(run.id)
+            assert ends["trouble"].output["log"][1:] == ["sent"]
+            assert ends["rejected"].output["log"][1:] == [
+                "Rejected",
+                "the content: 554 5.7.1 Not wanted here",
+            ]
+            assert ends["nobody-knows"].state is State.HELD
+            [unknown] = await rt.effects(ends["nobody-knows"].id, state="unknown")
+            assert "NoAnswer: no answer to the content" in str(unknown.error)
+        tries = [mail.recipient.partition("@")[0] for mail in office.conversations]
+        assert tries == ["trouble"] * 3 + ["rejected", "nobody-knows"]
+
+
+# -- with a password, and hidden from others
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key and a certificate for localhost, which nobody signed."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    pem = serialization.Encoding.PEM
+    path.write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + signed.public_bytes(pem)
+    )
+    return path
+
+
+def test_a_password_goes_out_only_to_a_server_that_proves_who_it_is(certificate: Path) -> None:
+    proof = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    proof.load_cert_chain(certificate)
+    heard: list[Any] = []
+
+    def authenticator(_: Any, __: Any, ___: Any, mechanism: str, data: Any) -> AuthResult:
+        heard.append((data.login, data.password))
+        return AuthResult(success=data.password == b"secret", handled=False)
+
+    options = {"tls_context": proof, "authenticator": authenticator, "auth_required": True}
+    with PostOffice(smtp_options=options) as office:
+        trusting = replace(
+            outgoing(office),
+            host="localhost",
+            starttls=True,
+            user="ana",
+            password="secret",
+            tls=ssl.create_default_context(cafile=str(certificate)),
+        )
+        with pytest.raises(TemporaryTrouble, match="CERTIFICATE_VERIFY_FAILED"):
+            replace(trusting, tls=None).send(LETTER, DATE, yes)
+        assert heard == []
+        with pytest.raises(TemporaryTrouble, match="greeting the server: 535"):
+            replace(trusting, password="wrong").send(LETTER, DATE, yes)
+        with pytest.raises(TemporaryTrouble, match="MAIL FROM: 530"):
+            replace(trusting, user=None).send(LETTER, DATE, yes)
+        assert trusting.send(LETTER, DATE, yes) == "sent"
+        assert heard[-1] == (b"ana", b"secret")
+        assert "secret" not in repr(trusting)
+    with PostOffice() as office, pytest.raises(TemporaryTrouble, match="STARTTLS"):
+        replace(trusting, port=office.smtp_port).send(LETTER, DATE, yes)
+
+
+# -- asking what became of it
+
+
+def test_a_look_up_says_whether_a_mail_was_accepted_whatever_its_id_is_made_of() -> None:
+    odd = "<a/b?c=d&e#f%20+g{h}@example.com>"
+    with PostOffice() as office:
+        lookup = Lookup(office.lookup_url)
+        assert not lookup.accepted(odd)
+        outgoing(office).send(replace(LETTER, message_id=odd), DATE, yes)
+        assert lookup.accepted(odd)
+        assert not lookup.accepted(ID)
+
+
+def test_a_look_up_that_cannot_say_raises() -> None:
+    with PostOffice() as office:
+        lookup = Lookup(office.lookup_url)
+        office.lookup_down = True
+        with pytest.raises(LookupFailed, match="503"):
+            lookup.accepted(ID)
+    with pytest.raises(LookupFailed, match="ConnectError"):
+        lookup.accepted(ID)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot found",
+        b'HTTP/1.1 404 Not Found\r\nContent-Length: 22\r\n\r\n{"detail":"Not Found"}',
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n[]",
+        b'HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{"message_id":"<x>"}',
+        b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n",
+        b"garbage\r\n\r\n",
+        b"",
+    ],
+    ids=["text", "another 404", "a list", "another mail", "redirect", "garbage", "nothing"],
+)
+def test_an_answer_that_does_not_name_the_mail_is_no_answer(answer: bytes) -> None:
+    def serve() -> None:
+        peer, _ = listening.accept()
+        with peer:
+            peer.recv(10_000)
+            peer.sendall(answer)
+
+    with socket.create_server((HOST, 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            url = f"http://{HOST}:{listening.getsockname()[1]}/{{message_id}}"
+            with pytest.raises(LookupFailed):
+                Lookup(url, timeout=20).accepted(ID)
+        finally:
+            thread.join()

@@ -1,0 +1,1 @@
+"""Tests of `perdure.journal`: opening a database, its schema, the queue and its commits."""

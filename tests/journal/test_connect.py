@@ -1,0 +1,370 @@
+"""A database that cannot be the journal is refused by `connect`, with an error that names the
+place, the reason and what to do; one that can be is opened however its URL is written."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from perdure.errors import BadURL, Error, SchemaTooNew, Unavailable
+from perdure.journal import connect, sqlite
+from perdure.journal.migrate import migrations
+from perdure.testing.postgres import Server, local_postgres
+from tests.support.entries import add, entries, stored
+
+# -- the URL
+
+
+@pytest.fixture
+def url(empty_url: str) -> str:
+    """A database whose tables are still to be made."""
+    return empty_url
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("", "No database given"),
+        ("agents.db", "is not the start of a database URL"),
+        ("mysql://localhost/agents", "is not the start of a database URL"),
+        ("sqlite:agents.db", "names no file"),
+        ("sqlite://agents.db", "names no file"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///agents.db?sync=full", "unknown option 'sync'"),
+        ("sqlite:///agents.db?synchronous=off", "synchronous is full"),
+        ("postgresql://user:secret@host/agents?nonsense=1", "malformed"),
+    ],
+)
+def test_a_url_that_means_nothing_is_refused(
+    url: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PERDURE_URL", raising=False)
+    with pytest.raises(BadURL, match=reason) as refused:
+        connect(url)
+    assert "secret" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_path_is_relative_to_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    connect("sqlite:///agents.db").close()
+    assert (tmp_path / "agents.db").is_file()
+
+
+def test_an_absolute_path_has_four_slashes(tmp_path: Path) -> None:
+    connect(f"sqlite:///{tmp_path}/agents.db?synchronous=extra").close()
+    assert (tmp_path / "agents.db").is_file()
+
+
+def test_percent_signs_stand_for_characters(tmp_path: Path) -> None:
+    connect(f"sqlite:///{tmp_path}/my%20agents%3F%25.db").close()
+    assert (tmp_path / "my agents?%.db").is_file()
+
+
+def test_in_memory_each_journal_is_its_own() -> None:
+    one, other = connect("sqlite:///:memory:"), connect("sqlite:///:memory:")
+    assert one.do(add(1)) == [1]
+    assert other.do(entries()) == []
+    one.close()
+    other.close()
+    assert not Path(":memory:").exists()
+
+
+def test_the_environment_names_the_database_when_nobody_else_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PERDURE_URL", f"sqlite:///{tmp_path}/environment.db")
+    connect().close()
+    assert (tmp_path / "environment.db").is_file()
+    connect(f"sqlite:///{tmp_path}/argument.db").close()
+    assert (tmp_path / "argument.db").is_file()
+
+
+# -- SQLite
+
+
+def test_a_missing_folder_is_named_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(BadURL, match=f"{tmp_path}/missing does not exist"):
+        connect(f"sqlite:///{tmp_path}/missing/agents.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(BadURL, match="is a folder"):
+        connect(f"sqlite:///{tmp_path}")
+
+
+@pytest.mark.parametrize("content", [b"These are notes, not a database. " * 99, b"short"])
+def test_a_file_that_is_not_a_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_bytes(content)
+    with pytest.raises(BadURL, match="not a database"):
+        connect(f"sqlite:///{file}")
+    assert file.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that any user can reach; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+def as_nobody(work: Callable[[], None]) -> None:
+    """Run `work` in a forked process without root's rights, to which nothing is forbidden."""
+    if (pid := os.fork()) == 0:
+        try:
+            if os.geteuid() == 0:
+                nobody = pwd.getpwnam("nobody")
+                os.setgroups([])
+                os.setgid(nobody.pw_gid)
+                os.setuid(nobody.pw_uid)
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def refused(path: Path, reason: str) -> Callable[[], None]:
+    def work() -> None:
+        with pytest.raises(BadURL, match=reason):
+            connect(f"sqlite:///{path}")
+
+    return work
+
+
+pytest_fork = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+
+@pytest_fork
+def test_a_file_that_may_not_be_written_is_refused(open_folder: Path) -> None:
+    file = open_folder / "agents.db"
+    connect(f"sqlite:///{file}").close()
+    file.chmod(0o444)
+    as_nobody(refused(file, "agents.db is not writable"))
+
+
+@pytest_fork
+def test_a_folder_that_may_not_be_written_is_refused(open_folder: Path) -> None:
+    file = open_folder / "agents.db"
+    connect(f"sqlite:///{file}").close()
+    file.chmod(0o666)
+    open_folder.chmod(0o555)
+    as_nobody(refused(file, "folder .* is not writable"))
+    as_nobody(refused(open_folder / "new.db", "folder .* is not writable"))
+
+
+@pytest_fork
+def test_a_folder_that_may_not_be_entered_is_refused(open_folder: Path) -> None:
+    closed = open_folder / "closed"
+    closed.mkdir()
+    (closed / "inner").mkdir()
+    closed.chmod(0o000)
+    as_nobody(refused(closed / "agents.db", "not"))
+    as_nobody(refused(closed / "inner" / "agents.db", "not"))
+    closed.chmod(0o700)
+
+
+@pytest_fork
+def test_a_wal_of_another_user_is_refused(open_folder: Path) -> None:
+    file = open_folder / "agents.db"
+    other = connect(f"sqlite:///{file}")
+    other.do(add(1))
+    keeps = sqlite3.connect(file)  # ours are closed while a process forks
+    keeps.execute("SELECT count(*) FROM perdure_writes").fetchone()
+    file.chmod(0o666)
+    for beside in ("agents.db-wal", "agents.db-shm"):
+        (open_folder / beside).chmod(0o444)
+    as_nobody(refused(file, "agents.db"))
+    keeps.close()
+    other.close()
+
+
+def test_the_file_system_is_that_of_the_nearest_mount() -> None:
+    mounts = [("/", "ext4"), ("/mnt/share", "nfs4"), ("/mnt/share/local", "xfs"), ("/mnt", "tmpfs")]
+    assert sqlite.file_system("/srv/agents", mounts) == "ext4"
+    assert sqlite.file_system("/mnt/share", mounts) == "nfs4"
+    assert sqlite.file_system("/mnt/share/agents", mounts) == "nfs4"
+    assert sqlite.file_system("/mnt/share/local/agents", mounts) == "xfs"
+    assert sqlite.file_system("/mnt/shared", mounts) == "tmpfs"
+    assert sqlite.file_system("/home", []) is None
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs", "9p"])
+def test_a_network_file_system_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(sqlite, "_mounts", lambda: [("/", "ext4"), (str(tmp_path), kind)])
+    with pytest.raises(BadURL, match=rf"network file system \({kind}\).*PostgreSQL"):
+        connect(f"sqlite:///{tmp_path}/agents.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_mounts_of_this_machine_are_found() -> None:
+    assert sqlite.file_system("/", sqlite._mounts()) is not None
+
+
+def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 38, 5))
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.38.5")
+    with pytest.raises(BadURL, match=r"3\.38\.5 is too old.*3\.39\.0"):
+        connect(f"sqlite:///{tmp_path}/agents.db")
+
+
+def test_a_file_locked_by_somebody_else_is_an_error_at_the_deadline(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/agents.db"
+    other = sqlite3.connect(tmp_path / "agents.db", isolation_level=None)
+    other.execute("PRAGMA journal_mode = WAL")
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Error, match="locked"):
+        connect(url, deadline=0.1)
+    other.execute("ROLLBACK")
+    other.close()
+    connect(url).close()
+
+
+# -- PostgreSQL
+
+
+def test_without_psycopg_the_extra_is_named() -> None:
+    program = """
+        import sys
+        sys.modules["psycopg"] = None
+        from perdure import connect
+        try:
+            connect("postgresql://localhost/agents")
+        except Exception as error:
+            print(type(error).__name__, error)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout.startswith("BadURL")
+    assert "pip install 'perdure[postgres]'" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("postgresql://postgres:secret@127.0.0.1:1/agents", "refused"),
+        ("postgresql://postgres:secret@no-such-host.invalid/agents", "no-such-host.invalid"),
+        ("postgresql://postgres:secret@127.0.0.1:{port}/nowhere", '"nowhere" does not exist'),
+        ("postgresql://stranger:secret@127.0.0.1:{port}/postgres", '"stranger" does not exist'),
+    ],
+)
+def test_a_server_or_database_that_is_not_there_is_an_error_at_once(
+    postgres_server: Server, url: str, reason: str
+) -> None:
+    with pytest.raises(Unavailable, match=reason) as error:
+        connect(url.format(port=postgres_server.port))
+    assert "secret" not in str(error.value)
+
+
+def test_a_read_only_database_is_refused(postgres_url: str) -> None:
+    name = postgres_url.rsplit("/", 1)[-1]
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
+    with pytest.raises(BadURL, match=r"read-only.*primary"):
+        connect(postgres_url)
+
+
+@pytest.mark.slow
+def test_a_standby_is_refused(open_folder: Path) -> None:
+    with local_postgres(open_folder) as server:
+        name = server.database().rsplit("/", 1)[-1]
+        connect(f"{server.url.rsplit('/', 1)[0]}/{name}").close()
+    (open_folder / "data" / "standby.signal").touch()
+    with local_postgres(open_folder) as server, pytest.raises(BadURL, match="read replica"):
+        connect(f"{server.url.rsplit('/', 1)[0]}/{name}")
+
+
+def test_a_role_that_may_not_create_tables_can_use_those_that_are_there(
+    postgres_url: str,
+) -> None:
+    connect(postgres_url).close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS clerk")
+        connection.execute("CREATE ROLE clerk LOGIN")
+        connection.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        for table in ("checkpoints", "values", "writes", "schema"):
+            connection.execute(
+                f"GRANT SELECT, INSERT, UPDATE, DELETE ON perdure_{table} TO clerk".encode()
+            )
+    journal = connect(postgres_url.replace("postgres@", "clerk@"))
+    assert journal.do(add(1)) == [1]
+    journal.close()
+
+
+# -- the schema
+
+
+def test_a_newer_schema_is_refused_and_not_touched(url: str) -> None:
+    journal = connect(url)
+    journal.do(add(1))
+    journal.close()
+    execute(url, "INSERT INTO perdure_schema VALUES (9999)")
+    with pytest.raises(SchemaTooNew, match="Upgrade perdure") as error:
+        connect(url)
+    assert (error.value.found, error.value.known) == (9999, max(migrations()))
+    execute(url, "DELETE FROM perdure_schema WHERE version = 9999")
+    assert stored(url) == [1]
+
+
+def execute(url: str, statement: str) -> None:
+    if url.startswith("sqlite"):
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+            database.execute(statement)
+        database.close()
+    else:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+
+def test_processes_that_open_a_fresh_database_at_the_same_time_all_succeed(
+    postgres_server: Server, tmp_path: Path
+) -> None:
+    program = """
+        import os, sys
+        from perdure.journal import connect
+        from tests.support.entries import add
+        print("ready", flush=True)
+        for url in sys.stdin:
+            journal = connect(url.strip())
+            journal.do(add(os.getpid()))
+            journal.close()
+            print("done", flush=True)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    urls = [f"sqlite:///{tmp_path}/{n}.db" for n in range(10)]
+    urls += [postgres_server.database() for _ in range(3)]
+    with ExitStack() as stack:
+        children: list[Any] = [
+            stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(4)
+        ]
+        assert [child.stdout.readline() for child in children] == ["ready\n"] * 4
+        for url in urls:
+            for child in children:
+                child.stdin.write(url + "\n")
+                child.stdin.flush()
+            assert [child.stdout.readline() for child in children] == ["done\n"] * 4
+            assert stored(url) == sorted(child.pid for child in children)

@@ -1,0 +1,1 @@
+"""Tests of `perdure.langmem`: reflections that survive their process."""

@@ -1,0 +1,507 @@
+"""Reflections that are ended at any point are neither lost nor doubled, and debounced right.
+
+Real processes with a real `create_memory_store_manager` on a scripted model, and LangGraph's own
+stores. Processes of one executor name submit reflections for several users and conversations, and
+work on them. They are ended by SIGKILL, by SIGTERM (on which they end as an interpreter does), by
+`shutdown()` or by `shutdown(wait=False)`:
+
+    one story       at every statement, commit and effect of the journal it comes by, at every call
+                    of the model, and in the middle of each write to the store; every fourth process
+                    that goes on is killed as well
+    rounds          at points that are drawn, 100 rounds for each database; two processes at once,
+                    and each is followed by another one
+
+Each on SQLite and on PostgreSQL, with the store in the journal's database, where the writes are in
+one transaction with the outcome, and in another one, where they are done again from a record.
+
+Then another process of the same name finishes, for which what is due in an hour is due. The judge
+outside knows from a ledger which submissions returned, and says:
+
+    none is lost        who was accepted is done, or was replaced by a later one of its conversation
+    none is doubled     each user has each fact of the reflections that are done exactly once, also
+                        where conversations of one user share facts, and no fact of another's
+    debouncing          what was not due yet when a later one was accepted is replaced, and nothing
+                        of it is remembered; the last one of a conversation never is
+    delays              nobody reflected on what is due in an hour
+    rest                nothing is pending, events have no gap, the doctor finds nothing
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from langgraph.store.base import Op, PutOp, Result
+from langgraph.store.sqlite import SqliteStore
+
+import perdure
+from perdure.journal import failpoints
+from perdure.journal.sql import templates
+from perdure.langmem import ReflectionExecutor
+from perdure.testing import Clock
+from perdure.testing.postgres import Server
+from tests.support.memory import manager, opened_store, remembered, talk, who
+from tests.support.memory_child import LATER, Child, Nursery
+from tests.support.runtime_child import Ledger, eventually
+
+pytestmark = pytest.mark.slow
+
+PARTS = 4  # so that test processes share the work
+ROUNDS = 200
+"""On both databases, with both kinds of stores, together."""
+AT_ONCE = 4
+"""How many rounds go on at once."""
+LIVES = 2
+"""How many processes follow each other in one of the two slots of a round."""
+AGAIN = 4
+"""Every how-manieth process that goes on is killed as well."""
+BY_THE_CLOCK = ("workers.", "renew.", "leases.", "expire.")
+"""Statements of a thread that looks around four times a second: how often they come is chance."""
+ENDS = ("term", "shutdown", "leave")
+
+
+class Submission(NamedTuple):
+    """Of a conversation. Only it has its first fact."""
+
+    n: str
+    user: str
+    thread: str
+    facts: list[str]
+    after: float = 0.0
+    pause: float = 0.0
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.user, self.thread
+
+    @property
+    def is_later(self) -> bool:
+        return self.after >= LATER
+
+
+@dataclass
+class Trial:
+    """Processes of one executor name, what they submitted, and what they told."""
+
+    name: str
+    ledger: Path
+    submissions: list[Submission]
+    kills: int = 0
+    told: str = ""
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    memories: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def users(self) -> list[str]:
+        return sorted({one.user for one in self.submissions})
+
+    def all(self, kind: str) -> list[list[Any]]:
+        facts = [json.loads(line) for line in Ledger(self.ledger).lines()]
+        return [fact[1:] for fact in facts if fact[0] == kind]
+
+    # -- what must be true of it
+
+    def judge(self) -> None:
+        try:
+            self._nothing_is_lost()
+            self._later_ones_take_the_place_of_earlier_ones()
+            self._memories_are_right()
+            self._nothing_was_done_early_or_too_often()
+        except AssertionError as error:
+            runs = "\n".join(map(str, self.runs))
+            seen = "\n".join(Ledger(self.ledger).lines())
+            raise AssertionError(f"{self.told}: {error}\n{seen}\n{runs}\n{self.memories}") from None
+
+    @property
+    def _accepted(self) -> dict[str, str]:
+        return dict(self.all("accepted"))
+
+    def _states(self) -> dict[str, str]:
+        states = {run["id"]: run["state"] for run in self.runs}
+        return {n: states.get(id, "gone") for n, id in self._accepted.items()}
+
+    def _nothing_is_lost(self) -> None:
+        for n, state in self._states().items():
+            assert state in ("done", "cancelled"), f"submit of {n} returned, and it is {state}"
+        for run in self.runs:
+            assert run["state"] in ("done", "cancelled"), f"{run['id']} is {run['state']}"
+            assert not run["gap"], f"the events of {run['id']} have a gap"
+            assert run["events"].count(run["state"]) == 1, run["events"]
+        tried = {n for [n] in self.all("tried")}
+        unheard = len(self.runs) - len(self._accepted)
+        assert 0 <= unheard <= len(tried) - len(self._accepted), (
+            "a reflection that nobody submitted"
+        )
+
+    def _later_ones_take_the_place_of_earlier_ones(self) -> None:
+        places = {run["id"]: run["place"] for run in self.runs}
+        for run in self.runs:
+            if run["state"] == "cancelled":
+                by = run["reason"].split()[1]
+                assert places.get(by) == run["place"], f"{run['id']} was replaced by a stranger"
+                assert by > run["id"], f"{run['id']} was replaced by an earlier one"
+        states = self._states()
+        for _, found in itertools.groupby(sorted(self._heard(), key=_place), _place):
+            heard = list(found)
+            for one, _ in itertools.pairwise(heard):
+                if one.is_later:
+                    assert states[one.n] == "cancelled", f"{one.n} was not replaced"
+
+    def _heard(self) -> list[Submission]:
+        accepted = self._accepted
+        return [one for one in self.submissions if one.n in accepted]
+
+    def _memories_are_right(self) -> None:
+        states, tried = self._states(), {n for [n] in self.all("tried")}
+        for user in self.users:
+            found = self.memories[user]
+            twice = [fact for fact, n in Counter(found).items() if n > 1]
+            assert not twice, f"{user} has {twice} twice"
+            mine = [one for one in self.submissions if one.user == user]
+            done = [one for one in mine if states.get(one.n) == "done"]
+            maybe = [one for one in mine if one.n in tried and one.n not in states]
+            must = {fact for one in done for fact in one.facts}
+            may = must | {fact for one in maybe for fact in one.facts}
+            assert must <= set(found), f"{user} lost {sorted(must - set(found))}"
+            assert set(found) <= may, f"{user} remembers {sorted(set(found) - may)}"
+            for one in maybe:
+                assert one.facts[0] not in found or set(one.facts) <= set(found), f"half of {one.n}"
+
+    def _nothing_was_done_early_or_too_often(self) -> None:
+        asked = Counter(fact for facts, _ in self.all("asked") for fact in facts)
+        for one in self.submissions:
+            times = asked[one.facts[0]]
+            assert times <= (0 if one.is_later else 1 + self.kills), f"{one.n}: asked {times} times"
+
+
+def _place(one: Submission) -> tuple[str, str]:
+    return one.place
+
+
+class Judge:
+    """Has trials on one journal and one store, and judges them all together."""
+
+    def __init__(self, nursery: Nursery, url: str, store: str, folder: Path) -> None:
+        self._nursery, self._folder = nursery, folder
+        self._where = {"url": url, "store": store}
+        self.is_together = store == url
+        with opened_store(store):
+            pass  # two processes that set LangGraph's store up at once are in each other's way
+        self.trials: list[Trial] = []
+        self.did: Counter[str] = Counter()
+
+    def trial(self, name: str, submissions: list[Submission], told: str = "") -> Trial:
+        made = Trial(name, self._folder / f"{name}.ledger", submissions, told=told)
+        self.trials.append(made)
+        return made
+
+    def begin(
+        self,
+        trial: Trial,
+        submissions: list[Submission],
+        fate: dict[str, Any] | None,
+        concurrency: int = 1,
+    ) -> Child:
+        trial.kills += fate is not None
+        return self._nursery.child(
+            "live",
+            name=trial.name,
+            ledger=str(trial.ledger),
+            submissions=[one._asdict() for one in submissions],
+            fate=fate,
+            tells=fate is None,
+            concurrency=concurrency,
+            **self._where,
+        )
+
+    def ended(self, status: int | None, fate: dict[str, Any] | None) -> None:
+        """Count how a process ended."""
+        killed = status == -signal.SIGKILL
+        # Before Python 3.14 a thread that comes back from native code while the interpreter ends
+        # may abort the process (gh-87135). Nothing must be lost by that either.
+        aborted = status == -signal.SIGABRT and fate is not None
+        expected = status == 0 or aborted or (killed and fate and fate["how"] == "kill")
+        assert expected, f"ended with {status}"
+        if fate is not None:
+            self.did["ends"] += 1
+            self.did[fate["how"] if killed or fate["how"] != "kill" else "not reached"] += 1
+
+    def finish(self, concurrency: int = 1) -> None:
+        """In another process, and judge what it finds."""
+        report = self._folder / "report.json"
+        child = self._nursery.child(
+            "finish",
+            names=[trial.name for trial in self.trials],
+            users=[user for trial in self.trials for user in trial.users],
+            report=str(report),
+            concurrency=concurrency,
+            **self._where,
+        )
+        assert child.wait(120) == 0
+        told = json.loads(report.read_text())
+        assert told["findings"] == []
+        for trial in self.trials:
+            trial.runs = told["runs"][trial.name]
+            trial.memories = {user: told["memories"][user] for user in trial.users}
+            assert told["held"][trial.name] == [], f"{trial.told}: held"
+            trial.judge()
+            self.did["reflections"] += len(trial.runs)
+            self.did["replaced"] += sum(run["state"] == "cancelled" for run in trial.runs)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(params=["together", "apart"])
+def judge(
+    request: pytest.FixtureRequest, nursery: Nursery, url: str, tmp_path: Path
+) -> Iterator[Judge]:
+    """Its store is in the journal's database, or in another one."""
+    if request.param == "together":
+        yield Judge(nursery, url, url, tmp_path)
+    elif url.startswith("sqlite"):
+        yield Judge(nursery, url, f"sqlite:///{tmp_path}/store.db", tmp_path)
+    else:
+        server: Server = request.getfixturevalue("postgres_server")
+        store = server.database()
+        yield Judge(nursery, url, store, tmp_path)
+        server.drop(store)
+
+
+Life = tuple[list[Submission], dict[str, Any], int]
+"""Of a process: what it submits, how it ends, and how much it does at once."""
+
+
+@dataclass
+class Round:
+    """Slots, in each of which a process follows the other."""
+
+    trial: Trial
+    slots: list[list[Life]]
+    alive: dict[int, tuple[Child, dict[str, Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.trial.told = str([[fate for _, fate, _ in slot] for slot in self.slots])
+
+    def is_over(self, judge: Judge) -> bool:
+        """Whether all of its processes ended. Starts the next one of a slot."""
+        for slot, rest in enumerate(self.slots):
+            if slot in self.alive and (status := self.alive[slot][0].status()) is not None:
+                judge.ended(status, self.alive.pop(slot)[1])
+            if slot not in self.alive and rest:
+                made, fate, concurrency = rest.pop(0)
+                self.alive[slot] = judge.begin(self.trial, made, fate, concurrency), fate
+        return not self.alive
+
+
+def play(judge: Judge, rounds: list[Round]) -> None:
+    """All of them, some at once."""
+    waiting, alive = iter(rounds), list[Round]()
+
+    def is_over() -> bool:
+        alive[:] = [one for one in alive if not one.is_over(judge)]
+        alive.extend(itertools.islice(waiting, AT_ONCE - len(alive)))
+        return not alive
+
+    eventually(is_over, "an end of all rounds", 600)
+
+
+# -- one story, ended at every point
+
+
+def story(n: int) -> list[Submission]:
+    """The second one replaces the first; the last one shares a fact with it; one is another's."""
+    ana, bob = f"ana-{n}", f"bob-{n}"
+    return [
+        Submission("early", ana, "t1", ["fact-early", "fact-shared"], LATER),
+        Submission("late", ana, "t1", ["fact-late", "fact-shared", "fact-more"], 0.15),
+        Submission("other", bob, "t1", ["fact-other", "fact-shared"], 0.1),
+        Submission("last", ana, "t2", ["fact-last", "fact-shared", "fact-end"], 0.1),
+    ]
+
+
+def ends(counts: dict[str, int]) -> list[tuple[str, int]]:
+    """Every time of a commit, an effect, a call of the model and a write; the first and the last
+    time of a statement; of what only reads, one side of one."""
+    texts, wanted = templates(), []
+    for point, count in sorted(counts.items()):
+        name, side = point.rsplit(".", 1)
+        times = {1, count}
+        if point.startswith(BY_THE_CLOCK):
+            times = {1}
+        elif texts.get(name, "").startswith("SELECT"):
+            times = set() if side == "after" else {count}
+        elif name not in texts:
+            times = set(range(1, count + 1))
+        wanted += [(point, n) for n in sorted(times)]
+    return wanted
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_story_ended_at_any_point_leaves_each_memory_once(
+    judge: Judge, url: str, part: int
+) -> None:
+    # Two at once wait for each other where they are of one user.
+    concurrency = 1 + part % 2
+    whole = judge.trial("whole", story(0))
+    judge.ended(judge.begin(whole, whole.submissions, None, concurrency).status(60), None)
+    [[counts]] = whole.all("points")
+    expected = {
+        "commit",
+        "model",
+        "half",
+        "effect reflect",
+        "effect memories",
+        "insert_run",
+        "claim",
+    }
+    expected -= {"half"} if judge.is_together else set()
+    assert expected <= {point.rsplit(".", 1)[0] for point in counts}
+    step = 3 * PARTS if url.startswith("postgresql") else PARTS
+    points = ends(counts)
+    fates = [{"how": "kill", "at": point} for point in points]
+    politely = [at for at in points if at[0].rsplit(".", 1)[0] not in templates()]
+    fates += [{"how": how, "at": at} for how, at in zip(itertools.cycle(ENDS), politely)]
+    fates = fates[part::step]
+    rng = random.Random(part)
+
+    def lives(number: int, fate: dict[str, Any]) -> Round:
+        made = story(number)
+        plan: list[Life] = [(made, fate, concurrency)]
+        if number % AGAIN == 0:
+            plan.append(([], {**rng.choice(fates), "how": "kill"}, 1))
+        return Round(judge.trial(f"trial-{number}", made), [plan])
+
+    play(judge, [lives(number, fate) for number, fate in enumerate(fates, 1)])
+    reached = judge.did["ends"] - judge.did["not reached"]
+    # What two threads do at once, and when two statements go into one commit, is chance.
+    assert reached >= judge.did["ends"] * 2 // 3, judge.did
+    judge.finish()
+    print(f"{len(fates)} points: {dict(judge.did)}")
+
+
+# -- rounds
+
+
+def conversations(rng: random.Random, number: int, slot: int, life: int) -> list[Submission]:
+    """What one process submits, in conversations that are its own as long as it lives. Those of one
+    user are in both slots, and share facts."""
+    made = []
+    for n in range(rng.choice([2, 3, 4])):
+        user, thread = rng.choice([("ana", slot), ("bob", 1 - slot)])
+        common = [f"fact-common-{k}" for k in rng.sample(range(4), rng.choice([1, 2]))]
+        label = f"{slot}-{life}-{n}"
+        after = rng.choice([0.0, 0.0, 0.0, 0.1, LATER])
+        made.append(
+            Submission(
+                label,
+                f"{user}-{number}",
+                f"t{thread}",
+                [f"fact-{label}", *common],
+                after,
+                rng.choice([0.0, 0.0, 0.02, 0.1]),
+            )
+        )
+    return made
+
+
+def fate(rng: random.Random) -> dict[str, Any]:
+    return {"how": rng.choice(["kill"] * 4 + list(ENDS)), "nth": rng.randrange(1, 300)}
+
+
+@pytest.mark.parametrize("part", range(PARTS // 2))
+def test_processes_ended_at_random_lose_and_double_nothing(
+    judge: Judge, url: str, part: int
+) -> None:
+    rng = random.Random(f"{url.partition(':')[0]} {judge.is_together} {part}")
+
+    def lives(number: int) -> Round:
+        plans = [
+            [
+                (conversations(rng, number, slot, life), fate(rng), rng.choice([1, 2]))
+                for life in range(LIVES)
+            ]
+            for slot in range(2)
+        ]
+        everything = [one for slot in plans for made, _, _ in slot for one in made]
+        return Round(judge.trial(f"round-{number}", everything), plans)
+
+    count = ROUNDS // (2 * PARTS)
+    play(judge, [lives(number) for number in range(count)])
+    judge.finish(concurrency=2)
+    print(f"{count} rounds: {dict(judge.did)}")
+
+
+# -- what was found so
+
+
+class Refusing(SqliteStore):
+    """Refuses to be written to, for a while."""
+
+    refuses = True
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        made = list(ops)
+        if self.refuses and any(isinstance(op, PutOp) for op in made):
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().batch(made)
+
+
+def test_what_a_reflection_could_not_write_in_its_turn_is_made_again_after_another_ones(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    clock = Clock()
+    rt = perdure.Runtime(sqlite_url, clock=clock)
+    with rt, opened_store(f"sqlite:///{tmp_path}/store.db") as opened:
+        assert isinstance(opened, SqliteStore)
+        store = Refusing(opened.conn)
+        with ReflectionExecutor(manager(), store=store, journal=rt) as executor:
+            first = executor.submit(talk("fact-first", "fact-shared"), who("ana", "t1"))
+            eventually(lambda: [one for one in executor.pending() if one.error], "an error")
+            store.refuses = False
+            second = executor.submit(talk("fact-second", "fact-shared"), who("ana", "t2"))
+            second.result(20)
+            clock.advance(timedelta(minutes=1))
+            first.result(20)
+            assert remembered(store, "ana") == ["fact-first", "fact-second", "fact-shared"]
+            assert rt.blocking.runs(state="held") == []
+
+
+def test_a_store_closed_before_a_reflection_was_written_is_no_other_store(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    rt = perdure.Runtime(url, clock=clock)
+    with rt, contextlib.ExitStack() as stack:
+        store = stack.enter_context(opened_store(url))
+
+        def close(point: str) -> None:
+            if point == "lock_turn.after":  # between what the model said, and the write
+                monkeypatch.setattr(failpoints, "hook", None)
+                stack.close()
+
+        monkeypatch.setattr(failpoints, "hook", close)
+        with ReflectionExecutor(manager(), store=store, journal=rt, name="it") as executor:
+            executor.submit(talk("fact-one"), who("ana"))
+            eventually(lambda: [one for one in executor.pending() if one.error], "an error")
+        clock.advance(timedelta(minutes=1))
+        again = stack.enter_context(opened_store(url))
+        rt = stack.enter_context(perdure.Runtime(url, clock=clock))
+        with ReflectionExecutor(manager(), store=again, journal=rt, name="it") as executor:
+            eventually(lambda: remembered(again, "ana") == ["fact-one"], "a memory")
+            eventually(lambda: not executor.pending(), "an end")

@@ -1,0 +1,110 @@
+"""`shutdown` finishes what is due, leaves what is not, and leaves no future hanging."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+import perdure
+from perdure.errors import (
+    ReflectionLeft,
+)
+from perdure.langmem import ReflectionExecutor
+from perdure.types import State
+from tests.support.agents import gate
+from tests.support.reflections import (
+    ON_A_FILE,
+    SOON,
+    keeper,
+    note,
+    notes,
+    on_thread,
+    runs_on_disk,
+    stopping_at,
+    until,
+)
+from tests.support.reflections import store as store
+
+
+def test_shutdown_finishes_what_is_due_and_leaves_what_is_not(url: str, store: BaseStore) -> None:
+    executor = ReflectionExecutor(keeper(), store=store, journal=url, name="r")
+    due = [executor.submit(note(f"due-{n}"), on_thread(f"d{n}")) for n in range(5)]
+    later = [
+        executor.submit(note(f"later-{n}"), on_thread(f"l{n}"), after_seconds=600) for n in range(3)
+    ]
+    executor.shutdown()
+    assert [one.result(0) for one in due] == [f"kept due-{n}" for n in range(5)]
+    for one in later:
+        error = one.exception(0)
+        assert isinstance(error, ReflectionLeft)
+        assert error.executor == "r"
+    executor.shutdown()  # and again
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert sorted(state for _, state in runs_on_disk(url)) == ["done"] * 5 + ["pending"] * 3
+
+
+def test_every_future_of_what_was_done_knows_it_when_shutdown_returns(sqlite_url: str) -> None:
+    with ReflectionExecutor(
+        lambda payload: payload["n"], store=InMemoryStore(), journal=sqlite_url, name="r"
+    ) as executor:
+        executor._concurrency = 10
+        made = [executor.submit({"n": n}) for n in range(220)]
+    assert [one.result(0) for one in made] == list(range(220))
+
+
+def test_without_wait_what_is_worked_on_is_given_back_and_done_by_the_next(
+    url: str, store: BaseStore
+) -> None:
+    options: dict[str, Any] = {"store": store, "journal": url, "name": "r"}
+    with gate() as place:
+        executor = ReflectionExecutor(stopping_at(place), **options)
+        made = [executor.submit(note("a", "stop")), executor.submit(note("b"))]
+        until(lambda: place.entered)
+        executor.shutdown(wait=False)
+        assert all(isinstance(one.exception(0), ReflectionLeft) for one in made)
+        assert notes(store) == {}
+        with ReflectionExecutor(keeper(), **options) as after:
+            until(lambda: not after.pending())
+        assert notes(store).keys() == {"a", "b"}
+
+
+def test_cancel_futures_cancels_what_is_not_begun(url: str, store: BaseStore) -> None:
+    with gate() as place:
+        executor = ReflectionExecutor(stopping_at(place), store=store, journal=url, name="r")
+        first = executor.submit(note("a", "stop"))
+        until(lambda: place.entered)
+        others = [executor.submit(note("b"), after_seconds=after) for after in (0, 600)]
+        place.open()
+        executor.shutdown(cancel_futures=True)
+        assert first.result(0) == "went on"
+        assert all(one.cancelled() for one in others)
+    assert sorted(state for _, state in runs_on_disk(url)) == ["cancelled", "cancelled", "done"]
+
+
+def test_who_waits_for_a_future_in_another_thread_does_not_hang(sqlite_url: str) -> None:
+    executor = ReflectionExecutor(keeper(), store=InMemoryStore(), journal=sqlite_url, name="r")
+    made = executor.submit(note("a"), after_seconds=600)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(made.exception, SOON)
+        executor.shutdown()
+        assert isinstance(waiting.result(SOON), ReflectionLeft)
+
+
+def test_a_runtime_that_is_closed_first_leaves_no_future_hanging(url: str) -> None:
+    rt = perdure.Runtime(url)
+    executor = ReflectionExecutor(keeper(), store=InMemoryStore(), journal=rt, name="r")
+    made = executor.submit(note("a"), after_seconds=600)
+    rt.close()
+    assert isinstance(made.exception(SOON), ReflectionLeft)
+    executor.shutdown()
+
+
+@ON_A_FILE
+def test_shutdown_leaves_the_runtime_it_was_given_open(url: str, store: BaseStore) -> None:
+    with perdure.Runtime(url) as rt:
+        with ReflectionExecutor(keeper(), store=store, journal=rt, name="r") as executor:
+            executor.submit(note("a")).result(SOON)
+        assert [run.state for run in rt.blocking.runs()] == [State.DONE]

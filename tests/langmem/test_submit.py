@@ -1,0 +1,328 @@
+"""What `submit` accepts and refuses, in a node and outside, and what is on disk when it returns.
+
+The managers are LangMem's own, on a model whose answers are scripted; the stores are LangGraph's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from langgraph.config import get_config
+from langgraph.graph import START, StateGraph
+from langgraph.store.base import BaseStore
+from langgraph.types import RetryPolicy
+
+import perdure
+from perdure.errors import (
+    BadArgument,
+    Closed,
+    ReflectionFailed,
+    Unserializable,
+)
+from perdure.langmem import Reflection, ReflectionExecutor
+from perdure.operations.invariants import examine
+from perdure.testing import Clock, TemporaryRuntime
+from perdure.types import Retry, State
+from tests.support.agents import NOON, Log, chain
+from tests.support.memory import manager, opened_store, remembered, talk, who
+from tests.support.reflections import (
+    ON_A_FILE,
+    ONCE,
+    SOON,
+    graph_that,
+    keeper,
+    note,
+    notes,
+    on_thread,
+    runs_on_disk,
+    until,
+)
+from tests.support.reflections import store as store
+
+
+def test_submit_gives_a_future_with_what_the_reflector_returned(url: str, store: BaseStore) -> None:
+    with ReflectionExecutor(manager(), store=store, journal=url) as executor:
+        reflection = executor.submit(talk("fact-tea", "fact-rain"), who("ann", "t"))
+        assert isinstance(reflection, Reflection)
+        kept = reflection.result(SOON)
+        assert sorted(one["value"]["content"]["content"] for one in kept) == [
+            "fact-rain",
+            "fact-tea",
+        ]
+        assert remembered(store, "ann") == ["fact-rain", "fact-tea"]
+        assert reflection.done()
+        assert not reflection.cancelled()
+        assert executor.pending() == []
+
+
+def test_it_is_on_disk_when_submit_returns(url: str, store: BaseStore) -> None:
+    with ReflectionExecutor(manager(), store=store, journal=url) as executor:
+        for n in range(3):
+            made = executor.submit(talk("fact-tea"), who("ann", f"t{n}"), after_seconds=600)
+            assert (made.id, "pending") in runs_on_disk(url)
+
+
+def test_the_journal_is_sound_after_all_that_can_become_of_reflections(
+    url: str, store: BaseStore
+) -> None:
+    def reflect(payload: Any) -> None:
+        if payload["text"] == "fail":
+            raise ValueError("no")
+
+    with ReflectionExecutor(reflect, store=store, journal=url, name="r", retry=ONCE) as executor:
+        failed = executor.submit(note("a", "fail"), on_thread("a"))
+        executor.submit(note("b"), on_thread("b"), after_seconds=600)
+        executor.submit(note("b"), on_thread("b"), after_seconds=600)
+        executor.submit(note("c")).result(SOON)
+        assert isinstance(failed.exception(SOON), ReflectionFailed)
+        assert executor._runtime.journal.do(examine()) == []
+
+
+@ON_A_FILE
+def test_in_a_node_it_uses_the_config_and_the_store_of_the_graph(
+    url: str, store: BaseStore
+) -> None:
+    with ReflectionExecutor(manager(), journal=url) as executor:
+        made: list[Reflection] = []
+
+        def node(state: Log) -> Log:
+            made.append(executor.submit(talk("fact-tea")))
+            return {"log": ["answered"]}
+
+        graph_that(node, store).invoke({"log": []}, who("ann", "t"))
+        made[0].result(SOON)
+        assert remembered(store, "ann") == ["fact-tea"]
+
+
+@ON_A_FILE
+async def test_in_a_coroutine_node_too(url: str, store: BaseStore) -> None:
+    with ReflectionExecutor(manager(), journal=url) as executor:
+        made: list[Reflection] = []
+
+        async def node(state: Log) -> Log:
+            made.append(executor.submit(talk("fact-tea"), after_seconds=0.1))
+            return {"log": ["answered"]}
+
+        await graph_that(node, store).ainvoke({"log": []}, who("ann", "t"))
+        await asyncio.wait_for(asyncio.wrap_future(made[0]), SOON)
+        assert remembered(store, "ann") == ["fact-tea"]
+
+
+@ON_A_FILE
+def test_the_conversation_of_the_node_is_the_one_a_later_submit_replaces(
+    url: str, store: BaseStore
+) -> None:
+    with ReflectionExecutor(manager(store=store), journal=url) as executor:
+        made: list[Reflection] = []
+
+        def node(state: Log) -> Log:
+            made.append(executor.submit(talk("fact-tea"), after_seconds=600))
+            return {"log": ["answered"]}
+
+        graph = graph_that(node)
+        for thread in ("t", "t", "u"):
+            graph.invoke({"log": []}, who("ann", thread))
+        assert [one.thread_id for one in executor.pending()] == ["t", "u"]
+        assert [one.namespace for one in executor.pending()] == [("memories", "ann")] * 2
+        until(made[0].cancelled)
+
+
+async def test_a_node_that_is_run_again_submits_once(url: str, store: BaseStore) -> None:
+    asked: list[Any] = []
+    with ReflectionExecutor(manager(before=asked.append), store=store, journal=url) as executor:
+        tries: list[str] = []
+
+        def node(state: Log) -> Log:
+            tries.append(executor.submit(talk("fact-tea")).id)
+            if len(tries) < 3:
+                raise ConnectionError("the node fails after it submitted")
+            return {"log": ["answered"]}
+
+        async with TemporaryRuntime(url, clock=Clock(NOON)) as rt:
+            rt.register(chain(("node", node)), name="g", retry=Retry(first=timedelta(0)))
+            run = await rt.start("g", {"log": []}, thread_id="t", config=who("ann"))
+            await rt.tick()
+            assert (await rt.get(run.id)).state is State.DONE
+        assert len(tries) == 3
+        assert len(set(tries)) == 1
+        until(lambda: not executor.pending())
+        assert (remembered(store, "ann"), asked) == (["fact-tea"], [["fact-tea"]])
+
+
+@ON_A_FILE
+def test_with_only_the_saver_a_node_under_a_retry_policy_submits_once(
+    url: str, store: BaseStore
+) -> None:
+    with (
+        ReflectionExecutor(manager(), store=store, journal=url) as executor,
+        perdure.Saver(url) as saver,
+    ):
+        tries: list[str] = []
+
+        def node(state: Log) -> Log:
+            tries.append(executor.submit(talk("fact-tea")).id)
+            if len(tries) < 3:
+                raise ConnectionError("the node fails after it submitted")
+            return {"log": ["answered"]}
+
+        builder = StateGraph(Log)
+        policy = RetryPolicy(initial_interval=0.01, max_attempts=3)
+        builder.add_node("node", node, retry_policy=policy)
+        builder.add_edge(START, "node")
+        graph: Any = builder.compile(checkpointer=saver)
+        graph.invoke({"log": []}, who("ann", "t"))
+        assert len(tries) == 3
+        assert len(set(tries)) == 1
+
+
+def test_with_only_the_saver_a_run_that_is_resumed_submits_once(url: str, store: BaseStore) -> None:
+    with (
+        ReflectionExecutor(manager(), store=store, journal=url) as executor,
+        perdure.Saver(url) as saver,
+    ):
+        tries: list[str] = []
+
+        def node(state: Log) -> Log:
+            tries.append(executor.submit(talk("fact-tea"), thread_id=None).id)
+            if len(tries) < 2:
+                raise ConnectionError("the process ends")
+            return {"log": ["answered"]}
+
+        graph = graph_that(node, saver=saver)
+        with pytest.raises(ConnectionError):
+            graph.invoke({"log": []}, who("ann", "t"))
+        graph.invoke(None, who("ann", "t"))
+        assert len(tries) == 2
+        assert len(set(tries)) == 1
+
+
+@ON_A_FILE
+def test_two_submits_of_one_node_are_two_reflections(url: str, store: BaseStore) -> None:
+    with (
+        ReflectionExecutor(keeper(), store=store, journal=url, name="r") as executor,
+        perdure.Saver(url) as saver,
+    ):
+
+        def node(state: Log) -> Log:
+            executor.submit(note("a"), thread_id=None)
+            executor.submit(note("b"), thread_id=None)
+            return {"log": ["answered"]}
+
+        graph_that(node, saver=saver).invoke({"log": []}, on_thread("t"))
+        until(lambda: notes(store).keys() == {"a", "b"})
+
+
+@ON_A_FILE
+def test_the_config_of_who_submitted_is_the_one_a_reflector_sees(
+    url: str, store: BaseStore
+) -> None:
+    seen: list[Any] = []
+
+    def reflect(payload: Any) -> None:
+        seen.append(get_config())
+
+    config = {
+        "configurable": {
+            "thread_id": "t",
+            "user": "ann",
+            "n": 3,
+            "socket": object(),
+            "state": State.DONE,
+            "openai_api_key": "sk-1",
+        },
+        "metadata": {"source": "chat", "lock": threading.Lock()},
+        "tags": ["memory"],
+        "callbacks": [],
+    }
+    with ReflectionExecutor(reflect, store=store, journal=url) as executor:
+        executor.submit({}, config).result(SOON)
+    [found] = seen
+    kept = {k: v for k, v in found["configurable"].items() if not k.startswith("__")}
+    assert kept == {"thread_id": "t", "user": "ann", "n": 3}
+    assert found["metadata"]["source"] == "chat"
+    assert "memory" in found["tags"]
+
+
+@ON_A_FILE
+def test_the_payload_comes_back_as_it_was(url: str, store: BaseStore) -> None:
+    seen: list[Any] = []
+    payload = talk("fact-tea") | {"at": NOON, "id": uuid.uuid4(), "pair": (1, 2)}
+    with ReflectionExecutor(seen.append, store=store, journal=url, name="r") as executor:
+        executor.submit(payload).result(SOON)
+    assert seen == [payload]
+
+
+def refused(executor: ReflectionExecutor, error: type[Exception], match: str) -> Any:
+    """Inside, a submit raises; and nothing is stored."""
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        with pytest.raises(error, match=match):
+            yield
+        assert executor.pending() == []
+
+    return block()
+
+
+@ON_A_FILE
+def test_what_cannot_be_done_is_refused_and_nothing_is_stored(url: str, store: BaseStore) -> None:
+    with ReflectionExecutor(manager(), store=store, journal=url) as executor:
+        with refused(executor, BadArgument, "needs 'user'.*there is 'thread_id'"):
+            executor.submit(talk("fact-tea"), on_thread("t"))
+        with refused(executor, BadArgument, "empty or has a '.'"):
+            executor.submit(talk("fact-tea"), who("ann.b", "t"))
+        with refused(executor, BadArgument, "empty or has a '.'"):
+            executor.submit(talk("fact-tea"), who("", "t"))
+        late: Any
+        for late in (-1, float("nan"), float("inf"), 1e12, "soon", None):
+            with refused(executor, BadArgument, "after_seconds"):
+                executor.submit(talk("fact-tea"), who("ann", "t"), after_seconds=late)
+        with refused(executor, Unserializable, "cannot be stored"):
+            executor.submit({"messages": [], "lock": threading.Lock()}, who("ann", "t"))
+    assert runs_on_disk(url) == []
+
+
+@ON_A_FILE
+def test_a_closed_executor_accepts_nothing(url: str, store: BaseStore) -> None:
+    executor = ReflectionExecutor(manager(), store=store, journal=url)
+    executor.shutdown()
+    with pytest.raises(Closed, match="was shut down; make a new one"):
+        executor.submit(talk("fact-tea"), who("ann", "t"))
+    assert runs_on_disk(url) == []
+
+
+@ON_A_FILE
+def test_without_any_store_submit_says_where_to_get_one(url: str) -> None:
+    with ReflectionExecutor(manager(), journal=url) as executor:
+        with refused(executor, BadArgument, "has no store: pass store="):
+            executor.submit(talk("fact-tea"), who("ann", "t"))
+        with pytest.raises(BadArgument, match="has no store"):
+            executor.search("tea", namespace="memories")
+
+
+def test_what_cannot_reflect_is_refused(sqlite_url: str) -> None:
+    with pytest.raises(BadArgument, match="cannot reflect"):
+        ReflectionExecutor(7, journal=sqlite_url)
+    with pytest.raises(BadArgument, match="concurrency=0"):
+        ReflectionExecutor(manager(), journal=sqlite_url, concurrency=0)
+    with pytest.raises(BadArgument, match="namespace=7"):
+        ReflectionExecutor(manager(), 7, journal=sqlite_url)  # type: ignore[arg-type]
+
+
+def test_the_journal_is_by_default_the_one_of_the_environment(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_URL", sqlite_url)
+    with (
+        opened_store(sqlite_url) as store,
+        ReflectionExecutor(manager(), store=store) as executor,
+    ):
+        executor.submit(talk("fact-tea"), who("ann"))
+        assert len(runs_on_disk(sqlite_url)) == 1

@@ -1,0 +1,1 @@
+"""Tests of `perdure.operations`: what the journal's rows must satisfy."""

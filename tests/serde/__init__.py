@@ -1,0 +1,1 @@
+"""Tests of `perdure.serde`: values as bytes, their types, and encryption."""

@@ -1,0 +1,225 @@
+"""With keys, nothing of a value can be read in the database, and no row can be changed, moved or
+swapped for plaintext unnoticed; keys can be rotated."""
+
+from __future__ import annotations
+
+import operator
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage
+from langgraph.graph import START, StateGraph
+
+from perdure import Saver
+from perdure.errors import Damaged, Error, WrongKey
+from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
+from tests.support.raw import LONG, config, execute, put, rewrite, values_of
+
+OLD, NEW = {"2025": b"o" * 32}, {"2026": b"n" * 16}
+SECRET = "SECRETsecret"
+SEALED = [("perdure_checkpoints", "state"), ("perdure_values", "body"), ("perdure_writes", "body")]
+
+
+def everything(url: str) -> bytes:
+    """All bytes of the database."""
+    if url.startswith("sqlite"):
+        path = Path(url.removeprefix("sqlite:///"))
+        return b"".join(file.read_bytes() for file in sorted(path.parent.glob(path.name + "*")))
+    rows = [execute(url, f"SELECT * FROM {table}") for table, _ in SEALED]
+    return b" ".join(
+        bytes(cell) if isinstance(cell, bytes) else str(cell).encode()
+        for table in rows
+        for row in table
+        for cell in row
+    )
+
+
+def fill(saver: Saver) -> None:
+    values = {
+        "small": SECRET,
+        "number": 70368744177664,
+        "long": SECRET + LONG,
+        "list": [HumanMessage(SECRET + LONG)],
+    }
+    where = put(saver, values, metadata={"source": "update", "who": SECRET})
+    saver.put_writes(where, [("small", SECRET), ("long", [SECRET + LONG])], "task", "path")
+    saver.flush()
+
+
+def test_nothing_of_a_value_can_be_read_in_the_database(url: str) -> None:
+    with Saver(url) as saver:
+        fill(saver)
+        assert SECRET.encode() in everything(url)  # the test can see it
+        saver.delete_thread("t")
+    if url.startswith("sqlite"):
+        execute(url, "VACUUM")
+        execute(url, "PRAGMA wal_checkpoint(TRUNCATE)")
+    with Saver(url, keys=NEW) as saver:
+        fill(saver)
+        found = everything(url)
+        assert SECRET.encode() not in found
+        assert (70368744177664).to_bytes(8, "big") not in found
+        assert not re.search(rb"update(?!d_at)", found)  # but for the name of a column
+        assert values_of(saver)["small"] == SECRET
+        assert [t.metadata["who"] for t in saver.list(None, filter={"who": SECRET})] == [SECRET]  # type: ignore[typeddict-item]
+
+
+def test_the_same_value_is_never_the_same_bytes_twice() -> None:
+    envelope = EncryptedEnvelope(NEW)
+    assert envelope.wrap(b"x", "row") != envelope.wrap(b"x", "row")
+
+
+@pytest.mark.parametrize("keys", [None, NEW], ids=["checksum", "encrypted"])
+@pytest.mark.parametrize(
+    ("table", "move"),
+    [
+        ("perdure_checkpoints", "thread_id = 'u'"),
+        ("perdure_checkpoints", "ns = 'n'"),
+        ("perdure_checkpoints", "id = '0'"),
+        ("perdure_values", "channel = 'b'"),
+        ("perdure_values", "seq = 1 - seq"),
+        ("perdure_writes", "task_id = 'other'"),
+        ("perdure_writes", "stamp = stamp + 1"),
+    ],
+)
+def test_a_row_that_was_moved_is_refused(
+    url: str, keys: dict[str, bytes] | None, table: str, move: str
+) -> None:
+    with Saver(url, keys=keys) as saver:
+        where = put(saver, {"a": [LONG]})
+        put(saver, {"a": [LONG, LONG]}, parent=where)
+        put(saver, {"b": LONG}, "u")
+        saver.put_writes(where, [("a", 1)], "task")
+    execute(url, "DELETE FROM perdure_values WHERE thread_id = 'u'")
+    if table == "perdure_checkpoints":
+        execute(url, "DELETE FROM perdure_checkpoints WHERE thread_id = 'u'")
+        execute(url, "DELETE FROM perdure_checkpoints WHERE parent_id IS NOT NULL")
+    execute(url, f"UPDATE {table} SET {move} WHERE thread_id = 't'")
+    if "channel" in move:
+        refs = "replace(refs, '\"a\"', '\"b\"')"
+        execute(url, f"UPDATE perdure_checkpoints SET refs = {refs}")
+    with Saver(url, keys=keys) as saver, pytest.raises((Damaged, WrongKey)):
+        assert list(saver.list(None)) == []
+
+
+@pytest.mark.parametrize("keys", [None, NEW], ids=["checksum", "encrypted"])
+def test_a_checkpoint_cannot_be_pointed_at_other_values_or_none(
+    url: str, keys: dict[str, bytes] | None
+) -> None:
+    with Saver(url, keys=keys) as saver:
+        first = put(saver, {"a": "paid " + LONG})
+        put(saver, {"a": "owing " + LONG}, parent=first)
+    ((refs,),) = execute(url, "SELECT refs FROM perdure_checkpoints WHERE parent_id IS NULL")
+    for forged in (refs, "[]", '[["a", 1, 0, 1]]', "[1]", "garbage", ""):
+        execute(url, "UPDATE perdure_checkpoints SET refs = ? WHERE parent_id IS NOT NULL", forged)
+        with Saver(url, keys=keys) as saver, pytest.raises(Damaged, match=r"thread 't'"):
+            values_of(saver)
+
+
+@pytest.mark.parametrize(("table", "column"), SEALED)
+def test_a_row_in_plaintext_is_refused_when_keys_are_set(url: str, table: str, column: str) -> None:
+    with Saver(url) as saver:
+        fill(saver)
+    plain = execute(url, f"SELECT {column} FROM {table}")
+    with Saver(url, keys=NEW) as saver:
+        with pytest.raises(WrongKey, match=r"thread 't'.*not encrypted.*plaintext is refused"):
+            saver.get_tuple(config())
+        saver.delete_thread("t")
+        fill(saver)
+        assert values_of(saver)["small"] == SECRET
+    rewrite(url, table, column, lambda _: bytes(plain[0][0]))
+    with Saver(url, keys=NEW) as saver, pytest.raises(WrongKey, match="plaintext is refused"):
+        saver.get_tuple(config())
+
+
+def test_an_encrypted_row_without_keys_says_what_to_do(url: str) -> None:
+    with Saver(url, keys=NEW) as saver:
+        fill(saver)
+    with Saver(url) as saver, pytest.raises(WrongKey, match=r"thread 't'.*keys=\{id: key\}"):
+        saver.get_tuple(config())
+
+
+def test_keys_are_rotated_without_losing_what_was_stored(url: str) -> None:
+    with Saver(url, keys=OLD) as saver:
+        put(saver, {"a": LONG}, "old")
+    with Saver(url, keys={**NEW, **OLD}) as saver:
+        assert values_of(saver, config("old")) == {"a": LONG}
+        put(saver, {"a": LONG}, "new")
+    with Saver(url, keys=NEW) as saver:
+        assert values_of(saver, config("new")) == {"a": LONG}
+        with pytest.raises(WrongKey, match=r"thread 'old'.*key '2025', which is not in keys="):
+            saver.get_tuple(config("old"))
+    with Saver(url, keys={"2026": b"x" * 16}) as saver, pytest.raises(Damaged, match="'new'"):
+        saver.get_tuple(config("new"))
+
+
+class State(TypedDict):
+    items: Annotated[list[Any], operator.add]
+
+
+def test_threads_are_copied_pruned_and_travelled_in_with_keys(url: str) -> None:
+    builder = StateGraph(State)
+    builder.add_node("one", lambda state: {"items": [HumanMessage(LONG, id="1")]})
+    builder.add_node("two", lambda state: {"items": [LONG]})
+    builder.add_edge(START, "one")
+    builder.add_edge("one", "two")
+    with Saver(url, keys=OLD) as saver:
+        graph = builder.compile(checkpointer=saver)
+        for run in ("r1", "r2"):
+            graph.invoke({"items": ["start"]}, {**config(), "metadata": {"run_id": run}})
+    with Saver(url, keys={**NEW, **OLD}) as saver:
+        graph = builder.compile(checkpointer=saver)
+        whole = graph.get_state(config()).values
+        assert len(whole["items"]) == 6
+        saver.copy_thread("t", "copy")
+        assert graph.get_state(config("copy")).values == whole
+        past = [h for h in graph.get_state_history(config()) if h.next == ("two",)][-1]
+        assert len(graph.invoke(None, past.config)["items"]) == 3
+        saver.prune(["copy"])
+        assert graph.get_state(config("copy")).values == whole
+        assert len(list(saver.list(config("copy")))) == 1
+    with Saver(url, keys=NEW) as saver:  # what was copied is under the new key
+        assert values_of(saver, config("copy"))["items"] == whole["items"]
+    with Saver(url, keys={**NEW, **OLD}) as saver:
+        saver.delete_for_runs(["r2"])
+        assert saver.get_tuple(config("copy")) is None
+        assert len(values_of(saver)["items"]) == 3
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"a": b""}, {"a": b"x" * 15}, {"a": b"x" * 33}, {"a": "x" * 32}, {"": b"x" * 32},
+     {"a" * 256: b"x" * 32}, {1: b"x" * 32}, {"ok": b"x" * 32, "b": b"y"}],
+    ids=lambda one: type(one).__name__,
+)  # fmt: skip
+def test_keys_of_a_wrong_size_or_type_are_refused_at_once(keys: Any) -> None:
+    with pytest.raises(Error, match=r"16, 24 or 32|1 to 255 bytes"):
+        Saver("sqlite:///:memory:", keys=keys)
+
+
+def test_without_cryptography_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    with pytest.raises(Error, match=r"pip install 'perdure\[encryption\]'"):
+        Saver("sqlite:///:memory:", keys=NEW)
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=40), st.data())
+def test_any_change_of_a_sealed_row_is_noticed(content: bytes, data: st.DataObject) -> None:
+    for envelope in (ChecksumEnvelope(), EncryptedEnvelope(NEW)):
+        sealed = bytearray(envelope.wrap(content, "row"))
+        assert envelope.unwrap(bytes(sealed), "row") == content
+        with pytest.raises(Damaged):
+            envelope.unwrap(bytes(sealed), "row 2")
+        bit = data.draw(st.integers(0, len(sealed) * 8 - 1))
+        sealed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((Damaged, WrongKey)):
+            envelope.unwrap(bytes(sealed), "row")
+        cut = data.draw(st.integers(0, len(sealed) - 1))
+        with pytest.raises((Damaged, WrongKey)):
+            envelope.unwrap(bytes(sealed[:cut]), "row")

@@ -1,0 +1,1 @@
+"""Tests of `perdure.server`: the runtime over HTTP."""

@@ -1,0 +1,511 @@
+"""The runtime over HTTP: who may have what is due driven, and what becomes of a tick whose caller,
+or whose server, is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+import perdure
+from perdure.errors import BadArgument, Closed
+from perdure.runtime import Runtime
+from perdure.types import Counts, State
+from tests.support.agents import Calls, chain, gate, opened, reaches, until
+
+SECRET = "a secret of a cron, long enough"
+KNOWN = {"Authorization": f"Bearer {SECRET}"}
+
+
+@pytest.fixture(autouse=True)
+def no_secret_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PERDURE_CRON_SECRET", raising=False)
+
+
+@asynccontextmanager
+async def asking(app: Any, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the application, whose lifespan does not run."""
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://perdure", timeout=60, **options
+    ) as http:
+        yield http
+
+
+@asynccontextmanager
+async def ticking(url: str, *nodes: Any) -> AsyncIterator[tuple[Runtime, httpx.AsyncClient]]:
+    """A runtime with one graph, and somebody who knows its secret."""
+    async with opened(url) as rt:
+        rt.register(chain(*nodes), name="g")
+        async with asking(rt.asgi(secret=SECRET), headers=KNOWN) as http:
+            yield rt, http
+
+
+# -- /ok
+
+
+async def test_a_journal_that_answers_is_ok(url: str) -> None:
+    rt = perdure.Runtime(url)
+    with closing(rt):
+        async with asking(rt.asgi()) as http:
+            answer = await http.get("/ok")
+    assert (answer.status_code, answer.json()) == (200, {"ok": True})
+
+
+@pytest.mark.parametrize(
+    "nobody",
+    [
+        "postgresql://ana:pass%2Fword7@127.0.0.1:1/agents",
+        "postgresql://127.0.0.1:1/agents?user=ana&password=pass%2Fword7",
+    ],
+)
+async def test_one_that_does_not_is_told_without_its_password(nobody: str) -> None:
+    async with asking(perdure.Runtime(nobody).asgi()) as http:
+        answers = await asyncio.gather(*(http.get("/ok") for _ in range(3)))
+    for answer in answers:
+        assert answer.status_code == 503
+        told = answer.json()
+        assert told["ok"] is False
+        assert told["error"]
+        assert "word7" not in answer.text
+
+
+async def test_a_password_is_cut_out_of_whatever_a_caller_is_told() -> None:
+    from perdure.server.app import without_password
+
+    client = perdure.Client("postgresql://ana:pass%2Fword7@localhost/agents?password=other8")
+    told = without_password(client, "no pass/word7, no pass%2Fword7, no other8")
+    assert told == "no ***, no ***, no ***"
+
+
+# -- who may tick
+
+
+async def test_ticks_are_off_until_there_is_a_secret(url: str) -> None:
+    async with opened(url) as rt, asking(rt.asgi()) as http:
+        answer = await http.post("/cron/tick", headers={"Authorization": "Bearer "})
+    assert answer.status_code == 404
+    assert "PERDURE_CRON_SECRET" in answer.json()["error"]
+
+
+async def test_the_secret_may_come_from_the_environment(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_CRON_SECRET", SECRET)
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(Calls().node("a")), name="g")
+        async with asking(rt.asgi(), headers=KNOWN) as http:
+            assert (await http.post("/cron/tick")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        b"",
+        b"Bearer",
+        b"Bearer ",
+        b"Bearer " + SECRET.encode()[:-1],
+        b"Bearer " + SECRET.upper().encode(),
+        b"Basic " + SECRET.encode(),
+        SECRET.encode(),
+        b"Bearer \xff\xfe\xc3\xbc",
+        "Bearer größer als das Geheimnis".encode(),
+    ],
+    ids=range(10),
+)
+async def test_who_does_not_know_the_secret_is_refused_and_nothing_is_driven(
+    sqlite_url: str, given: bytes | None
+) -> None:
+    calls = Calls()
+    async with ticking(sqlite_url, calls.node("a")) as (rt, http):
+        await rt.start("g", {})
+        del http.headers["Authorization"]
+        headers = [] if given is None else [(b"authorization", given)]
+        answer = await http.post("/cron/tick", headers=headers, content=b"no JSON")
+        assert answer.status_code == 401
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert SECRET not in answer.text
+    assert calls == []
+
+
+async def test_a_secret_may_be_any_text(sqlite_url: str) -> None:
+    secret = "ein Geheimnis für den Wecker"
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(Calls().node("a")), name="g")
+        async with asking(rt.asgi(secret=secret)) as http:
+            headers = [(b"authorization", b"bearer " + secret.encode())]
+            assert (await http.post("/cron/tick", headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("short", ["", "fifteen letters"])
+def test_a_secret_that_can_be_guessed_is_refused(sqlite_url: str, short: str) -> None:
+    with pytest.raises(BadArgument, match="at least 16"):
+        perdure.Runtime(sqlite_url).asgi(secret=short)
+
+
+def test_without_the_extra_the_error_names_it(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [one for one in sys.modules if one.startswith("perdure.server")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    with pytest.raises(perdure.Error, match=re.escape("pip install 'perdure[server]'")):
+        perdure.Runtime(sqlite_url).asgi()
+
+
+# -- what a tick takes
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "named"),
+    [
+        ("limit=0", "", "limit"),
+        ("limit=1001", "", "limit"),
+        ("limit=many", "", "limit"),
+        ("limit=2.5", "", "limit"),
+        ("concurrency=0", "", "concurrency"),
+        ("budget=-1", "", "budget"),
+        ("budget=nan", "", "budget"),
+        ("budget=inf", "", "budget"),
+        ("limits=3", "", "limits"),
+        ("", '{"limit": true}', "limit"),
+        ("", '{"limit": [1]}', "limit"),
+        ("", '{"budget": {}}', "budget"),
+        ("", "[1]", "object"),
+        ("", "{", "JSON"),
+        ("", "\xff", "JSON"),
+        ("", f'"{"x" * 70_000}"', "larger"),
+    ],
+    ids=range(16),
+)
+async def test_what_makes_no_sense_is_refused_in_a_sentence(
+    sqlite_url: str, query: str, body: str, named: str
+) -> None:
+    calls = Calls()
+    async with ticking(sqlite_url, calls.node("a")) as (rt, http):
+        await rt.start("g", {})
+        answer = await http.post(f"/cron/tick?{query}", content=body.encode("latin-1"))
+        assert answer.status_code == 422
+        assert named in answer.json()["error"]
+    assert calls == []
+
+
+async def test_a_tick_drives_25_and_says_what_it_did(url: str) -> None:
+    async with ticking(url, Calls().node("a")) as (rt, http):
+        for _ in range(30):
+            await rt.start("g", {})
+        first, second = [(await http.post("/cron/tick")).json() for _ in range(2)]
+    assert first == asdict(Counts(claimed=25, done=25))
+    assert second == asdict(Counts(claimed=5, done=5))
+
+
+@pytest.mark.parametrize("how", ["query", "body"])
+async def test_the_limit_is_in_the_query_or_in_the_body(sqlite_url: str, how: str) -> None:
+    given: Any = {"params" if how == "query" else "json": {"limit": 2, "budget": 7.5}}
+    async with ticking(sqlite_url, Calls().node("a")) as (rt, http):
+        for _ in range(3):
+            await rt.start("g", {})
+        assert (await http.post("/cron/tick", **given)).json()["claimed"] == 2
+
+
+async def test_one_at_a_time_means_one_after_the_other_in_the_order_they_are_due(url: str) -> None:
+    inside, most, order = 0, 0, []
+
+    async def note(state: Any) -> Any:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0)
+        order.append(state["value"])
+        inside -= 1
+
+    minutes = [5, 2, 8, 1, 9, 3, 7, 4, 6]
+    async with ticking(url, note) as (rt, http):
+        for minute in minutes:
+            await rt.start("g", {"value": minute}, after=timedelta(minutes=minute))
+        rt._given_clock.advance(timedelta(minutes=8))  # type: ignore[union-attr]
+        counts = (await http.post("/cron/tick", params={"concurrency": 1})).json()
+    assert (counts["done"], most) == (8, 1)
+    assert order == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+async def test_at_its_budget_a_tick_gives_back_what_it_drives(sqlite_url: str) -> None:
+    calls = Calls()
+
+    async def pause(state: Any) -> None:
+        await asyncio.sleep(0.05)
+
+    nodes = [calls.coroutine(f"n{i}", pause) for i in range(200)]
+    async with ticking(sqlite_url, *nodes) as (rt, http):
+        run = await rt.start("g", {}, config={"recursion_limit": 500})
+        counts = (await http.post("/cron/tick", params={"budget": 0.2})).json()
+        assert counts["released"] == 1
+        assert (await rt.get(run.id)).state is State.PENDING
+    assert 0 < len(calls) < 200
+
+
+async def test_two_ticks_at_once_share_the_work(url: str) -> None:
+    calls, both = Calls(), threading.Barrier(2)
+
+    def meet(state: Any) -> Any:
+        if state["value"] < 2:  # the first two are driven at once
+            both.wait(30)
+
+    async with ticking(url, calls.node("a", meet)) as (rt, http):
+        for n in range(20):
+            await rt.start("g", {"value": n})
+        one = {"concurrency": 1, "limit": 100}
+        answers = await asyncio.gather(*(http.post("/cron/tick", params=one) for _ in range(2)))
+        assert sum(answer.json()["done"] for answer in answers) == 20
+        assert min(answer.json()["done"] for answer in answers) >= 1
+    assert len(calls) == 20
+
+
+async def test_runs_that_a_tick_drives_are_those_of_a_cron(url: str) -> None:
+    async with ticking(url, Calls().node("a")) as (rt, http):
+        run = await rt.start("g", {}, tags=["mine"])
+        await http.post("/cron/tick")
+        assert set((await rt.get(run.id)).tags) == {"mine", "runtime:cron"}
+
+
+async def test_a_runtime_without_a_graph_says_so(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt, asking(rt.asgi(secret=SECRET), headers=KNOWN) as http:
+        answer = await http.post("/cron/tick")
+    assert answer.status_code == 500
+    assert "register()" in answer.json()["error"]
+
+
+# -- callers that leave, servers that stop
+
+
+async def test_a_caller_that_leaves_does_not_stop_the_tick(url: str) -> None:
+    with gate() as door:
+        async with ticking(url, ("a", door.wait), Calls().node("b")) as (rt, http):
+            run = await rt.start("g", {})
+            asked = asyncio.create_task(http.post("/cron/tick"))
+            await door.reached()
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            door.open()
+            await reaches(rt, run, State.DONE)
+            await until(lambda: not rt._workers)
+
+
+async def serving(app: Starlette, inside: Any) -> None:
+    """Run an application's lifespan around `inside`, as a server does."""
+    async with app.router.lifespan_context(app):
+        await inside()
+
+
+async def test_the_lifespan_opens_the_runtime_and_closes_it(url: str) -> None:
+    rt = perdure.Runtime(url)
+    app = rt.asgi()
+
+    async def look() -> None:
+        assert rt._saver._journal is not None
+        async with asking(app) as http:
+            assert (await http.get("/ok")).status_code == 200
+
+    await serving(app, look)
+    with pytest.raises(Closed):
+        await rt.runs()
+
+
+async def test_what_was_open_before_stays_open(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        await serving(rt.asgi(), rt.runs)
+        assert await rt.runs() == []
+
+
+async def test_a_server_that_stops_drains_its_ticks(url: str) -> None:
+    calls = Calls()
+    with gate() as door:
+        async with opened(url) as rt:
+            rt.register(chain(("a", door.wait), calls.node("b")), name="g")
+            run = await rt.start("g", {})
+            app = rt.asgi(secret=SECRET)
+            asked: list[asyncio.Task[Any]] = []
+
+            async def leave() -> None:
+                async def ask() -> None:
+                    async with asking(app, headers=KNOWN) as http:
+                        await http.post("/cron/tick")
+
+                asked.append(asyncio.create_task(ask()))
+                await door.reached()
+                asyncio.get_running_loop().call_later(0.05, door.open)
+
+            await serving(app, leave)
+            assert not rt._workers
+            found = await rt.get(run.id)
+            assert (found.state, found.attempts, calls) == (State.PENDING, 0, [])
+            await asyncio.gather(*asked, return_exceptions=True)
+            await rt.tick()
+            assert (await rt.get(run.id)).state is State.DONE
+
+
+async def test_mounted_into_another_application_it_works_without_its_lifespan(url: str) -> None:
+    rt = perdure.Runtime(url)
+    rt.register(chain(Calls().node("a")), name="g")
+    app = Starlette(routes=[Mount("/agents", app=rt.asgi(secret=SECRET))])
+
+    async def use() -> None:
+        async with asking(app, headers=KNOWN) as http:
+            assert (await http.post("/agents/cron/tick")).json()["claimed"] == 0
+            assert (await http.get("/agents/ok")).json() == {"ok": True}
+
+    with closing(rt):
+        await serving(app, use)
+
+
+# -- a real server
+
+AGENTS = """
+import operator, os, time
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+import perdure
+from langgraph.graph import START, StateGraph
+
+class Log(TypedDict, total=False):
+    n: int
+    log: Annotated[list, operator.add]
+
+@perdure.effect
+def send(n):
+    with open("sent", "a") as sent:
+        sent.write(f"{n}\\n")
+
+def first(state):
+    send(state["n"])
+    return {"log": ["first"]}
+
+def second(state):
+    if state["n"] == 3:
+        Path("there").touch()
+        while not Path("go").exists():
+            time.sleep(0.01)
+    return {"log": ["second"]}
+
+rt = perdure.Runtime(os.environ["JOURNAL"])
+rt.register(StateGraph(Log).add_sequence([first, second]).add_edge(START, "first"), name="g")
+app = rt.asgi()
+"""
+
+
+class Server:
+    """A server of its own on loopback: where it is, and what it says."""
+
+    def __init__(self, folder: Path, url: str, *options: str) -> None:
+        environment = {**os.environ, "JOURNAL": url, "PERDURE_CRON_SECRET": SECRET}
+        command = [sys.executable, "-m", "uvicorn", "agents:app", "--host", "127.0.0.1"]
+        self.process = subprocess.Popen(
+            [*command, "--port", "0", *options],
+            cwd=folder,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self.place = self.says(r"running on (http://\S+)")
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            self._lines.extend(lines)
+
+    def says(self, pattern: str) -> str:
+        found: list[str] = []
+
+        def look() -> bool:
+            found[:] = re.findall(pattern, "".join(self._lines))
+            return bool(found) or not self._reader.is_alive()
+
+        happens(look, pattern)
+        assert found, "".join(self._lines)
+        return found[0]
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait(30)
+        self._reader.join(30)
+
+
+def happens(what: Callable[[], bool], name: str) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline, f"{name} did not come"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "project"
+    found.mkdir()
+    (found / "agents.py").write_text(AGENTS)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("database", "how"),
+    [("sqlite", signal.SIGKILL), ("postgres", signal.SIGKILL), ("sqlite", signal.SIGTERM)],
+    ids=["sqlite-SIGKILL", "postgres-SIGKILL", "sqlite-SIGTERM"],
+)
+def test_the_next_server_goes_on_where_one_was_stopped_in_the_middle_of_a_tick(
+    request: pytest.FixtureRequest, folder: Path, database: str, how: signal.Signals
+) -> None:
+    url: str = request.getfixturevalue(f"{database}_url")
+    with perdure.Client(url) as client:
+        runs = [client.blocking.start("g", {"n": n}) for n in range(6)]
+        with Server(folder, url, "--timeout-graceful-shutdown", "1") as server:
+
+            def tick() -> None:
+                place = f"{server.place}/cron/tick?concurrency=1"
+                with pytest.raises(httpx.HTTPError):
+                    httpx.post(place, headers=KNOWN, timeout=60).raise_for_status()
+
+            asked = threading.Thread(target=tick)
+            asked.start()
+            happens((folder / "there").exists, "the node")
+            server.process.send_signal(how)
+            if how == signal.SIGTERM:
+                server.says("(timeout graceful shutdown exceeded)")
+                (folder / "go").touch()
+            server.process.wait(60)
+            asked.join(60)
+        states = [client.blocking.get(run.id).state for run in runs]
+        assert states[:3] == [State.DONE] * 3
+        assert states[3:] != [State.DONE] * 3
+        (folder / "go").touch()
+        with Server(folder, url) as server:
+            counts = httpx.post(f"{server.place}/cron/tick", headers=KNOWN, timeout=60).json()
+            assert counts["done"] == states.count(State.PENDING) + states.count(State.RUNNING)
+            assert httpx.get(f"{server.place}/ok").json() == {"ok": True}
+        ended = [client.blocking.get(run.id) for run in runs]
+        assert [run.state for run in ended] == [State.DONE] * 6
+        assert {tuple(run.output["log"]) for run in ended} == {("first", "second")}
+    assert sorted((folder / "sent").read_text().split()) == [str(n) for n in range(6)]

@@ -1,0 +1,1 @@
+"""Tests of `perdure.service`: runs, waits, answers, signals and schedules."""

@@ -1,0 +1,593 @@
+"""An answer is accepted once, in time, and only if it fits; refused, it changes nothing.
+
+It is bound to what was shown: whoever answers a question that has changed meanwhile is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import partial
+from typing import Any, Literal
+
+import pytest
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel, Field, field_validator
+from typing_extensions import TypedDict
+
+import perdure
+from perdure import errors
+from perdure.runtime import Runtime
+from perdure.types import Kind, Run, State
+from tests.support.waiters import (
+    DAY,
+    HOUR,
+    MS,
+    Log,
+    asking,
+    begin,
+    chain,
+    data_of,
+    drive,
+    healthy,
+    in_the_midst,
+    kinds,
+    listening,
+    log_of,
+    only_wait,
+    side_by_side,
+    sleeping,
+    until,
+)
+
+
+class Decision(BaseModel):
+    action: Literal["send", "drop"]
+    note: str = ""
+    count: int = Field(default=1, ge=1)
+
+
+class Review(TypedDict):
+    action: str
+    score: int
+
+
+@dataclass
+class Vote:
+    ok: bool
+    by: str = "nobody"
+
+
+JSON = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+
+
+async def everything(rt: Runtime, run: Run) -> tuple[Any, ...]:
+    """All that an answer could change."""
+    found = await rt.get(run.id)
+    return found, await rt.events(run.id), await rt.waits()
+
+
+# -- once
+
+
+async def test_an_answer_is_recorded_with_who_and_when(url: str) -> None:
+    async with healthy(url) as rt:
+        run = await begin(rt, chain(asking("q")))
+        wait = await only_wait(rt, run)
+        rt.clock.advance(HOUR)
+        await rt.answer(wait.id, {"ok": True}, by="ana@example.com")
+        [event] = [event for event in await rt.events(run.id) if event.kind == "answer"]
+        assert event.at == rt.clock.time
+        assert event.data == {"wait": wait.id, "by": "ana@example.com"}
+        assert await rt.waits() == []
+        assert (await rt.get(run.id)).due_at == rt.clock.time
+        await drive(rt)
+        assert await log_of(rt, run) == [("q", {"ok": True})]
+
+
+async def test_an_answer_without_a_name_is_accepted_too() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("q")))
+        wait = await only_wait(rt, run)
+        await rt.answer(wait.id, 1)
+        assert data_of(await rt.events(run.id), "answer") == [{"wait": wait.id}]
+        with pytest.raises(errors.AlreadyAnswered, match="somebody"):
+            await rt.answer(wait.id, 2)
+
+
+async def test_a_second_answer_is_refused_before_and_after_the_first_was_used(url: str) -> None:
+    async with healthy(url) as rt:
+        run = await begin(rt, chain(asking("q"), asking("r", "again")))
+        wait = await only_wait(rt, run)
+        await rt.answer(wait.id, 1, by="ana")
+        for _ in range(3):
+            before = await everything(rt, run)
+            with pytest.raises(errors.AlreadyAnswered, match="ana answered it at") as raised:
+                await rt.answer(wait.id, 2, by="ben")
+            assert raised.value.wait_id == wait.id
+            assert await everything(rt, run) == before
+            await drive(rt)
+        await rt.answer((await only_wait(rt, run)).id, 3)
+        await drive(rt)
+        assert await log_of(rt, run) == [("q", 1), ("r", 3)]
+
+
+async def test_who_is_called_clock_or_signal_is_a_person_all_the_same() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("q"), asking("r", "again")))
+        for name in ("clock", "signal"):
+            wait = await only_wait(rt, run)
+            await rt.answer(wait.id, name, by=name)
+            with pytest.raises(errors.AlreadyAnswered):
+                await rt.answer(wait.id, 2)
+            await drive(rt)
+        assert await log_of(rt, run) == [("q", "clock"), ("r", "signal")]
+
+
+async def test_of_twenty_answers_at_once_from_two_runtimes_exactly_one_wins(url: str) -> None:
+    async with healthy(url) as rt, healthy(url, clock=rt.clock) as other:
+        run = await begin(rt, chain(asking("q")))
+        wait = await only_wait(rt, run)
+        ways = [(rt, other)[n % 2].answer(wait.id, n, by=str(n)) for n in range(20)]
+        told = await asyncio.gather(*ways, return_exceptions=True)
+        [winner] = [n for n, error in enumerate(told) if error is None]
+        refused = [error for error in told if error is not None]
+        assert {type(error) for error in refused} == {errors.AlreadyAnswered}
+        await drive(rt)
+        assert await log_of(rt, run) == [("q", winner)]
+        assert [data["by"] for data in data_of(await rt.events(run.id), "answer")] == [str(winner)]
+
+
+async def test_answers_race_with_drivers_and_none_is_lost(url: str) -> None:
+    """Twelve questions side by side, answered while two runtimes drive: each is used once."""
+    nodes = [asking(n, f"n{n}") for n in range(12)]
+    async with healthy(url) as rt, healthy(url, clock=rt.clock) as other:
+        other.register(side_by_side(*nodes), name="g")
+        run = await begin(rt, side_by_side(*nodes))
+        for wait in await rt.waits():
+            await asyncio.gather(
+                rt.answer(wait.id, wait.value + 100), rt.tick(limit=1), other.tick(limit=1)
+            )
+
+        async def ended() -> bool:
+            await asyncio.gather(drive(rt), drive(other))
+            return (await rt.get(run.id)).ended
+
+        await until(ended)
+        assert sorted(await log_of(rt, run)) == [(n, n + 100) for n in range(12)]
+
+
+async def test_an_answer_given_in_the_midst_of_letting_a_run_go_wakes_it(postgres_url: str) -> None:
+    async with healthy(postgres_url) as rt, healthy(postgres_url, clock=rt.clock) as other:
+        run = await begin(rt, side_by_side(asking("q"), asking("r", "again")))
+        by_value = {wait.value: wait for wait in await rt.waits()}
+        await rt.answer(by_value["q"].id, 1)
+        send = partial(other.blocking.answer, by_value["r"].id, 2)
+        with in_the_midst("let_go.after", postgres_url, send):
+            await drive(rt)
+        await drive(rt)
+        assert sorted(await log_of(rt, run)) == [("q", 1), ("r", 2)]
+
+
+# -- what fits
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer", "given"),
+    [
+        (Decision, {"action": "send"}, Decision(action="send")),
+        (Decision, {"action": "drop", "count": 3}, Decision(action="drop", count=3)),
+        (Review, {"action": "a", "score": 1}, {"action": "a", "score": 1}),
+        (Vote, {"ok": True}, Vote(True)),
+        (JSON, {"ok": False}, {"ok": False}),
+        (int, 7, 7),
+        (list[int], [1, 2], [1, 2]),
+        (bool, False, False),
+        (str | None, None, None),
+        (Literal["a", "b"], "b", "b"),
+        (list[int], (1, 2), [1, 2]),
+        (date, date(2030, 1, 2), date(2030, 1, 2)),
+        (date, "2030-01-02", date(2030, 1, 2)),
+    ],
+    ids=str,
+)
+async def test_a_node_gets_the_answer_as_its_schema_says(
+    schema: Any, answer: Any, given: Any
+) -> None:
+    got: list[Any] = []
+
+    def node(state: Log) -> Log:
+        got.append(perdure.ask("q", response_schema=schema))
+        return {"log": [repr(got[-1])]}
+
+    async with healthy() as rt:
+        run = await begin(rt, chain(node))
+        wait = await only_wait(rt, run)
+        assert wait.response_schema is not None
+        await rt.answer(wait.id, answer)
+        await drive(rt)
+        assert await log_of(rt, run) == [repr(given)]
+        assert got == [given]
+        assert type(got[0]) is type(given)
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer"),
+    [
+        (Decision, {"action": "sell"}),
+        (Decision, {}),
+        (Decision, {"action": "send", "count": 0}),
+        (Decision, None),
+        (Decision, "send"),
+        (Review, {"action": "a"}),
+        (Review, {"action": "a", "score": "many"}),
+        (Vote, {"ok": "perhaps"}),
+        (JSON, {"ok": 1}),
+        (JSON, {"ok": True, "more": 1}),
+        (int, "7x"),
+        (list[int], [1, "x"]),
+    ],
+    ids=str,
+)
+async def test_an_answer_that_does_not_fit_is_refused_and_changes_nothing(
+    schema: Any, answer: Any
+) -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("q", response_schema=schema)))
+        wait = await only_wait(rt, run)
+        before = await everything(rt, run)
+        with pytest.raises(errors.BadAnswer, match="response_schema"):
+            await rt.answer(wait.id, answer)
+        assert await everything(rt, run) == before
+
+
+@pytest.mark.parametrize("answer", [Decision(action="send", note="x"), Vote(True, "ana")], ids=str)
+async def test_an_answer_may_be_the_object_itself(answer: Any) -> None:
+    got: list[Any] = []
+
+    def node(state: Log) -> Log:
+        got.append(perdure.ask("q", response_schema=type(answer)))
+        return {"log": ["ok"]}
+
+    async with healthy(allow=[Decision, Vote]) as rt:
+        run = await begin(rt, chain(node))
+        await rt.answer((await only_wait(rt, run)).id, answer)
+        await drive(rt)
+        assert await log_of(rt, run) == ["ok"]
+        assert got == [answer]
+
+
+async def test_a_plain_interrupt_with_a_schema_is_checked_too() -> None:
+    def node(state: Log) -> Log:
+        return {"log": [interrupt("q", response_schema=JSON)]}
+
+    async with healthy() as rt:
+        run = await begin(rt, chain(node))
+        wait = await only_wait(rt, run)
+        assert wait.response_schema == JSON
+        with pytest.raises(errors.BadAnswer):
+            await rt.answer(wait.id, {})
+        await rt.answer(wait.id, {"ok": True})
+        await drive(rt)
+        assert await log_of(rt, run) == [{"ok": True}]
+
+
+async def test_a_default_need_not_fit_the_schema() -> None:
+    async with healthy() as rt:
+        asks = asking("q", response_schema=Decision, expires=DAY, default="nobody")
+        run = await begin(rt, chain(asks))
+        rt.clock.advance(DAY)
+        await drive(rt)
+        assert await log_of(rt, run) == [("q", "nobody")]
+
+
+# -- refused
+
+
+class Unknown:
+    pass
+
+
+@pytest.mark.parametrize("answer", [Unknown(), {"a": [lambda: 1]}, "\ud800", 2**70], ids=type)
+async def test_what_cannot_be_stored_is_refused_before_it_is_accepted(answer: Any) -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("q")))
+        wait = await only_wait(rt, run)
+        before = await everything(rt, run)
+        with pytest.raises((errors.Unserializable, errors.TypeNotAllowed), match="answer"):
+            await rt.answer(wait.id, answer)
+        assert await everything(rt, run) == before
+        await rt.answer(wait.id, "plain")
+        await drive(rt)
+        assert await log_of(rt, run) == [("q", "plain")]
+
+
+async def test_there_is_nothing_to_answer_without_a_wait() -> None:
+    async with healthy() as rt:
+        with pytest.raises(errors.NotFound, match="no wait 'nobody'"):
+            await rt.answer("nobody", 1)
+
+
+async def test_the_clock_and_signals_take_no_answers_from_people(url: str) -> None:
+    async with healthy(url) as rt:
+        run = await begin(rt, side_by_side(sleeping(DAY), listening("s")))
+        for wait in await rt.waits():
+            before = await everything(rt, run)
+            with pytest.raises(errors.WrongWait, match=wait.kind.value):
+                await rt.answer(wait.id, 1)
+            assert await everything(rt, run) == before
+
+
+async def test_a_late_answer_is_refused_before_and_after_its_default_was_used(url: str) -> None:
+    async with healthy(url) as rt:
+        asks = asking("q", expires=DAY, default="nobody")
+        run = await begin(rt, chain(asks, asking("r", "again")))
+        wait = await only_wait(rt, run)
+        rt.clock.advance(DAY)  # and nobody drove it yet
+        for _ in range(3):
+            before = await everything(rt, run)
+            with pytest.raises(errors.WaitExpired, match="its time was up"):
+                await rt.answer(wait.id, 1)
+            assert await everything(rt, run) == before
+            await drive(rt)
+        assert (await only_wait(rt, run)).value == "r"
+
+
+async def test_an_answer_a_millisecond_before_the_expiry_is_in_time() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("q", expires=DAY, default="nobody")))
+        rt.clock.advance(DAY - MS)
+        await rt.answer((await only_wait(rt, run)).id, "ana")
+        rt.clock.advance(MS)
+        await drive(rt)
+        assert await log_of(rt, run) == [("q", "ana")]
+
+
+async def test_nobody_answers_a_run_that_was_cancelled(url: str) -> None:
+    async with healthy(url) as rt:
+        run = await begin(rt, side_by_side(asking("q"), asking("r", "again")))
+        found = await rt.waits()
+        await rt.cancel(run.id)
+        before = await everything(rt, run)
+        assert before[0].state is State.CANCELLED
+        for wait in found:
+            with pytest.raises(errors.WaitClosed, match="its run ended"):
+                await rt.answer(wait.id, 1)
+        assert await everything(rt, run) == before
+
+
+async def test_an_answer_to_what_is_no_longer_shown_is_refused(url: str) -> None:
+    drafts = iter(["first draft", "second draft", "third draft"])
+
+    def changes(state: Log) -> Log:
+        return {"log": [perdure.ask(next(drafts))]}
+
+    async with healthy(url) as rt:
+        run = await begin(rt, side_by_side(changes, asking("other")))
+        by_value = {wait.value: wait for wait in await rt.waits()}
+        await rt.answer(by_value["other"].id, 1)
+        await drive(rt)
+        now = await only_wait(rt, run)
+        assert now.value == "second draft"
+        before = await everything(rt, run)
+        with pytest.raises(errors.WaitClosed, match="asks something else"):
+            await rt.answer(by_value["first draft"].id, "fine")
+        assert await everything(rt, run) == before
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
+async def test_an_answer_given_while_its_question_changes_is_not_taken_for_the_new_one(
+    early: bool,
+) -> None:
+    drafts: list[str] = []
+    at, go = threading.Event(), threading.Event()
+
+    def changes(state: Log) -> Log:
+        if early and len(drafts) > 1:
+            at.set()
+            assert go.wait(30)
+        return {"log": [perdure.ask(drafts[-1])]}
+
+    def slow(state: Log) -> Log:
+        answer = perdure.ask("slow")
+        if not early:
+            at.set()
+            assert go.wait(30)
+        return {"log": [answer]}
+
+    for n in range(4):  # which of the two has the smaller id must not matter
+        at.clear()
+        go.clear()
+        drafts[:] = [f"first {n}"]
+        async with healthy() as rt:
+            run = await begin(rt, side_by_side(changes, slow))
+            by_value = {wait.value: wait for wait in await rt.waits()}
+            await rt.answer(by_value["slow"].id, 1)
+            drafts.append(f"second {n}")
+            driving = asyncio.create_task(rt.tick())
+            await until(at.is_set)
+            if early:
+                await rt.answer(by_value[f"first {n}"].id, "fine")
+            go.set()
+            await driving
+            wait = await only_wait(rt, run)
+            assert wait.value == f"second {n}"
+            with pytest.raises(errors.WaitClosed):
+                await rt.answer(by_value[f"first {n}"].id, "fine")
+            await rt.answer(wait.id, "fine too")
+            await drive(rt)
+            assert sorted(map(str, await log_of(rt, run))) == ["1", "fine too"]
+
+
+# -- other ways to answer
+
+
+async def test_a_paused_run_takes_an_answer_and_uses_it_when_it_is_resumed() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("q")))
+        await rt.pause(run.id)
+        await rt.answer((await only_wait(rt, run)).id, 1)
+        await drive(rt)
+        assert (await rt.get(run.id)).state is State.PAUSED
+        await rt.resume(run.id)
+        await drive(rt)
+        assert await log_of(rt, run) == [("q", 1)]
+
+
+async def test_an_answer_survives_a_segment_that_fails_with_it() -> None:
+    failing = [True, True]
+
+    def node(state: Log) -> Log:
+        answer = perdure.ask("q")
+        if failing and failing.pop():
+            raise OSError("the far side is away")
+        return {"log": [answer]}
+
+    async with healthy() as rt:
+        run = await begin(rt, chain(node))
+        await rt.answer((await only_wait(rt, run)).id, {"ok": 1})
+        for _ in range(3):
+            await drive(rt)
+            rt.clock.advance(HOUR)
+        assert await log_of(rt, run) == [{"ok": 1}]
+        assert await kinds(rt, run, "answer", "failed") == ["answer", "failed", "failed"]
+
+
+async def test_a_run_that_failed_and_is_retried_asks_what_it_had_asked() -> None:
+    failing = [True]
+
+    def fails(state: Log) -> Log:
+        answer = perdure.ask("fails")
+        if failing:
+            raise LookupError
+        return {"log": [answer]}
+
+    async with healthy() as rt:
+        rt.register(side_by_side(fails, asking("q")), name="g", retry=perdure.Retry(attempts=1))
+        run = await rt.start("g", {"log": []}, thread_id="t")
+        await drive(rt)
+        by_value = {wait.value: wait for wait in await rt.waits()}
+        await rt.answer(by_value["fails"].id, 1)
+        await drive(rt)
+        assert (await rt.get(run.id)).state is State.FAILED
+        with pytest.raises(errors.WaitClosed):
+            await rt.answer(by_value["q"].id, 2)
+        failing.clear()
+        await rt.retry(run.id)
+        await drive(rt)
+        wait = await only_wait(rt, run)
+        assert wait.id == by_value["q"].id
+        await rt.answer(wait.id, 2)
+        await drive(rt)
+        assert sorted(map(str, await log_of(rt, run))) == ["('q', 2)", "1"]
+
+
+async def test_a_bound_graph_is_answered_by_a_command_as_before(url: str) -> None:
+    async with healthy(url) as rt:
+        bound = rt.register(side_by_side(asking("q"), asking("r", "again")), name="g")
+        config: Any = {"configurable": {"thread_id": "t"}}
+        asked = (await bound.ainvoke({"log": []}, config))["__interrupt__"]
+        found = await rt.waits()
+        assert {one.id for one in asked} == {wait.interrupt_id for wait in found}
+        answers = {wait.interrupt_id: wait.value.upper() for wait in found}
+        told = await bound.ainvoke(Command(resume=answers), config)
+        assert sorted(told["log"]) == [("q", "Q"), ("r", "R")]
+        [run] = await rt.runs()
+        assert run.state is State.DONE
+
+
+async def test_answers_work_without_a_loop() -> None:
+    async with healthy() as rt:
+
+        def blocking() -> Any:
+            calls = rt.blocking
+            rt.register(chain(asking("q")), name="g")
+            run = calls.start("g", {"log": []}, thread_id="t")
+            calls.tick()
+            [wait] = calls.waits(kind=Kind.HUMAN)
+            calls.answer(wait.id, 1, by="ana")
+            calls.tick()
+            return calls.get(run.id).output
+
+        assert await asyncio.to_thread(blocking) == {"log": [("q", 1)]}
+
+
+async def test_expiry_may_be_far_away() -> None:
+    async with healthy() as rt:
+        far = rt.clock.time + timedelta(days=200 * 365)
+        run = await begin(rt, chain(asking("q", expires=far)))
+        assert (await only_wait(rt, run)).expires_at == far
+
+
+# -- what a schema can say, and what it cannot
+
+
+class Payment(BaseModel):
+    amount: int
+    day: date = date(2026, 1, 1)
+
+    @field_validator("amount")
+    @classmethod
+    def is_even(cls, amount: int) -> int:
+        if amount % 2:
+            raise ValueError("must be even")
+        return amount
+
+
+async def test_an_answer_that_only_the_model_refuses_is_asked_for_again(url: str) -> None:
+    async with healthy(url, allow=[Payment]) as rt:
+        run = await begin(rt, chain(asking("pay?", response_schema=Payment)))
+        first = await only_wait(rt, run)
+        await rt.answer(first.id, {"amount": 3})
+        await drive(rt)
+        second = await only_wait(rt, run)
+        assert (second.value, second.id != first.id) == ("pay?", True)
+        await rt.answer(second.id, {"amount": 4})
+        await drive(rt)
+        assert await log_of(rt, run) == [("pay?", Payment(amount=4))]
+
+
+async def test_the_types_of_answers_are_those_of_the_graph_or_allowed() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("pay?", response_schema=Payment)))
+        await rt.answer((await only_wait(rt, run)).id, {"amount": 4})
+        await drive(rt)
+        found = await rt.get(run.id)
+        assert found.state is State.HELD
+        assert "Payment is not allowed" in str(found.reason)
+
+
+async def test_formats_are_checked_before_an_answer_is_accepted() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("pay?", response_schema=Payment)))
+        wait = await only_wait(rt, run)
+        with pytest.raises(errors.BadAnswer, match="day: 'soon' is not a 'date'"):
+            await rt.answer(wait.id, {"amount": 2, "day": "soon"})
+        assert await rt.waits() == [wait]
+
+
+async def test_a_schema_that_is_none_is_refused_where_it_is_asked_with() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("q", response_schema={"type": "integr"})))
+        found = await rt.get(run.id)
+        assert (found.state, found.attempts) == (State.FAILED, 1)
+        assert found.error is not None
+        assert "response_schema is no JSON Schema" in found.error.message
+
+
+async def test_a_plain_interrupt_with_a_schema_that_is_none_can_be_answered() -> None:
+    def asks(state: Log) -> Log:
+        return {"log": [interrupt("q", response_schema={"type": "integr"})]}
+
+    async with healthy() as rt:
+        run = await begin(rt, chain(asks))
+        await rt.answer((await only_wait(rt, run)).id, 7)
+        await drive(rt)
+        assert await log_of(rt, run) == [7]

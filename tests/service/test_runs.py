@@ -1,0 +1,701 @@
+"""`start` is a ledger: what it accepted is on disk, once per key, and is driven in order.
+
+What was given with a run is given again at every segment. Runs, outputs and histories can be read
+at any time, also while a run goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.func import entrypoint
+from langgraph.runtime import Runtime as NodeRuntime
+
+import perdure
+from perdure.engine.driver import INLINE
+from perdure.errors import (
+    BadArgument,
+    Error,
+    NotFound,
+    ThreadBusy,
+    UnknownGraph,
+    Unserializable,
+)
+from perdure.runtime import Runtime
+from perdure.testing import Clock
+from perdure.types import Event, Run, State
+from tests.support.agents import (
+    Calls,
+    Log,
+    chain,
+    checkpoints,
+    driving,
+    gate,
+    history,
+    opened,
+    reaches,
+    told_to_stop,
+    until,
+)
+
+HOUR = timedelta(hours=1)
+
+
+def nap(state: Log) -> Any:
+    perdure.sleep(HOUR)
+    return {"log": ["nap"]}
+
+
+def approve(state: Log) -> Any:
+    return {"log": [f"approved {perdure.ask('go on?')}"]}
+
+
+def echo(state: Log) -> Any:
+    return {"log": [f"{len(state.get('log', []))} before"]}
+
+
+def said(*texts: str) -> dict[str, Any]:
+    return {"log": list(texts)}
+
+
+async def ids(rt: Runtime, **filters: Any) -> list[str]:
+    return [run.id for run in await rt.runs(**filters)]
+
+
+# -- accepting
+
+
+async def test_a_started_run_is_on_disk_when_start_returns(url: str) -> None:
+    async with opened(url) as rt, opened(url) as another:
+        rt.register(chain(echo), name="g")
+        run = await rt.start("g", said("hi"), thread_id="t", metadata={"a": 1}, tags=["x"])
+        found = await another.get(run.id)
+        assert found == run
+        assert (found.state, found.thread_id, found.graph) == (State.PENDING, "t", "g")
+        assert (found.metadata, found.tags, found.output) == ({"a": 1}, ("x",), None)
+        assert await history(another, run) == ["started"]
+
+
+async def test_a_process_without_graphs_can_start_runs_for_workers_elsewhere(url: str) -> None:
+    async with opened(url) as rt, opened(url) as worker:
+        run = await rt.start("g", said("hi"))
+        worker.register(chain(echo), name="g")
+        await worker.tick()
+        assert (await rt.get(run.id)).output == said("hi", "1 before")
+
+
+async def test_the_same_key_gives_the_run_it_made_before(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(echo), name="g")
+        first = await rt.start("g", said("first"), thread_id="t", key="k")
+        assert (await rt.start("g", said("second"), thread_id="t", key="k")).id == first.id
+        await rt.tick()
+        again = await rt.start("g", said("third"), thread_id="t", key="k")
+        assert (again.id, again.state) == (first.id, State.DONE)
+        assert again.output == said("first", "1 before")
+        assert await ids(rt) == [first.id]
+
+
+async def test_the_same_key_on_another_thread_is_another_run(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(echo), name="g")
+        one = await rt.start("g", said("a"), thread_id="t", key="k")
+        two = await rt.start("g", said("a"), thread_id="u", key="k")
+        assert one.id != two.id
+
+
+async def test_a_key_without_a_thread_has_a_thread_of_its_own(url: str) -> None:
+    async with opened(url) as rt, opened(url) as another:
+        for one in (rt, another):
+            one.register(chain(echo), name="g")
+            one.register(chain(echo), name="h")
+        first = await rt.start("g", said("a"), key="k")
+        assert (await another.start("g", said("b"), key="k")).id == first.id
+        others = [
+            await rt.start("g", said("a"), key="l"),
+            await rt.start("h", said("a"), key="k"),
+            await rt.start("g", said("a")),
+        ]
+        assert len({first.thread_id, *(run.thread_id for run in others)}) == 4
+
+
+async def test_of_twenty_starts_at_once_with_one_key_all_get_one_run(url: str) -> None:
+    async with opened(url) as rt, opened(url) as another:
+        for one in (rt, another):
+            one.register(chain(echo), name="g")
+        started = await asyncio.gather(
+            *(
+                (rt, another)[n % 2].start("g", said(str(n)), thread_id="t", key="k")
+                for n in range(20)
+            )
+        )
+        assert len({run.id for run in started}) == 1
+        assert (await rt.tick()).claimed == 1
+        assert len((await rt.get(started[0].id)).output["log"]) == 2
+
+
+async def test_of_twenty_starts_at_once_of_one_thread_each_is_a_run_of_its_own(url: str) -> None:
+    async with opened(url) as rt, opened(url) as another:
+        for one in (rt, another):
+            one.register(chain(echo), name="g")
+        started = await asyncio.gather(
+            *((rt, another)[n % 2].start("g", said(str(n)), thread_id="t") for n in range(20))
+        )
+        assert len({run.id for run in started}) == 20
+        await asyncio.gather(rt.tick(limit=30), another.tick(limit=30))
+        lengths = [len((await rt.get(run.id)).output["log"]) for run in started]
+        assert sorted(lengths) == list(range(2, 42, 2))
+
+
+# -- what cannot be accepted
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"graph": "unknown"}, UnknownGraph, "unknown"),
+    ({"version": "7"}, UnknownGraph, "g@7"),
+    ({"multitask_strategy": "merge"}, BadArgument, "enqueue"),
+    ({"durability": "never"}, BadArgument, "durability"),
+    ({"after": 5}, BadArgument, "after"),
+    ({"after": datetime(2030, 1, 1)}, BadArgument, "time zone"),  # noqa: DTZ001 - that is the point
+    ({"tags": "urgent"}, BadArgument, "tags"),
+    ({"metadata": ["a"]}, BadArgument, "metadata"),
+    ({"config": ["a"]}, BadArgument, "config"),
+    ({"config": {"callbacks": []}}, BadArgument, "callbacks"),
+    ({"config": {"configurable": {"thread_id": "u"}}}, BadArgument, "thread_id"),
+    ({"config": {"configurable": {"run_id": "u"}}}, BadArgument, "run_id"),
+    ({"key": 7}, Error, "key"),
+    ({"key": "k\x00"}, Unserializable, "NUL"),
+    ({"thread_id": "t" * 10_000}, Unserializable, "thread_id"),
+    ({"input": {"value": {"deep": [1, threading.Lock()]}}}, Unserializable, r"value.*deep.*1"),
+    ({"context": {"hook": print}}, Unserializable, r"context.*hook"),
+    ({"metadata": {"who": object()}}, Unserializable, r"metadata.*who"),
+    ({"config": {"configurable": {"db": open}}}, Unserializable, r"configurable.*db"),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"), WRONG, ids=[f"{n}-{'-'.join(w[0])}" for n, w in enumerate(WRONG)]
+)
+async def test_what_cannot_be_accepted_is_named_and_nothing_is_stored(
+    sqlite_url: str, given: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(echo), name="g")
+        with pytest.raises(error, match=words):
+            await rt.start(**{"graph": "g", "input": said("a"), "thread_id": "t", **given})
+        assert await rt.runs() == []
+        assert (await rt.tick()).claimed == 0
+        run = await rt.start("g", said("a"), thread_id="t")  # and it goes on as before
+        await rt.tick()
+        assert (await rt.get(run.id)).output == said("a", "1 before")
+
+
+async def test_a_strategy_that_stops_others_stops_nothing_when_its_run_is_refused(
+    sqlite_url: str,
+) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(approve), name="g")
+        run = await rt.start("g", said("a"), thread_id="t")
+        await rt.tick()
+        with pytest.raises(Unserializable, match="value"):
+            await rt.start("g", {"value": print}, thread_id="t", multitask_strategy="rollback")
+        assert (await rt.get(run.id)).state == State.WAITING
+
+
+@pytest.mark.parametrize("method", ["get", "events", "pause", "resume", "cancel", "retry", "fork"])
+async def test_a_run_that_is_not_there_is_told_by_its_id(sqlite_url: str, method: str) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(echo), name="g")
+        with pytest.raises(NotFound, match="'nobody'") as told:
+            await getattr(rt, method)("nobody")
+        assert (told.value.what, told.value.id) == ("run", "nobody")
+
+
+# -- order
+
+
+async def test_the_runs_of_a_thread_go_one_at_a_time_in_order(url: str) -> None:
+    active, most = 0, 0
+
+    async def step(state: Log) -> Any:
+        nonlocal active, most
+        active += 1
+        most = max(most, active)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        active -= 1
+        return {"log": ["step"]}
+
+    async with opened(url) as rt, opened(url) as another:
+        for one in (rt, another):
+            one.register(chain(step), name="g")
+        started = [await rt.start("g", said(str(n)), thread_id="t") for n in range(8)]
+        await asyncio.gather(rt.tick(), another.tick())
+        await rt.tick()
+        assert most == 1
+        outputs = [(await rt.get(run.id)).output["log"] for run in started]
+        assert outputs[-1] == [text for n in range(8) for text in (str(n), "step")]
+        assert [len(output) for output in outputs] == list(range(2, 18, 2))
+
+
+async def test_a_run_waits_for_the_one_before_it_and_other_threads_do_not(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(approve), name="g")
+        first = await rt.start("g", said("a"), thread_id="t")
+        second = await rt.start("g", said("b"), thread_id="t")
+        other = await rt.start("g", said("c"), thread_id="u")
+        await rt.tick()
+        assert [(await rt.get(run.id)).state for run in (first, second, other)] == [
+            State.WAITING,
+            State.PENDING,
+            State.WAITING,
+        ]
+        [wait] = await rt.waits(thread_id="t")
+        await rt.answer(wait.id, "yes")
+        await rt.tick()
+        assert (await rt.get(first.id)).output == said("a", "approved yes")
+        assert (await rt.get(second.id)).state == State.WAITING
+
+
+@pytest.mark.parametrize("way", ["pending", "waiting", "paused", "running"])
+async def test_reject_refuses_a_run_on_a_busy_thread(url: str, way: str) -> None:
+    with gate() as closed:
+        nodes: dict[str, Any] = {"running": ("stand", closed.wait), "waiting": approve}
+        async with opened(url) as rt:
+            rt.register(chain(nodes.get(way, echo)), name="g")
+            run = await rt.start("g", said("a"), thread_id="t")
+            async with driving(rt) if way in nodes else opened(url):
+                if way == "paused":
+                    await rt.pause(run.id)
+                await reaches(rt, run, State(way))
+                with pytest.raises(ThreadBusy, match="'t'") as told:
+                    await rt.start("g", said("b"), thread_id="t", multitask_strategy="reject")
+                assert told.value.thread_id == "t"
+                assert await ids(rt) == [run.id]
+                assert (await rt.get(run.id)).state == State(way)
+                closed.open()
+
+
+async def test_reject_accepts_on_a_free_thread_and_finds_its_own_key(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(echo), name="g")
+        for _ in range(2):
+            await rt.start("g", said("a"), thread_id="t", multitask_strategy="reject")
+            await rt.tick()
+        first = await rt.start("g", thread_id="t", key="k", multitask_strategy="reject")
+        again = await rt.start("g", thread_id="t", key="k", multitask_strategy="reject")
+        assert again.id == first.id
+        assert len(await rt.runs()) == 3
+
+
+@pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
+async def test_a_pending_run_is_taken_over(url: str, strategy: Any) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(echo), name="g")
+        olds = [await rt.start("g", said("old"), thread_id="t") for _ in range(2)]
+        new = await rt.start("g", said("new"), thread_id="t", multitask_strategy=strategy)
+        for old in olds:
+            stopped = await rt.get(old.id)
+            assert stopped.state == State.CANCELLED
+            assert new.id in (stopped.reason or "")
+            assert await history(rt, old) == ["started", "cancelled"]
+        await rt.tick()
+        assert (await rt.get(new.id)).output == said("new", "1 before")
+
+
+async def test_interrupt_keeps_the_steps_of_a_waiting_run(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(echo, approve), name="g")
+        old = await rt.start("g", said("old"), thread_id="t")
+        await rt.tick()
+        [wait] = await rt.waits()
+        new = await rt.start("g", said("new"), thread_id="t", multitask_strategy="interrupt")
+        assert (await rt.get(old.id)).state == State.CANCELLED
+        assert await rt.waits() == []
+        with pytest.raises(perdure.Error, match=wait.id):
+            await rt.answer(wait.id, "late")
+        await rt.tick()
+        [wait] = await rt.waits(run_id=new.id)
+        await rt.answer(wait.id, "yes")
+        await rt.tick()
+        expected = said("old", "1 before", "new", "3 before", "approved yes")
+        assert (await rt.get(new.id)).output == expected
+
+
+async def test_rollback_deletes_the_steps_and_messages_of_a_waiting_run(url: str) -> None:
+    async with opened(url) as rt:
+        bound = rt.register(chain(echo, approve), name="g")
+        kept = await rt.start("g", said("kept"), thread_id="t")
+        await rt.tick()
+        [wait] = await rt.waits()
+        await rt.answer(wait.id, "yes")
+        await rt.tick()
+        before = [found.checkpoint["id"] for found in await checkpoints(rt, "t")]
+        old = await rt.start("g", said("old"), thread_id="t")
+        await rt.tick()
+        assert len(await checkpoints(rt, "t")) > len(before)
+        new = await rt.start("g", said("new"), thread_id="t", multitask_strategy="rollback")
+        assert (await rt.get(old.id)).state == State.CANCELLED
+        await rt.tick()
+        left = await checkpoints(rt, "t")
+        assert old.id not in {found.metadata.get("run_id") for found in left}
+        assert before == [found.checkpoint["id"] for found in left][-len(before) :]
+        snapshot = await bound.aget_state({"configurable": {"thread_id": "t"}})
+        assert snapshot.values == said("kept", "1 before", "approved yes", "new", "4 before")
+        assert (await rt.get(kept.id)).output == said("kept", "1 before", "approved yes")
+        assert (await rt.get(new.id)).state == State.WAITING
+
+
+@pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
+@pytest.mark.parametrize("color", ["thread", "loop"])
+async def test_a_running_run_stops_at_its_next_step_and_the_new_one_goes(
+    url: str, strategy: Any, color: str
+) -> None:
+    calls = Calls()
+    with gate() as closed:
+
+        def stand(state: Log) -> None:
+            if state["log"][-1] == "old":
+                closed.block()
+
+        async def stand_in_loop(state: Log) -> None:
+            if state["log"][-1] == "old":
+                await closed.wait()
+
+        nodes = (
+            (calls.node("stand", stand), calls.node("after"))
+            if color == "thread"
+            else (calls.coroutine("stand", stand_in_loop), calls.coroutine("after"))
+        )
+        async with opened(url) as rt:
+            rt.register(chain(*nodes), name="g")
+            old = await rt.start("g", said("old"), thread_id="t")
+            async with driving(rt):
+                await closed.reached()
+                new = await rt.start("g", said("new"), thread_id="t", multitask_strategy=strategy)
+                assert (await rt.get(old.id)).state == State.RUNNING
+                await told_to_stop(rt, old)
+                assert "cancelling" in await history(rt, old)
+                closed.open()
+                await reaches(rt, old, State.CANCELLED)
+                done = await reaches(rt, new, State.DONE)
+            kept = ["old", "stand"] if strategy == "interrupt" else []
+            assert done.output == said(*kept, "new", "stand", "after")
+            assert calls == ["stand", "stand", "after"]
+
+
+async def test_the_same_key_again_does_not_stop_the_run_it_made(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(approve), name="g")
+        for strategy in ("interrupt", "rollback"):
+            options: Any = {"thread_id": "t", "key": strategy, "multitask_strategy": strategy}
+            run = await rt.start("g", said("a"), **options)
+            await rt.tick()
+            assert (await rt.start("g", said("a"), **options)).id == run.id
+            assert (await rt.get(run.id)).state == State.WAITING
+
+
+async def test_a_run_without_input_goes_on_where_the_thread_stopped(url: str) -> None:
+    calls = Calls()
+    async with opened(url) as rt:
+        rt.register(chain(calls.node("one"), approve), name="g")
+        stopped = await rt.start("g", said("a"), thread_id="t")
+        await rt.tick()
+        await rt.cancel(stopped.id)
+        run = await rt.start("g", thread_id="t")
+        await rt.tick()
+        [wait] = await rt.waits(run_id=run.id)
+        await rt.answer(wait.id, "yes")
+        await rt.tick()
+        assert (await rt.get(run.id)).output == said("a", "one", "approved yes")
+        assert calls == ["one"]
+
+
+# -- later
+
+
+@pytest.mark.parametrize("as_datetime", [False, True])
+async def test_a_run_that_is_to_start_later_is_not_driven_earlier(
+    url: str, as_datetime: bool
+) -> None:
+    clock = Clock(datetime(2030, 1, 1, tzinfo=UTC))
+    async with opened(url, clock) as rt:
+        rt.register(chain(echo), name="g")
+        after: Any = datetime(2030, 1, 1, 3, tzinfo=UTC) if as_datetime else 3 * HOUR
+        run = await rt.start("g", said("a"), after=after)
+        assert run.due_at == datetime(2030, 1, 1, 3, tzinfo=UTC)
+        clock.advance(3 * HOUR - timedelta(milliseconds=1))
+        assert (await rt.tick()).claimed == 0
+        clock.advance(timedelta(milliseconds=1))
+        assert (await rt.tick()).done == 1
+
+
+async def test_a_time_that_has_passed_is_now(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(echo), name="g")
+        await rt.start("g", said("a"), after=-HOUR)
+        assert (await rt.tick()).done == 1
+
+
+async def test_a_queued_run_keeps_its_own_time(url: str) -> None:
+    clock = Clock()
+    async with opened(url, clock) as rt:
+        rt.register(chain(nap), name="g")
+        await rt.start("g", said("a"), thread_id="t")
+        early = await rt.start("g", said("b"), thread_id="t", after=3 * HOUR)
+        await rt.tick()
+        clock.advance(HOUR)
+        assert (await rt.tick()).done == 1
+        assert (await rt.get(early.id)).due_at == clock.time + 2 * HOUR
+        clock.advance(2 * HOUR)
+        assert (await rt.tick()).waiting == 1
+
+
+# -- what every segment is given
+
+
+@dataclass
+class Context:
+    """What the nodes of one run share."""
+
+    user: str
+    limits: dict[str, int]
+
+
+async def test_context_config_metadata_and_tags_are_given_again_at_every_segment(url: str) -> None:
+    seen: list[Any] = []
+
+    def look(state: Log, config: RunnableConfig, runtime: NodeRuntime[Context]) -> Any:
+        found = config["metadata"]
+        seen.append(
+            (
+                runtime.context,
+                config["configurable"]["tenant"],
+                config["recursion_limit"],
+                {name: found[name] for name in ("order", "from")},
+                sorted(tag for tag in config["tags"] if not tag.startswith("graph:")),
+            )
+        )
+        return {"log": ["look"]}
+
+    def graph() -> Any:
+        from langgraph.graph import START, StateGraph
+
+        builder: Any = StateGraph(Log, context_schema=Context)
+        builder.add_sequence([("look", look), ("nap", nap), ("again", look)])
+        return builder.add_edge(START, "look")
+
+    clock = Clock()
+    async with opened(url, clock) as rt:
+        rt.register(graph(), name="g")
+        run = await rt.start(
+            "g",
+            said("a"),
+            context=Context("ana", {"mails": 3}),
+            config={
+                "configurable": {"tenant": "t1"},
+                "recursion_limit": 17,
+                "metadata": {"from": "config"},
+                "tags": ["one"],
+            },
+            metadata={"order": 7},
+            tags=["two"],
+        )
+        assert (await rt.tick()).waiting == 1
+    clock.advance(HOUR)
+    async with opened(url, clock) as rt:
+        rt.register(graph(), name="g")
+        assert (await rt.tick()).done == 1
+        expected = (
+            Context("ana", {"mails": 3}),
+            "t1",
+            17,
+            {"order": 7, "from": "config"},
+            ["one", "runtime:cron", "two"],
+        )
+        assert seen == [expected, expected]
+        assert (await rt.get(run.id)).output == said("a", "look", "nap", "look")
+
+
+async def test_a_run_keeps_the_version_it_was_started_with(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as old, opened(sqlite_url) as both:
+        old.register(chain(("old", echo)), name="g", version="1")
+        both.register(chain(("old", echo)), name="g", version="1")
+        both.register(chain(("new", echo)), name="g", version="2")
+        newest = await both.start("g", said("a"))
+        first = await both.start("g", said("a"), version="1")
+        assert (newest.version, first.version) == ("2", "1")
+        assert (await old.tick()).claimed == 1
+        assert (await both.get(first.id)).state == State.DONE
+        assert (await both.get(newest.id)).state == State.PENDING
+        await both.tick()
+        assert (await both.get(newest.id)).state == State.DONE
+
+
+@pytest.mark.parametrize("durability", ["auto", "sync", "async", "exit"])
+async def test_a_run_ends_the_same_with_every_durability(sqlite_url: str, durability: Any) -> None:
+    clock = Clock()
+    async with opened(sqlite_url, clock) as rt:
+        rt.register(chain(echo, nap, ("last", echo)), name="g")
+        run = await rt.start("g", said("a"), durability=durability)
+        assert (await rt.tick()).waiting == 1
+        clock.advance(HOUR)
+        async with opened(sqlite_url, clock) as another:
+            another.register(chain(echo, nap, ("last", echo)), name="g")
+            assert (await another.tick()).done == 1
+        assert (await rt.get(run.id)).output == said("a", "1 before", "nap", "3 before")
+
+
+# -- reading
+
+
+async def test_runs_are_paged_newest_first_without_a_gap(url: str) -> None:
+    clock = Clock()
+    async with opened(url, clock) as rt:
+        rt.register(chain(echo), name="g")
+        started = []
+        for n in range(11):
+            started.append((await rt.start("g", said("a"), thread_id=f"t{n % 2}")).id)
+            if n % 3 == 0:
+                clock.advance(HOUR)  # so that several were made in the same millisecond
+        for thread, expected in ((None, 11), ("t0", 6)):
+            found: list[Run] = []
+            while page := await rt.runs(
+                thread_id=thread, limit=2, before=found[-1] if found else None
+            ):
+                assert len(page) <= 2
+                found += page
+            assert len({run.id for run in found}) == len(found) == expected
+            times = [run.created_at for run in found]
+            assert times == sorted(times, reverse=True)
+        assert set(await ids(rt)) == set(started)
+
+
+async def test_runs_are_found_by_thread_state_and_graph(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(echo), name="quick")
+        rt.register(chain(approve), name="slow")
+        done = await rt.start("quick", said("a"), thread_id="t")
+        waiting = await rt.start("slow", said("a"), thread_id="u")
+        await rt.tick()
+        pending = await rt.start("quick", said("a"), thread_id="u")
+        assert set(await ids(rt)) == {done.id, waiting.id, pending.id}
+        assert await ids(rt, state="done") == [done.id]
+        assert await ids(rt, state=State.WAITING) == [waiting.id]
+        assert set(await ids(rt, thread_id="u")) == {waiting.id, pending.id}
+        assert set(await ids(rt, graph="quick")) == {done.id, pending.id}
+        assert await ids(rt, graph="quick", thread_id="u", state="pending") == [pending.id]
+        assert await ids(rt, graph="quick", state="waiting") == []
+        with pytest.raises(BadArgument, match="sleeping"):
+            await rt.runs(state="sleeping")
+        with pytest.raises(BadArgument, match="limit"):
+            await rt.runs(limit=0)
+
+
+async def test_events_are_paged_and_numbered_without_a_gap(url: str) -> None:
+    clock = Clock()
+    async with opened(url, clock) as rt:
+        rt.register(chain(echo, nap, ("last", echo)), name="g")
+        run = await rt.start("g", said("a"))
+        await rt.tick()
+        clock.advance(HOUR)
+        await rt.tick()
+        kinds = await history(rt, run)
+        assert kinds == [
+            *("started", "claimed", "step", "step", "step", "wait", "waiting"),
+            *("claimed", "woke", "step", "step", "done"),
+        ]
+        everything = await rt.events(run.id)
+        assert [event.at for event in everything] == sorted(event.at for event in everything)
+        assert everything[-1].at == clock.time
+        paged: list[Event] = []
+        while page := await rt.events(run.id, after=paged[-1].n if paged else 0, limit=5):
+            assert len(page) <= 5
+            paged += page
+        assert paged == everything
+        assert await rt.events(run.id, after=len(kinds)) == []
+
+
+async def test_a_history_can_be_read_while_the_run_goes_on(url: str) -> None:
+    with gate() as closed:
+        async with opened(url) as rt, opened(url) as reader:
+            rt.register(chain(echo, ("stand", closed.wait)), name="g")
+            run = await rt.start("g", said("a"))
+            async with driving(rt):
+                await closed.reached()
+                assert (await reader.get(run.id)).state == State.RUNNING
+                seen = await until(lambda: _with_steps(reader, run, 2))
+                assert seen[:2] == ["started", "claimed"]
+                closed.open()
+                await reaches(rt, run, State.DONE)
+            assert (await history(reader, run))[: len(seen)] == seen
+
+
+async def _with_steps(rt: Runtime, run: Run, count: int) -> list[str] | None:
+    kinds = await history(rt, run)
+    return kinds if kinds.count("step") >= count else None
+
+
+@pytest.mark.parametrize("durability", ["auto", "exit"])
+async def test_a_large_output_can_be_read_whole_when_the_thread_went_on(
+    url: str, durability: Any
+) -> None:
+    def produce(state: Log) -> Any:
+        return {"value": f"{len(state['log'])}" * (4 * INLINE)}
+
+    async with opened(url) as rt:
+        rt.register(chain(produce), name="g")
+        first = await rt.start("g", said("a"), thread_id="t", durability=durability)
+        second = await rt.start("g", said("b"), thread_id="t", durability=durability)
+        await rt.tick()
+        async with opened(url) as another:
+            for n, run in ((1, first), (2, second)):
+                output = (await another.get(run.id)).output
+                assert output == {**said(*"ab"[:n]), "value": f"{n}" * (4 * INLINE)}
+
+
+async def test_a_large_output_of_an_entrypoint_can_be_read_whole(url: str) -> None:
+    @entrypoint()
+    def flow(size: int, *, previous: Any = None) -> Any:
+        return entrypoint.final(value="x" * size, save=size)
+
+    async with opened(url) as rt:
+        rt.register(flow, name="g")
+        runs = [await rt.start("g", size, thread_id="t") for size in (10, 4 * INLINE)]
+        await rt.tick()
+        assert [len((await rt.get(run.id)).output) for run in runs] == [10, 4 * INLINE]
+
+
+async def test_what_a_run_gives_back_is_what_invoke_gives(url: str) -> None:
+    @entrypoint()
+    async def flow(n: int) -> Any:
+        return {"twice": n * 2}
+
+    async with opened(url) as rt:
+        rt.register(flow, name="flow")
+        rt.register(chain(echo).compile(), name="chain")
+        one = await rt.start("flow", 21)
+        two = await rt.start("chain", said("a"))
+        await rt.tick()
+        assert (await rt.get(one.id)).output == {"twice": 42}
+        assert (await rt.get(two.id)).output == chain(echo).compile().invoke(said("a"))
+
+
+def test_the_same_methods_are_there_for_callers_without_a_loop(sqlite_url: str) -> None:
+    with Runtime(sqlite_url) as rt:
+        rt.register(chain(approve), name="g")
+        run = rt.blocking.start("g", said("a"), thread_id="t")
+        assert rt.blocking.tick().waiting == 1
+        [wait] = rt.blocking.waits(thread_id="t")
+        rt.blocking.answer(wait.id, "yes", by="ana")
+        assert rt.blocking.work(until_idle=True).done == 1
+        assert rt.blocking.get(run.id).output == said("a", "approved yes")
+        assert [one.id for one in rt.blocking.runs()] == [run.id]
+        assert rt.blocking.events(run.id)[-1].kind == "done"
+        with pytest.raises(NotFound):
+            rt.blocking.get("nobody")

@@ -1,0 +1,402 @@
+"""A schedule starts one run per slot of its cron line, whoever ticks, crashes or sleeps meanwhile.
+
+Slots are times of a wall clock in a time zone: what is due at half past one is due once on the
+night in which that comes twice, and is not forgotten on the night in which it does not come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
+from typing import Annotated, Any, TypedDict
+from zoneinfo import ZoneInfo
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime as NodeRuntime
+
+from perdure.errors import BadArgument, NotFound, UnknownGraph
+from perdure.operations.schedules import slots
+from perdure.testing import Clock, TemporaryRuntime, runtime
+from perdure.types import State, milliseconds, moment
+
+NOON = datetime(2026, 6, 1, 12, 30, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@dataclass
+class Desk:
+    operator: str
+
+
+class Log(TypedDict, total=False):
+    log: Annotated[list[Any], operator.add]
+
+
+def builder(word: str = "done") -> Any:
+    def note(state: Log, config: RunnableConfig, runtime: NodeRuntime[Desk]) -> Log:
+        desk = getattr(runtime.context, "operator", None)
+        return {"log": [word, desk, config["configurable"].get("user")]}
+
+    found: Any = StateGraph(Log, context_schema=Desk)
+    found.add_node("note", note)
+    found.add_edge(START, "note")
+    return found
+
+
+@pytest.fixture
+async def rt() -> AsyncIterator[TemporaryRuntime]:
+    async with runtime(clock=Clock(NOON)) as found:
+        found.register(builder(), name="agent")
+        yield found
+
+
+async def started(rt: TemporaryRuntime) -> list[str]:
+    """The slots for which a run was started, oldest first."""
+    return sorted(str(run.key) for run in await rt.runs())
+
+
+# -- slots
+
+
+def local(cron: str, zone: str, after: datetime, count: int) -> list[str]:
+    """The next times of a cron line on the wall clock of its zone."""
+    found = islice(slots(cron, zone, milliseconds(after)), count)
+    return [f"{moment(slot).astimezone(ZoneInfo(zone)):%d %H:%M %z}" for slot in found]
+
+
+@pytest.mark.parametrize(
+    ("zone", "cron", "eve", "expected"),
+    [
+        (
+            "Europe/Rome",
+            "30 2 * * *",
+            datetime(2026, 10, 24, 12, tzinfo=UTC),
+            ["25 02:30 +0200", "26 02:30 +0100"],
+        ),
+        (
+            "America/New_York",
+            "30 1 * * *",
+            datetime(2026, 10, 31, 12, tzinfo=UTC),
+            ["01 01:30 -0400", "02 01:30 -0500"],
+        ),
+    ],
+    ids=["rome", "new-york"],
+)
+def test_a_daily_job_comes_once_in_the_night_whose_hour_comes_twice(
+    zone: str, cron: str, eve: datetime, expected: list[str]
+) -> None:
+    assert local(cron, zone, eve, 2) == expected
+
+
+@pytest.mark.parametrize(
+    ("zone", "cron", "eve", "expected"),
+    [
+        (
+            "Europe/Rome",
+            "30 2 * * *",
+            datetime(2026, 3, 28, 12, tzinfo=UTC),
+            ["29 03:00 +0200", "30 02:30 +0200"],
+        ),
+        (
+            "America/New_York",
+            "30 2 * * *",
+            datetime(2026, 3, 7, 12, tzinfo=UTC),
+            ["08 03:00 -0400", "09 02:30 -0400"],
+        ),
+    ],
+    ids=["rome", "new-york"],
+)
+def test_a_daily_job_whose_hour_does_not_come_is_due_right_after_it(
+    zone: str, cron: str, eve: datetime, expected: list[str]
+) -> None:
+    assert local(cron, zone, eve, 2) == expected
+
+
+def test_a_job_of_every_half_hour_keeps_its_pace_through_both_nights() -> None:
+    for eve in (datetime(2026, 10, 24, 22, tzinfo=UTC), datetime(2026, 3, 28, 22, tzinfo=UTC)):
+        found = list(islice(slots("*/30 * * * *", "Europe/Rome", milliseconds(eve)), 12))
+        assert {b - a for a, b in pairwise(found)} == {30 * 60 * 1000}
+
+
+def test_a_slot_is_later_than_the_time_it_is_asked_after() -> None:
+    noon = datetime(2026, 6, 1, 12, tzinfo=UTC)
+    assert local("0 * * * *", "UTC", noon, 1) == ["01 13:00 +0000"]
+
+
+async def test_a_nightly_job_runs_once_a_night_while_the_clocks_go_back(url: str) -> None:
+    async with runtime(url, clock=Clock(datetime(2026, 10, 24, 12, tzinfo=UTC))) as rt:
+        rt.register(builder(), name="agent")
+        await rt.schedule("nightly", "agent", cron="30 2 * * *", timezone="Europe/Rome")
+        for _ in range(2 * 48):
+            rt.clock.advance(timedelta(minutes=30))
+            await rt.tick()
+        assert await started(rt) == ["nightly@2026-10-25T00:30:00Z", "nightly@2026-10-26T01:30:00Z"]
+
+
+# -- what a slot starts
+
+
+async def test_a_schedule_tells_its_next_slot_in_its_own_zone(rt: TemporaryRuntime) -> None:
+    made = await rt.schedule("daily", "agent", cron="0 9 * * *", timezone="Europe/Rome")
+    assert made.next_at == datetime(2026, 6, 2, 7, tzinfo=UTC)
+    assert (made.name, made.graph, made.cron, made.timezone) == (
+        "daily", "agent", "0 9 * * *", "Europe/Rome",
+    )  # fmt: skip
+    hourly = await rt.schedule("hourly", "agent", cron="0 * * * *")
+    assert hourly.next_at == NOON + timedelta(minutes=30)
+    assert await rt.schedules() == [made, hourly]
+
+
+async def test_a_slot_starts_its_run_with_all_that_was_given(url: str) -> None:
+    async with runtime(url, clock=Clock(NOON)) as rt:
+        rt.register(builder(), name="agent")
+        await rt.schedule(
+            "hourly",
+            "agent",
+            cron="0 * * * *",
+            input={"log": ["in"]},
+            metadata={"team": "night"},
+            tags=["report"],
+            context=Desk("ugo"),
+            config={"configurable": {"user": "ana"}},
+        )
+        assert (await rt.tick()).scheduled == 0
+        rt.clock.advance(timedelta(minutes=30))
+        counts = await rt.tick()
+        assert (counts.scheduled, counts.done) == (1, 1)
+        [run] = await rt.runs()
+        assert run.output == {"log": ["in", "done", "ugo", "ana"]}
+        assert (run.metadata, run.tags) == ({"team": "night"}, ("report", "runtime:cron"))
+        assert run.key == "hourly@2026-06-01T13:00:00Z"
+        assert run.thread_id == "schedule:hourly@2026-06-01T13:00:00Z"
+        [schedule] = await rt.schedules()
+        assert schedule.next_at == NOON + timedelta(minutes=90)
+
+
+async def test_each_slot_has_a_thread_of_its_own(rt: TemporaryRuntime) -> None:
+    await rt.schedule("hourly", "agent", cron="30 * * * *", input={"log": ["in"]})
+    for _ in range(3):
+        rt.clock.advance(HOUR)
+        await rt.tick()
+    found = await rt.runs()
+    assert len({run.thread_id for run in found}) == len(found) == 3
+    assert [run.output["log"] for run in found] == [["in", "done", None, None]] * 3
+
+
+async def test_work_fires_schedules_too(rt: TemporaryRuntime) -> None:
+    await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": []})
+    rt.clock.advance(timedelta(minutes=30))
+    counts = await rt.work(until_idle=True)
+    assert (counts.scheduled, counts.done) == (1, 1)
+
+
+async def test_a_schedule_starts_the_version_that_was_newest_when_it_was_made(
+    rt: TemporaryRuntime,
+) -> None:
+    await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": []})
+    rt.register(builder("new"), name="agent", version="2")
+    rt.clock.advance(timedelta(minutes=30))
+    await rt.tick()
+    await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": []})
+    rt.clock.advance(HOUR)
+    await rt.tick()
+    newer, older = await rt.runs()
+    assert (older.version, older.output["log"][0]) == ("", "done")
+    assert (newer.version, newer.output["log"][0]) == ("2", "new")
+
+
+# -- one run per slot
+
+
+async def test_two_who_tick_at_once_start_a_slot_once(url: str) -> None:
+    clock = Clock(NOON)
+    async with runtime(url, clock=clock) as one, runtime(url, clock=clock) as other:
+        for rt in (one, other):
+            rt.register(builder(), name="agent")
+            await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": []})
+        clock.advance(timedelta(minutes=30))
+        for n in range(1, 6):
+            await asyncio.gather(one.tick(), other.tick(), one.tick(), other.tick())
+            found = await one.runs()
+            assert len(found) == n
+            assert {run.state for run in found} == {State.DONE}
+            clock.advance(HOUR)
+
+
+TICK = """
+import asyncio, sys
+from datetime import datetime
+from tests.service.test_schedules import builder
+from perdure.testing import Clock, crash_at, runtime
+
+async def tick(url, now, point):
+    rt = runtime(url, clock=Clock(datetime.fromisoformat(now)))
+    rt.register(builder(), name="agent")
+    with crash_at(point):
+        await rt.tick()
+
+asyncio.run(tick(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["insert_run.after", "move_schedule.before"])
+async def test_a_crash_between_the_start_and_the_move_starts_no_second_run(
+    url: str, point: str
+) -> None:
+    async with runtime(url, clock=Clock(NOON)) as rt:
+        rt.register(builder(), name="agent")
+        await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": []})
+        rt.clock.advance(timedelta(minutes=30))
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", TICK, url, rt.clock.time.isoformat(), point
+        )
+        assert await asyncio.wait_for(child.wait(), 60) == -signal.SIGKILL
+        assert len(await rt.runs()) == (1 if point == "move_schedule.before" else 0)
+        [schedule] = await rt.schedules()
+        assert schedule.next_at == rt.clock.time
+        assert (await rt.tick()).done == 1
+        assert (await rt.tick()).claimed == 0
+        [run] = await rt.runs()
+        assert run.key == "hourly@2026-06-01T13:00:00Z"
+
+
+async def test_a_clock_that_goes_back_starts_no_slot_again(rt: TemporaryRuntime) -> None:
+    await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": []})
+    rt.clock.advance(timedelta(minutes=30))
+    await rt.tick()
+    rt.clock.advance(timedelta(minutes=-5))
+    await rt.tick()
+    rt.clock.advance(timedelta(minutes=5))
+    await rt.tick()
+    assert await started(rt) == ["hourly@2026-06-01T13:00:00Z"]
+
+
+# -- after a time in which nobody was there
+
+
+MISSED = ["13", "14", "15", "16", "17", "18"]
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "hours"),
+    [
+        (False, []),
+        (True, MISSED),
+        (timedelta(hours=2), MISSED[-2:]),
+        (timedelta(days=2), MISSED),
+    ],
+    ids=["no", "yes", "two-hours", "two-days"],
+)
+async def test_missed_slots_are_passed_over_or_caught_up(
+    url: str, catch_up: bool | timedelta, hours: list[str]
+) -> None:
+    async with runtime(url, clock=Clock(NOON)) as rt:
+        rt.register(builder(), name="agent")
+        await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": []}, catch_up=catch_up)
+        rt.clock.advance(6 * HOUR)
+        assert (await rt.tick()).scheduled == len(hours)
+        assert await started(rt) == [f"hourly@2026-06-01T{hour}:00:00Z" for hour in hours]
+        [schedule] = await rt.schedules()
+        assert schedule.next_at == datetime(2026, 6, 1, 19, tzinfo=UTC)
+        rt.clock.advance(timedelta(minutes=30))
+        await rt.tick()
+        assert len(await rt.runs()) == len(hours) + 1
+
+
+async def test_a_slot_that_is_a_little_late_is_not_missed(rt: TemporaryRuntime) -> None:
+    await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": []})
+    rt.clock.advance(timedelta(minutes=30, seconds=50))
+    assert (await rt.tick()).scheduled == 1
+
+
+async def test_a_year_of_missed_minutes_is_passed_over_at_once(rt: TemporaryRuntime) -> None:
+    await rt.schedule("often", "agent", cron="* * * * *", input={"log": []})
+    rt.clock.advance(timedelta(days=365, seconds=30))
+    assert (await rt.tick()).scheduled == 1
+    [schedule] = await rt.schedules()
+    assert schedule.next_at == NOON + timedelta(days=365, minutes=1)
+
+
+# -- changing a schedule
+
+
+async def test_a_changed_line_moves_the_next_slot(rt: TemporaryRuntime) -> None:
+    await rt.schedule("mine", "agent", cron="0 * * * *", input={"log": []})
+    changed = await rt.schedule("mine", "agent", cron="45 * * * *", input={"log": []})
+    assert changed.next_at == NOON + timedelta(minutes=15)
+    zoned = await rt.schedule(
+        "mine", "agent", cron="45 13 * * *", timezone="Asia/Kolkata", input={"log": []}
+    )
+    assert zoned.next_at == datetime(2026, 6, 2, 8, 15, tzinfo=UTC)
+    assert await rt.schedules() == [zoned]
+    rt.clock.advance(2 * HOUR)
+    assert (await rt.tick()).scheduled == 0
+
+
+async def test_the_same_line_again_after_a_restart_keeps_the_slots_that_are_due(url: str) -> None:
+    clock = Clock(NOON)
+    for restart in range(2):
+        async with runtime(url, clock=clock) as rt:
+            rt.register(builder(), name="agent")
+            made = await rt.schedule(
+                "hourly", "agent", cron="0 * * * *", input={"log": [restart]}, catch_up=True
+            )
+            assert made.next_at == NOON + timedelta(minutes=30)
+            if restart:
+                await rt.tick()
+                assert await started(rt) == [
+                    f"hourly@2026-06-01T{hour}:00:00Z" for hour in MISSED[:3]
+                ]
+                assert {run.output["log"][0] for run in await rt.runs()} == {1}
+        clock.advance(3 * HOUR)
+
+
+async def test_what_is_not_scheduled_any_more_starts_nothing(url: str) -> None:
+    async with runtime(url, clock=Clock(NOON)) as rt:
+        rt.register(builder(), name="agent")
+        await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": []})
+        rt.clock.advance(timedelta(minutes=30))
+        await rt.tick()
+        await rt.unschedule("hourly")
+        assert await rt.schedules() == []
+        rt.clock.advance(HOUR)
+        assert (await rt.tick()).scheduled == 0
+        assert len(await rt.runs()) == 1  # what it started stays
+        with pytest.raises(NotFound, match="no schedule 'hourly'"):
+            await rt.unschedule("hourly")
+
+
+# -- wrong use
+
+
+@pytest.mark.parametrize("cron", ["", "* * *", "60 * * * *", "every day", "* * * * * * *"])
+async def test_a_bad_cron_line_is_refused(rt: TemporaryRuntime, cron: str) -> None:
+    with pytest.raises(BadArgument, match="is no cron line"):
+        await rt.schedule("mine", "agent", cron=cron)
+    assert await rt.schedules() == []
+
+
+async def test_a_line_that_never_comes_is_refused(rt: TemporaryRuntime) -> None:
+    with pytest.raises(BadArgument, match="30 2"):
+        await rt.schedule("mine", "agent", cron="0 0 30 2 *")
+
+
+@pytest.mark.parametrize("zone", ["Mars/Phobos", "", "../../etc/passwd", "europe rome", "CEST+2"])
+async def test_a_bad_time_zone_is_refused(rt: TemporaryRuntime, zone: str) -> None:
+    with pytest.raises(BadArgument, match="is no time zone: use a name such as Europe/Rome"):
+        await rt.schedule("mine", "agent", cron="0 * * * *", timezone=zone)
+    assert await rt.schedules() == []
+
+
+async def test_a_schedule_of_an_unknown_graph_is_refused(rt: TemporaryRuntime) -> None:
+    with pytest.raises(UnknownGraph, match="'agnet'"):
+        await rt.schedule("mine", "agnet", cron="0 * * * *")

@@ -1,0 +1,160 @@
+"""A run sleeps until its time, in any zone, however often its node runs again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from langgraph.graph import END
+from langgraph.types import interrupt
+
+import perdure
+from perdure.types import Kind, State
+from tests.support.waiters import (
+    DAY,
+    HOUR,
+    MS,
+    Log,
+    asking,
+    begin,
+    chain,
+    drive,
+    healthy,
+    kinds,
+    log_of,
+    named,
+    only_wait,
+    side_by_side,
+    sleeping,
+)
+
+
+async def test_a_sleep_ends_at_its_time_and_not_a_millisecond_before(url: str) -> None:
+    async with healthy(url) as rt:
+        begun = rt.clock.time
+        run = await begin(rt, chain(sleeping(4 * DAY)))
+        assert run.state is State.WAITING
+        assert run.due_at == begun + 4 * DAY
+        wait = await only_wait(rt, run, "clock")
+        assert (wait.kind, wait.wake_at, wait.thread_id) == (Kind.CLOCK, begun + 4 * DAY, "t")
+        rt.clock.advance(4 * DAY - MS)
+        await drive(rt)
+        assert (await rt.get(run.id)).state is State.WAITING
+        rt.clock.advance(MS)
+        await drive(rt)
+        assert await log_of(rt, run) == ["slept"]
+        assert await rt.waits() == []
+
+
+async def test_a_sleep_may_be_until_a_time_in_any_zone() -> None:
+    async with healthy() as rt:
+        at = rt.clock.time.astimezone() + HOUR
+        run = await begin(rt, chain(sleeping(at)))
+        assert (await only_wait(rt, run)).wake_at == at
+        rt.clock.move_to(at)
+        await drive(rt)
+        assert await log_of(rt, run) == ["slept"]
+
+
+@pytest.mark.parametrize("until", [timedelta(0), -DAY, datetime(2000, 1, 1, tzinfo=UTC)], ids=str)
+async def test_a_time_that_has_come_is_not_waited_for(until: Any) -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(sleeping(until)))
+        assert await log_of(rt, run) == ["slept"]
+        assert "wait" not in await kinds(rt, run)
+
+
+@pytest.mark.parametrize("until", [datetime(2030, 1, 1), 5, "tomorrow"], ids=str)  # noqa: DTZ001
+async def test_a_sleep_refuses_what_is_no_time(until: Any) -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(sleeping(until)))
+        assert run.error is not None
+        assert run.error.kind == "perdure.errors.BadArgument"
+
+
+async def test_a_sleep_keeps_its_first_time_however_often_its_node_runs_again() -> None:
+    async with healthy() as rt:
+        end = rt.clock.time + 10 * DAY
+        run = await begin(rt, side_by_side(sleeping(10 * DAY), asking("q")))
+        clock, human = await rt.waits(kind="clock"), await rt.waits(kind="human")
+        rt.clock.advance(3 * DAY)
+        await rt.answer(human[0].id, "yes")
+        await drive(rt)
+        assert await rt.waits() == clock
+        assert (await rt.get(run.id)).due_at == clock[0].wake_at == end
+        rt.clock.move_to(end)
+        await drive(rt)
+        assert sorted(map(str, await log_of(rt, run))) == ["('q', 'yes')", "slept"]
+
+
+async def test_a_loop_that_sleeps_five_times_has_six_segments(url: str) -> None:
+    def step(state: Log) -> Log:
+        perdure.sleep(DAY)
+        return {"log": [len(state["log"])]}
+
+    builder = chain(step)
+    builder.add_conditional_edges("step", lambda s: "step" if len(s["log"]) < 5 else END)
+    async with healthy(url) as rt:
+        run = await begin(rt, builder)
+        for _ in range(5):
+            rt.clock.advance(DAY)
+            await drive(rt)
+        assert await log_of(rt, run) == [0, 1, 2, 3, 4]
+        assert await kinds(rt, run, "claimed", "woke") == ["claimed", *["claimed", "woke"] * 5]
+
+
+async def test_a_clock_that_goes_back_fires_nothing_early_and_nothing_twice() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(sleeping(DAY), asking("q")))
+        rt.clock.advance(-DAY)
+        await drive(rt)
+        assert (await only_wait(rt, run)).kind is Kind.CLOCK
+        rt.clock.advance(2 * DAY)
+        await drive(rt)
+        rt.clock.advance(-2 * DAY)
+        await drive(rt)
+        assert (await only_wait(rt, run)).kind is Kind.HUMAN
+        assert await kinds(rt, run, "woke") == ["woke"]
+
+
+@pytest.mark.parametrize("form", ["datetime", "iso", "seconds", "float", "zulu"])
+async def test_an_interrupt_with_a_wake_at_is_a_clock_wait(form: str) -> None:
+    async with healthy() as rt:
+        at = datetime.fromtimestamp(int(rt.clock.time.timestamp()) + 3600, UTC)
+        given: Any = {
+            "datetime": at,
+            "iso": at.isoformat(),
+            "zulu": at.isoformat().replace("+00:00", "Z"),
+            "seconds": int(at.timestamp()),
+            "float": at.timestamp(),
+        }[form]
+
+        def node(state: Log) -> Log:
+            return {"log": [interrupt({"wake_at": given, "why": "later"})]}
+
+        run = await begin(rt, chain(node))
+        wait = await only_wait(rt, run)
+        assert (wait.kind, wait.wake_at, wait.value["why"]) == (Kind.CLOCK, at, "later")
+        rt.clock.move_to(at - MS)
+        await drive(rt)
+        assert (await rt.get(run.id)).state is State.WAITING
+        rt.clock.move_to(at)
+        await drive(rt)
+        assert await log_of(rt, run) == [None]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"wake_at": "soon"}, {"wake_at": None}, {"wake_at": True}, {"wake_at": float("inf")},
+     {"wake_at": 1e30}, ["wake_at"], "wake_at", {}],
+    ids=str,
+)  # fmt: skip
+async def test_an_interrupt_whose_wake_at_is_no_time_is_for_a_person(value: Any) -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(named("node", lambda state: {"log": [interrupt(value)]})))
+        wait = await only_wait(rt, run)
+        assert (wait.kind, wait.value, wait.wake_at) == (Kind.HUMAN, value, None)
+        await rt.answer(wait.id, "now")
+        await drive(rt)
+        assert await log_of(rt, run) == ["now"]

@@ -1,0 +1,410 @@
+"""Waits are rows: a run rests on the clock, a person or a signal, and comes back with the answer.
+
+While it rests it holds nothing, and no clock ever answers for a person.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, Send
+
+import perdure
+from perdure.errors import BadArgument, NotInRun
+from perdure.saver import Saver
+from perdure.testing import Clock
+from perdure.testing.postgres import Server
+from perdure.types import Kind, State
+from tests.support.waiters import (
+    ANSWER,
+    DAY,
+    HOUR,
+    MINUTE,
+    Log,
+    asking,
+    begin,
+    chain,
+    drive,
+    healthy,
+    kinds,
+    listening,
+    log_of,
+    only_wait,
+    registered,
+    side_by_side,
+    sleeping,
+    until,
+)
+
+ROOT = Path(__file__).parents[2]
+
+# -- while it rests
+
+
+async def test_a_run_that_waits_holds_nothing(url: str) -> None:
+    async with healthy(url) as rt:
+        run = await begin(
+            rt, side_by_side(sleeping(DAY), asking("q"), listening("s", timeout=2 * DAY))
+        )
+        assert run.state is State.WAITING
+        rows = await asyncio.to_thread(_raw, rt.url, "SELECT worker, control FROM perdure_runs")
+        assert rows == [(None, None)]
+        await until(lambda: not [t for t in threading.enumerate() if run.id in t.name])
+        assert [e.kind for e in await rt.events(run.id)][-1] == "waiting"
+
+
+def _raw(url: str, query: str) -> list[Any]:
+    if url.startswith("sqlite"):
+        import sqlite3
+
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+            found = connection.execute(query).fetchall()
+        connection.close()
+        return found
+    import psycopg
+
+    with psycopg.connect(url) as server:
+        return [tuple(row) for row in server.execute(query.encode()).fetchall()]
+
+
+async def test_a_person_is_never_answered_for_by_any_clock(url: str) -> None:
+    async with healthy(url) as rt:
+        run = await begin(rt, side_by_side(asking({"wake": 1}), sleeping(DAY)))
+        wait = (await rt.waits(kind="human"))[0]
+        for days in (1, 30, 36500):
+            rt.clock.advance(days * DAY)
+            await drive(rt)
+            assert await rt.waits() == [wait]
+        found = await rt.get(run.id)
+        assert (found.state, found.due_at) == (State.WAITING, None)
+        assert (await rt.tick()).claimed == 0
+
+
+# -- several at once
+
+
+async def test_answering_one_of_several_leaves_the_others_as_they_are(url: str) -> None:
+    nodes = [asking(f"q{n}", f"n{n}") for n in range(3)]
+    async with healthy(url) as rt:
+        run = await begin(rt, side_by_side(*nodes, sleeping(DAY), listening("s")))
+        before = {wait.id: wait for wait in await rt.waits()}
+        assert len(before) == 5
+        chosen = next(wait for wait in before.values() if wait.value == "q1")
+        await rt.answer(chosen.id, "one")
+        await drive(rt)
+        del before[chosen.id]
+        assert {wait.id: wait for wait in await rt.waits()} == before
+        await rt.signal("t", "s", "sig")
+        await drive(rt)
+        rt.clock.advance(DAY)
+        await drive(rt)
+        left = await rt.waits()
+        assert sorted(wait.value for wait in left) == ["q0", "q2"]
+        for wait in left:
+            await rt.answer(wait.id, wait.value.upper())
+        await drive(rt)
+        log = await log_of(rt, run)
+        assert sorted(map(str, log)) == sorted(
+            map(str, [("q0", "Q0"), ("q1", "one"), ("q2", "Q2"), ("s", "sig"), "slept"])
+        )
+
+
+async def test_several_answers_are_handed_over_in_one_segment() -> None:
+    async with healthy() as rt:
+        run = await begin(rt, side_by_side(*[asking(f"q{n}", f"n{n}") for n in range(4)]))
+        for wait in await rt.waits():
+            await rt.answer(wait.id, wait.value * 2)
+        assert (await rt.tick()).claimed == 1
+        assert sorted(await log_of(rt, run)) == [(f"q{n}", f"q{n}" * 2) for n in range(4)]
+
+
+async def test_each_of_a_fan_out_gets_its_own_answer() -> None:
+    builder = StateGraph(Log)
+    builder.add_node("worker", lambda n: {"log": [(n, perdure.ask({"n": n}))]})
+    builder.add_conditional_edges(
+        START, lambda _: [Send("worker", n) for n in range(5)], ["worker"]
+    )
+    async with healthy() as rt:
+        run = await begin(rt, builder)
+        found = await rt.waits()
+        assert sorted(wait.value["n"] for wait in found) == list(range(5))
+        for wait in sorted(found, key=lambda wait: -wait.value["n"]):
+            await rt.answer(wait.id, wait.value["n"] * 10)
+            await drive(rt)
+        assert sorted(await log_of(rt, run)) == [(n, n * 10) for n in range(5)]
+
+
+async def test_an_answer_that_comes_while_the_run_is_driven_is_not_lost(url: str) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(state: Log) -> Log:
+        answer = perdure.ask("slow")
+        inside.set()
+        assert go.wait(30)
+        return {"log": [answer]}
+
+    async with healthy(url) as rt:
+        run = await begin(rt, side_by_side(slow, asking("other")))
+        by_value = {wait.value: wait for wait in await rt.waits()}
+        await rt.answer(by_value["slow"].id, 1)
+        driving = asyncio.create_task(rt.tick())
+        await until(inside.is_set)
+        # `other` has been asked again in this segment, or is about to be.
+        await rt.answer(by_value["other"].id, 2)
+        go.set()
+        assert (await driving).claimed == 2
+        assert sorted(map(str, await log_of(rt, run))) == ["('other', 2)", "1"]
+
+
+# -- a worker that dies
+
+
+POINTS = [
+    "claim.after",
+    "apply_wait.before",
+    "apply_wait.after",
+    "take_signal.before",
+    "take_signal.after",
+    "progress.before",
+    "progress.after",
+    "insert_wait.before",
+    "let_go.before",
+    "let_go.after",
+    *[f"commit.after#{n}" for n in range(1, 8)],
+]
+
+
+def _kill(places: list[tuple[str, str]]) -> None:
+    """One worker for each place, killed with SIGKILL while it uses an answer."""
+    lines = "".join(f"{url} {point}\n" for url, point in places)
+    child = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.support.waiters"],
+        cwd=ROOT, input=lines, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    told = child.stdout.split("\n")[:-1]
+    assert told == ["killed"] * len(places), (told, child.stderr)
+
+
+async def _ends_well(url: str) -> list[str]:
+    """Whoever comes after a killed worker finds the answers."""
+    rt = registered(url, Clock(datetime.now(UTC) + 2 * MINUTE))
+    async with rt:
+        [run] = await rt.runs()
+
+        async def ended() -> bool:
+            await drive(rt)
+            return (await rt.get(run.id)).ended
+
+        await until(ended)
+        log = await log_of(rt, run)
+        assert log[:2] == [ANSWER, "stop"]
+        assert log[3:] == ["after"]
+        assert await kinds(rt, run, "answer", "woke") == ["woke", "answer"]
+        assert await kinds(rt, run, "signal") == ["signal"]
+        return await kinds(rt, run, "recovered")
+
+
+@pytest.mark.slow
+async def test_an_answer_is_handed_over_again_after_a_worker_was_killed_with_it(
+    tmp_path: Path, postgres_server: Server
+) -> None:
+    places = [(f"sqlite:///{tmp_path}/{n}.db", point) for n, point in enumerate(POINTS)]
+    postgres_server.start()
+    some = ["apply_wait.after", "progress.before"]
+    databases = [(postgres_server.database(), point) for point in some]
+    await asyncio.to_thread(_kill, places + databases)
+    recovered = [await _ends_well(url) for url, _ in places + databases]
+    assert sum(map(bool, recovered)) > len(POINTS) / 2
+    for url, _ in databases:
+        postgres_server.drop(url)
+
+
+async def test_whoever_takes_over_from_a_silent_worker_has_the_same_answers(url: str) -> None:
+    """The first driver hangs with the answer in its hands until its lease has run out."""
+    inside, go = threading.Event(), threading.Event()
+    got: list[Any] = []
+
+    def node(state: Log) -> Log:
+        answers = [perdure.ask("q"), perdure.wait_for("s")]
+        got.append(answers)
+        if len(got) == 1:
+            inside.set()
+            assert go.wait(30)
+        return {"log": answers}
+
+    async with healthy(url) as rt, healthy(url, clock=rt.clock) as other:
+        other.register(chain(node), name="g")
+        run = await begin(rt, chain(node))
+        await rt.signal("t", "s", [2])
+        await rt.answer((await only_wait(rt, run)).id, {"n": 1})
+        hanging = asyncio.create_task(rt.tick())
+        await until(inside.is_set)
+        rt.clock.advance(HOUR)
+        await drive(other)
+        log = await log_of(rt, run)
+        go.set()
+        assert (await hanging).lost == 1
+        assert got == [log, log] == [[{"n": 1}, [2]]] * 2
+        assert await kinds(rt, run, "answer", "signal", "recovered", "done") == [
+            "answer", "signal", "recovered", "done",
+        ]  # fmt: skip
+
+
+# -- what answers may be
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, False, 0, "", [], {}, 0.0, (), b"", {"__perdure__": "no"}, [None], {"a": None}],
+    ids=repr,
+)
+async def test_an_answer_may_be_nothing(answer: Any) -> None:
+    async with healthy() as rt:
+        run = await begin(rt, chain(asking("q"), asking("r", "again")))
+        for _ in range(2):
+            await rt.answer((await only_wait(rt, run)).id, answer)
+            await drive(rt)
+        assert await log_of(rt, run) == [("q", answer), ("r", answer)]
+
+
+async def test_an_answer_may_be_big(url: str) -> None:
+    answer = {"text": "long " * 400_000, "rows": list(range(10_000))}
+
+    def node(state: Log) -> Log:
+        given = perdure.ask("q")
+        return {"log": [len(given["text"]), given["rows"][-1], perdure.ask("more?")]}
+
+    async with healthy(url) as rt:
+        run = await begin(rt, chain(node))
+        await rt.answer((await only_wait(rt, run)).id, answer)
+        await drive(rt)
+        await rt.answer((await only_wait(rt, run)).id, answer)
+        await drive(rt)
+        assert await log_of(rt, run) == [2_000_000, 9_999, answer]
+
+
+async def test_an_answer_may_be_an_array() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    def node(state: Log) -> Log:
+        return {"log": [int(perdure.ask("q").sum()), int(perdure.wait_for("s").sum())]}
+
+    async with healthy() as rt:
+        run = await begin(rt, chain(node))
+        await rt.answer((await only_wait(rt, run)).id, numpy.arange(4))
+        await rt.signal("t", "s", numpy.arange(5))
+        await drive(rt)
+        assert await log_of(rt, run) == [6, 10]
+
+
+# -- listing
+
+
+async def test_waits_are_listed_oldest_first_by_thread_run_and_kind(url: str) -> None:
+    async with healthy(url) as rt:
+        rt.register(side_by_side(asking("q"), sleeping(DAY), listening("s")), name="g")
+        runs = []
+        for n in range(4):
+            runs.append(await rt.start("g", {"log": []}, thread_id=f"t{n}"))
+            await drive(rt)
+            rt.clock.advance(MINUTE)
+        everything = await rt.waits()
+        assert [wait.thread_id for wait in everything] == [f"t{n}" for n in range(4) for _ in "abc"]
+        assert {wait.run_id for wait in everything} == {run.id for run in runs}
+        for kind in Kind:
+            found = await rt.waits(kind=kind)
+            assert [(w.thread_id, w.kind) for w in found] == [(f"t{n}", kind) for n in range(4)]
+            assert await rt.waits(kind=kind.value, thread_id="t2") == found[2:3]
+            assert await rt.waits(kind=kind.value, run_id=runs[2].id) == found[2:3]
+        assert await rt.waits(thread_id="t1") == everything[3:6]
+        assert await rt.waits(run_id=runs[1].id) == everything[3:6]
+        assert await rt.waits(thread_id="nobody") == await rt.waits(run_id="none") == []
+        assert await rt.waits(thread_id="t0", run_id=runs[1].id) == []
+
+
+async def test_waits_are_listed_in_pages(url: str) -> None:
+    async with healthy(url) as rt:
+        run = await begin(rt, side_by_side(*[asking(n, f"n{n}") for n in range(7)]))
+        everything = await rt.waits()
+        choices: list[Any] = [{}, {"thread_id": "t"}, {"run_id": run.id}, {"kind": "human"}]
+        for filters in choices:
+            paged: list[Any] = []
+            while page := await rt.waits(
+                limit=3,
+                after=paged[-1] if paged else None,
+                **filters,
+            ):
+                assert len(page) <= 3
+                paged += page
+            assert paged == everything, filters
+
+
+async def test_a_listing_refuses_what_it_does_not_know() -> None:
+    async with healthy() as rt:
+        with pytest.raises(BadArgument, match="kind"):
+            await rt.waits(kind="robot")
+        for filters in ({}, {"run_id": "x"}):
+            with pytest.raises(BadArgument, match="limit"):
+                await rt.waits(limit=0, **filters)  # type: ignore[arg-type]
+
+
+# -- without a runtime
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: perdure.sleep(DAY),
+        lambda: perdure.sleep(datetime(2200, 1, 1, tzinfo=UTC)),
+        lambda: perdure.sleep(datetime(2000, 1, 1, tzinfo=UTC)),
+        lambda: perdure.ask("q"),
+        lambda: perdure.wait_for("s"),
+    ],
+    ids=["sleep", "sleep until", "sleep until then", "ask", "wait_for"],
+)
+def test_nothing_waits_outside_of_a_graph(call: Any) -> None:
+    with pytest.raises(NotInRun):
+        call()
+
+
+def test_with_only_the_saver_waits_are_plain_interrupts(url: str) -> None:
+    def node(state: Log) -> Log:
+        perdure.sleep(DAY)
+        asked = perdure.ask("q", expires=DAY, default="nobody")
+        return {"log": [asked, perdure.wait_for("s", timeout=DAY)]}
+
+    with Saver(url) as saver:
+        graph = chain(node).compile(checkpointer=saver)
+        config: Any = {"configurable": {"thread_id": "t"}}
+        [asked] = graph.invoke({"log": []}, config)["__interrupt__"]
+        assert set(asked.value) == {"wake_at"}
+        [asked] = graph.invoke(Command(resume="woken"), config)["__interrupt__"]
+        assert asked.value == "q"
+        [asked] = graph.invoke(Command(resume="answer"), config)["__interrupt__"]
+        assert asked.value == {"signal": "s"}
+        assert graph.invoke(Command(resume="heard"), config)["log"] == ["answer", "heard"]
+
+
+def test_with_only_the_saver_a_sleep_whose_time_came_takes_no_answer_of_another() -> None:
+    at = datetime.now(UTC) + timedelta(milliseconds=300)
+
+    def node(state: Log) -> Log:
+        perdure.sleep(at)
+        return {"log": [perdure.ask("q")]}
+
+    with Saver("sqlite:///:memory:") as saver:
+        graph = chain(node).compile(checkpointer=saver)
+        config: Any = {"configurable": {"thread_id": "t"}}
+        graph.invoke({"log": []}, config)
+        asyncio.run(until(lambda: datetime.now(UTC) > at))
+        [asked] = graph.invoke(Command(resume="woken"), config)["__interrupt__"]
+        assert asked.value == "q"
+        assert graph.invoke(Command(resume="answer"), config)["log"] == ["answer"]

@@ -1,0 +1,148 @@
+"""The smallest operations there are, on the journal's own tables: an entry is a row with a number.
+
+They let tests speak to a journal without a saver above it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from perdure.journal import Journal, Op, Row, Statement, connect, failpoints
+from perdure.journal.operation import Backend, Transaction
+
+T = TypeVar("T")
+
+HUGE = 2**80  # neither database can store it
+PATIENCE = 20.0
+"""Seconds until a test gives up on something that must happen."""
+
+
+def add(
+    n: int, thread: str | None = "t", *, keyed: bool = True, otherwise: Op[Any] | None = None
+) -> Op[list[int]]:
+    """Store an entry. The result is what is stored right after it, inside its transaction.
+
+    Without a thread a guard refuses it; a number over 64 bits is the operation's own fault.
+    """
+    row = {
+        "thread_id": thread,
+        "ns": "",
+        "checkpoint_id": "",
+        "task_id": "",
+        "stamp": n,
+        "run_id": None,
+        "token": None,
+        "refs": None,
+        "body": b"entry",
+    }
+    return Op(
+        f"add {n}",
+        [Statement("insert_writes", row), Statement("all_writes", {"thread_id": thread})],
+        lambda rows: _numbers(rows[-1]),
+        write=True,
+        key=Statement("find_writes", row) if keyed else None,
+        otherwise=None if otherwise is None else lambda: otherwise,
+    )
+
+
+def entries(thread: str = "t") -> Op[list[int]]:
+    """What is stored."""
+    return Op(
+        "entries", [Statement("all_writes", {"thread_id": thread})], lambda rows: _numbers(rows[0])
+    )
+
+
+def _numbers(rows: Sequence[Row]) -> list[int]:
+    return sorted(row[3] for row in rows if len(row) > 3)
+
+
+def stored(url: str, thread: str = "t") -> list[int]:
+    """What another process would find now."""
+    journal = connect(url)
+    try:
+        return journal.do(entries(thread))
+    finally:
+        journal.close()
+
+
+class Commits:
+    """Counts commits, and can hold the next one until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.reached, self.go = threading.Event(), threading.Event()
+        self.done = threading.Event()
+        self.go.set()
+        monkeypatch.setattr(failpoints, "hook", self._at)
+
+    def hold(self) -> None:
+        self.reached.clear()
+        self.go.clear()
+
+    def _at(self, point: str) -> None:
+        if point == "commit.before":
+            self.reached.set()
+            assert self.go.wait(PATIENCE)
+        if point == "commit.after":
+            self.count += 1
+            self.done.set()
+
+
+class Faulty:
+    """A real backend whose next commits end as told: an error before it, or one after it."""
+
+    near = False
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.before: list[BaseException | None] = []
+        self.after: list[BaseException | None] = []
+        self.unreadable: list[BaseException | None] = []
+        self.commits = 0
+
+    def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        self.commits += 1
+        _raise_next(self.before)
+        rows = self._backend.commit(statements)
+        _raise_next(self.after)
+        return rows
+
+    def transact(self, work: Callable[[Transaction], T]) -> T:
+        self.commits += 1
+        _raise_next(self.before)
+        result = self._backend.transact(work)
+        _raise_next(self.after)
+        return result
+
+    def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        _raise_next(self.unreadable)
+        return self._backend.read(statements)
+
+    def reopen(self) -> None:
+        self._backend.reopen()
+
+    def close(self) -> None:
+        self._backend.close()
+
+
+def _raise_next(faults: list[BaseException | None]) -> None:
+    if faults and (fault := faults.pop(0)) is not None:
+        raise fault
+
+
+def faulty(journal: Journal) -> Faulty:
+    """Put a `Faulty` between a journal and its database."""
+    backend = Faulty(journal._backend)
+    journal._backend = journal._committer._backend = backend
+    return backend
+
+
+def in_threads(count: int, work: Callable[[int], Any]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads

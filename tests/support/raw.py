@@ -1,0 +1,119 @@
+"""A saver's database, as somebody with access to it sees it, and the least use of a saver."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, cast
+
+import psycopg
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointMetadata, empty_checkpoint
+
+from perdure import Saver
+from perdure.checkpoint.row_format import beside_state, where_checkpoint, where_value, where_writes
+from perdure.checkpoint.value_diff import WHOLE, Ref
+from perdure.serde.encryption import ChecksumEnvelope
+
+LONG = "long enough to be in a row of its own, which is more than 64 bytes, " * 2
+
+
+def config(thread_id: Any = "t", ns: str = "", id: str | None = None) -> RunnableConfig:
+    place = {"thread_id": thread_id, "checkpoint_ns": ns}
+    return {"configurable": place if id is None else {**place, "checkpoint_id": id}}
+
+
+def put(
+    saver: Saver,
+    values: dict[str, Any],
+    thread_id: Any = "t",
+    parent: RunnableConfig | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> RunnableConfig:
+    """Store a checkpoint with these values, all of them new."""
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = values
+    versions: dict[str, Any] = dict.fromkeys(values, checkpoint["id"])
+    checkpoint["channel_versions"] = versions
+    found = cast(CheckpointMetadata, metadata or {"source": "update", "step": 1, "parents": {}})
+    return saver.put(parent or config(thread_id), checkpoint, found, versions)
+
+
+def values_of(saver: Saver, where: RunnableConfig | None = None) -> dict[str, Any]:
+    found = saver.get_tuple(where or config())
+    assert found is not None, "absent"
+    return found.checkpoint["channel_values"]
+
+
+def execute(url: str, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+    """Run a statement past perdure; `?` is a parameter."""
+    if url.startswith("sqlite"):
+        db = sqlite3.connect(url.removeprefix("sqlite:///"))
+        try:
+            with db:
+                return db.execute(sql, params).fetchall()
+        finally:
+            db.close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(sql.replace("?", "%s"), params)
+        return cursor.fetchall() if cursor.description else []
+
+
+def rewrite(url: str, table: str, column: str, change: Callable[[bytes], bytes]) -> None:
+    """Change the blobs of a table."""
+    rows = execute(url, f"SELECT {column} FROM {table}")
+    assert rows
+    for (blob,) in rows:
+        sql = f"UPDATE {table} SET {column} = ? WHERE {column} = ?"
+        execute(url, sql, change(bytes(blob)), bytes(blob))
+
+
+def forge_value(url: str, data: bytes, kind: int = WHOLE) -> None:
+    """Make `data` every value that has a row, with a checksum that is right."""
+    columns = "thread_id, ns, channel, chain, seq, step"
+    rows = execute(url, f"SELECT {columns} FROM perdure_values")
+    assert rows
+    for thread_id, ns, *ref in rows:
+        sealed = ChecksumEnvelope().wrap(
+            bytes([kind]) + data, where_value(thread_id, ns, Ref(*ref))
+        )
+        execute(
+            url,
+            "UPDATE perdure_values SET body = ? WHERE thread_id = ? AND channel = ? AND seq = ?",
+            *(sealed, thread_id, ref[0], ref[2]),
+        )
+
+
+def forge_state(url: str, change: Callable[[bytes], bytes]) -> None:
+    """Change what is inside the checkpoints' own rows, with a checksum that is right."""
+    columns = "thread_id, ns, id, state, parent_id, run_id, step, refs"
+    for thread_id, ns, id, state, *others in execute(
+        url, f"SELECT {columns} FROM perdure_checkpoints"
+    ):
+        where, beside = where_checkpoint(thread_id, ns, id), beside_state(*others)
+        opened = ChecksumEnvelope().unwrap(bytes(state), where, beside)
+        sealed = ChecksumEnvelope().wrap(change(opened), where, beside)
+        execute(url, "UPDATE perdure_checkpoints SET state = ? WHERE id = ?", sealed, id)
+
+
+def forge_writes(url: str, change: Callable[[bytes], bytes]) -> None:
+    """The same for what tasks wrote."""
+    for *key, body in execute(
+        url, "SELECT thread_id, ns, checkpoint_id, task_id, stamp, body FROM perdure_writes"
+    ):
+        where = where_writes(*key)
+        sealed = ChecksumEnvelope().wrap(
+            change(ChecksumEnvelope().unwrap(bytes(body), where)), where
+        )
+        execute(url, "UPDATE perdure_writes SET body = ? WHERE stamp = ?", sealed, key[-1])
+
+
+def query(url: str, sql: str) -> list[tuple[Any, ...]]:
+    """Ask, or tell, the database behind the journal's back."""
+    if url.startswith("postgresql"):
+        with psycopg.connect(url, autocommit=True) as server:
+            cursor = server.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=20)) as file, file:
+        return file.execute(sql).fetchall()

@@ -1,0 +1,1 @@
+"""Tests of `perdure.testing`: the tools that the other tests stand on."""

@@ -1,0 +1,432 @@
+"""The crash test tells careful agents from careless ones.
+
+Each agent of `tests/support/crashtest_agents.py` has at most one fault; the test finds it, at the
+points where it is and nowhere else, with its line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perdure.testing
+from perdure.errors import BadArgument
+from perdure.testing.crashtest import CrashTest, Outcome, Point, Problem, Report, place_of
+from perdure.testing.crashtest.values import differences, plain
+from tests.support import crashtest_agents
+from tests.support.runtime_child import eventually
+
+AGENTS = "tests.support.crashtest_agents"
+SOURCE = Path(crashtest_agents.__file__)
+
+
+def line(comment: str) -> str:
+    """`file:line` of the line with this comment."""
+    lines = SOURCE.read_text().splitlines()
+    [number] = [n for n, text in enumerate(lines, 1) if text.endswith(f"# {comment}")]
+    return f"tests/support/crashtest_agents.py:{number}"
+
+
+def kill(name: str, input: Any = None, **options: Any) -> Report:
+    options = {"recovery": 0, **options}
+    return perdure.testing.crashtest(f"{AGENTS}:{name}", {} if input is None else input, **options)
+
+
+def outcomes(report: Report) -> list[Outcome]:
+    return [trial.outcome for trial in report.trials]
+
+
+# -- careful agents
+
+
+@pytest.fixture(scope="module")
+def one_mail() -> Report:
+    """An agent with two recorded effects, killed everywhere."""
+    return kill("one_mail", recovery=1)
+
+
+@pytest.mark.slow
+def test_recorded_effects_happen_once_wherever_the_agent_is_killed(one_mail: Report) -> None:
+    one_mail.check()
+    assert one_mail.state == "done"
+    assert len(one_mail.first) == len(one_mail.points) == one_mail.reached > 60
+    assert {Point("effect mail.before"), Point("effect mail.after", 2)} <= set(one_mail.points)
+    assert set(outcomes(one_mail)) <= {Outcome.OK, Outcome.AGAIN, Outcome.UNREACHED}
+
+
+@pytest.mark.slow
+def test_recoveries_are_killed_too_at_every_kind_of_point(one_mail: Report) -> None:
+    assert len(one_mail.second) > 0.8 * len(one_mail.points)
+    names = {trial.kills[1].name for trial in one_mail.second}
+    assert {"claim.before", "commit.after", "effect mail.before", "let_go.before"} <= names
+
+
+@pytest.mark.slow
+def test_an_effect_killed_after_its_call_is_called_again_with_its_key(one_mail: Report) -> None:
+    [trial] = [one for one in one_mail.first if one.kills == (Point("effect mail.after"),)]
+    assert trial.outcome is Outcome.AGAIN
+    assert (trial.effects["mail"].once, trial.effects["mail"].again) == (1, 1)
+
+
+@pytest.mark.slow
+def test_sleeps_pass_and_questions_are_answered(url: str) -> None:
+    given = None if url.startswith("sqlite") else url
+    report = kill("careful", limit=8, url=given, answer="fine")
+    report.check()
+    assert report.result["output"]["log"][-1] == "fine"
+    assert [trial.state for trial in report.trials] == ["done"] * 8
+
+
+def test_a_run_that_waits_for_a_signal_in_the_end_is_judged_as_it_waits() -> None:
+    report = kill("listener", limit=10)
+    report.check()
+    assert report.state == "waiting"
+    assert report.usual.effects["mail"].total() == 1, "the first signal timed out"
+
+
+@pytest.mark.parametrize("name", ["functional", "factory", "greeter"])
+def test_an_entrypoint_a_function_and_messages_with_drawn_ids_are_fine(name: str) -> None:
+    kill(name, {"log": ["ana", "ben"]}, limit=8).check()
+
+
+def test_a_held_run_is_told_and_no_failure() -> None:
+    report = kill("careful_payer", limit=30)
+    assert report.ok
+    assert report.counts["held"] > 0
+    held = next(trial for trial in report.trials if trial.state == "held")
+    assert held.outcome is Outcome.HELD
+    assert "pay" in held.reason
+    assert "held for a person" in report.verdict()
+
+
+def test_what_an_effect_and_its_question_to_the_far_side_do_is_judged_by_its_key(
+    tmp_path: Path,
+) -> None:
+    report = kill("careful_writer", {"folder": str(tmp_path)}, limit=30)
+    report.check()
+    assert (tmp_path / "asked").exists(), "nobody asked, so nothing was shown"
+    assert report.counts["again_with_key"] > 0
+
+
+# -- careless agents
+
+
+def test_an_effect_that_never_asks_for_its_key_is_found_where_it_is_called_again() -> None:
+    report = kill("one_letter")
+    [group] = report.groups()
+    assert group.finding.problem is Problem.DUPLICATED
+    assert group.finding.what == "effect letter"
+    assert "never asks for perdure.key()" in group.finding.detail
+    assert report.counts["again_with_key"] == 0
+    kill("one_letter", harmless=["effect letter"]).check()
+
+
+def test_a_line_that_writes_without_an_effect_is_found_where_it_repeats(tmp_path: Path) -> None:
+    report = kill("careless", {"folder": str(tmp_path)}, limit=20)
+    [group] = report.groups()
+    assert group.finding.problem is Problem.DUPLICATED
+    assert group.finding.where == line("the line that appends")
+    assert "writes sent" in group.finding.detail
+    assert report.trials[0].outcome is Outcome.OK, "nothing was written before the first point"
+    assert report.trials[-1].outcome is Outcome.OK, "all was on disk at the last point"
+    assert 0 < report.counts["duplicated"] < 20
+    with pytest.raises(AssertionError, match="outward action without @effect") as failed:
+        report.check()
+    assert "I am about to write" in str(failed.value), "what the agent printed is shown"
+
+
+class Count(http.server.BaseHTTPRequestHandler):
+    """Counts what it is sent."""
+
+    posts = 0
+
+    def do_POST(self) -> None:
+        Count.posts += 1
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def far_side() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Count) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_line_that_posts_without_an_effect_is_found_and_the_far_side_agrees() -> None:
+    Count.posts = 0
+    with far_side() as port:
+        report = kill("poster", {"port": port}, limit=12)
+    [group] = report.groups()
+    assert group.finding.where == line("the line that posts")
+    assert "sends over HTTP" in group.finding.detail
+    runs = 2 + len(report.trials)  # two of which nobody killed
+    unreached = report.counts["not_reached"] * 2
+    assert runs + report.counts["duplicated"] <= Count.posts
+    assert Count.posts <= runs + report.counts["duplicated"] + unreached
+
+
+def test_what_a_library_does_in_a_task_of_its_own_is_told_with_its_node() -> None:
+    with far_side() as port:
+        report = kill("connector", {"port": port}, limit=12)
+    [group] = report.groups()
+    assert group.finding.where == "node 'connects'"
+    assert f"connects to 127.0.0.1:{port}" in group.finding.detail
+
+
+def test_what_an_agent_tells_is_counted() -> None:
+    report = kill("teller", limit=12)
+    [group] = report.groups()
+    assert (group.finding.what, group.finding.where) == (
+        "a dove flies",
+        line("the line that tells"),
+    )
+
+
+def test_outside_does_nothing_outside_of_a_crash_test() -> None:
+    perdure.testing.outside("nobody hears it")
+
+
+def test_state_kept_in_memory_is_found_as_another_result() -> None:
+    report = kill("forgetful", limit=30)
+    [group] = report.groups()
+    assert group.finding.problem is Problem.DIFFERENT
+    assert "'log'" in group.finding.what
+    assert "1, then 0" in group.finding.detail
+    assert report.counts["different"] == len(group.trials) < 30
+
+
+def test_what_varies_by_itself_is_told_once_and_can_be_left_out() -> None:
+    report = kill("gambler", limit=4)
+    [group] = report.groups()
+    assert group.finding.problem is Problem.VARIES
+    assert set(outcomes(report)) <= {Outcome.OK, Outcome.UNREACHED}
+    assert kill("gambler", limit=4, ignore=["log"]).ok
+
+
+def test_a_model_that_is_called_again_is_found() -> None:
+    report = kill("chatter", limit=10)
+    [group] = report.groups()
+    assert group.finding.problem is Problem.MODEL
+    assert group.finding.where == line("the line that asks a model")
+    assert kill("chatter", limit=10, harmless=["tests/support/crashtest_agents.py"]).ok
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        pytest.param("broken", "ValueError: no such contact", id="raises"),
+        pytest.param("hanging", line("the line that hangs"), id="never ends"),
+    ],
+)
+def test_an_agent_that_does_not_end_by_itself_is_not_killed(name: str, told: str) -> None:
+    report = kill(name, deadline=3)
+    assert not report.ok
+    assert report.trials == []
+    assert told in report.findings[0].detail
+    assert "though nobody killed it" in report.verdict()
+
+
+def test_an_agent_that_takes_its_processes_with_it_is_told() -> None:
+    report = kill("parricide")
+    assert not report.ok
+    assert "is gone" in report.findings[0].detail
+
+
+# -- beside stock LangGraph
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resume", ["none", "input"])
+def test_langgraph_alone_repeats_what_perdure_does_not(resume: Any) -> None:
+    report = kill("one_mail", stock=True, resume=resume)
+    assert 0 < report.counts["duplicated"] < report.counts["points"]
+    by_point = {trial.kills[0]: trial for trial in report.trials}
+    assert by_point[Point("effect mail.before")].effects["mail"].twice == 0, "it was not called yet"
+    assert by_point[Point("effect mail.after")].effects["mail"].twice == 1
+    assert (report.counts["different"] > 0) == (resume == "input")
+    assert f"invoke({'None' if resume == 'none' else 'input'})" in report.driver
+
+
+def test_stock_postgres_is_driven_too(postgres_url: str) -> None:
+    report = kill("one_mail", stock=True, url=postgres_url, limit=6)
+    assert report.database == "PostgreSQL"
+    assert report.counts["unrecoverable"] == 0
+
+
+# -- the parts
+
+
+def test_ids_that_are_drawn_anew_are_compared_by_where_they_stand() -> None:
+    one, two, three = (f"{n}{n}{n}{n}0000-0000-7000-8000-00000000000{n}" for n in "123")
+    assert not differences({"a": one, "b": [one, two]}, {"a": two, "b": [two, three]})
+    assert differences({"a": one, "b": one}, {"a": two, "b": three}) == [
+        ("b", f"{one!r}, then {three!r}")
+    ]
+    assert differences({"a": one, "b": two}, {"a": three, "b": three})
+
+
+def test_differences_name_the_path() -> None:
+    found = differences({"a": {"b": [1, 2]}, "c": 1}, {"a": {"b": [1, 3, 4]}, "d": 2})
+    assert [path for path, _ in found] == ["a.b[1]", "a.b", "c", "d"]
+    assert differences({"a": 1}, {"a": True})
+    assert not differences({"a": {"b": 1}}, {"a": {"b": 2}}, ["b"])
+    assert not differences({"a": [1]}, {"a": [2, 3]}, ["a"])
+
+
+def test_whatever_a_state_holds_becomes_plain() -> None:
+    class Thing:
+        pass
+
+    assert plain({1: {"b", "a"}, "x": (b"12", Thing)})["1"] == ["a", "b"]
+    assert plain(Thing()) == plain(Thing()), "an address is no part of it"
+
+
+def test_a_limit_takes_points_from_the_whole_run_and_says_so() -> None:
+    report = kill("factory", limit=5)
+    assert len(report.points) == 5 < report.reached
+    assert report.points[0] == Point("insert_thread.before")
+    assert f"5 points (of {report.reached}, evenly chosen)" in report.verdict()
+
+
+def test_a_graph_or_a_function_at_the_top_of_a_module_is_found_by_its_name() -> None:
+    assert place_of(crashtest_agents.careful) == f"{AGENTS}:careful"
+    assert place_of(crashtest_agents.factory) == f"{AGENTS}:factory"
+    assert place_of("a:b") == "a:b"
+    with pytest.raises(BadArgument, match="at the top of a module"):
+        place_of(lambda: None)
+
+
+def test_input_that_is_no_json_is_refused() -> None:
+    with pytest.raises(BadArgument, match="input has to be JSON"):
+        CrashTest(f"{AGENTS}:careful", {"x": object()})
+
+
+# -- the command
+
+
+def crashtest(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "perdure", "crashtest", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **more,
+    )
+
+
+class Links(HTMLParser):
+    """Whatever a page would load from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.cells = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href")]
+        self.cells += ("title" in dict(attrs)) and (dict(attrs).get("class") or "")[:4] == "cell"
+
+
+def test_the_command_writes_a_table_json_and_a_page_and_fails(tmp_path: Path) -> None:
+    given = tmp_path / "input.json"
+    given.write_text(json.dumps({"folder": str(tmp_path)}))
+    page, data = tmp_path / "page.html", tmp_path / "data.json"
+    done = crashtest(
+        f"{AGENTS}:careless",
+        *("--input", f"@{given}", "--limit", "10", "--html", str(page), "--json", str(data)),
+    )
+    assert done.returncode == 1, done.stderr
+    assert line("the line that appends") in done.stdout
+    assert "duplicated" in done.stdout
+    told = json.loads(data.read_text())
+    assert told["ok"] is False
+    assert len(told["trials"]) == 20, "each point once, and once more during recovery"
+    assert told["findings"][0]["where"] == line("the line that appends")
+    links = Links()
+    links.feed(page.read_text())
+    assert links.found == []
+    assert links.cells == 20
+    assert "@import" not in page.read_text()
+
+
+def test_the_command_succeeds_and_prints_json() -> None:
+    done = crashtest(f"{AGENTS}:factory", "--input", "{}", "--limit", "2", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["ok"] is True
+    assert set(told["counts"]) >= {"points", "duplicated", "lost", "different", "unrecoverable"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere:graph"], "no module 'nowhere'"),
+        ([f"{AGENTS}:nothing"], "has no 'nothing'"),
+        ([f"{AGENTS}:number"], "It is 7, and no StateGraph"),
+        (["agents"], "names no graph"),
+        ([f"{AGENTS}:careful", "--input", "{"], "--input { is no JSON"),
+        ([f"{AGENTS}:careful", "--input", "@nowhere"], "No such file"),
+        ([f"{AGENTS}:careful", "--resume", "input"], "--resume is for --stock"),
+        ([f"{AGENTS}:careful", "--url", "mysql://x"], "Leave the URL out"),
+        ([f"{AGENTS}:careful", "--recovery", "some"], "--recovery"),
+        ([f"{AGENTS}:careful", "--limit", "0"], "at least 1"),
+    ],
+)
+def test_wrong_use_is_told_and_ends_with_2(arguments: list[str], told: str) -> None:
+    done = crashtest(*arguments)
+    assert done.returncode == 2
+    assert told in " ".join(done.stderr.split())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_a_crash_test_that_is_ended_early(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    pids, rest = tmp_path / "pids", tmp_path / "rest"
+    pids.mkdir()
+    rest.mkdir()
+    test = subprocess.Popen(
+        [sys.executable, "-m", "perdure", "crashtest", f"{AGENTS}:slow", "--deadline", "60"],
+        env={**os.environ, "CRASHTEST_PIDS": str(pids), "TMPDIR": str(rest)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    eventually(lambda: list(pids.glob("node-*")), "a node that runs")
+    test.send_signal(number)
+    out, _ = test.communicate(timeout=30)
+    if number == signal.SIGINT:
+        assert test.returncode == 130
+        assert "Interrupted" in out
+    found = [int(path.name.partition("-")[2]) for path in pids.iterdir()]
+    assert len(found) >= 2
+    eventually(lambda: not any(map(is_alive, found)), f"the end of {found}")
