@@ -53,9 +53,7 @@ class Crowd:
         journal, serializer = self.runtime.journal, self.runtime.saver.serializer
         start = perf_counter()
         journal.do(claims.next_due())
-        taking = claims.claim(
-            serializer, "bench", now, now + 10**9, ["sleeper@"], SOME, driven="worker"
-        )
+        taking = claims.claim(serializer, "bench", now, now + 10**9, ["sleeper@"], SOME)
         found = journal.do(taking)
         took = perf_counter() - start
         assert len(found) == wanted, f"{len(found)} runs were claimed, not {wanted}"

@@ -20,7 +20,7 @@ import pytest
 import perdure
 from perdure.cli.dev import snapshot
 from perdure.cli.feed import _error
-from perdure.operations.run_payload import describe
+from perdure.operations.error_text import describe_error
 from perdure.types import Run, State
 
 AGENT = """
@@ -337,7 +337,7 @@ def test_from_another_folder_the_commands_name_the_project(
 def test_an_error_is_told_with_the_last_line_of_the_users_own_code() -> None:
     with pytest.raises(perdure.errors.BadArgument) as raised:
         perdure.sleep(25)  # type: ignore[arg-type]
-    first, place = _error(describe(raised.value))
+    first, place = _error(describe_error(raised.value))
     assert "timedelta(seconds=25)" in first
     assert f"in test_an_error_is_told_with_the_last_line_of_the_users_own_code, {__file__}" in place
 

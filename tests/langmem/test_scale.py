@@ -264,7 +264,7 @@ def test_a_worker_is_not_woken_for_what_is_due_later(sqlite_url: str) -> None:
     """It looks often enough by itself; to wake it for each would take turns with who submits."""
     with opened(sqlite_url, nothing, name="scale") as executor:
         woken: list[None] = []
-        executor._runtime._wake = lambda: woken.append(None)
+        executor._runtime.engine.wake = lambda: woken.append(None)
         submit(executor, 1, after=timedelta(hours=1).total_seconds())
         assert woken == []
         submit(executor, 2, after=0)

@@ -87,10 +87,8 @@ async def test_one_that_does_not_is_told_without_its_password(nobody: str) -> No
 
 
 async def test_a_password_is_cut_out_of_whatever_a_caller_is_told() -> None:
-    from perdure.server.app import without_password
-
     client = perdure.Client("postgresql://ana:pass%2Fword7@localhost/agents?password=other8")
-    told = without_password(client, "no pass/word7, no pass%2Fword7, no other8")
+    told = client.redact("no pass/word7, no pass%2Fword7, no other8")
     assert told == "no ***, no ***, no ***"
 
 
@@ -305,7 +303,7 @@ async def test_a_caller_that_leaves_does_not_stop_the_tick(url: str) -> None:
             await asyncio.gather(asked, return_exceptions=True)
             door.open()
             await reaches(rt, run, State.DONE)
-            await until(lambda: not rt._workers)
+            await until(lambda: not rt.engine.is_driving)
 
 
 async def serving(app: Starlette, inside: Any) -> None:
@@ -319,7 +317,7 @@ async def test_the_lifespan_opens_the_runtime_and_closes_it(url: str) -> None:
     app = rt.asgi()
 
     async def look() -> None:
-        assert rt._saver._journal is not None
+        assert rt.engine.is_open
         async with asking(app) as http:
             assert (await http.get("/ok")).status_code == 200
 
@@ -353,7 +351,7 @@ async def test_a_server_that_stops_drains_its_ticks(url: str) -> None:
                 asyncio.get_running_loop().call_later(0.05, door.open)
 
             await serving(app, leave)
-            assert not rt._workers
+            assert not rt.engine.is_driving
             found = await rt.get(run.id)
             assert (found.state, found.attempts, calls) == (State.PENDING, 0, [])
             await asyncio.gather(*asked, return_exceptions=True)

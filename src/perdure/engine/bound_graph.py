@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -238,6 +238,11 @@ class BoundGraph:
     def get_graph(self, config: RunnableConfig | None = None, **kwargs: Any) -> DrawableGraph:
         """The graph as LangGraph draws it."""
         return self._graph.pregel.get_graph(config, **kwargs)
+
+    @property
+    def nodes(self) -> Mapping[str, Any]:
+        """The nodes by name, as LangGraph has them."""
+        return self._graph.pregel.nodes
 
     def get_subgraphs(self, **kwargs: Any) -> Iterator[tuple[str, Any]]:
         """The subgraphs by name, by LangGraph."""

@@ -96,6 +96,11 @@ class Engine:
 
     # -- driving
 
+    @property
+    def is_driving(self) -> bool:
+        """Whether a worker runs in this process."""
+        return bool(self._workers)
+
     async def drive(
         self, *, handle_signals: bool, graphs: Iterable[str] | None = None, **limits: Any
     ) -> Counts:

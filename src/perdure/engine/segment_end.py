@@ -180,7 +180,7 @@ class SegmentFinish:
         of another effect is unknown: that holds it."""
         unknown = yield from self._unknown(drive)
         if unknown:
-            why = f"and {error.effect!r} is tried again later"
+            why = f"and {error.effect!r} is retried later"
             held = EffectHeld(unknown[0].key, unknown[0].name, why)
             return (yield from self._held_by_effect(drive, held))
         data = {"effect": error.effect, "key": error.key, "attempt": error.attempt}

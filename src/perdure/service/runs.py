@@ -99,7 +99,9 @@ class RunService:
             return self._clock.now() + round(given.total_seconds() * 1000)
         if getattr(given, "tzinfo", None) is not None:
             return milliseconds(given)
-        raise BadArgument(f"{name} is a timedelta or a datetime with a time zone, not {given!r}.")
+        raise BadArgument(
+            f"{name} must be a timedelta or a datetime with a time zone, not {given!r}."
+        )
 
     # -- showing
 
