@@ -343,7 +343,7 @@ class Observer(Protocol):
     Never called before the commit or twice for one event, and not for an event that was refused or
     rolled back. A process that dies between the commit and the call does not call it: the journal
     is the complete history, an observer is for metrics and traces. An exception it raises is
-    logged. It is called in the thread that committed, so it should return quickly.
+    logged. It is called in a thread of its own, one event at a time and in order.
 
         class Counter:
             def on_event(self, kind, run_id, thread_id, data, at):

@@ -51,6 +51,8 @@ HOLD = 1.0
 """The same for an operation that is to lie as long as possible."""
 RETRY = 1.0
 """Seconds until what could not be committed is tried again."""
+TELLING = 5.0
+"""Seconds that `close` waits for the listener."""
 QUEUE = 512
 """Operations taken but not committed before `defer` waits."""
 
@@ -84,15 +86,16 @@ class Journal:
         self._clock: threading.Thread | None = None
         self._transacting: int | None = None
         self._telling = threading.Lock()
+        self._teller: threading.Thread | None = None
         if self._listener is not None:
             self._committer.committed = deque()
 
     # -- what callers use
 
     def listen(self, listener: Listener) -> None:
-        """Have `listener` called after each commit that stored events, outside of every lock.
+        """Have `listener` called after each commit that stored events, in a thread of its own.
 
-        What it raises is logged. It is called in the thread that committed.
+        What it raises is logged.
         """
         self._listener = listener
         self._committer.committed = deque()
@@ -264,6 +267,12 @@ class Journal:
                 self._commit_through(newest)
             self._raise_lost()
         finally:
+            if self._committer.committed:
+                self._tell_listener()
+            with self._telling:
+                teller = self._teller
+            if teller is not None and teller is not threading.current_thread():
+                teller.join(TELLING)  # it reads what it tells
             _OPEN.discard(self)
             with self._changed:
                 _BUSY.discard(self)
@@ -353,16 +362,28 @@ class Journal:
             self._committer.committed.extend(Committed(one, ()) for one in events)
 
     def _tell_listener(self) -> None:
-        """Tell the listener what was committed: in order, once, one thread at a time."""
-        while (queue := self._committer.committed) and self._telling.acquire(blocking=False):
-            try:
+        """Have a thread of its own tell the listener what was committed, in order and once."""
+        with self._telling:
+            if self._teller is None:
+                teller = threading.Thread(
+                    target=self._tell_all, name="perdure-observer", daemon=True
+                )
+                teller.start()
+                self._teller = teller
+
+    def _tell_all(self) -> None:
+        while True:
+            with self._telling:
+                queue = self._committer.committed
+                if not queue:
+                    self._teller = None
+                    return
                 found = [queue.popleft() for _ in range(len(queue))]
-                if found and self._listener is not None:
+            try:
+                if self._listener is not None:
                     self._listener(found, self._backend.read)
             except Exception:
-                logging.getLogger("perdure").exception("An observer of events failed.")
-            finally:
-                self._telling.release()
+                logging.getLogger("perdure").exception("Telling an observer of events failed.")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
