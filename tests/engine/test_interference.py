@@ -199,7 +199,7 @@ async def test_a_call_whose_process_died_does_not_block_the_next_one(sqlite_url:
         assert got["log"][-1] == "echo"
         left = await rt.get(accepted.id)
         assert left.state is State.CANCELLED
-        assert "its caller is gone" in str(left.reason)
+        assert "its caller died" in str(left.reason)
 
 
 async def test_what_cannot_be_begun_is_held_and_says_why(sqlite_url: str) -> None:

@@ -98,7 +98,7 @@ async def test_an_answer_without_a_name_is_accepted_too() -> None:
         wait = await only_wait(rt, run)
         await rt.answer(wait.id, 1)
         assert data_of(await rt.events(run.id), "answer") == [{"wait": wait.id}]
-        with pytest.raises(errors.AlreadyAnswered, match="somebody"):
+        with pytest.raises(errors.AlreadyAnswered, match="someone"):
             await rt.answer(wait.id, 2)
 
 
