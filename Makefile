@@ -7,8 +7,10 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 CODE  := $(wildcard src tests bench matrix examples)
+SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 
-.PHONY: help install demo test quick lint types pytest bench crash-matrix campaign-month constraints
+.PHONY: help install demo test test-all quick lint types pytest bench crash-matrix campaign-month constraints \
+        compat compat-oldest compat-newest
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -30,10 +32,13 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## See a month-long agent survive being killed all the time, beside stock LangGraph
 	$(BIN)/python -m examples.campaign.demo
 
-test: lint types pytest ## Everything: lint, types and all tests, on SQLite and PostgreSQL
+test: lint types pytest ## Before a commit: lint, types, every test on SQLite and PostgreSQL; crash sweeps sampled
 
-quick: $(READY) ## The tests that are not slow
-	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow'
+test-all: lint types ## The same with every point of every crash sweep
+	PERDURE_EVERY_POINT=1 $(SUITE)
+
+quick: $(READY) ## While you work: fast tests on SQLite, and a few on PostgreSQL
+	$(SUITE) -m 'not slow and (not postgres or smoke)' --ignore=tests/examples --ignore=tests/neighbours
 
 lint: $(READY) ## Check style and format
 	$(BIN)/ruff check .
@@ -43,7 +48,7 @@ types: $(READY) ## Check types with mypy --strict
 	$(BIN)/mypy $(CODE)
 
 pytest: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(SUITE)
 
 bench: $(READY) ## Measure, and print the tables of the docs
 	$(BIN)/python -m bench
@@ -57,3 +62,20 @@ campaign-month: $(READY) ## A month of the campaign for 1,000 contacts while eve
 constraints: $(READY) ## Compile constraints.txt again, with the newest versions that fit
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \
 	  --no-header --no-annotate --no-emit-index-url pyproject.toml -o constraints.txt
+
+# Of the tests beside those of langgraph_port: what leans on LangGraph most.
+COMPAT := $(addprefix tests/,checkpoint/test_saver_langgraph.py checkpoint/test_saver_order.py \
+  checkpoint/test_strict_loading.py checkpoint/test_conformance.py service/test_runs.py service/test_waits.py \
+  service/test_wait_places.py service/test_breakpoints.py service/test_answers.py effects/test_places.py \
+  effects/test_recorded.py effects/test_langchain.py engine/test_bound_langgraph.py engine/test_bound_runs.py \
+  engine/test_code_change.py)
+
+compat: compat-oldest compat-newest ## Test with the oldest and the newest LangGraph and LangChain, in .venv-compat/
+
+compat-oldest: CONSTRAINTS := -c constraints-oldest.txt
+compat-oldest compat-newest: compat-%: $(READY)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-compat/$*
+	$(BIN)/uv pip install --quiet --upgrade --python .venv-compat/$*/bin/python $(CONSTRAINTS) -e '.[all,dev]'
+	@$(BIN)/uv pip list --quiet --python .venv-compat/$*/bin/python | grep -E '^(langgraph|langchain|langchain-core|langgraph-checkpoint) '
+	.venv-compat/$*/bin/python -m pytest -q -n $(JOBS) tests/langgraph_port
+	.venv-compat/$*/bin/python -m tests.support.suite -q -n $(JOBS) -m 'not slow' -k 'not postgres' $(COMPAT)

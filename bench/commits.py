@@ -140,7 +140,7 @@ def _cost(url: str, case: Case, shape: str, effects: int, syncs: Callable[[], in
 def _syncs(url: str) -> Callable[[], int]:
     if not url.startswith("sqlite:"):
         return lambda: wal_syncs(url)
-    from perdure.testing.disk import Disk
+    from tests.support.disk import Disk
 
     disk = Disk.install()
     return lambda: disk.syncs

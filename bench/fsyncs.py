@@ -73,7 +73,7 @@ def wal_syncs(url: str) -> int:
 
 
 def _count_in_this_process(name: str, url: str, steps: int) -> int:
-    from perdure.testing.disk import Disk
+    from tests.support.disk import Disk
 
     who = next(c for c in CONTENDERS if c.name == name)
     disk = Disk.install()

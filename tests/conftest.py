@@ -13,10 +13,17 @@ import pytest
 
 import perdure
 from perdure.testing.postgres import Server, local_postgres
+from tests.support.fork_server import ForkServer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Run in the background of a script: the processes that tests start would be deaf to it, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "postgres_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.postgres)
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +51,14 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "journal.db"
     perdure.connect(f"sqlite:///{path}").close()
     return path
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """The process that forks those that tests kill, one for each xdist worker."""
+    server = ForkServer()
+    yield server
+    server.close()
 
 
 def _database(server: Server, template: str | None) -> Iterator[str]:

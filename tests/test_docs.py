@@ -37,6 +37,8 @@ PAGES = [
     page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))] if page.exists()
 ]
 
+SLOW_PAGES = ("agents.md", "campaign.md", "crashtest.md")
+
 
 def run_page(page: Path) -> None:
     """Run a page as a reader would, top to bottom, and compare what it claims to print."""
@@ -71,7 +73,14 @@ def _run(block: Block, module: ModuleType, runner: asyncio.Runner) -> str | None
     return output.getvalue()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW_PAGES else [])
+        for page in PAGES
+    ],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_every_python_block_of_a_page_runs_and_prints_what_the_page_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

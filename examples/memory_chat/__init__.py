@@ -1,7 +1,7 @@
-"""A chat agent that is killed before it has made its memories, and remembers.
+"""A chat agent that is killed before it has made its memories, and still remembers.
 
-agent     the agent itself: what you would write
-model     the chat model it talks to, scripted, so that nothing leaves this machine
-play      the chat in a process that is killed with SIGKILL, and in the next one
-__main__  `python -m examples.memory_chat`: all of it, on your screen
+agent     the agent: the code an application would have
+model     its chat model, scripted, so the example needs no network
+play      the chat in a process that is killed with SIGKILL, and in the next process
+__main__  `python -m examples.memory_chat` shows all of it on the screen
 """

@@ -1,6 +1,6 @@
-"""`python -m examples.memory_chat`: a chat agent is killed, and remembers; on your screen.
+"""`python -m examples.memory_chat`: a chat agent is killed, and remembers.
 
-Beside it the same agent with LangMem's own executor. Exit code 0: it remembers.
+Beside it runs the same agent with LangMem's own executor. Exit code 0: it remembers.
 """
 
 import argparse
@@ -19,13 +19,13 @@ WHO = ("LangMem's executor", "perdure's executor")
 
 
 class Screen:
-    """What is seen of the two, line by line."""
+    """The output, with one column for each agent."""
 
     def __init__(self, console: Console) -> None:
         self.console, self._begun = console, time.monotonic()
 
     def line(self, *texts: str, at: str = "") -> None:
-        """One text for both, or one for each."""
+        """Print one text for both agents, or one for each."""
         at = at or f"[dim]{time.monotonic() - self._begun:5.1f} s[/]"
         if len(texts) == 1:
             self.console.print(f"  {at}  {texts[0]}")
@@ -39,7 +39,7 @@ class Screen:
 
 
 def play(console: Console, folder: Path, model: str, rest: float) -> int:
-    """Two agents, one story."""
+    """Play the same conversation with both agents."""
     with console.status("LangMem is being imported …"):
         from examples.memory_chat.play import Process, Setting
 
@@ -103,12 +103,12 @@ def _verdict(memories: list[str]) -> str:
 
 
 def chat(console: Console, path: Path, model: str, rest: float, user: str) -> int:
-    """A chat with you. Leave it as you like, and come back."""
-    from examples.memory_chat.agent import opened, say
+    """Chat with the user of this terminal."""
+    from examples.memory_chat.agent import open_chat, say
     from examples.memory_chat.model import model_named
 
-    with opened(str(path), model_named(model), rest) as (agent, executor):
-        console.print(f"You are {user}, in {path}. It reflects when you rested for {rest:g} s.")
+    with open_chat(str(path), model_named(model), rest) as (agent, executor):
+        console.print(f"You are {user}, in {path}. It reflects after {rest:g} s without a message.")
         for one in executor.pending():
             console.print(f"[dim]{one.state}: a reflection on {one.thread_id}[/]")
         for memory in executor.search(namespace=("memories", user), limit=50):
@@ -119,16 +119,18 @@ def chat(console: Console, path: Path, model: str, rest: float, user: str) -> in
                 if text := console.input("[cyan]you[/]  ").strip():
                     console.print(f"[green]bot[/]  {say(agent, user, conversation, text)}")
         except (EOFError, KeyboardInterrupt):
-            console.print("\n[dim]Bye. What it has to reflect on is in the file.[/]")
+            console.print("\n[dim]Bye. Pending reflections are in the file.[/]")
     return 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.memory_chat", description=__doc__)
-    parser.add_argument("--model", default="scripted", help="any that LangChain knows: PROVIDER:ID")
+    parser.add_argument(
+        "--model", default="scripted", help="any model LangChain knows, as PROVIDER:ID"
+    )
     parser.add_argument("--rest", type=float, default=2.0, help="seconds before it reflects")
-    parser.add_argument("--folder", type=Path, default=None, help="where the files go")
-    parser.add_argument("--interactive", action="store_true", help="chat with it yourself")
+    parser.add_argument("--folder", type=Path, default=None, help="folder for the database files")
+    parser.add_argument("--interactive", action="store_true", help="chat in this terminal")
     parser.add_argument("--user", default="you", help="with --interactive: whose memories")
     given = parser.parse_args()
     console = Console(highlight=False)

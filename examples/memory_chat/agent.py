@@ -1,8 +1,8 @@
-"""The agent: a chat that remembers its users, from one conversation to the next.
+"""The agent: a chat that remembers its users from one conversation to the next.
 
-It answers with what it remembers of a user. What is new in a conversation becomes memories when the
-conversation has rested for a while, in the background. Conversations, memories and the work that is
-still to be done are in one SQLite file: whenever the process is killed, the next one goes on.
+It answers with what it remembers of a user. When a conversation has rested for a while, a
+background reflection turns what is new in it into memories. Conversations, memories and pending
+reflections are in one SQLite file: whenever the process is killed, the next one continues.
 """
 
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ import perdure
 from perdure.langmem import ReflectionExecutor
 
 NAMESPACE = ("memories", "{user_id}")
-"""Each user has memories of their own: `user_id` is looked up in the config of the conversation."""
+"""Each user has their own memories: `user_id` comes from the config of the conversation."""
 
 
 def build(model: BaseChatModel, executor: Any, rest: float) -> StateGraph[MessagesState]:
-    """The chat. It reflects on a conversation that was left alone for `rest` seconds."""
+    """Build the chat. It reflects on a conversation that has rested for `rest` seconds."""
 
     def answer(state: MessagesState) -> dict[str, Any]:
         known = [memory["value"]["content"]["content"] for memory in executor.search(limit=50)]
@@ -36,8 +36,8 @@ def build(model: BaseChatModel, executor: Any, rest: float) -> StateGraph[Messag
 
 
 @contextmanager
-def opened(path: str, model: BaseChatModel, rest: float) -> Iterator[tuple[Any, Any]]:
-    """The chat and its executor, in one SQLite file."""
+def open_chat(path: str, model: BaseChatModel, rest: float) -> Iterator[tuple[Any, Any]]:
+    """Open the chat and its executor on one SQLite file."""
     with SqliteStore.from_conn_string(path) as store, perdure.Runtime(f"sqlite:///{path}") as rt:
         store.setup()
         manager = create_memory_store_manager(model, namespace=NAMESPACE, store=store)
@@ -47,7 +47,7 @@ def opened(path: str, model: BaseChatModel, rest: float) -> Iterator[tuple[Any, 
 
 
 def say(chat: Any, user: str, conversation: str, text: str) -> str:
-    """One turn of a conversation."""
+    """Send one message and return the answer."""
     config = {"configurable": {"user_id": user, "thread_id": conversation}}
     said = chat.invoke({"messages": [("user", text)]}, config)
     return str(said["messages"][-1].text)

@@ -1,7 +1,7 @@
-"""The chat model: scripted by default, so that the example needs no key and no network.
+"""The chat model: scripted by default, so the example needs no key and no network.
 
-It understands four things that a user may say of themselves. In a chat it answers with what it was
-told to remember; asked by LangMem, which gives it a tool to make memories with, it makes those.
+It understands four facts that a user may state. In a chat it answers with the memories in its
+prompt. When LangMem binds its memory tool, it calls that tool with the new facts.
 """
 
 import re
@@ -20,7 +20,7 @@ FACTS = {
 
 
 def facts_in(text: str) -> list[str]:
-    """What a user says of themselves, as a memory."""
+    """Return the facts a user states, each worded as a memory."""
     return [
         memory.format(found)
         for pattern, memory in FACTS.items()
@@ -69,7 +69,7 @@ def _second_person(memory: str) -> str:
 
 
 def model_named(name: str) -> BaseChatModel:
-    """The scripted one, or any that LangChain knows, as "anthropic:claude-sonnet-4-5"."""
+    """Return the scripted model, or one that LangChain knows: "anthropic:claude-sonnet-4-5"."""
     if name == "scripted":
         return ScriptedModel()
     from langchain.chat_models import init_chat_model

@@ -1,7 +1,7 @@
-"""The chat in a process of its own, which is killed with SIGKILL; with either executor.
+"""The chat in its own process, which is killed with SIGKILL, with either executor.
 
-The agent and its store are the same. Only where the queue of reflections is differs: in memory, or
-in the file.
+The agent and its store are the same. Only the queue of reflections differs: in memory, or in the
+file.
 """
 
 import multiprocessing
@@ -18,7 +18,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.sqlite import SqliteStore
 from langmem import create_memory_store_manager
 
-from examples.memory_chat.agent import NAMESPACE, build, opened, say
+from examples.memory_chat.agent import NAMESPACE, build, open_chat, say
 from examples.memory_chat.model import model_named
 
 USER = "ana"
@@ -26,35 +26,35 @@ USER = "ana"
 
 @dataclass(frozen=True)
 class Setting:
-    """What a process needs to know to chat."""
+    """The settings of a chat process."""
 
     path: str
     rest: float
-    """Seconds a conversation is left alone before it becomes memories."""
+    """Seconds a conversation rests before the agent reflects on it."""
     model: str = "scripted"
     stock: bool = False
-    """With LangMem's own executor."""
+    """Use LangMem's own executor."""
 
-    def opened(self) -> AbstractContextManager[tuple[Any, Any]]:
+    def open(self) -> AbstractContextManager[tuple[Any, Any]]:
         model = model_named(self.model)
-        return (_stock if self.stock else opened)(self.path, model, self.rest)
+        return (_open_stock if self.stock else open_chat)(self.path, model, self.rest)
 
 
 @contextmanager
-def _stock(path: str, model: Any, rest: float) -> Iterator[tuple[Any, Any]]:
-    """As `agent.opened`, with LangMem's executor and LangGraph's saver."""
+def _open_stock(path: str, model: Any, rest: float) -> Iterator[tuple[Any, Any]]:
+    """Like `agent.open_chat`, with LangMem's executor and LangGraph's saver."""
     with (
         SqliteStore.from_conn_string(path) as store,
         SqliteSaver.from_conn_string(f"{path}.checkpoints") as saver,
     ):
         store.setup()
         manager = create_memory_store_manager(model, namespace=NAMESPACE, store=store)
-        executor = Counted(langmem.ReflectionExecutor(manager, store=store))
+        executor = CountingExecutor(langmem.ReflectionExecutor(manager, store=store))
         yield build(model, executor, rest).compile(checkpointer=saver, store=store), executor
 
 
-class Counted:
-    """LangMem's executor, and which of its reflections are not over: it cannot be asked."""
+class CountingExecutor:
+    """LangMem's executor with a `pending` method, which it lacks."""
 
     def __init__(self, executor: Any) -> None:
         self._executor, self.search = executor, executor.search
@@ -69,8 +69,8 @@ class Counted:
 
 
 def _live(setting: Setting, connection: Connection) -> None:
-    """The life of a process: it does what it is told, until it is killed."""
-    with setting.opened() as (chat, executor):
+    """The main function of a process: it serves requests until it is killed."""
+    with setting.open() as (chat, executor):
         while True:
             match connection.recv():
                 case "pending":
@@ -83,7 +83,7 @@ def _live(setting: Setting, connection: Connection) -> None:
 
 
 class Process:
-    """A process that chats."""
+    """A chat process."""
 
     def __init__(self, setting: Setting) -> None:
         self._end, its_end = multiprocessing.Pipe()
@@ -91,7 +91,7 @@ class Process:
         self._process.start()
         its_end.close()
         self.pending: int = self._ask("pending")
-        """How many reflections it found when it was there."""
+        """Number of reflections it found at start-up."""
 
     @property
     def pid(self) -> int:
@@ -108,7 +108,7 @@ class Process:
         return found
 
     def wait_until_rested(self, until: float, deadline: float = 30.0) -> None:
-        """Until that time, and until no reflection is pending."""
+        """Wait until that time, and until no reflection is pending."""
         over = time.monotonic() + deadline
         while time.monotonic() < until or self.count_pending():
             if time.monotonic() > over:
@@ -116,7 +116,7 @@ class Process:
             time.sleep(0.05)
 
     def kill(self) -> int | None:
-        """With SIGKILL. Gives its exit code."""
+        """Kill it with SIGKILL and return its exit code."""
         self._process.kill()
         self._process.join()
         return self._process.exitcode
@@ -127,7 +127,7 @@ class Process:
 
 
 def processes() -> ForkServerContext:
-    """Makes processes that have imported everything already, so that one starts in no time."""
+    """Return a context whose processes have imported everything, so they start at once."""
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(["__main__", "examples.memory_chat.play"])
     return made

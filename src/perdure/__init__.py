@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure import errors as errors
 from perdure import types as types
-from perdure.serde.allowlist import ask_graphs_for_their_types
+from perdure.langgraph_port import ask_graphs_for_their_types
 
 if TYPE_CHECKING:
     from perdure.agent import ask as ask
@@ -115,7 +115,7 @@ __version__ = "0.1.0"
 
 
 # Now, if LangGraph is here already: a subgraph may be compiled before a saver is made.
-ask_graphs_for_their_types()
+ask_graphs_for_their_types(load=False)
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from perdure import langgraph_port
 from perdure.effects.context import current
 from perdure.errors import BadArgument, Expired, NotInRun, TakenBack
 from perdure.journal.names import check_text
@@ -177,10 +178,8 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
         # An effect has its own count: a recorded one is not called again, and must shift nothing.
         inside.reads += 1
         return segment.read(f"effect {inside.key}", None, inside.reads, make)
-    info = getattr(config.get("__pregel_runtime"), "execution_info", None)
-    attempt = getattr(info, "node_attempt", 1)
-    task = config.get("checkpoint_ns", "")
-    return segment.read_next(task, attempt, getattr(info, "checkpoint_id", None), make)
+    task = langgraph_port.task_info(config)
+    return segment.read_next(task.namespace, task.attempt, task.checkpoint_id, make)
 
 
 def _deadline(name: str, given: timedelta | datetime | None) -> int | None:
@@ -197,7 +196,7 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     from langgraph.errors import GraphInterrupt
     from langgraph.types import interrupt
 
-    if "__pregel_scratchpad" not in (_config() or {}):
+    if not langgraph_port.is_in_task(_config() or {}):
         raise NotInRun("sleep(), ask() and wait_for() can only be called in a node of a graph.")
     try:
         return interrupt(value, response_schema=response_schema)

@@ -21,15 +21,17 @@ from typing import Any, Literal, TypeVar
 from perdure.blocking import LoopThread, blocking_method
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument
-from perdure.journal import Journal, Op
+from perdure.journal import Journal, Op, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_renamed, check_text
-from perdure.operations import runs
+from perdure.operations import claims, runs
 from perdure.operations.runs import RunRow
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer
+from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.local_engine import LocalEngine, NoEngine
+from perdure.service.reflections import ReflectionPlans
 from perdure.service.runs import GRACE, PAGE, make_setup
 from perdure.service.services import Services
 from perdure.service.validation import (
@@ -58,7 +60,9 @@ from perdure.types import (
     State,
     Strategy,
     Wait,
+    WaitRecord,
     milliseconds,
+    moment,
 )
 
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
@@ -116,23 +120,21 @@ class Client(ContextManaged):
         return self.engine.journal
 
     @property
+    def is_open(self) -> bool:
+        """Whether the journal was opened. Asking does not open it."""
+        return self.engine.is_open
+
+    @property
+    def reflections(self) -> ReflectionPlans:
+        """Plans about the LangMem reflections in this journal, for `journal.run`."""
+        services = self.services
+        return ReflectionPlans(services.runs, services.serializer, services.clock)
+
+    @property
     def url(self) -> str:
         """The URL of the journal, without its password."""
         url = self._url or os.environ.get("PERDURE_URL", "")
         return re.sub(r"(?<=://)([^:/@]*):[^@]*@", r"\1:***@", url)
-
-    def redact(self, text: str) -> str:
-        """Remove the password of the journal's URL from a text."""
-        from urllib.parse import parse_qs, unquote, urlsplit
-
-        try:
-            parts = urlsplit(self._url or os.environ.get("PERDURE_URL", ""))
-            found = [parts.password or "", *parse_qs(parts.query).get("password", [])]
-        except ValueError:  # not a valid URL
-            found = []
-        for password in {one for each in found for one in (each, unquote(each)) if one}:
-            text = text.replace(password, "***")
-        return text
 
     def __repr__(self) -> str:
         return f"<perdure.Client {self.url}>"
@@ -225,9 +227,16 @@ class Client(ContextManaged):
         self.engine.wake(stopped=multitask_strategy in ("interrupt", "rollback"))
         return await self.journal.arun(self.services.runs.show(row))
 
-    async def get(self, run_id: str) -> Run:
-        """A run as it is now. Raises `NotFound`."""
-        return await self.journal.arun(self.services.runs.get(run_id))
+    async def get(self, run_id: str, *, output: bool = True) -> Run:
+        """A run as it is now. With `output=False` its output is not read. Raises `NotFound`."""
+        return await self.journal.arun(self.services.runs.get(run_id, output=output))
+
+    async def find(self, prefix: str) -> Run:
+        """The run with this id, or the only one whose id starts with `prefix`, without its output.
+
+        Raises `NotFound`, or `BadArgument` if the prefix is too short or several runs have it.
+        """
+        return await self.journal.arun(self.services.runs.by_prefix(prefix))
 
     async def join(self, run_id: str, *, timeout: timedelta | None = None) -> Run:
         """Wait until a run has ended, whichever process drives it.
@@ -362,6 +371,10 @@ class Client(ContextManaged):
         )
         return await self.journal.arun(plan)
 
+    async def wait_history(self, run_id: str) -> list[WaitRecord]:
+        """Every wait of a run, with its answer."""
+        return await self.journal.arun(self.services.waits.history(run_id))
+
     async def answer(self, wait_id: str, value: Any, *, by: str | None = None) -> None:
         """Answer a wait for a person. Accepted once; `by` is stored with the time.
 
@@ -395,15 +408,18 @@ class Client(ContextManaged):
         state: EffectState | str | None = None,
         after: EffectRecord | None = None,
         limit: int = PAGE,
+        strict: bool = True,
     ) -> list[EffectRecord]:
         """Effects of a run, of a thread or in a state, oldest first. `state="unknown"` are those
-        that `settle` is for. `after` is the last effect of the page before."""
+        that `settle` is for. `after` is the last effect of the page before. With `strict=False` an
+        effect that cannot be read here is listed with the reason as its error."""
         plan = self.services.effects.effects(
             run_id=run_id,
             thread_id=thread_id,
             state=None if state is None else check_effect_state(state).value,
             after=after,
             count=check_limit(limit),
+            strict=strict,
         )
         return await self.journal.arun(plan)
 
@@ -414,14 +430,16 @@ class Client(ContextManaged):
         result: Any = None,
         *,
         by: str | None = None,
+        reason: str | None = None,
     ) -> None:
-        """Say what happened to an effect with an unknown outcome.
+        """Settle an effect with an unknown outcome.
 
         `done`: it happened, and `result` is what the call would have returned. `retry`: it did not
-        happen, and is called again. `fail`: it did not happen and is not called again; `result`
-        says why. The run goes on when no effect of it is unknown any more.
+        happen, and is called again. `fail`: it did not happen and is not called again; `reason`
+        says why. The event of the decision has `by` and `reason`. The run continues when no effect
+        of it is unknown.
         """
-        await self.journal.arun(self.services.effects.settle(key, how, result, by))
+        await self.journal.arun(self.services.effects.settle(key, how, result, by, reason))
         self.engine.wake()
 
     async def messages(self, *, after: Message | None = None, limit: int = PAGE) -> list[Message]:
@@ -478,16 +496,18 @@ class Client(ContextManaged):
         older_than: timedelta,
         states: Iterable[State | str] = tuple(ENDED),
         limit: int | None = None,
+        dry_run: bool = False,
     ) -> int:
         """Delete runs that ended longer ago than `older_than`, with their history; return how many.
 
-        A thread that has no run left loses its checkpoints too.
+        A thread that has no run left loses its checkpoints too. `dry_run` only counts the runs.
         """
         wanted = [check_state(state) for state in states]
         if not set(wanted) <= ENDED:
             raise BadArgument("Only runs that ended can be pruned: done, failed, cancelled.")
         check_duration("older_than", older_than)
-        return await self.journal.arun(self.services.runs.prune(older_than, wanted, limit))
+        plan = self.services.runs.prune(older_than, wanted, limit, dry_run=dry_run)
+        return await self.journal.arun(plan)
 
     # -- schedules
 
@@ -535,6 +555,29 @@ class Client(ContextManaged):
         """Delete a schedule. The runs it started stay. Raises `NotFound`."""
         await self.journal.arun(self.services.schedules.delete(name))
 
+    # -- for operators
+
+    async def now(self) -> datetime:
+        """The time by the journal's clock."""
+        return moment(await asyncio.to_thread(lambda: self.services.clock.now()))
+
+    async def ping(self) -> None:
+        """Read one row. Raises `Unavailable` if the journal does not answer."""
+        journal = await asyncio.to_thread(lambda: self.journal)
+        await journal.ado(claims.next_due())
+
+    def schema_version(self) -> int | None:
+        """The version of the journal's schema; None if there is no journal. Never creates one."""
+        return version(self._url or os.environ.get("PERDURE_URL", ""))
+
+    async def doctor(self) -> Diagnosis:
+        """Check the journal's invariants, from one snapshot."""
+        return await self.journal.arun(diagnose(self.url))
+
+    def redact(self, text: str) -> str:
+        """A text without the password of the journal's URL."""
+        return redact(text, self._url or os.environ.get("PERDURE_URL", ""))
+
 
 class BlockingClient(LoopThread):
     """`Client.blocking`: the client's methods, each blocking until it has returned."""
@@ -560,3 +603,8 @@ class BlockingClient(LoopThread):
     schedule = blocking_method(Client.schedule)
     schedules = blocking_method(Client.schedules)
     unschedule = blocking_method(Client.unschedule)
+    find = blocking_method(Client.find)
+    wait_history = blocking_method(Client.wait_history)
+    now = blocking_method(Client.now)
+    ping = blocking_method(Client.ping)
+    doctor = blocking_method(Client.doctor)

@@ -33,6 +33,18 @@ class Unavailable(Error):
     """
 
 
+class Unsupported(Error):
+    """The journal's database cannot do this (`Journal.capabilities`); nothing was written."""
+
+    def __init__(self, operation: str, need: str, limit: int | None) -> None:
+        bound = "has none" if limit is None else f"takes at most {limit:,}"
+        super().__init__(
+            f"{operation} needs {need}; the database of this journal {bound}. Nothing was written. "
+            "Do less at once, or use a journal on SQLite or PostgreSQL."
+        )
+        self.operation, self.need, self.limit = operation, need, limit
+
+
 class Closed(Error):
     """The journal or saver was used after `close()`."""
 

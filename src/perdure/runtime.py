@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from perdure import langgraph_port
 from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
 from perdure.engine.bound_graph import BoundGraph
@@ -22,7 +23,7 @@ from perdure.operations.run_payload import load_setup
 from perdure.saver import Saver
 from perdure.service.runs import GRACE
 from perdure.service.validation import check_duration, check_limit
-from perdure.types import Counts, DrivenBy, Durability, Message, Observer, Retry, Run
+from perdure.types import Control, Counts, DrivenBy, Durability, Message, Observer, Retry, Run
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -133,6 +134,15 @@ class Runtime(Client):
         self.engine.graphs.add(bound)
         return BoundGraph(bound, self.engine)
 
+    def unregister(self, name: str) -> None:
+        """Stop driving a graph."""
+        self.engine.graphs.remove(name)
+
+    def compiled(self, name: str) -> Any:
+        """The compiled graph registered under this name, in its newest version, or None."""
+        graph = self.engine.graphs.newest(name)
+        return None if graph is None else graph.pregel
+
     @property
     def graphs(self) -> list[str]:
         """The names of the registered graphs."""
@@ -183,7 +193,7 @@ class Runtime(Client):
         await self.saver.acopy_thread(row.thread_id, target)
         place = {"configurable": {**source["configurable"], "thread_id": target}}
         if update is None and as_node is None:
-            as_node = "__copy__"
+            as_node = langgraph_port.COPY
         await graph.pregel.aupdate_state(place, update, as_node)  # type: ignore[arg-type]
         setup = load_setup(self.saver.serializer, row)
         setup.pop("input", None)
@@ -248,6 +258,19 @@ class Runtime(Client):
             handle_signals=handle_signals,
         )
 
+    @property
+    def worker_id(self) -> str:
+        """The id under which this process holds leases."""
+        return self.engine.keeper.worker
+
+    def wake(self) -> None:
+        """Let the workers of this runtime look for due runs now, not at their next poll."""
+        self.engine.wake()
+
+    def stop_here(self, run_id: str, why: str) -> None:
+        """Stop a run before its next step, if this process drives it: `cancel` or `pause`."""
+        self.engine.stop(run_id, Control(why))
+
     # -- over HTTP
 
     def asgi(self, *, secret: str | None = None) -> Starlette:
@@ -261,7 +284,7 @@ class Runtime(Client):
             from perdure.server.app import make_app
         except ImportError as error:
             raise Error("asgi() needs the extra: pip install 'perdure[server]'") from error
-        return make_app(self, self.tick, secret=secret, is_open=lambda: self.engine.is_open)
+        return make_app(self, self.tick, secret=secret)
 
 
 class BlockingRuntime(BlockingClient):

@@ -187,6 +187,16 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class WaitRecord(Wait):
+    """A wait that a run has or had, with its answer if one was accepted."""
+
+    state: str = "open"
+    answered_at: datetime | None = None
+    answered_by: str | None = None
+    answer: Any = None
+
+
+@dataclass(frozen=True)
 class Score:
     """A number that says how well a run, or a part of it, did."""
 

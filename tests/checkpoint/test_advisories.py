@@ -12,7 +12,7 @@ import pytest
 
 import perdure
 from perdure import Saver
-from perdure.checkpoint.value_diff import WHOLE
+from perdure.checkpoint.value_chain import RowKind
 from perdure.errors import Damaged, Error, TypeNotAllowed, Unserializable
 from tests.support import samples as s
 from tests.support.raw import LONG, config, execute, forge_value, put, rewrite, values_of
@@ -198,6 +198,6 @@ def test_a_row_kind_that_does_not_exist_is_damaged(url: str) -> None:
         forge_value(url, ormsgpack.packb([1]), kind)
         with Saver(url) as saver, pytest.raises(Damaged):
             saver.get_tuple(config())
-    forge_value(url, b"", WHOLE)
+    forge_value(url, b"", RowKind.WHOLE)
     with Saver(url) as saver, pytest.raises(Damaged):
         saver.get_tuple(config())

@@ -21,8 +21,8 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
-from perdure.checkpoint.row_format import where_value
-from perdure.checkpoint.value_diff import DICT_CHANGE, LIST_CHANGE, Ref
+from perdure.checkpoint.row_format import value_location
+from perdure.checkpoint.value_chain import RowKind, ValueRef
 from perdure.errors import Error
 from perdure.saver import Saver
 from perdure.serde.encryption import ChecksumEnvelope
@@ -90,12 +90,12 @@ def snapshots(graph: Graph, thread_id: str) -> dict[str, Any]:
     }
 
 
-def orphans(url: str) -> set[tuple[str, Ref]]:
+def orphans(url: str) -> set[tuple[str, ValueRef]]:
     """The rows of values that no checkpoint and no write leads to."""
     connection = sqlite3.connect(url.removeprefix("sqlite:///"))
     try:
         sql = "SELECT thread_id, ns, channel, chain, seq, step, body FROM perdure_values"
-        bodies = {(row[0], row[1], Ref(*row[2:6])): row[6] for row in connection.execute(sql)}
+        bodies = {(row[0], row[1], ValueRef(*row[2:6])): row[6] for row in connection.execute(sql)}
         tables = ("perdure_checkpoints", "perdure_writes")
         held = [
             (row[0], row[1], json.loads(row[2]))
@@ -113,15 +113,15 @@ def orphans(url: str) -> set[tuple[str, Ref]]:
                     key for key in bodies if key[:2] == (thread, ns) and list(key[2][:3]) == ref
                 }
                 continue
-            at = Ref(*ref)
+            at = ValueRef(*ref)
             while (thread, ns, at) not in found:
                 found.add((thread, ns, at))
                 body = ChecksumEnvelope().unwrap(
-                    bodies[thread, ns, at], where_value(thread, ns, at)
+                    bodies[thread, ns, at], value_location(thread, ns, at)
                 )
-                if body[0] not in (LIST_CHANGE, DICT_CHANGE):
+                if body[0] not in (RowKind.LIST_CHANGE, RowKind.DICT_CHANGE):
                     break
-                at = Ref(at.channel, at.chain, at.seq - 1, ormsgpack.unpackb(body[1:])[0])
+                at = ValueRef(at.channel, at.chain, at.seq - 1, ormsgpack.unpackb(body[1:])[0])
     return {(thread, ref) for thread, ns, ref in bodies.keys() - found}
 
 
@@ -170,6 +170,7 @@ def test_two_processes_at_once_continue_one_chain_of_values(sqlite_url: str) -> 
     connection.close()
 
 
+@pytest.mark.smoke
 def test_pruning_keeps_the_newest_checkpoint_as_it_was(url: str) -> None:
     with forked(url) as saver:
         graph = chat(saver)

@@ -1,8 +1,9 @@
 """A graph behaves with our saver as it does with LangGraph's own in memory.
 
 Every story is played on LangGraph's `InMemorySaver` and on ours, blocking and as coroutines, with
-one saver for all calls (its memory warm) and with a new one for each (cold, as after a crash).
-The results of all calls, the whole history and the calls of the nodes must be the same.
+one saver for all calls (its memory warm) and with a new one for each (cold, as after a crash). Each
+database has two of these four pairs. The results of all calls, the whole history and the calls of
+the nodes must be the same.
 """
 
 from collections.abc import Iterator
@@ -18,8 +19,6 @@ from tests.support.scripts import Api, Savers, play
 MODULES = (stories, flow_stories, channel_stories)  # they fill one table
 STORIES = stories.STORIES
 
-TEMPERS = pytest.mark.parametrize("temper", ["warm", "cold"])
-APIS = pytest.mark.parametrize("api", ["blocking", "coroutines"])
 EVERY_STORY = pytest.mark.parametrize("name", sorted(STORIES))
 
 
@@ -38,8 +37,7 @@ def is_told_the_same(name: str, savers: Savers, api: Api) -> None:
 
 
 @EVERY_STORY
-@APIS
-@TEMPERS
+@pytest.mark.parametrize(("api", "temper"), [("blocking", "warm"), ("coroutines", "cold")])
 def test_a_story_on_sqlite_is_the_same_as_in_memory(
     sqlite_url: str, name: str, api: Api, temper: str
 ) -> None:
@@ -55,6 +53,7 @@ def test_a_story_on_postgresql_is_the_same_as_in_memory(
     is_told_the_same(name, Savers(lambda: perdure.Saver(url), temper == "cold"), api)
 
 
+@pytest.mark.slow
 @EVERY_STORY
 def test_an_encrypted_story_is_the_same_as_in_memory(sqlite_url: str, name: str) -> None:
     keys = {"second": b"2" * 32, "first": b"1" * 16}
@@ -63,6 +62,7 @@ def test_an_encrypted_story_is_the_same_as_in_memory(sqlite_url: str, name: str)
     )
 
 
+@pytest.mark.slow
 @EVERY_STORY
 def test_a_story_that_is_put_through_at_once_is_the_same_as_in_memory(
     sqlite_url: str, name: str

@@ -18,10 +18,11 @@ from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 
 from perdure import Saver
-from perdure.checkpoint.value_diff import DICT, LIST
+from perdure.checkpoint.value_chain import RowKind
 from perdure.errors import Damaged, TypeNotAllowed, WrongKey
 from perdure.serde.codec import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Codec
 from tests.support import samples as s
+from tests.support import sweep
 from tests.support.raw import (
     LONG,
     config,
@@ -92,6 +93,7 @@ def test_the_types_of_the_schema_are_allowed_by_themselves(url: str) -> None:
         assert build(saver, {}).get_state(config()).values == UPDATE
 
 
+@pytest.mark.slow
 def test_a_new_process_that_compiles_the_graph_loads_what_another_stored(url: str) -> None:
     with Saver(url) as saver:
         build(saver, UPDATE).invoke({}, config())
@@ -224,7 +226,7 @@ def test_a_forged_type_is_refused_wherever_it_is(url: str, mark: Path, place: st
     elif place == "odd key":
         forge_value(url, ext(PAIRS, [[ormsgpack.Ext(*_unpacked(evil)), 1]]))
     else:
-        forge_value(url, ormsgpack.packb([evil]), LIST if place == "list" else DICT)
+        forge_value(url, ormsgpack.packb([evil]), RowKind.LIST if place == "list" else RowKind.DICT)
     with (
         Saver(url) as saver,
         pytest.raises(TypeNotAllowed, match=r"tests\.support\.samples\.Unknown"),
@@ -307,7 +309,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, byt
 
 
 @settings(
-    max_examples=150,
+    max_examples=sweep.examples(150, 60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

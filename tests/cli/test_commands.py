@@ -24,7 +24,7 @@ from perdure.journal.migrate import migrations
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Run, State
 from tests.support.agents import chain
-from tests.support.commands import Command, Told, commands_at, spawn
+from tests.support.commands import Command, Told, commands_at, python_path, spawn
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_strategy_that_rejects_says_who_is_in_the_way(command: Command) -> Non
     command("start", "g", "--thread", "t").done  # noqa: B018
     refused = command("start", "g", "--thread", "t", "--strategy", "reject").refused
     assert "Thread 't' has a run" in refused
-    assert "is none of enqueue, reject" in command("start", "g", "--strategy", "x").refused
+    assert "is not one of enqueue, reject" in command("start", "g", "--strategy", "x").refused
 
 
 def test_input_may_come_from_stdin(sqlite_url: str) -> None:
@@ -146,23 +146,23 @@ def test_input_may_come_from_stdin(sqlite_url: str) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--input", "{n: 1}"], "is no JSON"),
+        (["--input", "{n: 1}"], "is not JSON"),
         (["--input", "@nowhere.json"], "No such file"),
         (["--metadata", "=7"], "write --metadata key=value"),
         (["--after", "tomorrow"], "neither a duration"),
-        (["--after", "99999999999d"], "longer than time can be told"),
+        (["--after", "99999999999d"], "too long a duration"),
     ],
     ids=["JSON", "file", "pair", "time", "long"],
 )
 def test_nothing_is_started_by_what_cannot_be_meant(
-    sqlite_url: str,
+    empty_sqlite_url: str,
     capsys: pytest.CaptureFixture[str],
     options: list[str],
     sentence: str,
 ) -> None:
-    command = commands_at(capsys, sqlite_url)
+    command = commands_at(capsys, empty_sqlite_url)
     assert sentence in command("start", "g", *options).refused
-    assert version(sqlite_url) is None
+    assert version(empty_sqlite_url) is None
 
 
 AGENTS = """
@@ -185,7 +185,7 @@ def test_who_waits_learns_by_the_exit_code_how_it_ended(sqlite_url: str, tmp_pat
     worker = subprocess.Popen(
         [sys.executable, "-m", "perdure", "worker", "agents:rt", "--quiet"],
         cwd=tmp_path,
-        env=os.environ | {"JOURNAL": sqlite_url, "PYTHONPATH": root},
+        env=os.environ | {"JOURNAL": sqlite_url, "PYTHONPATH": python_path(root)},
         stderr=subprocess.DEVNULL,
     )
     try:
@@ -256,7 +256,7 @@ def test_an_answer_may_be_a_text_and_is_one_of_both(rt: perdure.Runtime, command
     assert "give one" in command("answer", wait.id).refused
     assert "give one" in command("answer", wait.id, "1", "--text", "yes").refused
     broken = command("answer", wait.id, "{action: approve}").refused
-    assert broken.startswith("perdure: The answer {action: approve} is no JSON: ")
+    assert broken.startswith("perdure: The answer {action: approve} is not JSON: ")
     assert broken.endswith(
         "for the shell: '{\"contact\": 7}'. For an answer that is only a text: --text TEXT.\n"
     )
@@ -275,7 +275,8 @@ def test_the_inbox_has_unknown_effects_and_held_runs_and_each_once(
     unknown, held = driven(rt, "pay"), driven(rt, "holds")
     [effect] = rt.blocking.effects(state="unknown")
     shown = command("inbox").done.out
-    assert "  charge\n    amount: 100\n" in shown
+    assert f"  charge  {unknown.thread_id}  unknown for " in shown
+    assert "\n    amount: 100\n" in shown
     assert settle_of(shown) == ["perdure", "settle", effect.key, "done", "--result", "JSON"]
     assert f"perdure retry {held.id}" in shown
     assert unknown.id not in shown
@@ -285,11 +286,9 @@ def test_the_inbox_has_unknown_effects_and_held_runs_and_each_once(
 
 def test_a_signal_reaches_its_thread_once_per_key(rt: perdure.Runtime, command: Command) -> None:
     run = driven(rt, "hear", thread_id="t")
-    assert command("signal", "t", "reply", '{"text": "yes"}', "--key", "m1").done.out == (
-        "It is kept.\n"
-    )
+    assert command("signal", "t", "reply", '{"text": "yes"}', "--key", "m1").done.out == ("Sent.\n")
     again = command("signal", "t", "reply", '{"text": "no"}', "--key", "m1").done.out
-    assert again.startswith("One with the key m1 was sent before")
+    assert again.startswith("A signal with the key m1 was sent before")
     rt.blocking.tick()
     assert rt.blocking.get(run.id).output == {"log": [{"text": "yes"}]}
 
@@ -368,7 +367,7 @@ def test_a_fork_needs_the_graphs_and_goes_on_from_a_checkpoint(
         options = ("--update", '{"log": ["changed"]}', "--as-node", "quick", "--thread", "other")
         told = spawn(
             *("fork", run.id, "--at", "agents:rt", *options),
-            cwd=tmp_path, JOURNAL=sqlite_url, PYTHONPATH=root,
+            cwd=tmp_path, JOURNAL=sqlite_url, PYTHONPATH=python_path(root),
         ).done  # fmt: skip
         forked = rt.blocking.get(told.out.strip())
         assert forked.thread_id == "other"
@@ -390,22 +389,22 @@ def test_an_unknown_effect_is_listed_and_settled(rt: perdure.Runtime, command: C
     assert (
         "a text is '\"paid\"'" in command("settle", effect.key, "done", "--result", "paid").refused
     )
-    assert "is none of done, retry, fail" in command("settle", effect.key, "lost").refused
+    assert "is not one of done, retry, fail" in command("settle", effect.key, "lost").refused
     assert command("settle", effect.key, "done", "--result", '"paid"', "--by", "ana").done
     rt.blocking.tick()
     assert rt.blocking.get(run.id).output == {"log": ["paid"]}
-    assert command("effects").done.out == "No effect waits for a person.\n"
+    assert command("effects").done.out == "No effect has an unknown outcome.\n"
     [told] = command("effects", "--run", run.id, "--json").done.json
     assert (told["key"], told["state"], told["result"]) == (effect.key, "done", "paid")
     assert (told["run_id"], told["thread_id"]) == (run.id, run.thread_id)
     assert len(command("effects", "--thread", run.thread_id, "--json").json) == 1
-    assert command("effects", "--state", "failed").done.out == "There are none.\n"
+    assert command("effects", "--state", "failed").done.out == "No effect matches.\n"
 
 
 def test_an_effect_may_be_given_up_in_words(rt: perdure.Runtime, command: Command) -> None:
     run = driven(rt, "pay")
     [effect] = rt.blocking.effects(state="unknown")
-    assert command("settle", effect.key, "fail", "--result", "the card was refused").done
+    assert command("settle", effect.key, "fail", "--reason", "the card was refused").done
     rt.blocking.tick()
     found = rt.blocking.get(run.id)
     assert found.error is not None
@@ -436,7 +435,7 @@ def test_a_schedule_is_added_listed_changed_and_removed(command: Command, url: s
     assert command("schedules").done.out == "There is no schedule.\n"
     assert "There is no schedule 'daily'" in command("schedules", "--remove", "daily").refused
     assert "--add needs --graph" in command("schedules", "--add", "x").refused
-    assert "are for --add NAME" in command("schedules", "--cron", "* * * * *").refused
+    assert "need --add NAME" in command("schedules", "--cron", "* * * * *").refused
 
 
 # -- looking after a journal
@@ -457,7 +456,7 @@ def test_old_runs_are_counted_and_deleted_but_not_unasked(url: str, command: Com
     assert command("prune", "--older-than", "30d", "--dry-run").done.out == (
         "3 runs would be deleted.\n"
     )
-    assert "3 runs would be deleted. Say --yes" in command("prune", "--older-than", "30d").refused
+    assert "3 runs would be deleted. Pass --yes" in command("prune", "--older-than", "30d").refused
     assert len(command("runs", "--json").json) == 4
     assert command("prune", "--older-than", "30d", "--state", "done", "--yes").done.out == (
         "0 runs deleted.\n"
@@ -470,16 +469,19 @@ def test_old_runs_are_counted_and_deleted_but_not_unasked(url: str, command: Com
     assert (
         "Only runs that ended" in command("prune", "--older-than", "1d", "--state", "held").refused
     )
-    assert "no duration" in command("prune", "--older-than", "soon").refused
+    assert "not a duration" in command("prune", "--older-than", "soon").refused
     assert "Missing option '--older-than'" in command("prune").refused
 
 
-def test_migrate_makes_a_journal_and_check_only_looks(url: str, command: Command) -> None:
+def test_migrate_makes_a_journal_and_check_only_looks(
+    empty_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, command = empty_url, commands_at(capsys, empty_url)
     newest = max(migrations())
     checked = command("migrate", "--check")
     assert (checked.code, version(url)) == (1, None)
     assert "There is no journal yet" in checked.out
-    assert command("migrate").done.out == f"The schema is {newest} now, after none.\n"
+    assert command("migrate").done.out == f"The journal is created, with schema {newest}.\n"
     assert version(url) == newest
     assert command("migrate", "--check").done.out == f"The schema is {newest}, the newest.\n"
     assert "nothing to do" in command("migrate").done.out
@@ -518,14 +520,17 @@ LOOKING = (
 
 @pytest.mark.parametrize("arguments", LOOKING, ids=lambda arguments: str(arguments[0]))
 def test_looking_at_a_journal_that_is_not_there_makes_none(
-    url: str, command: Command, arguments: list[str]
+    empty_sqlite_url: str, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
+    command = commands_at(capsys, empty_sqlite_url)
     assert "There is no journal at" in command(*arguments).refused
-    assert version(url) is None
+    assert version(empty_sqlite_url) is None
 
 
-def test_a_password_is_not_repeated(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    secret = postgres_url.replace("postgres@", "postgres:hush-hush@", 1)
+def test_a_password_is_not_repeated(
+    empty_postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = empty_postgres_url.replace("postgres@", "postgres:hush-hush@", 1)
     refused = commands_at(capsys, secret)("runs").refused
     assert "There is no journal at" in refused
     assert "hush" not in refused
@@ -579,7 +584,7 @@ def test_every_command_says_what_it_does_and_takes_help(
         assert f"\n  {name}  " in listed
         assert main([name, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"Usage: perdure {name} ")
-    assert "Exit codes: 0 fine; 1 " in listed
+    assert "Exit codes: 0 success; 1 " in listed
     assert main([]) == 0
     assert capsys.readouterr().out == listed
     assert main(["--version"]) == 0
@@ -802,25 +807,18 @@ def test_the_demo_gets_its_options_and_says_what_it_needs(
         (tmp_path / name).mkdir()
         (tmp_path / name / "demo.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(demo, "HOMES", ("no_such_demo", "some_demo"))
+    monkeypatch.setattr(demo, "PACKAGES", ("no_such_demo", "some_demo"))
     assert main(["demo"]) == 0
     assert main(["demo", "--contacts", "3", "--seed", "13", "--plain"]) == 1
     assert capsys.readouterr().out == "5 None False\n3 13 True\n"
     assert main(["demo", "--contacts", "99"]) == 2
-    assert capsys.readouterr().err == "perdure: --contacts 99: the demo writes to 3 to 10.\n"
-    monkeypatch.setattr(demo, "HOMES", ("poor_demo",))
+    assert capsys.readouterr().err == "perdure: --contacts 99: use 3 to 10.\n"
+    monkeypatch.setattr(demo, "PACKAGES", ("poor_demo",))
     assert main(["demo"]) == 2
     assert "pip install '.[demo]'" in capsys.readouterr().err
-    monkeypatch.setattr(demo, "HOMES", ("no_such_demo",))
+    monkeypatch.setattr(demo, "PACKAGES", ("no_such_demo",))
     assert main(["demo"]) == 2
-    assert "The demo is not part of this installation" in capsys.readouterr().err
-
-
-def test_time_is_told_in_two_units() -> None:
-    from perdure.cli.tell import span
-
-    told = {0.123: "0.12s", 4.5: "4.5s", 75: "1m 15s", 3600: "1h", 93_784: "1d 2h", 86_401: "1d"}
-    assert {seconds: span(timedelta(seconds=seconds)) for seconds in told} == told
+    assert "This installation has no demo" in capsys.readouterr().err
 
 
 def test_a_watched_list_is_drawn_again_until_it_is_interrupted(sqlite_url: str) -> None:

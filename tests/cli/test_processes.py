@@ -13,17 +13,16 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
 import perdure
 from perdure.types import Run, State
+from tests.support.polling import until
 
 AGENTS = '''
 """A runtime as users write it, in a module of their own."""
@@ -102,15 +101,6 @@ def cli(folder: Path) -> Iterator[Start]:
         if child.poll() is None:
             child.kill()
         child.communicate()
-
-
-def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """What `condition` gives as soon as that is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.02)
-    return found
 
 
 def ended(child: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str, str]:
@@ -227,7 +217,7 @@ WRONG = {
     "an empty name": (("tick", "agents:"), "use module:name"),
     "no such module": (("worker", "nowhere:rt"), "There is no module 'nowhere'"),
     "no such name": (("tick", "agents:missing"), "The module 'agents' has no 'missing'."),
-    "another thing": (("worker", "agents:number"), "is no perdure.Runtime but 7"),
+    "another thing": (("worker", "agents:number"), "is not a perdure.Runtime but 7"),
     "no concurrency": (("worker", "agents:rt", "--concurrency", "0"), "at least 1"),
     "no limit": (("tick", "agents:rt", "--limit", "0"), "must be at least 1"),
     "no URL": (("doctor",), "PERDURE_URL"),

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.cli.project import Project, find_project, parse_env
+from perdure.cli.graph_loading import load_project
+from perdure.cli.langgraph_json import Project, find_project, parse_env
 from perdure.errors import BadArgument
 from perdure.types import State
 
@@ -177,7 +178,7 @@ async def output(rt: Any, graph: str) -> Any:
 )
 async def test_whatever_is_a_graph_or_makes_one_is_driven(tmp_path: Path, name: str) -> None:
     folder = project(tmp_path / "p", {"graphs": {"letter": f"./agent.py:{name}"}})
-    assert await output(found(folder).load(), "letter") == {"text": "written"}
+    assert await output(load_project(found(folder)), "letter") == {"text": "written"}
     notes = tmp_path / "notes"
     if "manager" in name or "generator" in name:
         assert notes.read_text() == "enter leave "
@@ -186,22 +187,22 @@ async def test_whatever_is_a_graph_or_makes_one_is_driven(tmp_path: Path, name: 
 async def test_a_checkpointer_of_its_own_is_left_alone_and_told(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", {"graphs": {"letter": "./agent.py:kept"}})
     there = found(folder)
-    rt = there.load()
+    rt = load_project(there)
     assert await output(rt, "letter") == {"text": "written"}
     kept = sys.modules["agent"].kept
     assert type(kept.checkpointer).__name__ == "InMemorySaver"
     assert list(kept.checkpointer.list(None)) == []
-    assert there.notes == ["letter: its InMemorySaver is left alone; the journal is used"]
+    assert there.notes == ["letter: its InMemorySaver is not used; the journal is"]
 
 
 async def test_what_a_coroutine_makes_is_made_where_it_is_driven(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", {"graphs": {"letter": "./agent.py:async_manager"}})
-    with found(folder).load() as rt:
+    with load_project(found(folder)) as rt:
         run = rt.blocking.start("letter", {})
         with pytest.raises(BadArgument, match=r"letter: made by a coroutine.*async with"):
             rt.blocking.tick()
     assert not (tmp_path / "notes").exists()
-    async with found(folder).load() as rt:
+    async with load_project(found(folder)) as rt:
         await rt.tick()
         assert (await rt.get(run.id)).state is State.DONE
 
@@ -209,7 +210,7 @@ async def test_what_a_coroutine_makes_is_made_where_it_is_driven(tmp_path: Path)
 async def test_one_that_cannot_be_made_leaves_nothing_open(tmp_path: Path) -> None:
     said = {"graphs": {"a": "./agent.py:async_manager", "b": "./late.py:make"}}
     late = "async def make():\n    raise OSError('no server')\n"
-    rt = found(project(tmp_path / "p", said, late=late)).load()
+    rt = load_project(found(project(tmp_path / "p", said, late=late)))
     with pytest.raises(BadArgument, match=r'graph "b" .*OSError: no server \(late.py, line 2\)'):
         async with rt:
             raise AssertionError("it was opened")
@@ -243,7 +244,7 @@ async def test_modules_are_imported_from_the_folders_it_depends_on(
         + "graph = compiled\n",
         src__shop__other="from words import WORD\n" + AGENT + "graph = compiled\n",
     )
-    assert await output(found(folder).load(), "shop") == {"text": "written"}
+    assert await output(load_project(found(folder)), "shop") == {"text": "written"}
 
 
 async def test_a_folder_elsewhere_may_be_a_dependency(tmp_path: Path) -> None:
@@ -251,7 +252,7 @@ async def test_a_folder_elsewhere_may_be_a_dependency(tmp_path: Path) -> None:
     (tmp_path / "shared" / "src" / "elsewhere.py").write_text(AGENT)
     said = {"dependencies": [".", "../shared"], "graphs": {"a": "elsewhere:builder"}}
     folder = project(tmp_path / "p", said)
-    assert await output(found(folder).load(), "a") == {"text": "written"}
+    assert await output(load_project(found(folder)), "a") == {"text": "written"}
 
 
 NOTES = """
@@ -282,12 +283,12 @@ async def test_its_own_types_are_the_same_in_the_next_process(tmp_path: Path, fi
     """Also in a file whose name is no module's, or that of another module."""
     place = f"./{file.replace('__', '/')}.py:graph"
     folder = project(tmp_path / "p", {"graphs": {"note": place}}, **{file: NOTES})
-    async with found(folder).load() as rt:
+    async with load_project(found(folder)) as rt:
         run = await rt.start("note", {})
         await rt.tick()
         [wait] = await rt.waits()
     forget(tmp_path)
-    async with found(folder).load() as rt:
+    async with load_project(found(folder)) as rt:
         await rt.answer(wait.id, ", world")
         await rt.tick()
         ended = await rt.get(run.id)
@@ -303,7 +304,7 @@ async def test_the_journal_is_beside_the_file_and_git_leaves_it_alone(tmp_path: 
     there = found(folder)
     assert there.url.startswith("sqlite:////")
     assert not (folder / ".perdure").exists()  # looking makes nothing
-    await output(there.load(), "letter")
+    await output(load_project(there), "letter")
     kept = sorted(path.name for path in (folder / ".perdure").iterdir())
     assert kept == [".gitignore", "agents.db"]
     assert (folder / ".perdure" / ".gitignore").read_text() == "*\n"
@@ -317,10 +318,10 @@ async def test_the_journal_may_be_named_by_the_environment(
     said = {"graphs": {"letter": "./agent.py:builder"}, "env": {"PERDURE_URL": "sqlite:///a.db"}}
     folder = project(tmp_path / "p", said)
     assert found(folder).url == f"sqlite:///{folder}/a.db"
-    await output(found(folder).load(), "letter")
+    await output(load_project(found(folder)), "letter")
     assert (folder / "a.db").exists()
     monkeypatch.setenv("PERDURE_URL", f"sqlite:///{tmp_path}/b.db")
-    await output(found(folder).load(), "letter")
+    await output(load_project(found(folder)), "letter")
     assert (tmp_path / "b.db").exists()
     assert not (folder / ".perdure").exists()
 
@@ -331,7 +332,7 @@ def test_its_env_is_set_and_what_was_set_before_stays(
     monkeypatch.setenv("HERE", "before")
     folder = project(tmp_path / "p", {"graphs": {"letter": "./agent.py:builder"}, "env": ".env"})
     (folder / ".env").write_text("HERE=after\nTHERE=new\n")
-    found(folder).load().close()
+    load_project(found(folder)).close()
     assert (os.environ["HERE"], os.environ["THERE"]) == ("before", "new")
 
 
@@ -385,7 +386,8 @@ def test_a_project_is_found_from_below_and_by_its_file(tmp_path: Path) -> None:
 def test_looking_at_a_project_imports_neither_it_nor_langgraph(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", {"graphs": {"a": "./agent.py:g"}}, agent="raise ImportError")
     code = (
-        "import sys; from perdure.cli.project import find_project; find_project(sys.argv[1]).url; "
+        "import sys; from perdure.cli.langgraph_json import find_project; "
+        "find_project(sys.argv[1]).url; "
         "assert not {'langgraph', 'langchain_core', 'agent'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=60)
@@ -430,26 +432,29 @@ def test_keys_that_are_for_a_server_or_an_image_are_no_error(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ('{"graphs": ', "langgraph.json is no JSON.*line 1"),
+        ('{"graphs": ', "langgraph.json is not JSON.*line 1"),
         ("[]", "not a JSON object"),
         ({}, '"graphs" names no graph'),
         ({"graphs": {}}, '"graphs" names no graph'),
-        ({"graphs": {"a": 7}}, 'graph "a" is 7; write where it is'),
-        ({"graphs": {"a": {"description": "x"}}}, 'graph "a" is .*write where it is'),
-        ({"graphs": {"a": "./agent.py"}}, "without the name in it: write './agent.py:graph'"),
-        ({"graphs": {"a": "./agent.py:"}}, "without the name in it"),
+        ({"graphs": {"a": 7}}, 'graph "a" is 7; write its place'),
+        ({"graphs": {"a": {"description": "x"}}}, 'graph "a" is .*write its place'),
+        ({"graphs": {"a": "./agent.py"}}, "without a name: write './agent.py:graph'"),
+        ({"graphs": {"a": "./agent.py:"}}, "without a name"),
         ({"graphs": {"a": "./src/agent.ts:graph"}}, 'graph "a" is JavaScript'),
         ({"graphs": {"a": "./agent.mjs"}}, 'graph "a" is JavaScript'),
         ({"graphs": {"a": "./agent.py:builder"}, "dependencies": "."}, "is a list"),
-        ({"graphs": {"a": "./agent.py:builder"}, "dependencies": ["./no"]}, "./no, .* no folder"),
-        ({"graphs": {"a": "./agent.py:builder"}, "env": 3}, '"env" is'),
+        (
+            {"graphs": {"a": "./agent.py:builder"}, "dependencies": ["./no"]},
+            "./no, .* not a folder",
+        ),
+        ({"graphs": {"a": "./agent.py:builder"}, "env": 3}, '"env" must be'),
         ({"graphs": {"a": "./none.py:builder"}}, 'graph "a" .*: there is no file none.py'),
         ({"graphs": {"a": "no.such:builder"}}, "there is no module 'no.such'"),
         ({"graphs": {"a": "./agent.py:none"}}, "has no 'none'; there is builder, .*compiled"),
         ({"graphs": {"a": "./agent.py:number"}}, "register\\(\\) takes a StateGraph.* not 7"),
         ({"graphs": {"a": "./agent.py:chain"}}, "register\\(\\) takes a StateGraph"),
         ({"graphs": {"a": "./agent.py:Held"}}, "it is the class Held"),
-        ({"graphs": {"a": "./agent.py:of_two"}}, "asks for 'user'"),
+        ({"graphs": {"a": "./agent.py:of_two"}}, "requires 'user'"),
         ({"graphs": {"a": "./agent.py:fails"}}, "KeyError: 'OPENAI_API_KEY' \\(agent.py, line"),
         ({"graphs": {"a": "./agent.py:leaves"}}, "SystemExit: no key \\(agent.py, line"),
         ({"graphs": {"a": "./broken.py:graph"}}, "SyntaxError: .* \\(broken.py, line 2\\)"),
@@ -464,7 +469,7 @@ def test_what_is_wrong_is_told_with_the_file_and_the_key(
     files = {"broken": "x = 1\ngraph = (\n", "needs": "import not_installed\n"}
     folder = project(tmp_path / "p", said, **files)
     with pytest.raises(BadArgument, match=told) as caught:
-        found(folder).load()
+        load_project(found(folder))
     assert str(folder / "langgraph.json") in str(caught.value)
 
 

@@ -10,8 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +26,7 @@ from perdure.types import Retry
 from tests.support.agents import Gate, gate
 from tests.support.interpreter import loaded_after
 from tests.support.memory import manager, opened_store, talk, who
+from tests.support.polling import until
 
 
 def cli(*arguments: str, environment: str | None = None) -> tuple[int, str, str]:
@@ -48,14 +48,6 @@ def told(*arguments: str) -> list[dict[str, Any]]:
     code, out, err = cli(*arguments, "--json")
     assert (code, err) == (0, "")
     return [json.loads(line) for line in out.splitlines()]
-
-
-def until(condition: Callable[[], Any], seconds: float = 20) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
-    return found
 
 
 @dataclass
@@ -148,12 +140,12 @@ def test_it_can_be_narrowed_down(scene: Scene) -> None:
 def test_one_that_is_held_is_retried(scene: Scene) -> None:
     scene.broken.clear()
     id = scene.ids["held"]
-    assert cli("--at", scene.url, "--retry", id) == (0, f"{id} is tried again.\n", "")
+    assert cli("--at", scene.url, "--retry", id) == (0, f"{id} is retried.\n", "")
     until(lambda: scene.store.get(("notes",), "I tell you fact-fail."))
     until(lambda: id not in [one.id for one in scene.executor.pending()])
     code, out, err = cli("--at", scene.url, "--retry", id)
     assert (code, out) == (2, "")
-    assert "only one that is held can" in err
+    assert "only a held reflection can" in err
 
 
 def test_one_that_is_pending_or_worked_on_is_cancelled(scene: Scene) -> None:
@@ -164,7 +156,7 @@ def test_one_that_is_pending_or_worked_on_is_cancelled(scene: Scene) -> None:
     until(lambda: [one.id for one in scene.executor.pending()] == [scene.ids["held"]])
     code, out, err = cli("--at", scene.url, "--cancel", scene.ids["pending"])
     assert (code, out) == (2, "")
-    assert "it is over" in err
+    assert "it has ended" in err
     states = {id: scene.executor._runtime.blocking.get(id).state for id in scene.ids.values()}
     assert states[scene.ids["running"]] == states[scene.ids["pending"]] == "cancelled"
     assert scene.store.search(("notes",)) == []
@@ -180,10 +172,10 @@ def test_wrong_use_is_told_and_changes_nothing(scene: Scene, tmp_path: Path) -> 
         assert "There is no reflection" in err
     code, _, err = cli("--at", scene.url, "--retry", scene.ids["pending"])
     assert code == 2
-    assert "only one that is held can" in err
+    assert "only a held reflection can" in err
     code, _, err = cli("--at", scene.url, "--state", "done")
     assert code == 2
-    assert "is none of pending, waiting, running, held" in err
+    assert "is not one of pending, waiting, running, held" in err
     assert len(told("--at", scene.url)) == 3
 
 

@@ -103,7 +103,7 @@ def test_a_journal_without_runs_is_told_so(client: Client, command: Command) -> 
     client.setup()
     assert command("runs").done.out == "There is no run yet.\n"
     assert command("runs", "--json").done.out == ""
-    assert command("runs", "--state", "done").done.out == "There is no such run.\n"
+    assert command("runs", "--state", "done").done.out == "No run matches.\n"
 
 
 def test_it_lists_runs_newest_first_with_whole_ids_and_why_they_rest(
@@ -186,7 +186,7 @@ def test_json_goes_on_beyond_a_page_and_a_table_says_that_there_is_more(
         (["--metadata", "campaign"], "write --metadata key=value"),
         (["--since", "soon"], "neither a duration, such as 3d, nor a time"),
         (["--limit", "0"], "must be at least 1"),
-        (["--watch"], "--watch is for a terminal"),
+        (["--watch"], "--watch needs a terminal"),
     ],
     ids=lambda given: "".join(given[:1]) if isinstance(given, list) else "",
 )

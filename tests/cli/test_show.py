@@ -14,156 +14,10 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.cli.timeline import (
-    ASLEEP,
-    DEAD,
-    DRIVEN,
-    EITHER,
-    HELD,
-    PAUSED,
-    PERSON,
-    QUEUED,
-    RETRYING,
-    SIGNAL,
-    Stretch,
-    stretches,
-    totals,
-)
 from perdure.testing import Clock, TemporaryRuntime
-from perdure.types import Event, Run
+from perdure.types import Run
 from tests.support.agents import chain
-from tests.support.commands import Command, commands_at, in_terminal
-
-START = datetime(2030, 1, 1, 12, tzinfo=UTC)
-
-
-def events(*told: tuple[float, str] | tuple[float, str, dict[str, Any]]) -> list[Event]:
-    """Events so many hours after the start."""
-    return [
-        Event(n, START + timedelta(hours=hour), kind, data[0] if data else {})
-        for n, (hour, kind, *data) in enumerate(told, 1)
-    ]
-
-
-def hours(told: list[Stretch], now: float) -> list[tuple[str, float]]:
-    """What a timeline says, in hours."""
-    at = START + timedelta(hours=now)
-    return [(one.kind, one.lasted(at) / timedelta(hours=1)) for one in told]
-
-
-def read(now: float, *told: Any) -> list[tuple[str, float]]:
-    return hours(stretches(events(*told), START + timedelta(hours=now)), now)
-
-
-def wait(kind: str, id: str = "w", **more: Any) -> dict[str, Any]:
-    return {"wait": id, "kind": kind, **more}
-
-
-# -- the timeline
-
-
-def test_a_run_nobody_came_for_is_queued() -> None:
-    assert read(5, (0, "started")) == [(QUEUED, 5)]
-
-
-def test_what_is_driven_and_ends_is_over() -> None:
-    told = stretches(events((0, "started"), (1, "claimed"), (3, "done")), START)
-    assert hours(told, 99) == [(QUEUED, 1), (DRIVEN, 2)]
-    assert [one.until is None for one in told] == [False, False]
-
-
-@pytest.mark.parametrize(
-    ("kind", "answer", "rest"),
-    [("human", "answer", PERSON), ("signal", "signal", SIGNAL)],
-)
-def test_a_wait_lasts_until_the_next_claim(kind: str, answer: str, rest: str) -> None:
-    asked = ((0, "started"), (0, "claimed"), (1, "wait", wait(kind)), (1, "waiting"))
-    assert read(9, *asked) == [(QUEUED, 0), (DRIVEN, 1), (rest, 8)]
-    assert read(9, *asked, (5, "claimed"), (6, answer, {"wait": "w"}), (7, "done")) == [
-        (QUEUED, 0),
-        (DRIVEN, 1),
-        (rest, 4),
-        (DRIVEN, 2),
-    ]
-
-
-def test_after_the_answer_a_run_is_queued_until_somebody_comes() -> None:
-    asked = ((0, "started"), (0, "claimed"), (1, "wait", wait("human")), (1, "waiting"))
-    answered = (*asked, (4, "answer", {"wait": "w", "by": "ana"}))
-    assert read(9, *answered)[2:] == [(PERSON, 3), (QUEUED, 5)]
-    assert read(9, *answered, (6, "claimed"), (7, "done"))[2:] == [
-        (PERSON, 3),
-        (QUEUED, 2),
-        (DRIVEN, 1),
-    ]
-
-
-def test_sleep_ends_at_its_time_and_not_when_somebody_came() -> None:
-    clock = wait("clock", wake_at=START + timedelta(hours=4))
-    asleep = ((0, "started"), (0, "claimed"), (1, "wait", clock), (1, "waiting"))
-    assert read(3, *asleep)[2:] == [(ASLEEP, 2)]
-    assert read(9, *asleep)[2:] == [(ASLEEP, 3), (QUEUED, 5)]
-    assert read(9, *asleep, (6, "claimed"))[2:] == [(ASLEEP, 3), (QUEUED, 2), (DRIVEN, 3)]
-
-
-def test_a_person_counts_before_a_signal_and_a_signal_before_the_clock() -> None:
-    begin = ((0, "started"), (0, "claimed"))
-    clock = (1, "wait", wait("clock", "c", wake_at=START + timedelta(hours=50)))
-    signal, human = (1, "wait", wait("signal", "s")), (1, "wait", wait("human", "h"))
-    assert read(9, *begin, clock, signal, human, (1, "waiting"))[-1] == (PERSON, 8)
-    assert read(9, *begin, clock, signal, (1, "waiting"))[-1] == (SIGNAL, 8)
-    answered = (2, "answer", {"wait": "h"})
-    later = read(9, *begin, clock, human, (1, "waiting"), answered, (3, "claimed"), (3, "waiting"))
-    assert later[-1] == (ASLEEP, 6)  # the person's part is over, the clock's is not
-
-
-def test_a_signal_that_is_waited_for_until_a_time_is_sleep_that_a_signal_ends() -> None:
-    either = wait("signal", name="reply", expires_at=START + timedelta(hours=4))
-    asleep = ((0, "started"), (0, "claimed"), (1, "wait", either), (1, "waiting"))
-    assert read(3, *asleep)[2:] == [(EITHER, 2)]
-    assert read(9, *asleep)[2:] == [(EITHER, 3), (QUEUED, 5)]
-    assert read(9, *asleep, (2, "claimed"))[2:] == [(EITHER, 1), (DRIVEN, 7)]
-
-
-def test_the_time_after_a_worker_died_is_nobodys() -> None:
-    told = stretches(
-        events((0, "started"), (1, "claimed"), (2, "step"), (5, "recovered"), (6, "done")), START
-    )
-    assert hours(told, 9) == [(QUEUED, 1), (DRIVEN, 1), (DEAD, 3), (DRIVEN, 1)]
-    assert [(one.n, one.died, one.recovered) for one in told if one.kind == DRIVEN] == [
-        (1, True, False),
-        (2, False, True),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("end", "rest"),
-    [
-        ((1, "failed", {"retry_at": START + timedelta(hours=3)}), RETRYING),
-        ((1, "paused"), PAUSED),
-        ((1, "held", {"reason": "x"}), HELD),
-        ((1, "released"), QUEUED),
-    ],
-    ids=["failed", "paused", "held", "released"],
-)
-def test_a_segment_ends_in_a_rest_that_says_why(end: Any, rest: str) -> None:
-    assert read(2, (0, "started"), (0, "claimed"), end)[-1] == (rest, 1)
-
-
-def test_a_failure_that_is_not_tried_again_is_the_end() -> None:
-    told = stretches(events((0, "started"), (0, "claimed"), (1, "failed", {"final": True})), START)
-    assert hours(told, 99) == [(QUEUED, 0), (DRIVEN, 1)]
-
-
-def test_totals_add_up_to_all_of_its_time() -> None:
-    now = START + timedelta(hours=9)
-    told = stretches(
-        events((0, "started"), (2, "claimed"), (3, "released"), (4, "claimed"), (5, "done")), now
-    )
-    assert totals(told, now) == {QUEUED: timedelta(hours=3), DRIVEN: timedelta(hours=2)}
-
-
-# -- the page
+from tests.support.commands import Command, commands_at, in_terminal, python_path
 
 
 @perdure.effect
@@ -362,8 +216,8 @@ def test_a_wait_for_a_signal_tells_until_when(rt: TemporaryRuntime, command: Com
     assert wait.expires_at is not None
     shown = command("show", run.id).done.out
     until = f"until {wait.expires_at:%Y-%m-%d %H:%M:%SZ}"
-    assert f"  waits {until}, or for the signal reply: perdure signal t reply JSON" in shown
-    assert f" asleep so far, {until}, or until a signal\n" in shown
+    assert f"  waits for the signal reply, {until}:\n  perdure signal t reply JSON" in shown
+    assert f" waiting for a signal or a time so far, {until}\n" in shown
 
 
 DYING = """
@@ -390,7 +244,7 @@ def test_a_worker_that_died_is_shown_and_so_is_who_recovered_the_run(
     with perdure.Runtime(sqlite_url) as rt:
         run = rt.blocking.start("dying", {"log": []})
     root = str(Path(__file__).parents[2])
-    environment = os.environ | {"JOURNAL": sqlite_url, "PYTHONPATH": root}
+    environment = os.environ | {"JOURNAL": sqlite_url, "PYTHONPATH": python_path(root)}
     worker = [sys.executable, "-m", "perdure", "worker", "agents:rt", "--until-idle", "--quiet"]
     codes = [
         subprocess.run(worker, cwd=tmp_path, env=environment, timeout=60).returncode
@@ -399,6 +253,6 @@ def test_a_worker_that_died_is_shown_and_so_is_who_recovered_the_run(
     assert codes == [9, 0]
     shown = commands_at(capsys, sqlite_url)("show", run.id).done.out
     first, second = (line for line in shown.splitlines() if line.startswith("#"))
-    assert first.endswith("the worker died")
+    assert first.endswith("its worker was lost")
     assert second.endswith("recovered")
-    assert "nobody, after a worker died" in shown
+    assert "waiting for recovery" in shown

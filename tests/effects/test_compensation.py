@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,12 @@ from tests.support.agents import (
     reaches,
     told_to_stop,
 )
-from tests.support.effects import AT_ONCE, Boom, Cut, Mortals, Times, mortals, settled, started
+from tests.support.effects import AT_ONCE, Boom, Cut, Mortals, Times, settled, started
+from tests.support.effects import children as children
 from tests.support.runtime_child import Ledger
 
 HOUR = timedelta(hours=1)
 ONCE = Retry(attempts=1)
-
-
-@pytest.fixture(scope="module")
-def children() -> Iterator[Mortals]:
-    with mortals() as made:
-        yield made
 
 
 class Agency:
@@ -107,6 +101,7 @@ async def check(rt: Any, run: Run) -> None:
     assert (await history(rt, run))[-1] == "cancelled"
 
 
+@pytest.mark.smoke
 async def test_a_run_that_waits_is_undone_in_reverse_order(url: str) -> None:
     agency = Agency()
     async with opened(url) as rt:
@@ -314,12 +309,12 @@ async def test_an_effect_that_is_no_longer_known_holds_the_run(url: str) -> None
     async with opened(url) as rt:
         run = await started(rt, agency.trip())
         await rt.cancel(run.id)
-        known = decorator._KNOWN.pop("reserve")
+        known = decorator._EFFECTS.pop("reserve")
         await rt.tick()
         run = await rt.get(run.id)
         assert run.state is State.HELD
         assert "import the module" in str(run.reason)
-        decorator._KNOWN["reserve"] = known
+        decorator._EFFECTS["reserve"] = known
         await rt.retry(run.id)
         await rt.tick()
         assert agency.log == [*DONE, *UNDONE]

@@ -8,22 +8,24 @@ import asyncio
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import perdure
 from perdure.journal.sql import templates
-from perdure.service.effects import Book
+from perdure.service.effects import EffectService
 from perdure.types import EffectState, Run, State
 from tests.support.agents import chain, history, opened
-from tests.support.effect_child import TABLE, Line, Nursery, calls, worker_runtime
+from tests.support.effect_child import TABLE, Line, calls, worker_process, worker_runtime
+from tests.support.fork_server import Child, Ended, ForkServer
+from tests.support.polling import auntil, until
 from tests.support.proxy import Proxy
 from tests.support.raw import query
-from tests.support.runtime_child import Child, Ledger, eventually, soon
+from tests.support.runtime_child import Ledger
+from tests.support.sweep import sample
 from tests.support.waiters import named, side_by_side
 
 pytestmark = pytest.mark.slow
@@ -35,34 +37,19 @@ AGAIN = 4
 HOLD = ("wire", "awire")
 
 
-class Ended(NamedTuple):
-    """How a child ended, and what it told."""
-
-    status: int
-    facts: list[list[Any]]
-
-    def all(self, kind: str) -> list[list[Any]]:
-        return [fact[1:] for fact in self.facts if fact[0] == kind]
-
-    def one(self, kind: str) -> Any:
-        [found] = self.all(kind)
-        return found[0] if len(found) == 1 else found
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
-
-
 class Judge:
     """Has one story played on one journal, and killed."""
 
     def __init__(
-        self, nursery: Nursery, url: str, folder: Path, story: str, saver: bool, **options: Any
+        self,
+        fork_server: ForkServer,
+        url: str,
+        folder: Path,
+        story: str,
+        saver: bool,
+        **options: Any,
     ) -> None:
-        self._nursery, self._folder = nursery, folder
+        self._server, self._folder = fork_server, folder
         self._order = {"url": url, "story": story, "saver": saver, **options}
         self.url, self.story = url, story
         query(url, TABLE)
@@ -78,15 +65,14 @@ class Judge:
         return [f"{label} by {pid}" for one, label, pid in found if one == self.ledger(thread)]
 
     def run(self, thread: str, nth: int = 0, kill: tuple[str, int] | None = None) -> Ended:
-        reply = self._nursery.order(
-            role="crash",
+        ended = self._server.run(
+            "effect_child:crash",
             thread=thread,
             ledger=self.ledger(thread),
             nth=nth,
             kill=kill,
             **self._order,
         )
-        ended = Ended(**reply)
         assert ended.status in (0, -signal.SIGKILL), f"{thread}: a child ended by itself"
         return ended
 
@@ -113,7 +99,7 @@ def labels(results: list[str] | None) -> list[str]:
 
 
 def check(judge: Judge) -> None:
-    """Kill at every point, and go on in another process; sometimes kill that too.
+    """Kill at the points, and go on in another process; sometimes kill that too.
 
     PostgreSQL writes what SQLite writes: there it is every third point.
     """
@@ -123,6 +109,7 @@ def check(judge: Judge) -> None:
     assert {"commit.before", "commit.after"} <= {point for point, _ in points}
     assert any(point.startswith("effect ") for point, _ in points)
     points = points[:: 3 if judge.url.startswith("postgresql") else 1]
+    points = sample(points, 12, lambda point: point[0])
     rng = random.Random(judge.story)
     unreached = 0
     for number, kill in enumerate(points):
@@ -229,16 +216,16 @@ STORIES = ("branches", "inside", "policies", "functional")
 
 @pytest.mark.parametrize("story", [*STORIES, "cancelled"])
 def test_effects_of_a_run_killed_at_any_point_settle(
-    nursery: Nursery, url: str, tmp_path: Path, story: str
+    fork_server: ForkServer, url: str, tmp_path: Path, story: str
 ) -> None:
-    check(Judge(nursery, url, tmp_path, story, saver=False))
+    check(Judge(fork_server, url, tmp_path, story, saver=False))
 
 
 @pytest.mark.parametrize("story", STORIES)
 def test_effects_with_only_the_saver_killed_at_any_point_settle(
-    nursery: Nursery, url: str, tmp_path: Path, story: str
+    fork_server: ForkServer, url: str, tmp_path: Path, story: str
 ) -> None:
-    check(Judge(nursery, url, tmp_path, story, saver=True))
+    check(Judge(fork_server, url, tmp_path, story, saver=True))
 
 
 # -- stopped, and woken when another worker has the run
@@ -255,11 +242,11 @@ class Standing:
 
     def stop(self, worker: Child) -> None:
         """In the middle of the effect, and not in the middle of a commit."""
-        eventually(self.calls, "the effect")
+        until(self.calls, "the effect")
         stops = self._folder / "stop"
         stops.touch()
-        eventually(lambda: not stops.exists(), "a commit")
-        eventually(lambda: _is_stopped(worker.pid), "a worker that is stopped")
+        until(lambda: not stops.exists(), "a commit")
+        until(lambda: _is_stopped(worker.pid), "a worker that is stopped")
 
     def wake(self, worker: Child) -> None:
         """Let the effect return, and its worker do all it still does."""
@@ -274,24 +261,24 @@ def _is_stopped(pid: int) -> bool:
 
 
 async def taken_over(
-    nursery: Nursery, url: str, folder: Path, graph: str, *rest: State
+    fork_server: ForkServer, url: str, folder: Path, graph: str, *rest: State
 ) -> tuple[Run, Standing, int, int]:
     """A run whose worker was stopped in its effect, and woken when another had brought it to rest.
     Also the process of the one and of the other."""
     standing = Standing(folder)
     async with worker_runtime(url) as rt:
         run = await rt.start(graph, {"folder": str(folder), "log": []})
-        with nursery.worker(url, stops=str(folder)) as first:
+        with worker_process(fork_server, url, stops=str(folder)) as first:
             standing.stop(first)
             other = folder / "another host"
             other.mkdir()
-            with nursery.worker(url, host=str(other)) as second:
+            with worker_process(fork_server, url, host=str(other)) as second:
 
                 async def rests() -> Run | None:
                     found = await rt.get(run.id)
                     return found if found.state in rest else None
 
-                await soon(rests, f"a run that is {rest}")
+                await auntil(rests, f"a run that is {rest}")
                 before, effects = await rt.get(run.id), await rt.effects(run.id)
                 standing.wake(first)
                 # Nothing that the first one still had to say was heard.
@@ -302,15 +289,17 @@ async def taken_over(
                     [made] = standing.calls()
                     await rt.settle(unknown.key, "done", made.result)
                     rest = (State.DONE,)
-                    await soon(rests, "a run that is done")
+                    await auntil(rests, "a run that is done")
                 await history(rt, run)
                 return await rt.get(run.id), standing, first.pid, second.pid
 
 
 async def test_a_worker_stopped_in_an_effect_writes_nothing_when_another_has_called_it_again(
-    nursery: Nursery, url: str, tmp_path: Path
+    fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
-    run, standing, first, second = await taken_over(nursery, url, tmp_path, "standing", State.DONE)
+    run, standing, first, second = await taken_over(
+        fork_server, url, tmp_path, "standing", State.DONE
+    )
     assert [(line.name, line.pid) for line in standing.calls()] == [
         ("stand", first),
         ("stand", second),
@@ -321,9 +310,11 @@ async def test_a_worker_stopped_in_an_effect_writes_nothing_when_another_has_cal
 
 
 async def test_a_worker_stopped_in_an_effect_that_holds_leaves_it_to_a_person(
-    nursery: Nursery, url: str, tmp_path: Path
+    fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
-    run, standing, first, second = await taken_over(nursery, url, tmp_path, "holding", State.HELD)
+    run, standing, first, second = await taken_over(
+        fork_server, url, tmp_path, "holding", State.HELD
+    )
     assert [(line.name, line.pid) for line in standing.calls()] == [
         ("stand_and_hold", first),
         ("after", second),
@@ -332,9 +323,11 @@ async def test_a_worker_stopped_in_an_effect_that_holds_leaves_it_to_a_person(
 
 
 async def test_a_worker_stopped_in_an_effect_that_can_be_verified_is_not_called_again(
-    nursery: Nursery, url: str, tmp_path: Path
+    fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
-    run, standing, first, second = await taken_over(nursery, url, tmp_path, "verifying", State.DONE)
+    run, standing, first, second = await taken_over(
+        fork_server, url, tmp_path, "verifying", State.DONE
+    )
     assert [(line.name, line.pid) for line in standing.calls()] == [
         ("stand_and_verify", first),
         ("after", second),
@@ -344,22 +337,22 @@ async def test_a_worker_stopped_in_an_effect_that_can_be_verified_is_not_called_
 
 @pytest.mark.parametrize("graph", ["standing", "verifying"])
 async def test_a_worker_stopped_right_before_a_call_does_not_make_it_when_it_lost_the_run(
-    nursery: Nursery, url: str, tmp_path: Path, graph: str
+    fork_server: ForkServer, url: str, tmp_path: Path, graph: str
 ) -> None:
     (tmp_path / "go").touch()
     standing = Standing(tmp_path)
     async with worker_runtime(url) as rt:
         run = await rt.start(graph, {"folder": str(tmp_path), "log": []})
-        with nursery.worker(url, stops_before_the_call=True) as first:
-            eventually(lambda: _is_stopped(first.pid), "a worker that is stopped")
+        with worker_process(fork_server, url, stops_before_the_call=True) as first:
+            until(lambda: _is_stopped(first.pid), "a worker that is stopped")
             other = tmp_path / "another host"
             other.mkdir()
-            with nursery.worker(url, host=str(other)) as second:
+            with worker_process(fork_server, url, host=str(other)) as second:
 
                 async def done() -> bool:
                     return (await rt.get(run.id)).state is State.DONE
 
-                await soon(done, "a run that is done")
+                await auntil(done, "a run that is done")
                 standing.wake(first)
                 assert [line.pid for line in standing.calls()] == [second.pid] * 2
 
@@ -406,24 +399,26 @@ async def test_an_outcome_survives_a_connection_that_is_cut_during_the_call(
 # -- two processes with only the saver: nobody holds a lease, so the promise is weaker
 
 
-async def both(nursery: Nursery, url: str, folder: Path, hold: bool) -> tuple[list[Line], Any]:
+async def both(
+    fork_server: ForkServer, url: str, folder: Path, hold: bool
+) -> tuple[list[Line], Any]:
     """Two processes invoke one thread, the second while the first one is in the effect."""
-    order = {"role": "alone", "url": url, "folder": str(folder), "hold": hold}
+    order = {"url": url, "folder": str(folder), "hold": hold}
     standing, ended = Standing(folder), Ledger(folder / "ended")
-    first = Child(nursery, nursery.order(**order, begins=True)["pid"])
+    first = fork_server.start("effect_child:alone", **order, begins=True)
     try:
-        eventually(standing.calls, "the effect")
-        second = Child(nursery, nursery.order(**order, begins=False)["pid"])
+        until(standing.calls, "the effect")
+        second = fork_server.start("effect_child:alone", **order, begins=False)
         try:
-            eventually(ended.lines, "the end of the second")
+            until(ended.lines, "the end of the second")
         finally:
             second.kill()
         (folder / "go").touch()
-        eventually(lambda: len(ended.lines()) == 2, "the end of the first")
+        until(lambda: len(ended.lines()) == 2, "the end of the first")
     finally:
         first.kill()
     with perdure.Saver(url) as saver:
-        plan = Book(saver.serializer, saver.clock).effects(
+        plan = EffectService(saver.serializer, saver.clock).effects(
             run_id=None, thread_id="t", state=None, after=None, count=10
         )
         [effect] = saver.journal.run(plan)
@@ -431,17 +426,17 @@ async def both(nursery: Nursery, url: str, folder: Path, hold: bool) -> tuple[li
 
 
 async def test_two_processes_with_only_the_saver_call_an_effect_with_one_key(
-    nursery: Nursery, url: str, tmp_path: Path
+    fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
-    made, effect = await both(nursery, url, tmp_path, hold=False)
+    made, effect = await both(fork_server, url, tmp_path, hold=False)
     assert [line.key for line in made] == [effect.key] * 2
     assert (effect.state, effect.result) == ("done", made[1].result), "the last who took it"
 
 
 async def test_two_processes_with_only_the_saver_never_call_twice_what_holds(
-    nursery: Nursery, url: str, tmp_path: Path
+    fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
-    made, effect = await both(nursery, url, tmp_path, hold=True)
+    made, effect = await both(fork_server, url, tmp_path, hold=True)
     assert [line.key for line in made] == [effect.key]
     assert effect.state == "unknown", "the second asks for a person, though the first is alive"
 

@@ -16,7 +16,6 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,9 +23,9 @@ import pytest
 import perdure
 from perdure.operations.invariants import examine
 from perdure.types import EffectRecord, EffectState, Run, State
-from tests.support.effect_child import Nursery
 from tests.support.far_side import ANY, FarSide, far_side
 from tests.support.far_side_child import KINDS, ORDERS, TABLE, runtime
+from tests.support.fork_server import ForkServer
 from tests.support.raw import query
 
 pytestmark = pytest.mark.slow
@@ -35,13 +34,6 @@ RUNS = 6
 """Of each kind."""
 KILLS = 12
 """Of workers that still had something to do."""
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery("tests.support.far_side_child")
-    yield nursery
-    nursery.close()
 
 
 async def all_runs(rt: perdure.Runtime) -> list[Run]:
@@ -110,11 +102,11 @@ async def settle(rt: perdure.Runtime, shop: FarSide) -> int:
 
 
 async def work_until_rest(
-    rt: perdure.Runtime, nursery: Nursery, url: str, rng: random.Random, kills: int
+    rt: perdure.Runtime, fork_server: ForkServer, url: str, rng: random.Random, kills: int
 ) -> int:
     """Workers one after the other, killed at any moment, the last one not. Gives the kills."""
     for killed in range(kills + 1):
-        with nursery.worker(url):
+        with fork_server.child("far_side_child:work", url=url):
             until = time.monotonic() + (rng.uniform(0.03, 0.25) if killed < kills else 60.0)
             while time.monotonic() < until:
                 if await at_rest(rt):
@@ -125,7 +117,7 @@ async def work_until_rest(
 
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_nothing_is_twice_or_lost_in_silence_whatever_the_far_side_does(
-    url: str, nursery: Nursery, seed: int
+    url: str, fork_server: ForkServer, seed: int
 ) -> None:
     rng = random.Random(seed)
     query(url, TABLE)
@@ -136,14 +128,14 @@ async def test_nothing_is_twice_or_lost_in_silence_whatever_the_far_side_does(
                     name = f"{kind}-{n}"
                     given: dict[str, Any] = {"kind": kind, "port": shop.port, "name": name}
                     await rt.start("orders", {**given, "receipts": []}, thread_id=name)
-            kills = await work_until_rest(rt, nursery, url, rng, KILLS)
+            kills = await work_until_rest(rt, fork_server, url, rng, KILLS)
             counts = f"{kills} kills, {await judged(rt, url, shop)}"
             assert kills > KILLS // 3, counts
             assert await unknown(rt), counts
             assert {*ANY, "twice"} <= shop.ledger()["manners"].keys(), counts
             rounds = 0
             while await settle(rt, shop):
-                await work_until_rest(rt, nursery, url, rng, 1)
+                await work_until_rest(rt, fork_server, url, rng, 1)
                 counts = await judged(rt, url, shop)
                 rounds += 1
                 assert rounds < 30, counts

@@ -17,8 +17,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Send
 
 import perdure
-from perdure.effects import settlement
-from perdure.effects.decorator import SPEC, known
+from perdure.effects import call_record
+from perdure.effects.decorator import ATTRIBUTE, effect_named
 from perdure.errors import BadArgument
 from perdure.testing import Clock
 from perdure.types import Retry, State
@@ -161,7 +161,7 @@ async def test_the_second_waits_for_the_first_that_is_on_its_way(url: str, proce
 async def test_one_that_the_first_waits_to_try_again_is_waited_for_by_the_clock(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settlement, "PATIENCE", 0.5)
+    monkeypatch.setattr(call_record, "MAX_PAUSE", 0.5)
     calls: list[str] = []
 
     @perdure.effect(
@@ -305,7 +305,7 @@ def undone_once(to):
     try:
         one = _module("undo_one", source)
         _module("undo_three", source.replace("compensate=undo", "retry=None"))
-        assert known("undone_once") is getattr(one.undone_once, SPEC)
+        assert effect_named("undone_once") is getattr(one.undone_once, ATTRIBUTE)
         with pytest.raises(BadArgument, match=r"undo_one\.undone_once"):
             _module("undo_two", source)
     finally:

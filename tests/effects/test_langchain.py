@@ -39,8 +39,10 @@ from pydantic import BaseModel
 
 import perdure
 from perdure.errors import BadArgument
-from perdure.langchain import Durable, Policy, digest, tool_node
+from perdure.langchain import Durable, Policy, tool_node
+from perdure.langchain.calls import prompt_digest as digest
 from perdure.types import EffectRecord, EffectState, Retry, Run, State
+from tests.support.fork_server import ForkServer
 from tests.support.langchain_child import (
     AGENTS,
     HELLO,
@@ -310,7 +312,7 @@ async def test_one_that_may_not_be_stored_is_asked_for_again_once_it_may(sqlite_
     async with agent_run(forecasting(model), sqlite_url) as (_, run):
         assert run.state is State.HELD
         assert run.reason is not None
-        assert "what the model gave['structured']" in run.reason
+        assert "the response of the model['structured']" in run.reason
         assert "Weather" in run.reason
     async with healthy(sqlite_url, allow=[Weather]) as rt:
         rt.register(forecasting(model), name="agent", retry=AT_ONCE)
@@ -776,20 +778,24 @@ def test_outside_of_a_run_everything_is_called_plainly(api: Drive) -> None:
 def test_without_langchain_it_says_what_is_missing() -> None:
     code = "import sys; sys.modules['langchain'] = None; import perdure.langchain"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert "perdure.langchain needs langchain, 1.0 or newer" in done.stderr
+    assert "perdure.langchain needs langchain, 1.3 or newer" in done.stderr
 
 
 # -- and processes that die
 
 
-def killed(agent: str, url: str, ledger: Path, point: str) -> None:
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.support.langchain_child", agent, url, str(ledger), point],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert child.returncode == -9, child.stderr
+Killed = Callable[[str, str, Path, str], None]
+
+
+@pytest.fixture
+def killed(fork_server: ForkServer) -> Killed:
+    """Has a process drive an agent, and die at a point."""
+
+    def kill(agent: str, url: str, ledger: Path, point: str) -> None:
+        order = {"agent": agent, "url": url, "ledger": str(ledger), "point": point}
+        assert fork_server.run("langchain_child:run", **order).status == -9
+
+    return kill
 
 
 async def taken_over(agent: str, url: str, ledger: Path) -> tuple[Run, list[str]]:
@@ -805,7 +811,7 @@ async def taken_over(agent: str, url: str, ledger: Path) -> tuple[Run, list[str]
 
 @pytest.mark.slow
 async def test_a_process_killed_after_a_model_call_is_recorded_pays_for_it_once(
-    url: str, tmp_path: Path
+    killed: Killed, url: str, tmp_path: Path
 ) -> None:
     ledger = tmp_path / "ledger"
     killed("plain", url, ledger, "after model")
@@ -822,7 +828,7 @@ async def test_a_process_killed_after_a_model_call_is_recorded_pays_for_it_once(
 
 @pytest.mark.slow
 async def test_a_process_killed_after_a_tool_call_is_recorded_makes_it_once(
-    url: str, tmp_path: Path
+    killed: Killed, url: str, tmp_path: Path
 ) -> None:
     ledger = tmp_path / "ledger"
     killed("plain", url, ledger, "after wire")
@@ -835,7 +841,7 @@ async def test_a_process_killed_after_a_tool_call_is_recorded_makes_it_once(
 
 @pytest.mark.slow
 async def test_a_process_killed_inside_a_destructive_tool_leaves_the_run_held(
-    sqlite_url: str, tmp_path: Path
+    killed: Killed, sqlite_url: str, tmp_path: Path
 ) -> None:
     ledger = tmp_path / "ledger"
     killed("plain", sqlite_url, ledger, "inside tool wire")
@@ -847,7 +853,7 @@ async def test_a_process_killed_inside_a_destructive_tool_leaves_the_run_held(
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["after model", "after send"])
 async def test_a_subagent_of_a_deep_agent_repeats_nothing_that_was_recorded(
-    point: str, sqlite_url: str, tmp_path: Path
+    killed: Killed, point: str, sqlite_url: str, tmp_path: Path
 ) -> None:
     ledger = tmp_path / "ledger"
     killed("deep", sqlite_url, ledger, point)

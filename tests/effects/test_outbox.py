@@ -12,8 +12,9 @@ import perdure
 from perdure.errors import BadArgument, NotInRun
 from perdure.testing import Clock
 from perdure.types import Message, Retry, State
-from tests.support.agents import NOON, Log, chain, driving, history, opened, until
+from tests.support.agents import NOON, Log, chain, driving, history, opened
 from tests.support.effects import AT_ONCE, Boom, Times, started
+from tests.support.polling import auntil
 from tests.support.raw import execute
 
 HOUR = timedelta(hours=1)
@@ -144,6 +145,7 @@ async def test_a_handler_that_raises_gets_it_again_later_with_the_same_id(url: s
         assert await rt.messages() == []
 
 
+@pytest.mark.smoke
 async def test_a_worker_that_dies_with_a_message_leaves_it_to_another(url: str) -> None:
     clock = Clock(NOON)
     stands = asyncio.Event()
@@ -160,7 +162,7 @@ async def test_a_worker_that_dies_with_a_message_leaves_it_to_another(url: str) 
         await rt.start("agent", {"log": []})
         async with driving(rt, grace=timedelta(0)):
             await stands.wait()
-            await until(lambda: _ended(rt))
+            await auntil(lambda: _ended(rt))
     post = Post()
     async with opened(url, clock) as rt:
         rt.deliver("mail", post.plain)

@@ -228,7 +228,7 @@ async def test_a_run_that_never_comes_back_to_what_was_cut_off_is_held(url: str)
         assert run.state is State.HELD
         [effect] = await rt.effects(state="unknown")
         assert effect.name == "pay"
-        await rt.settle(effect.key, "fail", "it was not made")
+        await rt.settle(effect.key, "fail", reason="it was not made")
         await rt.tick()
         assert (await rt.get(run.id)).output["log"] == ["another way"]
 

@@ -286,12 +286,12 @@ async def test_a_node_of_a_subgraph_finds_them(
     ).compile(checkpointer=checkpointer)
     if way.startswith("saver") and checkpointer is False:
         # Which of its nodes would run again nobody can know; that is said, and nothing is called.
-        identity.ARRIVES, before = 0.1, identity.ARRIVES
+        identity.CHECKPOINT_TIMEOUT, before = 0.1, identity.CHECKPOINT_TIMEOUT
         try:
             with pytest.raises(BadArgument, match="checkpointer=False"):
                 await drive(sqlite_url, way, chain(("nested", nested)))
         finally:
-            identity.ARRIVES = before
+            identity.CHECKPOINT_TIMEOUT = before
         assert calls == []
         return
     output = await drive(sqlite_url, way, chain(("nested", nested)))
@@ -496,6 +496,7 @@ async def test_threads_of_a_node_do_not_get_anothers_answer(sqlite_url: str) -> 
     assert sorted(calls) == ["a", "b"]
 
 
+@pytest.mark.smoke
 async def test_a_model_that_words_it_differently_gets_the_recorded_outcome(url: str) -> None:
     calls: list[str] = []
     words = iter(["Dear Ana", "Hello Ana", "Hi Ana"])

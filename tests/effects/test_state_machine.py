@@ -37,6 +37,7 @@ from perdure.operations import invariants, runs
 from perdure.testing import Clock
 from perdure.testing.runtimes import TemporaryRuntime
 from perdure.types import EffectRecord, EffectState, Run, State
+from tests.support import sweep
 
 LEASE = timedelta(minutes=1)
 HOURS = perdure.Retry(attempts=3, first=timedelta(hours=1))
@@ -78,7 +79,7 @@ class World:
         inside = current()
         assert inside is not None
         assert inside.owner is not None
-        row = self.journal.peek(runs.find(inside.owner.run_id))
+        row = self.journal.read_committed(runs.find(inside.owner.run_id))
         return row is None or row.token != inside.owner.token
 
     def _call(self, policy: str, key: str, label: str, late: bool) -> str:
@@ -255,7 +256,7 @@ class Machine(RuleBasedStateMachine):
         for rt in (self.rt, self.other):
             rt.register(build(), name="g", deaths=1000)
         WORLD = self.world = World(self.rt.journal)
-        self.rt.journal._backend._writer.execute("CREATE TABLE booked (label TEXT)")  # type: ignore[attr-defined]
+        self.rt.journal._backend._connections._writer.execute("CREATE TABLE booked (label TEXT)")  # type: ignore[attr-defined]
         self.stealing: threading.Event | None = None
         self.scripts: dict[str, list[list[Any]]] = {}
         self.cancelled: set[str] = set()
@@ -359,7 +360,7 @@ class Machine(RuleBasedStateMachine):
         elif again:
             self.rt.blocking.settle(effect.key, "retry")
         else:
-            self.rt.blocking.settle(effect.key, "fail", "it never came")
+            self.rt.blocking.settle(effect.key, "fail", reason="it never came")
 
     @rule(minutes=st.sampled_from([1, 61, 130, 300]))
     def advance(self, minutes: int) -> None:
@@ -387,7 +388,7 @@ class Machine(RuleBasedStateMachine):
         assert not twice, twice
         done = [label for labels in self.world.did.values() for label in labels]
         assert len(done) == len(set(done)), f"one call, two keys: {done}"
-        labels = self.rt.journal._backend._writer.execute(  # type: ignore[attr-defined]
+        labels = self.rt.journal._backend._connections._writer.execute(  # type: ignore[attr-defined]
             "SELECT label FROM booked"
         ).fetchall()
         assert len(labels) == len(set(labels)), labels
@@ -464,7 +465,7 @@ def test_every_outcome_is_the_far_sides_truth() -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=60,
+            max_examples=sweep.examples(60, 20),
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),

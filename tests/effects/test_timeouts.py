@@ -15,7 +15,7 @@ from langgraph.types import RetryPolicy
 import perdure
 from perdure.cli import main
 from perdure.types import Retry, State
-from tests.support.agents import Log, chain, driving, gate, history, opened, reaches, until
+from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
 from tests.support.effects import (
     AT_ONCE,
     Boom,
@@ -26,6 +26,7 @@ from tests.support.policies import (
     HOUR,
     one,
 )
+from tests.support.polling import auntil
 
 
 @pytest.mark.parametrize("way", ["runtime", "runtime-async"])
@@ -246,7 +247,7 @@ async def test_a_journal_that_goes_away_in_the_middle_does_not_leave_the_run_han
         monkeypatch.setattr(rt.journal._backend, "commit", breaks)
         async with asyncio.timeout(20):
             await rt.tick()
-            await until(lambda: _done(rt, run))
+            await auntil(lambda: _done(rt, run))
         assert calls == ["ana"]
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,14 @@ from perdure.errors import BadArgument, NotInRun
 from perdure.segments.recorded_reads import RecordedReads
 from perdure.testing import Clock
 from perdure.types import Retry, State
-from tests.support.agents import NOON, Log, chain, driving, gate, history, opened, reaches, until
-from tests.support.effects import AT_ONCE, Boom, Mortals, Times, mortals, settled, started, states
+from tests.support.agents import NOON, Log, chain, driving, gate, history, opened, reaches
+from tests.support.effects import AT_ONCE, Boom, Mortals, Times, settled, started, states
+from tests.support.effects import children as children
+from tests.support.polling import auntil
 from tests.support.raw import execute
 from tests.support.runtime_child import Ledger
 
 ONCE = Retry(attempts=1)
-
-
-@pytest.fixture(scope="module")
-def children() -> Iterator[Mortals]:
-    with mortals() as made:
-        yield made
 
 
 @pytest.fixture
@@ -176,8 +171,8 @@ async def test_a_worker_that_lost_its_lease_writes_nothing(table: str) -> None:
                 # Another worker has it by now.
                 execute(table, "UPDATE perdure_runs SET token = token + 1, state = 'pending'")
                 stands.open()
-                await until(lambda: stands.left)
-                await until(lambda: not rt.engine.keeper.driven)
+                await auntil(lambda: stands.left)
+                await auntil(lambda: not rt.engine.keeper.driven)
             assert booked(table) == []
             assert states(table) == []
             execute(table, "UPDATE perdure_runs SET due_at = 0, worker = NULL")

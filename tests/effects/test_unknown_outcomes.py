@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +28,16 @@ from tests.support.effects import (
     colour,
     drive,
     held,
-    mortals,
     settled,
     started,
     states,
 )
+from tests.support.effects import children as children
 from tests.support.policies import (
     every_way,
     one,
 )
 from tests.support.runtime_child import Ledger
-
-
-@pytest.fixture(scope="module")
-def children() -> Iterator[Mortals]:
-    with mortals() as made:
-        yield made
-
 
 # -- an intent without an outcome
 
@@ -105,6 +97,7 @@ async def test_the_far_side_is_asked_what_became_of_it(
     assert len(set(calls)) == 1
 
 
+@pytest.mark.smoke
 async def test_a_verify_that_cannot_say_holds_the_run(url: str) -> None:
     asked: list[str] = []
 
@@ -286,9 +279,10 @@ async def test_a_person_settles_it_and_the_run_goes_on_by_itself(
     async with opened(url) as rt:
         run, effect = await held(rt, chain(node))
         assert "no reply" in str(effect.error)
-        result = {"done": "by hand", "retry": None, "fail": "the address is wrong"}[how]
+        result = "by hand" if how == "done" else None
+        reason = "the address is wrong"
         if through == "python":
-            await rt.settle(effect.key, how, result, by="ana")
+            await rt.settle(effect.key, how, result, by="ana", reason=reason)
         else:
             capsys.readouterr()
             assert await asyncio.to_thread(main, ["effects", "--at", url, "--json"]) == 0
@@ -296,7 +290,8 @@ async def test_a_person_settles_it_and_the_run_goes_on_by_itself(
             assert told["key"] == effect.key
             assert told["arguments"] == {"to": "ana"}
             given = [] if result is None else ["--result", json.dumps(result)]
-            arguments = ["settle", "--at", url, effect.key, how, *given, "--by", "ana"]
+            who = ["--by", "ana", "--reason", reason]
+            arguments = ["settle", "--at", url, effect.key, how, *given, *who]
             assert await asyncio.to_thread(main, arguments) == 0
         await rt.tick()
         run = await rt.get(run.id)
@@ -307,7 +302,7 @@ async def test_a_person_settles_it_and_the_run_goes_on_by_itself(
             assert told == ("by hand" if how == "done" else "sent ana")
         assert calls == ["ana"] * (2 if how == "retry" else 1)
         [event] = await settled(rt, run, "settled")
-        assert event.data["by"] == "ana"
+        assert (event.data["by"], event.data["reason"]) == ("ana", reason)
         await history(rt, run)
 
 
@@ -359,6 +354,8 @@ async def test_what_nobody_has_to_settle_cannot_be(url: str) -> None:
             await rt.settle(effect.key, "maybe")  # type: ignore[arg-type]
         with pytest.raises(BadArgument, match="no result"):
             await rt.settle(effect.key, "retry", "a result")
+        with pytest.raises(BadArgument, match="reason="):
+            await rt.settle(effect.key, "fail", "the address is wrong")
         with pytest.raises(perdure.Error, match="object"):
             await rt.settle(effect.key, "done", object())
         with pytest.raises(BadArgument):

@@ -76,7 +76,10 @@ def shared_postgres_url(postgres_server: Server) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", SAME)
-@pytest.mark.parametrize(("api", "cold"), [("blocking", False), ("coroutines", True)])
+@pytest.mark.parametrize(
+    ("api", "cold"),
+    [("blocking", False), pytest.param("coroutines", True, marks=pytest.mark.slow)],
+)
 def test_a_story_on_sqlite_is_the_same_as_langgraphs(
     sqlite_url: str, name: str, api: Api, cold: bool
 ) -> None:

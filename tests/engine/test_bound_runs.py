@@ -23,17 +23,9 @@ import perdure
 from perdure.errors import WaitClosed
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import Kind, State
-from tests.support.bound import (
-    Log,
-    T,
-    asking,
-    kinds,
-    says,
-    sequence,
-    states,
-    until,
-)
+from tests.support.bound import Log, T, asking, kinds, says, sequence, states
 from tests.support.bound import rt as rt
+from tests.support.polling import until
 
 # -- each call is a run
 
@@ -295,7 +287,7 @@ graph.invoke({"log": ["in"]}, config, durability="sync")
 def test_a_worker_finishes_the_run_of_a_caller_that_was_killed(url: str, tmp_path: Path) -> None:
     caller = subprocess.Popen([sys.executable, "-c", CALLER, url], cwd=tmp_path)
     try:
-        until((tmp_path / "entered").exists, 60)
+        until((tmp_path / "entered").exists)
         caller.send_signal(signal.SIGKILL)
         assert caller.wait(10) == -signal.SIGKILL
         with perdure.Runtime(url) as rt:

@@ -6,8 +6,6 @@ import asyncio
 import json
 import operator
 import threading
-import time
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, TypedDict
 
@@ -18,29 +16,9 @@ from langgraph.types import Command
 from perdure.errors import AnswerRefused, BadArgument, ThreadBusy, WaitClosed
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import Kind, State
-from tests.support.bound import (
-    Gate,
-    Log,
-    T,
-    asking,
-    asks,
-    kinds,
-    says,
-    sequence,
-    states,
-    two_calls,
-    until,
-)
+from tests.support.bound import Gate, Log, T, asking, asks, kinds, says, sequence, states, two_calls
 from tests.support.bound import rt as rt
-
-
-async def auntil(condition: Callable[[], Awaitable[Any]], seconds: float = 30) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := await condition()):
-        assert time.monotonic() < deadline, "it did not come about in time"
-        await asyncio.sleep(0.01)
-    return found
-
+from tests.support.polling import auntil, until
 
 # -- two at once
 

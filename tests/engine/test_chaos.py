@@ -8,8 +8,7 @@ import contextlib
 import functools
 import itertools
 import random
-import subprocess
-import sys
+import signal
 import threading
 import time
 from collections import Counter
@@ -25,12 +24,14 @@ from perdure.errors import AlreadyAnswered, Unavailable
 from perdure.operations import invariants
 from perdure.runtime import Runtime
 from perdure.testing.postgres import Server
+from tests.support import sweep
 from tests.support.chaos_worker import expected_log, expected_steps
+from tests.support.fork_server import Child, ForkServer
 from tests.support.raw import execute
 
 T = TypeVar("T")
 
-RUNS = 520
+RUNS = sweep.examples(520, 260)
 THREADS = 130
 OPEN = 120
 """How many runs are under way at a time, at most."""
@@ -55,61 +56,42 @@ SCRIPTS = [
 class Workers:
     """The processes that drive, and what is done to them."""
 
-    def __init__(self, url: str, folder: Path, dice: random.Random) -> None:
-        self._dice = dice
-        self._log = (folder / "workers.log").open("w")
+    def __init__(self, server: ForkServer, url: str, folder: Path, dice: random.Random) -> None:
+        self._server, self._dice = server, dice
         marks = folder / "marks"
         marks.mkdir()
-        self._zygote = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.chaos_worker", url, str(marks)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
-        self._hear()
-        self._alive = [self._tell("START") for _ in range(WORKERS)]
-        self._stopped: dict[int, float] = {}
+        self._order = {"url": url, "folder": str(marks), "log": str(folder / "workers.log")}
+        self._alive = [self._start() for _ in range(WORKERS)]
+        self._stopped: dict[Child, float] = {}
         self.did: Counter[str] = Counter()
 
-    def _hear(self) -> str:
-        assert self._zygote.stdout is not None
-        return self._zygote.stdout.readline().strip()
-
-    def _tell(self, line: str) -> int:
-        assert self._zygote.stdin is not None
-        self._zygote.stdin.write(f"{line}\n")
-        self._zygote.stdin.flush()
-        return int(self._hear())
+    def _start(self) -> Child:
+        return self._server.start("chaos_worker:work", limit=600, **self._order)
 
     def disturb(self) -> None:
         """Kill one, or stop one for a while that is sometimes longer than its lease."""
         self.go_on(time.monotonic())
         victim = self._dice.choice(self._alive)
         if victim not in self._stopped and self._dice.random() < 0.35:
-            self._tell(f"STOP {victim}")
+            victim.send(signal.SIGSTOP)
             self._stopped[victim] = time.monotonic() + self._dice.choice([0.2, 0.7, 1.5, 2.5])
             self.did["stops"] += 1
         else:
-            self._tell(f"KILL {victim}")
+            victim.kill()
             self._stopped.pop(victim, None)
-            self._alive[self._alive.index(victim)] = self._tell("START")
+            self._alive[self._alive.index(victim)] = self._start()
             self.did["kills"] += 1
 
     def go_on(self, until: float) -> None:
         """Let those go on whose time it is."""
-        for pid, at in list(self._stopped.items()):
+        for victim, at in list(self._stopped.items()):
             if at <= until:
-                self._tell(f"CONT {pid}")
-                del self._stopped[pid]
+                victim.send(signal.SIGCONT)
+                del self._stopped[victim]
 
     def close(self) -> None:
-        assert self._zygote.stdin is not None
-        assert self._zygote.stdout is not None
-        self._zygote.stdin.close()
-        self._zygote.wait(20)
-        self._zygote.stdout.close()
-        self._log.close()
+        for worker in self._alive:
+            worker.kill()
 
 
 class Users:
@@ -215,18 +197,20 @@ class Users:
         self.rt.close()
 
 
-def wreak_havoc(url: str, folder: Path, restart: Callable[[], None] | None) -> str:
+def wreak_havoc(
+    server: ForkServer, url: str, folder: Path, restart: Callable[[], None] | None
+) -> str:
     """The run itself. Gives a line that says what happened."""
     dice = random.Random(20261115)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         users = Users(url, random.Random(7))
         stack.callback(users.close)
-        workers = Workers(url, folder, dice)
+        workers = Workers(server, url, folder, dice)
         stack.callback(workers.close)
         restarts = itertools.chain([RUNS // 4, RUNS * 5 // 8] if restart else [])
         at = next(restarts, RUNS + 1)
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + 300
         while (done := users.done()) < RUNS:
             users.check()
             assert time.monotonic() < deadline, f"{done} of {RUNS} runs done: {why(users)}"
@@ -243,8 +227,8 @@ def wreak_havoc(url: str, folder: Path, restart: Callable[[], None] | None) -> s
         took = time.monotonic() - began
         took_over = examine(url, users)
     did = ", ".join(f"{n} {what}" for what, n in sorted(workers.did.items()))
-    assert workers.did["kills"] >= 10
-    assert workers.did["stops"] >= 3
+    assert workers.did["kills"] >= RUNS // 52
+    assert workers.did["stops"] >= RUNS // 170
     assert took_over >= 1
     return f"{RUNS} runs in {took:.1f} s: {did}, {took_over} takeovers"
 
@@ -307,13 +291,13 @@ WAITS = ("ask", "wait", "slee")
 
 @pytest.mark.slow
 def test_nothing_is_lost_or_done_twice_while_workers_are_killed_and_stopped(
-    sqlite_url: str, tmp_path: Path
+    fork_server: ForkServer, sqlite_url: str, tmp_path: Path
 ) -> None:
-    print(wreak_havoc(sqlite_url, tmp_path, None))
+    print(wreak_havoc(fork_server, sqlite_url, tmp_path, None))
 
 
 @pytest.mark.slow
 def test_nothing_is_lost_or_done_twice_while_the_database_restarts_too(
-    postgres_url: str, postgres_server: Server, tmp_path: Path
+    fork_server: ForkServer, postgres_url: str, postgres_server: Server, tmp_path: Path
 ) -> None:
-    print(wreak_havoc(postgres_url, tmp_path, postgres_server.restart))
+    print(wreak_havoc(fork_server, postgres_url, tmp_path, postgres_server.restart))

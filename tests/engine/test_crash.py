@@ -4,46 +4,32 @@ a run that was started, an answer that was accepted, a signal that was kept."""
 
 from __future__ import annotations
 
-import itertools
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from perdure.journal.sql import templates
 from perdure.testing import points
 from perdure.types import Durability
-from tests.support.runtime_child import Ledger, Nursery
+from tests.support.fork_server import Ended, ForkServer
+from tests.support.runtime_child import Ledger
+from tests.support.sweep import parts, sample
 
 pytestmark = pytest.mark.slow
 
-PARTS = 4  # so that test processes share the work
+PARTS = parts(4)
 BY_THE_CLOCK = ("workers.", "renew.", "leases.", "expire.")
 """Statements of a thread that looks around four times a second: how often they come is chance."""
 NODES = ("think", "approve", "nap", "listen", "again")
 
 
-class Ended(NamedTuple):
-    """How a child ended, and what it had acknowledged."""
-
-    status: int
-    facts: list[list[Any]]
-
-    def all(self, kind: str) -> list[list[Any]]:
-        return [fact[1:] for fact in self.facts if fact[0] == kind]
-
-    def one(self, kind: str) -> Any:
-        [found] = self.all(kind)
-        return found[0] if len(found) == 1 else found
-
-
 class Judge:
     """Has stories played on one journal, and killed."""
 
-    def __init__(self, nursery: Nursery, url: str, folder: Path, **options: Any) -> None:
-        self._nursery, self._url, self._folder = nursery, url, folder
+    def __init__(self, fork_server: ForkServer, url: str, folder: Path, **options: Any) -> None:
+        self._server, self._url, self._folder = fork_server, url, folder
         self._options = options
 
     def ledger(self, thread: str) -> Ledger:
@@ -52,8 +38,8 @@ class Judge:
     def run(
         self, thread: str, words: str, *, kill: tuple[str, int] | None = None, again: bool = False
     ) -> Ended:
-        reply = self._nursery.order(
-            role="crash",
+        ended = self._server.run(
+            "runtime_child:crash",
             url=self._url,
             thread=thread,
             words=words,
@@ -62,16 +48,8 @@ class Judge:
             again=again,
             **self._options,
         )
-        ended = Ended(**reply)
         assert ended.status in (0, -signal.SIGKILL), f"{thread}: a child ended by itself"
         return ended
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
 
 
 def kills(counts: dict[str, int]) -> list[tuple[str, int]]:
@@ -88,7 +66,7 @@ def kills(counts: dict[str, int]) -> list[tuple[str, int]]:
 
 
 def check(judge: Judge, part: int) -> None:
-    """Kill at every point of this part, and go on in another process."""
+    """Kill at the points of this part, and go on in another process."""
     whole = judge.run(f"whole-{part}", "first")
     end = whole.one("ended")[2]
     assert end == ["think", "approve first", "nap", "listen first first", "again nothing"]
@@ -99,7 +77,7 @@ def check(judge: Judge, part: int) -> None:
         point.partition(".")[0] for point in counts
     }
     unreached = 0
-    wanted = list(itertools.islice(kills(counts), part, None, PARTS))
+    wanted = sample(kills(counts), 24, lambda point: point[0])[part :: len(PARTS)]
     for number, (point, n) in enumerate(wanted):
         thread = f"{part}-{number}"
         killed = judge.run(thread, "first", kill=(point, n))
@@ -162,23 +140,23 @@ def nothing_is_done_twice(resumed: Ended, before: dict[str, int], after: dict[st
     assert len(repeated) <= 2, f"one kill had more than a step done again: {repeated}"
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", PARTS)
 def test_a_story_killed_at_any_point_comes_to_the_same_end(
-    nursery: Nursery, url: str, tmp_path: Path, part: int
+    fork_server: ForkServer, url: str, tmp_path: Path, part: int
 ) -> None:
     # Coroutines on the one database, plain functions on the other: what is written is the same.
     in_loop = url.startswith("postgresql")
-    check(Judge(nursery, url, tmp_path, durability="auto", in_loop=in_loop), part)
+    check(Judge(fork_server, url, tmp_path, durability="auto", in_loop=in_loop), part)
 
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])
 def test_a_story_killed_at_any_commit_comes_to_the_same_end_in_each_mode(
-    nursery: Nursery, sqlite_url: str, tmp_path: Path, durability: Durability
+    fork_server: ForkServer, sqlite_url: str, tmp_path: Path, durability: Durability
 ) -> None:
-    judge = Judge(nursery, sqlite_url, tmp_path, durability=durability, in_loop=False)
+    judge = Judge(fork_server, sqlite_url, tmp_path, durability=durability, in_loop=False)
     whole = judge.run("whole", "first")
     commits = whole.one("points")["commit.after"]
-    for number in range(1, commits + 1, 4):
+    for number in sample(range(1, commits + 1, 4), 5):
         killed = judge.run(f"{number}", "first", kill=("commit.after", number))
         before = judge.ledger(f"{number}").count()
         resumed = judge.run(f"{number}", "second", again=True)

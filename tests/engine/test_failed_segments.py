@@ -30,7 +30,6 @@ from tests.support.agents import (
     history,
     opened,
     reaches,
-    until,
 )
 from tests.support.controls import (
     COLORS,
@@ -41,6 +40,7 @@ from tests.support.controls import (
     said,
     standing,
 )
+from tests.support.polling import auntil
 
 SOON = timedelta(seconds=0.5)
 """A timeout of a step that is to be exceeded."""
@@ -344,7 +344,7 @@ async def test_a_step_that_never_returns_fails_by_its_timeout_and_is_tried_again
             assert told.data["kind"] == "perdure.errors.StepTimeout"
             before = await history(rt, run), await checkpoints(rt, "t")
             closed.open()
-            await until(lambda: closed.left)
+            await auntil(lambda: closed.left)
             assert (await history(rt, run), await checkpoints(rt, "t")) == before
 
 

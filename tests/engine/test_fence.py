@@ -23,8 +23,10 @@ from perdure.operations.invariants import examine
 from perdure.operations.runs import RunRow
 from perdure.testing import TemporaryRuntime
 from perdure.types import Durability, EventKind, State
+from tests.support.fork_server import ForkServer
+from tests.support.polling import auntil, until
 from tests.support.raw import execute
-from tests.support.runtime_child import Ledger, Nursery, eventually, soon, worker_runtime
+from tests.support.runtime_child import Ledger, worker_process, worker_runtime
 
 TABLES = {
     "perdure_runs": "n",
@@ -299,42 +301,37 @@ async def test_a_bound_graph_that_lost_its_lease_says_so_and_writes_nothing(
 # -- processes that were stopped, or that stand still
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
-
-
 @pytest.mark.slow
 async def test_a_worker_stopped_past_its_lease_writes_nothing_when_it_wakes(
-    url: str, nursery: Nursery, tmp_path: Path
+    url: str, fork_server: ForkServer, tmp_path: Path
 ) -> None:
     ledger = Ledger(tmp_path / "ledger")
     options = {"lease": 0.8}
     given = {"folder": str(tmp_path), "name": "first", "log": []}
     with (
         worker_runtime(url) as rt,
-        nursery.worker(url, stops=str(tmp_path), options=options, concurrency=2) as stopped,
+        worker_process(
+            fork_server, url, stops=str(tmp_path), options=options, concurrency=2
+        ) as stopped,
     ):
         run = await rt.start("hold", given, thread_id="t")
-        eventually(lambda: ledger.lines() == [f"first hold {stopped.pid}"], "a node that began")
+        until(lambda: ledger.lines() == [f"first hold {stopped.pid}"], "a node that began")
         (tmp_path / "stop").touch()
-        eventually(lambda: not (tmp_path / "stop").exists(), "a stopped process")
-        with nursery.worker(url, options=options) as other:
-            eventually(lambda: f"first hold {other.pid}" in ledger.lines(), "a takeover")
+        until(lambda: not (tmp_path / "stop").exists(), "a stopped process")
+        with worker_process(fork_server, url, options=options) as other:
+            until(lambda: f"first hold {other.pid}" in ledger.lines(), "a takeover")
             (tmp_path / "go").touch()
             done = rt_is(rt, run.id, State.DONE)
-            await soon(done, "the other worker to finish it")
+            await auntil(done, "the other worker to finish it")
             other.send(signal.SIGTERM)
             assert other.wait() == 0
         assert f"first held {stopped.pid}" not in ledger.lines()
         before = rows_of(url, "t")
         stopped.send(signal.SIGCONT)
-        eventually(lambda: f"first held {stopped.pid}" in ledger.lines(), "the node to wake")
+        until(lambda: f"first held {stopped.pid}" in ledger.lines(), "the node to wake")
         # It goes on, with something else.
         second = await rt.start("steps", {**given, "name": "second"}, thread_id="u")
-        await soon(rt_is(rt, second.id, State.DONE), "the woken worker to drive another run")
+        await auntil(rt_is(rt, second.id, State.DONE), "the woken worker to drive another run")
         assert f"second last {stopped.pid}" in ledger.lines()
         stopped.send(signal.SIGTERM)
         assert stopped.wait() == 0
@@ -355,21 +352,21 @@ def rt_is(rt: perdure.Runtime, run_id: str, state: State) -> Callable[[], Awaita
 
 @pytest.mark.slow
 async def test_a_worker_whose_event_loop_is_blocked_gives_its_lease_up(
-    url: str, nursery: Nursery, tmp_path: Path
+    url: str, fork_server: ForkServer, tmp_path: Path
 ) -> None:
     ledger = Ledger(tmp_path / "ledger")
     given = {"folder": str(tmp_path), "name": "it", "log": []}
     options = {"lease": 0.8}
-    with worker_runtime(url) as rt, nursery.worker(url, options=options) as blocked:
+    with worker_runtime(url) as rt, worker_process(fork_server, url, options=options) as blocked:
         run = await rt.start("block", given, thread_id="t")
-        eventually(lambda: ledger.lines() == [f"it hold {blocked.pid}"], "a node that began")
-        with nursery.worker(url, options=options) as other:
-            eventually(lambda: f"it hold {other.pid}" in ledger.lines(), "a takeover")
+        until(lambda: ledger.lines() == [f"it hold {blocked.pid}"], "a node that began")
+        with worker_process(fork_server, url, options=options) as other:
+            until(lambda: f"it hold {other.pid}" in ledger.lines(), "a takeover")
             (tmp_path / "go").touch()
-            await soon(rt_is(rt, run.id, State.DONE), "the other worker to finish it")
-            eventually(lambda: f"it held {blocked.pid}" in ledger.lines(), "the loop to go on")
+            await auntil(rt_is(rt, run.id, State.DONE), "the other worker to finish it")
+            until(lambda: f"it held {blocked.pid}" in ledger.lines(), "the loop to go on")
             second = await rt.start("steps", {**given, "name": "second"}, thread_id="u")
-            await soon(rt_is(rt, second.id, State.DONE), "workers that are well")
+            await auntil(rt_is(rt, second.id, State.DONE), "workers that are well")
             for worker in (blocked, other):
                 worker.send(signal.SIGTERM)
                 assert worker.wait() == 0
@@ -392,7 +389,7 @@ async def test_a_function_that_takes_longer_than_its_lease_keeps_it(
             ends.update(execute(url, "SELECT due_at FROM perdure_runs"))
             return len(ends) >= 5
 
-        eventually(renewed, "a lease that is kept")
+        until(renewed, "a lease that is kept")
         return {"log": ["slow"]}
 
     rt.register(chain(slow), name="g")

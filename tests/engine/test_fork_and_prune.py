@@ -35,6 +35,7 @@ from tests.support.controls import (
 # -- fork
 
 
+@pytest.mark.smoke
 async def test_a_fork_goes_on_from_the_last_checkpoint_on_a_new_thread(url: str) -> None:
     calls = Calls()
     async with opened(url) as rt:

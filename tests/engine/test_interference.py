@@ -118,13 +118,13 @@ async def test_the_time_is_never_ahead_however_late_the_database_answers(
     now = [1000.0]
     monkeypatch.setattr("perdure.journal.clock.time.monotonic", lambda: now[0])
     with Saver(sqlite_url) as saver:
-        peek: Callable[[Op[Any]], Any] = saver.journal.peek
+        peek: Callable[[Op[Any]], Any] = saver.journal.read_committed
 
         def slowly(op: Op[Any]) -> Any:
             now[0] += 8.0  # it answers at the end of a stall
             return peek(op)
 
-        monkeypatch.setattr(saver.journal, "peek", slowly)
+        monkeypatch.setattr(saver.journal, "read_committed", slowly)
         told = peek(journal_time())
         assert JournalClock(saver.journal).now() - told < 1000
 

@@ -28,7 +28,6 @@ from tests.support.agents import (
     opened,
     reaches,
     told_to_stop,
-    until,
 )
 from tests.support.controls import (
     COLORS,
@@ -43,6 +42,7 @@ from tests.support.controls import (
     said,
     standing,
 )
+from tests.support.polling import auntil
 
 
 def bring_to(state: State) -> StateGraph[Any]:
@@ -365,7 +365,7 @@ async def test_a_step_that_does_not_end_is_stopped_after_the_grace(
             assert (last.kind, last.data) == (state.value, {"forced": True})
             before = await history(rt, run), await checkpoints(rt, "t")
             closed.open()  # what the node still does is not stored
-            await until(lambda: closed.left)
+            await auntil(lambda: closed.left)
             assert (await history(rt, run), await checkpoints(rt, "t")) == before
             assert calls == ["one", "stand"]
             if verb == "pause":

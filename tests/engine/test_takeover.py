@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,14 +31,9 @@ from perdure.operations.invariants import examine
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
 from perdure.types import Run, State
-from tests.support.runtime_child import Ledger, Nursery, eventually, soon, worker_runtime
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+from tests.support.fork_server import ForkServer
+from tests.support.polling import auntil, until
+from tests.support.runtime_child import Ledger, worker_process, worker_runtime
 
 
 def is_state(rt: perdure.Runtime, run: Run, *states: State) -> Callable[[], Awaitable[bool]]:
@@ -59,7 +54,7 @@ async def until_recovered(rt: perdure.Runtime, run: Run, timeout: float) -> floa
     async def look() -> bool:
         return "recovered" in await kinds(rt, run)
 
-    await soon(look, "another worker taking it over", timeout)
+    await auntil(look, "another worker taking it over", timeout)
     return time.monotonic() - begun
 
 
@@ -94,70 +89,70 @@ def place(tmp_path: Path) -> Place:
 @pytest.mark.slow
 @pytest.mark.parametrize("graph", ["hold", "spawn"])
 async def test_a_worker_killed_on_this_host_is_replaced_at_once(
-    url: str, nursery: Nursery, place: Place, graph: str
+    url: str, fork_server: ForkServer, place: Place, graph: str
 ) -> None:
     """Whether or not it left children behind, which have all its files open."""
     options = {"lease": 30.0}  # long: it is not what brings the run back
     with (
         worker_runtime(url) as rt,
         ExitStack() as later,
-        nursery.worker(url, options=options, concurrency=1) as first,
+        worker_process(fork_server, url, options=options, concurrency=1) as first,
     ):
         later.callback(place.touch, "over")  # children that were left behind end
         run = await rt.start(graph, place.input("it"), thread_id="t")
-        eventually(place.begun("it", first.pid), "a node that began")
-        with nursery.worker(url, options=options) as second:
+        until(place.begun("it", first.pid), "a node that began")
+        with worker_process(fork_server, url, options=options) as second:
             other = await rt.start("steps", place.input("other"), thread_id="u")
-            await soon(is_state(rt, other, State.DONE), "a second worker that works")
+            await auntil(is_state(rt, other, State.DONE), "a second worker that works")
             assert "recovered" not in await kinds(rt, run)
             first.send(signal.SIGKILL)
             took = await until_recovered(rt, run, 20.0)
             print(f"\n{graph}: taken over {took * 1000:.0f} ms after the kill", file=sys.stderr)
             assert took < 3.0
-            eventually(place.begun("it", second.pid), "the node to run again")
+            until(place.begun("it", second.pid), "the node to run again")
             place.touch("go")
-            await soon(is_state(rt, run, State.DONE), "the run to end")
+            await auntil(is_state(rt, run, State.DONE), "the run to end")
         assert (await rt.get(run.id)).output["log"] == [f"hold {second.pid}", "last"]
         assert await rt.journal.ado(examine()) == []
 
 
 @pytest.mark.slow
 async def test_a_worker_killed_on_another_host_is_replaced_after_its_lease(
-    url: str, nursery: Nursery, place: Place, tmp_path: Path
+    url: str, fork_server: ForkServer, place: Place, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with (
         worker_runtime(url) as rt,
-        nursery.worker(url) as first,
+        worker_process(fork_server, url) as first,
         ExitStack() as later,
     ):
         run = await rt.start("hold", place.input("it"), thread_id="t")
-        eventually(place.begun("it", first.pid), "a node that began")
-        second = later.enter_context(nursery.worker(url, host=str(elsewhere)))
-        eventually(lambda: any(elsewhere.glob("*/*.lock")), "a second worker")
+        until(place.begun("it", first.pid), "a node that began")
+        second = later.enter_context(worker_process(fork_server, url, host=str(elsewhere)))
+        until(lambda: any(elsewhere.glob("*/*.lock")), "a second worker")
         assert "recovered" not in await kinds(rt, run)
         first.send(signal.SIGKILL)
         took = await until_recovered(rt, run, 20.0)
         print(f"\nelsewhere: taken over {took:.2f} s after the kill", file=sys.stderr)
         assert 3.0 / 2 < took < 3.0 + 3.0
         place.touch("go")
-        await soon(is_state(rt, run, State.DONE), "the run to end")
+        await auntil(is_state(rt, run, State.DONE), "the run to end")
         assert (await rt.get(run.id)).output["log"] == [f"hold {second.pid}", "last"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ["here", "elsewhere"])
 async def test_a_second_worker_that_starts_never_disturbs_a_live_run(
-    url: str, nursery: Nursery, place: Place, tmp_path: Path, host: str
+    url: str, fork_server: ForkServer, place: Place, tmp_path: Path, host: str
 ) -> None:
     folder = tmp_path / host
     folder.mkdir()
     options = {"lease": 0.8}
     where = {} if host == "here" else {"host": str(folder)}
-    with worker_runtime(url) as rt, nursery.worker(url, options=options) as first:
+    with worker_runtime(url) as rt, worker_process(fork_server, url, options=options) as first:
         run = await rt.start("hold", place.input("it"), thread_id="t")
-        eventually(place.begun("it", first.pid), "a node that began")
+        until(place.begun("it", first.pid), "a node that began")
         leases: set[datetime | None] = set()
 
         async def renewed() -> bool:
@@ -166,12 +161,12 @@ async def test_a_second_worker_that_starts_never_disturbs_a_live_run(
 
         for _ in range(2):  # and once more, after the second one was killed
             leases.clear()
-            with nursery.worker(url, options=options, **where) as second:
-                await soon(renewed, "leases that are kept")
+            with worker_process(fork_server, url, options=options, **where) as second:
+                await auntil(renewed, "leases that are kept")
                 second.send(signal.SIGKILL)
                 second.wait()
         place.touch("go")
-        await soon(is_state(rt, run, State.DONE), "the run to end")
+        await auntil(is_state(rt, run, State.DONE), "the run to end")
         assert "recovered" not in await kinds(rt, run)
         assert place.times("it hold") == place.times("it last") == 1
         assert (await rt.get(run.id)).output["log"] == [f"hold {first.pid}", "last"]
@@ -180,7 +175,7 @@ async def test_a_second_worker_that_starts_never_disturbs_a_live_run(
 @pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 50])
 async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
-    url: str, nursery: Nursery, place: Place, concurrency: int
+    url: str, fork_server: ForkServer, place: Place, concurrency: int
 ) -> None:
     with worker_runtime(url, deaths=3) as rt:
         killer = await rt.start("kill", place.input("killer"), thread_id="killer")
@@ -191,7 +186,9 @@ async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
         deaths = 0
         held = False
         while not held:
-            with nursery.worker(url, options={"deaths": 3}, concurrency=concurrency) as worker:
+            with worker_process(
+                fork_server, url, options={"deaths": 3}, concurrency=concurrency
+            ) as worker:
                 deadline = time.monotonic() + 30.0
                 while not worker.is_over() and not held:
                     held = (await rt.get(killer.id)).state is State.HELD
@@ -202,7 +199,7 @@ async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
                 else:
                     for other in others:
                         done = is_state(rt, other, State.DONE, State.HELD, State.FAILED)
-                        await soon(done, "the others to end")
+                        await auntil(done, "the others to end")
                     worker.send(signal.SIGTERM)
                     assert worker.wait() == 0
         assert deaths >= 3
@@ -214,8 +211,8 @@ async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
         # The fix is deployed, and somebody has it tried again.
         place.touch("fixed")
         await rt.retry(killer.id)
-        with nursery.worker(url):
-            await soon(is_state(rt, killer, State.DONE), "the fixed run to end")
+        with worker_process(fork_server, url):
+            await auntil(is_state(rt, killer, State.DONE), "the fixed run to end")
         assert (await rt.get(killer.id)).output["log"] == ["survived", "last"]
 
 
@@ -281,14 +278,14 @@ async def test_of_a_worker_two_ticks_and_a_bound_graph_one_drives_a_run(url: str
 
 @pytest.mark.slow
 async def test_postgresql_restarted_under_load_loses_nothing(
-    postgres_url: str, postgres_server: Server, nursery: Nursery, place: Place
+    postgres_url: str, postgres_server: Server, fork_server: ForkServer, place: Place
 ) -> None:
     started: list[Run] = []
     options = {"lease": 2.0, "deaths": 10}
     with (
         worker_runtime(postgres_url) as rt,
-        nursery.worker(postgres_url, options=options, concurrency=10) as first,
-        nursery.worker(postgres_url, options=options, concurrency=10) as second,
+        worker_process(fork_server, postgres_url, options=options, concurrency=10) as first,
+        worker_process(fork_server, postgres_url, options=options, concurrency=10) as second,
     ):
 
         async def start(n: int) -> None:
@@ -307,12 +304,12 @@ async def test_postgresql_restarted_under_load_loses_nothing(
         folder = Path(tempfile.gettempdir()) / f"perdure-{os.getuid()}"
         for worker in (first, second):
             there = f"*-{worker.pid}-*.lock"
-            await soon(lambda: _true(any(folder.glob(there))), "a worker to be there")  # noqa: B023
+            await auntil(lambda: _true(any(folder.glob(there))), "a worker to be there")  # noqa: B023
         for n in range(100):
             await start(n)
             if n in (30, 70):
                 done = place.times("")
-                await soon(lambda: _true(place.times("") > done), "some work")  # noqa: B023
+                await auntil(lambda: _true(place.times("") > done), "some work")  # noqa: B023
                 await asyncio.to_thread(postgres_server.restart)
 
         async def over() -> bool:
@@ -322,7 +319,7 @@ async def test_postgresql_restarted_under_load_loses_nothing(
                 return False
             return len(found) == 100
 
-        await soon(over, "100 runs to end", 60.0)
+        await auntil(over, "100 runs to end", 60.0)
         for run in started:
             found = await rt.get(run.id)
             assert found.output["log"] == ["step", "doze", "last"]
@@ -428,7 +425,7 @@ async def test_the_wall_clock_of_the_process_does_not_matter(
             await rt.tick()
             return (await rt.get(run.id)).state is State.DONE
 
-        await soon(done, "its end")
+        await auntil(done, "its end")
         monkeypatch.undo()
         assert asked == []
         [said] = (await rt.get(run.id)).output["log"]
@@ -459,7 +456,7 @@ def test_a_clock_follows_its_database_when_that_is_set(
     clock = JournalClock(journal)
     try:
         now = clock.now()
-        monkeypatch.setattr(journal, "peek", lambda op: op.result([[(now + 3_600_000,)]]))
+        monkeypatch.setattr(journal, "read_committed", lambda op: op.result([[(now + 3_600_000,)]]))
         assert clock.now() - now < 60_000, "it is asked once in a while only"
         clock.agree()
         assert 3_590_000 < clock.now() - now < 3_660_000

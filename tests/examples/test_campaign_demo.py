@@ -27,7 +27,7 @@ from examples.campaign.demo_screen import Screen
 from examples.campaign.faults import Fault, Moment
 from examples.campaign.postoffice import PostOffice
 from examples.campaign.stock import Tables
-from tests.support.runtime_child import eventually
+from tests.support.polling import until
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "examples.campaign.demo", "--contacts", "3", "--seed", "5"]
@@ -321,4 +321,4 @@ def test_a_worker_that_is_killed_is_replaced_and_all_end_with_who_ordered_them(
         assert crew.killed == 1
         left = list(crew.pids)
     for pid in left:
-        eventually(lambda pid=pid: is_gone(pid), "the end of the workers")  # type: ignore[misc]
+        until(lambda pid=pid: is_gone(pid), "the end of the workers")  # type: ignore[misc]

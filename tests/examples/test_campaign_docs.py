@@ -26,6 +26,7 @@ from examples.campaign.__main__ import commands
 from examples.campaign.postoffice import PostOffice
 from examples.campaign.settings import Settings
 from perdure.cli import app
+from tests.support.commands import python_path
 from tests.support.pages import blocks
 
 ROOT = Path(__file__).parents[2]
@@ -276,7 +277,7 @@ def test_the_commands_of_the_readme_bring_the_first_mail_out(tmp_path: Path) -> 
     with PostOffice() as office:
         environment = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": python_path(str(ROOT)),
             "PERDURE_URL": f"sqlite:///{tmp_path}/campaign.db",
             "CAMPAIGN_SMTP_PORT": str(office.smtp_port),
             "CAMPAIGN_LOOKUP_URL": office.lookup_url,

@@ -49,9 +49,9 @@ def first(fault: Fault, times: int = 1, **options: Any) -> PostOffice:
     return PostOffice(scripted({(BO, n + 1): fault for n in range(times)}), **options)
 
 
-def settle(office: World, how: Any, result: Any = None) -> None:
+def settle(office: World, how: Any, reason: str | None = None) -> None:
     [effect] = office.app.runtime.blocking.effects(state="unknown")
-    office.app.runtime.blocking.settle(effect.key, how, result, by="Eva")
+    office.app.runtime.blocking.settle(effect.key, how, by="Eva", reason=reason)
     office.drive()
 
 

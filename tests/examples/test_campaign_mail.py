@@ -38,7 +38,7 @@ from examples.campaign.mail import (
 )
 from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, scripted
 from perdure.types import State
-from tests.support.runtime_child import eventually
+from tests.support.polling import until
 from tests.support.waiters import chain, drive, healthy
 
 ROOT = Path(__file__).parents[2]
@@ -396,7 +396,7 @@ def test_a_mail_is_sent_when_the_content_is_answered_and_no_goodbye_is_waited_fo
 def test_a_letter_that_may_not_go_out_any_more_leaves_no_mail() -> None:
     with PostOffice() as office:
         assert outgoing(office).send(LETTER, DATE, lambda: False) == "stopped"
-        eventually(lambda: not office.desks, "the end of the connection")
+        until(lambda: not office.desks, "the end of the connection")
         [conversation] = office.conversations
         assert conversation.reached is Moment.BEGAN
         assert office.log == []
@@ -418,7 +418,7 @@ def test_who_learns_after_the_servers_go_ahead_that_it_may_not_go_out_leaves_no_
     answers = [True, False]
     with PostOffice() as office:
         assert outgoing(office).send(LETTER, DATE, lambda: answers.pop(0)) == "stopped"
-        eventually(lambda: not office.desks, "the end of the connection")
+        until(lambda: not office.desks, "the end of the connection")
         assert office.log == []
         assert outgoing(office).send(LETTER, DATE, yes) == "sent"
 
@@ -470,8 +470,8 @@ def test_a_sender_can_be_killed_at_each_moment(moment: Moment, accepted: int) ->
 
             office.on = kill
             assert process.wait(60) == -signal.SIGKILL
-        eventually(lambda: not office.desks, "the end of the connection")
-        eventually(lambda: len(office.log) == accepted, "the mail")
+        until(lambda: not office.desks, "the end of the connection")
+        until(lambda: len(office.log) == accepted, "the mail")
         assert Lookup(office.lookup_url).accepted(ID) is bool(accepted)
 
 

@@ -23,9 +23,11 @@ import pytest
 from examples.campaign.postoffice import Fault, Mail, Moment
 from perdure.operations import invariants
 from perdure.types import State
+from tests.support import sweep
+from tests.support.fork_server import ForkServer
 from tests.support.month import ENDS, TOUCHES, Month, Prospect
 
-CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", "60"))
+CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 30)))
 SEED = int(os.environ.get("CAMPAIGN_SEED", "7"))
 GAPS = (0, 4, 7, 7, 7, 7)
 
@@ -254,9 +256,11 @@ def figures(month: Month, judge: Judge) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_a_month_in_which_everything_goes_wrong(url: str, tmp_path: Path) -> None:
+def test_a_month_in_which_everything_goes_wrong(
+    fork_server: ForkServer, url: str, tmp_path: Path
+) -> None:
     """No mail twice, none after a reply, none unapproved, and every thread at the right end."""
-    with Month(url, tmp_path, CONTACTS, SEED) as month:
+    with Month(fork_server, url, tmp_path, CONTACTS, SEED) as month:
         month.run(seconds=300 + 2 * CONTACTS)
         judge = Judge(month)
         for name, value in figures(month, judge).items():

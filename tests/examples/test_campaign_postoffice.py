@@ -28,7 +28,7 @@ from examples.campaign.postoffice import (
     random_faults,
     scripted,
 )
-from tests.support.runtime_child import eventually
+from tests.support.polling import until
 
 ROOT = Path(__file__).parents[2]
 BO = "bo@example.org"
@@ -186,7 +186,7 @@ def test_whoever_watches_is_called_at_each_moment_and_the_conversation_waits() -
 
     with PostOffice(on=watch) as office:
         post(office.smtp_port)
-        eventually(lambda: len(seen) == 4, "an answer")
+        until(lambda: len(seen) == 4, "an answer")
     assert seen == [
         (Moment.BEGAN, 0, ""),
         (Moment.DATA, 0, ID),
@@ -224,11 +224,11 @@ def test_a_mail_whose_sender_dies_when_the_content_has_arrived_is_accepted() -> 
     with PostOffice(on=lambda moment, mail: moment is Moment.DATA and gone.wait(20)) as office:
         with socket.create_connection((HOST, office.smtp_port), 20) as sender:
             converse(sender, content())
-            eventually(lambda: office.conversations[0].reached is Moment.DATA, "the content")
-        eventually(lambda: not office.desks, "the end of the connections")
+            until(lambda: office.conversations[0].reached is Moment.DATA, "the content")
+        until(lambda: not office.desks, "the end of the connections")
         assert (look_up(office), office.log) == (503, [])
         gone.set()
-        eventually(lambda: look_up(office) == 200, "the mail")
+        until(lambda: look_up(office) == 200, "the mail")
         assert len(office.log) == 1
 
 
@@ -240,7 +240,7 @@ def test_a_look_up_that_says_no_stays_true_of_what_was_sent_before_it() -> None:
             with socket.create_connection((HOST, office.smtp_port), 20) as sender:
                 converse(sender, content(id))
             said[id] = look_up(office, id)
-        eventually(lambda: not office.desks, "the end of the connections")
+        until(lambda: not office.desks, "the end of the connections")
         logged = {mail.message_id for mail in office.log}
         assert [id for id, status in said.items() if status == 404 and id in logged] == []
 

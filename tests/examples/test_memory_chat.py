@@ -20,7 +20,7 @@ import pytest
 from langgraph.store.sqlite import SqliteStore
 
 from examples.memory_chat.__main__ import MONDAY, TUESDAY
-from examples.memory_chat.agent import opened, say
+from examples.memory_chat.agent import open_chat, say
 from examples.memory_chat.model import ScriptedModel, facts_in
 from examples.memory_chat.play import USER, Process, Setting
 from perdure.types import State
@@ -66,16 +66,16 @@ def test_a_user_is_remembered_in_the_next_conversation_and_another_one_is_not_to
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "chat.db")
-    with opened(path, ScriptedModel(), rest=0.0) as (chat, _):
+    with open_chat(path, ScriptedModel(), rest=0.0) as (chat, _):
         say(chat, "ana", "monday", "I am allergic to peanuts.")
     assert remembered(Path(path), "ana") == ["The user is allergic to peanuts."]
-    with opened(path, ScriptedModel(), rest=3600.0) as (chat, _):
+    with open_chat(path, ScriptedModel(), rest=3600.0) as (chat, _):
         assert "allergic to peanuts" in say(chat, "ana", "tuesday", TUESDAY)
         assert "I know nothing" in say(chat, "bo", "tuesday", TUESDAY)
 
 
 def test_the_messages_of_a_conversation_are_one_reflection(tmp_path: Path) -> None:
-    with opened(str(tmp_path / "chat.db"), ScriptedModel(), rest=3600.0) as (chat, executor):
+    with open_chat(str(tmp_path / "chat.db"), ScriptedModel(), rest=3600.0) as (chat, executor):
         for text in MONDAY:
             say(chat, "ana", "monday", text)
         [pending] = executor.pending()
@@ -86,7 +86,7 @@ def test_the_messages_of_a_conversation_are_one_reflection(tmp_path: Path) -> No
 def test_what_is_known_already_is_not_remembered_twice(tmp_path: Path) -> None:
     path = str(tmp_path / "chat.db")
     for conversation in ("monday", "tuesday"):
-        with opened(path, ScriptedModel(), rest=0.0) as (chat, _):
+        with open_chat(path, ScriptedModel(), rest=0.0) as (chat, _):
             say(chat, "ana", conversation, "I moved to Lisbon.")
     assert remembered(Path(path), "ana") == ["The user lives in Lisbon."]
 

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from perdure.errors import BadURL, Error, SchemaTooNew, Unavailable
-from perdure.journal import connect, sqlite
+from perdure.journal import connect, sqlite_file
 from perdure.journal.migrate import migrations
 from perdure.testing.postgres import Server, local_postgres
 from tests.support.entries import add, entries, stored
@@ -202,26 +202,26 @@ def test_a_wal_of_another_user_is_refused(open_folder: Path) -> None:
 
 def test_the_file_system_is_that_of_the_nearest_mount() -> None:
     mounts = [("/", "ext4"), ("/mnt/share", "nfs4"), ("/mnt/share/local", "xfs"), ("/mnt", "tmpfs")]
-    assert sqlite.file_system("/srv/agents", mounts) == "ext4"
-    assert sqlite.file_system("/mnt/share", mounts) == "nfs4"
-    assert sqlite.file_system("/mnt/share/agents", mounts) == "nfs4"
-    assert sqlite.file_system("/mnt/share/local/agents", mounts) == "xfs"
-    assert sqlite.file_system("/mnt/shared", mounts) == "tmpfs"
-    assert sqlite.file_system("/home", []) is None
+    assert sqlite_file.file_system("/srv/agents", mounts) == "ext4"
+    assert sqlite_file.file_system("/mnt/share", mounts) == "nfs4"
+    assert sqlite_file.file_system("/mnt/share/agents", mounts) == "nfs4"
+    assert sqlite_file.file_system("/mnt/share/local/agents", mounts) == "xfs"
+    assert sqlite_file.file_system("/mnt/shared", mounts) == "tmpfs"
+    assert sqlite_file.file_system("/home", []) is None
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs", "9p"])
 def test_a_network_file_system_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(sqlite, "_mounts", lambda: [("/", "ext4"), (str(tmp_path), kind)])
+    monkeypatch.setattr(sqlite_file, "_mounts", lambda: [("/", "ext4"), (str(tmp_path), kind)])
     with pytest.raises(BadURL, match=rf"network file system \({kind}\).*PostgreSQL"):
         connect(f"sqlite:///{tmp_path}/agents.db")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_mounts_of_this_machine_are_found() -> None:
-    assert sqlite.file_system("/", sqlite._mounts()) is not None
+    assert sqlite_file.file_system("/", sqlite_file._mounts()) is not None
 
 
 def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,6 +339,7 @@ def execute(url: str, statement: str) -> None:
             connection.execute(statement.encode())
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_fresh_database_at_the_same_time_all_succeed(
     postgres_server: Server, tmp_path: Path
 ) -> None:

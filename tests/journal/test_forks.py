@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from perdure.journal import Journal, connect
-from perdure.journal import journal as journal_module
+from perdure.journal import Journal, connect, group_commit
 from tests.support.entries import PATIENCE, Commits, add, in_threads, stored
 
 # Python 3.12 and later warn when a process with threads forks, which is what is tested here.
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"
 @pytest.fixture
 def journal(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journal]:
     monkeypatch.setattr(
-        journal_module, "HOLD", 60.0
+        group_commit, "HOLD", 60.0
     )  # however slow the machine, the clock commits nothing
     journal = connect(url, deadline=10.0)
     yield journal

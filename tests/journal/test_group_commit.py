@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from perdure.journal import Journal, connect, failpoints
 from tests.support.entries import PATIENCE, add, entries, in_threads
+from tests.support.polling import until
 
 
 class OneByOne:
@@ -40,13 +40,6 @@ def journal(url: str) -> Iterator[Journal]:
     journal.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.001)
-
-
 def test_threads_whose_operations_are_committed_do_not_wait_for_the_next_commit(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,11 +47,11 @@ def test_threads_whose_operations_are_committed_do_not_wait_for_the_next_commit(
     in_threads(1, lambda n: journal.do(add(100)))
     commits.reach()
     group = in_threads(8, lambda n: journal.do(add(n)))
-    until(lambda: len(journal._asleep) == 8)
+    until(lambda: len(journal._group.waiting) == 8)
     commits.let_go()
     commits.reach()  # that of the group
     last = in_threads(1, lambda n: journal.do(add(200)))
-    until(lambda: any(ticket.op.name == "add 200" for ticket in [*journal._asleep.values()]))
+    until(lambda: any(ticket.op.name == "add 200" for ticket in [*journal._group.waiting.values()]))
     commits.let_go()
     commits.reach()  # that of the last one
     for thread in group:
@@ -95,7 +88,7 @@ def test_nobody_sleeps_on_when_whoever_committed_was_stopped(
     first = in_threads(1, stopped)
     assert reached.wait(PATIENCE)
     rest = in_threads(3, lambda n: journal.do(add(n)))
-    until(lambda: len(journal._asleep) == 3)
+    until(lambda: len(journal._group.waiting) == 3)
     go.set()
     for thread in first + rest:
         thread.join(PATIENCE)

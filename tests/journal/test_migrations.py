@@ -83,6 +83,7 @@ def columns(url: str, table: str) -> list[str]:
     return [row[0] for row in rows]
 
 
+@pytest.mark.smoke
 def test_the_schema_is_what_the_migrations_say(url: str) -> None:
     connect(url).close()
     assert tables(url) == sorted([*declared(), "perdure_schema"])

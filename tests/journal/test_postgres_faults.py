@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from langchain_core.runnables import RunnableConfig
 
 from perdure.errors import Unavailable
 from perdure.journal import Journal, connect
@@ -19,6 +20,7 @@ from perdure.journal.postgres import CONNECTIONS, Postgres
 from perdure.testing.postgres import Server
 from tests.support.crash_child import Told, converse, open_saver
 from tests.support.entries import PATIENCE, Commits, add, entries, in_threads, stored
+from tests.support.polling import until
 from tests.support.proxy import Cut, Proxy
 
 
@@ -64,7 +66,7 @@ def test_a_server_that_is_killed_under_load_loses_nothing_acknowledged(
 
     threads = in_threads(4, block) + in_threads(1, lambda n: asyncio.run(several()))
     for goal in (40, 80, 120):
-        until(lambda goal=goal: len(acknowledged) >= goal)
+        until(lambda goal=goal: len(acknowledged) >= goal)  # type: ignore[misc]
         postgres_server.restart("immediate")
     goal = len(acknowledged) + 40
     until(lambda: len(acknowledged) >= goal)
@@ -76,14 +78,6 @@ def test_a_server_that_is_killed_under_load_loses_nothing_acknowledged(
     assert len(found) == len(set(found)), "each once"
     assert set(acknowledged) <= set(found)
     journal.close()
-
-
-def until(condition: Any) -> None:
-    """Wait until the load has done something, which nobody can tell us."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "the load stands still"
-        time.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -105,7 +99,8 @@ def test_agents_go_on_through_a_restart_with_the_same_saver(
 
     threads = in_threads(4, work)
     for n in range(2):
-        until(lambda n=n: saver.get_tuple({"configurable": {"thread_id": f"0-{n}"}}))
+        config: RunnableConfig = {"configurable": {"thread_id": f"0-{n}"}}
+        until(lambda config=config: saver.get_tuple(config))  # type: ignore[misc]
         postgres_server.restart("immediate")
     for thread in threads:
         thread.join(60)

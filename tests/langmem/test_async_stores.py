@@ -1,4 +1,4 @@
-"""Stores with coroutines: in the loop of another thread, and when that loop is over."""
+"""Stores with coroutines: in the loop of another thread, and when that loop has stopped."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_a_store_with_coroutines_may_live_in_the_loop_of_another_thread(
     ):
         executor.submit(talk("fact-tea"), who("ann", "t")).result(SOON)
         executor.submit(talk("fact-rain", "fact-tea"), who("ann", "u")).result(SOON)
-        assert executor._means.memories is not None
-        assert executor._means.memories.together == (place == "same")
+        assert executor._resources.committer is not None
+        assert executor._resources.committer.shares_database == (place == "same")
         assert remembered(store, "ann") == ["fact-rain", "fact-tea"]
         found = asyncio.run(executor.asearch(namespace=("memories", "ann")))
         assert len(found) == 2
@@ -110,7 +110,7 @@ def test_a_store_whose_loop_is_over_is_an_error_and_no_hang(sqlite_url: str) -> 
         store._loop = asyncio.new_event_loop()  # which nobody runs
         try:
             made = executor.submit(talk("fact-tea"), who("ann"))
-            assert "belongs to an event loop that is over" in str(made.exception(SOON))
+            assert "belongs to an event loop that has stopped" in str(made.exception(SOON))
         finally:
             store._loop.close()
             store._loop = loop

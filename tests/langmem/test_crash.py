@@ -51,15 +51,18 @@ from perdure.journal.sql import templates
 from perdure.langmem import ReflectionExecutor
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
+from tests.support.fork_server import Child, ForkServer
 from tests.support.memory import manager, opened_store, remembered, talk, who
-from tests.support.memory_child import LATER, Child, Nursery
-from tests.support.runtime_child import Ledger, eventually
+from tests.support.memory_child import LATER
+from tests.support.polling import until
+from tests.support.runtime_child import Ledger
+from tests.support.sweep import examples, parts, sample
 
 pytestmark = pytest.mark.slow
 
-PARTS = 4  # so that test processes share the work
-ROUNDS = 200
-"""On both databases, with both kinds of stores, together."""
+PARTS = parts(4)
+ROUNDS = examples(25, 5)
+"""Of each part, on each database with each kind of store."""
 AT_ONCE = 4
 """How many rounds go on at once."""
 LIVES = 2
@@ -192,8 +195,8 @@ def _place(one: Submission) -> tuple[str, str]:
 class Judge:
     """Has trials on one journal and one store, and judges them all together."""
 
-    def __init__(self, nursery: Nursery, url: str, store: str, folder: Path) -> None:
-        self._nursery, self._folder = nursery, folder
+    def __init__(self, fork_server: ForkServer, url: str, store: str, folder: Path) -> None:
+        self._server, self._folder = fork_server, folder
         self._where = {"url": url, "store": store}
         self.is_together = store == url
         with opened_store(store):
@@ -214,8 +217,9 @@ class Judge:
         concurrency: int = 1,
     ) -> Child:
         trial.kills += fate is not None
-        return self._nursery.child(
-            "live",
+        return self._server.start(
+            "memory_child:live",
+            exits=True,
             name=trial.name,
             ledger=str(trial.ledger),
             submissions=[one._asdict() for one in submissions],
@@ -240,8 +244,9 @@ class Judge:
     def finish(self, concurrency: int = 1) -> None:
         """In another process, and judge what it finds."""
         report = self._folder / "report.json"
-        child = self._nursery.child(
-            "finish",
+        child = self._server.start(
+            "memory_child:finish",
+            exits=True,
             names=[trial.name for trial in self.trials],
             users=[user for trial in self.trials for user in trial.users],
             report=str(report),
@@ -260,26 +265,19 @@ class Judge:
             self.did["replaced"] += sum(run["state"] == "cancelled" for run in trial.runs)
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
-
-
 @pytest.fixture(params=["together", "apart"])
 def judge(
-    request: pytest.FixtureRequest, nursery: Nursery, url: str, tmp_path: Path
+    request: pytest.FixtureRequest, fork_server: ForkServer, url: str, tmp_path: Path
 ) -> Iterator[Judge]:
     """Its store is in the journal's database, or in another one."""
     if request.param == "together":
-        yield Judge(nursery, url, url, tmp_path)
+        yield Judge(fork_server, url, url, tmp_path)
     elif url.startswith("sqlite"):
-        yield Judge(nursery, url, f"sqlite:///{tmp_path}/store.db", tmp_path)
+        yield Judge(fork_server, url, f"sqlite:///{tmp_path}/store.db", tmp_path)
     else:
         server: Server = request.getfixturevalue("postgres_server")
         store = server.database()
-        yield Judge(nursery, url, store, tmp_path)
+        yield Judge(fork_server, url, store, tmp_path)
         server.drop(store)
 
 
@@ -301,8 +299,8 @@ class Round:
     def is_over(self, judge: Judge) -> bool:
         """Whether all of its processes ended. Starts the next one of a slot."""
         for slot, rest in enumerate(self.slots):
-            if slot in self.alive and (status := self.alive[slot][0].status()) is not None:
-                judge.ended(status, self.alive.pop(slot)[1])
+            if slot in self.alive and (ended := self.alive[slot][0].ended()) is not None:
+                judge.ended(ended.status, self.alive.pop(slot)[1])
             if slot not in self.alive and rest:
                 made, fate, concurrency = rest.pop(0)
                 self.alive[slot] = judge.begin(self.trial, made, fate, concurrency), fate
@@ -318,7 +316,7 @@ def play(judge: Judge, rounds: list[Round]) -> None:
         alive.extend(itertools.islice(waiting, AT_ONCE - len(alive)))
         return not alive
 
-    eventually(is_over, "an end of all rounds", 600)
+    until(is_over, "an end of all rounds", 600)
 
 
 # -- one story, ended at every point
@@ -352,14 +350,14 @@ def ends(counts: dict[str, int]) -> list[tuple[str, int]]:
     return wanted
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", PARTS)
 def test_a_story_ended_at_any_point_leaves_each_memory_once(
     judge: Judge, url: str, part: int
 ) -> None:
     # Two at once wait for each other where they are of one user.
-    concurrency = 1 + part % 2
+    concurrency = 1 + (part + url.startswith("postgresql")) % 2
     whole = judge.trial("whole", story(0))
-    judge.ended(judge.begin(whole, whole.submissions, None, concurrency).status(60), None)
+    judge.ended(judge.begin(whole, whole.submissions, None, concurrency).wait(), None)
     [[counts]] = whole.all("points")
     expected = {
         "commit",
@@ -372,12 +370,12 @@ def test_a_story_ended_at_any_point_leaves_each_memory_once(
     }
     expected -= {"half"} if judge.is_together else set()
     assert expected <= {point.rsplit(".", 1)[0] for point in counts}
-    step = 3 * PARTS if url.startswith("postgresql") else PARTS
     points = ends(counts)
     fates = [{"how": "kill", "at": point} for point in points]
     politely = [at for at in points if at[0].rsplit(".", 1)[0] not in templates()]
     fates += [{"how": how, "at": at} for how, at in zip(itertools.cycle(ENDS), politely)]
-    fates = fates[part::step]
+    fates = fates[:: 3 if url.startswith("postgresql") else 1]
+    fates = sample(fates, 14, lambda fate: str(fate["at"][0]))[part :: len(PARTS)]
     rng = random.Random(part)
 
     def lives(number: int, fate: dict[str, Any]) -> Round:
@@ -424,7 +422,7 @@ def fate(rng: random.Random) -> dict[str, Any]:
     return {"how": rng.choice(["kill"] * 4 + list(ENDS)), "nth": rng.randrange(1, 300)}
 
 
-@pytest.mark.parametrize("part", range(PARTS // 2))
+@pytest.mark.parametrize("part", parts(2))
 def test_processes_ended_at_random_lose_and_double_nothing(
     judge: Judge, url: str, part: int
 ) -> None:
@@ -441,10 +439,9 @@ def test_processes_ended_at_random_lose_and_double_nothing(
         everything = [one for slot in plans for made, _, _ in slot for one in made]
         return Round(judge.trial(f"round-{number}", everything), plans)
 
-    count = ROUNDS // (2 * PARTS)
-    play(judge, [lives(number) for number in range(count)])
+    play(judge, [lives(number) for number in range(ROUNDS)])
     judge.finish(concurrency=2)
-    print(f"{count} rounds: {dict(judge.did)}")
+    print(f"{ROUNDS} rounds: {dict(judge.did)}")
 
 
 # -- what was found so
@@ -472,7 +469,7 @@ def test_what_a_reflection_could_not_write_in_its_turn_is_made_again_after_anoth
         store = Refusing(opened.conn)
         with ReflectionExecutor(manager(), store=store, journal=rt) as executor:
             first = executor.submit(talk("fact-first", "fact-shared"), who("ana", "t1"))
-            eventually(lambda: [one for one in executor.pending() if one.error], "an error")
+            until(lambda: [one for one in executor.pending() if one.error], "an error")
             store.refuses = False
             second = executor.submit(talk("fact-second", "fact-shared"), who("ana", "t2"))
             second.result(20)
@@ -498,10 +495,10 @@ def test_a_store_closed_before_a_reflection_was_written_is_no_other_store(
         monkeypatch.setattr(failpoints, "hook", close)
         with ReflectionExecutor(manager(), store=store, journal=rt, name="it") as executor:
             executor.submit(talk("fact-one"), who("ana"))
-            eventually(lambda: [one for one in executor.pending() if one.error], "an error")
+            until(lambda: [one for one in executor.pending() if one.error], "an error")
         clock.advance(timedelta(minutes=1))
         again = stack.enter_context(opened_store(url))
         rt = stack.enter_context(perdure.Runtime(url, clock=clock))
         with ReflectionExecutor(manager(), store=again, journal=rt, name="it") as executor:
-            eventually(lambda: remembered(again, "ana") == ["fact-one"], "a memory")
-            eventually(lambda: not executor.pending(), "an end")
+            until(lambda: remembered(again, "ana") == ["fact-one"], "a memory")
+            until(lambda: not executor.pending(), "an end")

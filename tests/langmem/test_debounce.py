@@ -19,6 +19,7 @@ from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State
 from tests.support.agents import NOON, gate
 from tests.support.memory import manager, remembered, talk, who
+from tests.support.polling import until
 from tests.support.reflections import (
     HOUR,
     ON_A_FILE,
@@ -30,7 +31,6 @@ from tests.support.reflections import (
     on_thread,
     runs_on_disk,
     stopping_at,
-    until,
 )
 from tests.support.reflections import store as store
 

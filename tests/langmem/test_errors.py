@@ -22,6 +22,7 @@ from perdure.langmem import Pending, ReflectionExecutor
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State
 from tests.support.agents import NOON, chain, gate
+from tests.support.polling import until
 from tests.support.reflections import (
     AT_ONCE,
     ON_A_FILE,
@@ -34,7 +35,6 @@ from tests.support.reflections import (
     remember,
     runs_on_disk,
     stopping_at,
-    until,
 )
 from tests.support.reflections import store as store
 
@@ -101,9 +101,9 @@ def test_one_that_is_held_is_done_after_retry_and_its_error_is_gone(
         executor.retry(made.id)
         until(lambda: not executor.pending())
         assert notes(store).keys() == {"a"}
-        with pytest.raises(WrongState, match="only one that is held can"):
+        with pytest.raises(WrongState, match="only a held reflection can"):
             executor.retry(made.id)
-        with pytest.raises(WrongState, match="it is over"):
+        with pytest.raises(WrongState, match="it has ended"):
             executor.cancel(made.id)
 
 

@@ -22,15 +22,8 @@ from perdure.testing import TemporaryRuntime
 from perdure.types import State
 from tests.support.agents import Log, chain
 from tests.support.memory import NAMESPACE, Scripted, manager, talk, who
-from tests.support.reflections import (
-    HOUR,
-    ON_A_FILE,
-    graph_that,
-    keeper,
-    note,
-    notes,
-    until,
-)
+from tests.support.polling import until
+from tests.support.reflections import HOUR, ON_A_FILE, graph_that, keeper, note, notes
 from tests.support.reflections import store as store
 
 # -- on a runtime
@@ -46,8 +39,8 @@ async def test_any_worker_of_the_runtime_drives_reflections(url: str) -> None:
         later = await asyncio.to_thread(executor.submit, note("a"), after_seconds=600)
         await asyncio.to_thread(executor.shutdown)
         bound = ReflectionExecutor(keeper(), journal=working, name="r")
-        bound._means.store = store
-        assert bound._mine() is None
+        bound._resources.store = store
+        assert bound._live_worker() is None
         working.clock.advance(HOUR)
         counts = await working.tick()
         assert counts.done == 1
@@ -212,7 +205,7 @@ def test_what_is_pending_and_has_no_store_yet_is_told_of(
     with ReflectionExecutor(manager(), store=store, journal=url) as executor:
         executor.submit(talk("fact-tea"), who("ann"), after_seconds=600)
     with ReflectionExecutor(manager(), journal=url):
-        assert "wait until it is known where their memories are" in caplog.text
+        assert "none starts until the executor has a store" in caplog.text
 
 
 @ON_A_FILE

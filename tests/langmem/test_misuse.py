@@ -21,7 +21,7 @@ from perdure.errors import (
     UnknownReflector,
 )
 from perdure.langmem import ReflectionExecutor
-from perdure.langmem.memories import missing
+from perdure.langmem.store_commit import missing_writes
 from perdure.types import Retry, State
 from tests.support.agents import Log
 from tests.support.memory import NAMESPACE, manager, remembered, talk, who
@@ -59,13 +59,13 @@ def written(key: str, value: Any, before: Any) -> dict[str, Any]:
     return PutOp(("m",), key, value)._asdict() | {"before": before}
 
 
-def test_a_draft_is_written_where_the_store_has_what_it_was_made_of() -> None:
+def test_a_staged_write_applies_where_the_store_has_what_it_was_based_on() -> None:
     store = InMemoryStore()
     store.put(("m",), "same", {"n": 1})
     store.put(("m",), "there", {"n": 2})
     store.put(("m",), "changed", {"n": "by a person"})
     store.put(("m",), "kept", {"n": "by a person"})
-    drafted = [
+    staged = [
         written("same", {"n": 2}, {"n": 1}),
         written("there", {"n": 2}, {"n": 1}),
         written("changed", {"n": 2}, {"n": 1}),
@@ -73,9 +73,9 @@ def test_a_draft_is_written_where_the_store_has_what_it_was_made_of() -> None:
         written("gone", {"n": 2}, {"n": 1}),
         written("new", {"n": (2, 3)}, None),
     ]
-    assert [op.key for op in missing(store, drafted)] == ["same", "new"]
+    assert [op.key for op in missing_writes(store, staged)] == ["same", "new"]
     store.put(("m",), "new", {"n": [2, 3]})
-    assert [op.key for op in missing(store, drafted)] == ["same"]
+    assert [op.key for op in missing_writes(store, staged)] == ["same"]
 
 
 @ON_A_FILE
@@ -118,7 +118,7 @@ def test_a_graph_that_would_wait_for_somebody_is_held_and_writes_nothing_or_does
     with ReflectionExecutor(graph, store=store, journal=url, retry=ONCE, name="g") as executor:
         made = executor.submit({"log": []}, on_thread("t"))
         if how == "interrupt":
-            assert "cannot wait for somebody" in str(made.exception(SOON))
+            assert "cannot wait for an answer" in str(made.exception(SOON))
             assert notes(store) == {}
         else:
             made.result(SOON)
@@ -126,7 +126,7 @@ def test_a_graph_that_would_wait_for_somebody_is_held_and_writes_nothing_or_does
 
 
 @ON_A_FILE
-def test_a_manager_with_a_store_of_its_own_inside_of_others_writes_into_the_draft(
+def test_a_manager_with_a_store_of_its_own_inside_of_others_writes_into_the_staged_writes(
     url: str, store: BaseStore
 ) -> None:
     def fails(result: Any) -> None:
@@ -142,7 +142,7 @@ def test_a_manager_with_a_store_of_its_own_inside_of_others_writes_into_the_draf
 
 
 @ON_A_FILE
-def test_a_thread_of_a_reflector_writes_into_its_draft_and_none_afterwards(
+def test_a_thread_of_a_reflector_writes_into_its_staged_writes_and_none_afterwards(
     url: str, store: BaseStore
 ) -> None:
     kept: list[BaseStore] = []
@@ -156,7 +156,7 @@ def test_a_thread_of_a_reflector_writes_into_its_draft_and_none_afterwards(
     with ReflectionExecutor(reflect, store=store, journal=url, retry=ONCE) as executor:
         assert executor.submit({}).exception(SOON) is not None
         assert notes(store) == {}
-        remember(kept[0], "later")  # nobody's draft any more: as it would be without one
+        remember(kept[0], "later")  # no reflection's any more: written directly
     assert notes(store).keys() == {"later"}
 
 

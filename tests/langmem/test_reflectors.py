@@ -27,6 +27,7 @@ from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry, State
 from tests.support.agents import Log
 from tests.support.memory import manager, opened_store, remembered, talk, who
+from tests.support.polling import until
 from tests.support.reflections import (
     AT_ONCE,
     HOUR,
@@ -36,7 +37,6 @@ from tests.support.reflections import (
     notes,
     on_thread,
     remember,
-    until,
 )
 from tests.support.reflections import store as store
 
@@ -176,9 +176,7 @@ def test_a_namespace_given_to_the_executor_is_where_a_manager_writes(sqlite_url:
 
 
 @ON_A_FILE
-def test_a_sequence_around_a_manager_writes_through_the_draft_each_time(
-    url: str, store: BaseStore
-) -> None:
+def test_a_sequence_around_a_manager_is_staged_each_time(url: str, store: BaseStore) -> None:
     """The manager inside keeps the store it found first."""
     fails = ["fact-one", "fact-two"]
 
@@ -293,7 +291,7 @@ def test_what_a_reflector_returns_need_not_be_storable(
     with ReflectionExecutor(reflect, store=store, journal=url) as executor:
         assert executor.submit({}).result(SOON) is None
     assert notes(store).keys() == {"a"}
-    assert "is not kept" in caplog.text
+    assert "is not stored" in caplog.text
 
 
 def test_a_large_result_is_given_too(sqlite_url: str) -> None:

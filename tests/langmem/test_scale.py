@@ -10,7 +10,6 @@ import gc
 import re
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,7 +22,9 @@ from langgraph.store.memory import InMemoryStore
 from perdure.journal import failpoints, postgres, sqlite
 from perdure.journal.sql import positional, render
 from perdure.langmem import ReflectionExecutor
-from perdure.langmem.driving import AT_ONCE, Reflection
+from perdure.langmem.background_worker import BATCH
+from perdure.langmem.reflection_future import Reflection
+from tests.support.polling import until
 
 MONTH = 30 * 86_400
 MANY, CROWD = 2_000, 10_000
@@ -68,13 +69,6 @@ def submit(executor: Any, n: int, *, after: float = MONTH, thread: str = "") -> 
     config = {"configurable": {"user_id": f"user-{n}", "thread_id": thread or f"thread-{n}"}}
     found: Reflection = executor.submit(PAYLOAD, config, after_seconds=after)
     return found
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that"
-        threading.Event().wait(0.01)
 
 
 # -- what is asked of the database
@@ -218,10 +212,10 @@ def test_a_process_that_submitted_thousands_keeps_none_of_them(sqlite_url: str) 
         for n in range(MANY):
             submit(executor, n)
         gc.collect()
-        driving = executor._driving
+        worker = executor._worker
         assert [one for one in gc.get_objects() if isinstance(one, Reflection)] == []
-        assert len(driving._waited) == len(executor._latest) == 0
-        assert len(driving._due) <= AT_ONCE
+        assert len(worker._futures) == len(worker._latest) == 0
+        assert len(worker._checks) <= BATCH
         assert len(executor.pending(limit=MANY)) == MANY
 
 
@@ -229,7 +223,7 @@ def test_a_future_that_is_kept_is_told_among_many_that_are_not(url: str) -> None
     """What clears away the others leaves it alone."""
     with opened(url, nothing, name="scale") as executor:
         kept = submit(executor, 0, after=0.3)
-        for n in range(1, 2 * AT_ONCE + 50):
+        for n in range(1, 2 * BATCH + 50):
             submit(executor, n)
         assert kept.result(30) is None
 
@@ -242,7 +236,7 @@ def test_a_start_claims_no_more_than_it_works_on(url: str) -> None:
     with opened(url, nothing, name="scale") as executor:
         for n in range(50):
             submit(executor, n, after=1)
-        executor._driving.stop()
+        executor._worker.stop()
         begun: list[Any] = []
         gate = threading.Event()
 
@@ -264,7 +258,7 @@ def test_a_worker_is_not_woken_for_what_is_due_later(sqlite_url: str) -> None:
     """It looks often enough by itself; to wake it for each would take turns with who submits."""
     with opened(sqlite_url, nothing, name="scale") as executor:
         woken: list[None] = []
-        executor._runtime.engine.wake = lambda: woken.append(None)
+        executor._runtime.wake = lambda: woken.append(None)
         submit(executor, 1, after=timedelta(hours=1).total_seconds())
         assert woken == []
         submit(executor, 2, after=0)

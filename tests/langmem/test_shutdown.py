@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from langgraph.config import get_store
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 import perdure
-from perdure.errors import (
-    ReflectionLeft,
-)
+from perdure.errors import ReflectionLeft, Unavailable
 from perdure.langmem import ReflectionExecutor
+from perdure.langmem.reflection_request import ReflectionRequest
 from perdure.types import State
 from tests.support.agents import gate
+from tests.support.memory import opened_store
+from tests.support.polling import until
 from tests.support.reflections import (
     ON_A_FILE,
+    ONCE,
     SOON,
     keeper,
     note,
@@ -24,9 +28,10 @@ from tests.support.reflections import (
     on_thread,
     runs_on_disk,
     stopping_at,
-    until,
 )
 from tests.support.reflections import store as store
+
+REQUEST = ReflectionRequest(note("a", "stop"), (), "t")
 
 
 def test_shutdown_finishes_what_is_due_and_leaves_what_is_not(url: str, store: BaseStore) -> None:
@@ -69,6 +74,55 @@ def test_without_wait_what_is_worked_on_is_given_back_and_done_by_the_next(
         with ReflectionExecutor(keeper(), **options) as after:
             until(lambda: not after.pending())
         assert notes(store).keys() == {"a", "b"}
+
+
+@ON_A_FILE
+def test_after_shutdown_no_reflector_uses_the_store_so_it_can_be_closed(url: str) -> None:
+    refused: list[Unavailable] = []
+
+    def reflect(payload: Any) -> None:
+        place.block()
+        try:
+            get_store().put(("notes",), payload["key"], {"text": payload["text"]})
+        except Unavailable as error:
+            refused.append(error)
+            raise
+
+    with gate() as place:
+        with opened_store(url) as store:
+            executor = ReflectionExecutor(reflect, store=store, journal=url, name="r", retry=ONCE)
+            executor.submit(note("a"))
+            until(lambda: place.entered)
+            executor.shutdown(wait=False)
+        place.open()
+        until(lambda: refused)
+    with opened_store(url) as store:
+        with ReflectionExecutor(keeper(), store=store, journal=url, name="r") as after:
+            until(lambda: not after.pending())
+        assert notes(store).keys() == {"a"}
+
+
+@ON_A_FILE
+async def test_a_reflection_that_a_worker_of_the_runtime_runs_is_released_by_shutdown(
+    url: str, store: BaseStore
+) -> None:
+    """The attempt does not count: the next executor runs it."""
+    rt = perdure.Runtime(url)
+    async with rt:
+        with gate() as place:
+            executor = ReflectionExecutor(stopping_at(place), journal=rt, name="r", retry=ONCE)
+            executor._resources.store = store  # without a worker of its own
+            made = await asyncio.to_thread(executor._accept, "t", REQUEST, 0.0)
+            working = asyncio.create_task(rt.work(handle_signals=False))
+            await asyncio.to_thread(until, lambda: place.entered)
+            await executor.ashutdown(wait=False)
+            place.open()
+            await asyncio.to_thread(until, lambda: runs_on_disk(url) == [(made, "pending")])
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+    with ReflectionExecutor(keeper(), store=store, journal=url, name="r") as after:
+        await asyncio.to_thread(until, lambda: not after.pending())
+    assert notes(store).keys() == {"a"}
 
 
 def test_cancel_futures_cancels_what_is_not_begun(url: str, store: BaseStore) -> None:

@@ -206,6 +206,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.smoke
 def test_a_busy_journal_that_is_well_has_no_findings(rt: TemporaryRuntime) -> None:
     made = keep_busy(rt)
     states = {rt.blocking.get(id).state.value for id in made.values()}

@@ -16,7 +16,7 @@ from perdure.journal import Refused
 from perdure.journal.operation import Ambiguous
 from perdure.operations import claims
 from perdure.types import EventKind, Run, State
-from tests.support.agents import Log, chain, opened, until
+from tests.support.agents import Log, auntil, chain, opened
 from tests.support.entries import faulty
 
 
@@ -105,7 +105,7 @@ async def test_what_a_fenced_driver_would_have_stored_is_not_told(url: str) -> N
             op = claims.claim_run(driver.serializer, worker, at, at + 3000, "t", run.id)
             rows.append(rt.journal.do(op))
         await rt.answer(wait.id, "yes")
-        await until(lambda: seen[-1][0] == EventKind.ANSWER)
+        await auntil(lambda: seen[-1][0] == EventKind.ANSWER)
         told = len(seen)
         assert rows[0] is not None
         with pytest.raises(Refused):

@@ -216,7 +216,7 @@ def test_allowing_a_type_later_is_enough() -> None:
     codec = Codec()
     with pytest.raises(TypeNotAllowed):
         codec.encode(s.Frozen(1), "x")
-    codec.allow([s.Frozen])
+    codec.allowlist.add([s.Frozen])
     assert codec.decode(codec.encode(s.Frozen(1), "x"), "x") == s.Frozen(1)
 
 

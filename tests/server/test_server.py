@@ -27,7 +27,8 @@ import perdure
 from perdure.errors import BadArgument, Closed
 from perdure.runtime import Runtime
 from perdure.types import Counts, State
-from tests.support.agents import Calls, chain, gate, opened, reaches, until
+from tests.support.agents import Calls, chain, gate, opened, reaches
+from tests.support.polling import auntil
 
 SECRET = "a secret of a cron, long enough"
 KNOWN = {"Authorization": f"Bearer {SECRET}"}
@@ -303,7 +304,7 @@ async def test_a_caller_that_leaves_does_not_stop_the_tick(url: str) -> None:
             await asyncio.gather(asked, return_exceptions=True)
             door.open()
             await reaches(rt, run, State.DONE)
-            await until(lambda: not rt.engine.is_driving)
+            await auntil(lambda: not rt.engine.is_driving)
 
 
 async def serving(app: Starlette, inside: Any) -> None:

@@ -21,6 +21,7 @@ import perdure
 from perdure import errors
 from perdure.runtime import Runtime
 from perdure.types import Kind, Run, State
+from tests.support.polling import auntil
 from tests.support.waiters import (
     DAY,
     HOUR,
@@ -39,7 +40,6 @@ from tests.support.waiters import (
     only_wait,
     side_by_side,
     sleeping,
-    until,
 )
 
 
@@ -77,6 +77,7 @@ async def everything(rt: Runtime, run: Run) -> tuple[Any, ...]:
 # -- once
 
 
+@pytest.mark.smoke
 async def test_an_answer_is_recorded_with_who_and_when(url: str) -> None:
     async with healthy(url) as rt:
         run = await begin(rt, chain(asking("q")))
@@ -131,6 +132,7 @@ async def test_who_is_called_clock_or_signal_is_a_person_all_the_same() -> None:
         assert await log_of(rt, run) == [("q", "clock"), ("r", "signal")]
 
 
+@pytest.mark.smoke
 async def test_of_twenty_answers_at_once_from_two_runtimes_exactly_one_wins(url: str) -> None:
     async with healthy(url) as rt, healthy(url, clock=rt.clock) as other:
         run = await begin(rt, chain(asking("q")))
@@ -160,7 +162,7 @@ async def test_answers_race_with_drivers_and_none_is_lost(url: str) -> None:
             await asyncio.gather(drive(rt), drive(other))
             return (await rt.get(run.id)).ended
 
-        await until(ended)
+        await auntil(ended)
         assert sorted(await log_of(rt, run)) == [(n, n + 100) for n in range(12)]
 
 
@@ -412,7 +414,7 @@ async def test_an_answer_given_while_its_question_changes_is_not_taken_for_the_n
             await rt.answer(by_value["slow"].id, 1)
             drafts.append(f"second {n}")
             driving = asyncio.create_task(rt.tick())
-            await until(at.is_set)
+            await auntil(at.is_set)
             if early:
                 await rt.answer(by_value[f"first {n}"].id, "fine")
             go.set()

@@ -10,6 +10,7 @@ from langgraph.graph import END, START, StateGraph
 
 from perdure.journal import failpoints
 from perdure.types import Kind, State
+from tests.support.polling import auntil
 from tests.support.waiters import (
     DAY,
     Log,
@@ -22,7 +23,6 @@ from tests.support.waiters import (
     named,
     only_wait,
     side_by_side,
-    until,
 )
 
 
@@ -68,7 +68,7 @@ async def test_only_an_answer_lets_a_run_go_on_from_a_breakpoint(url: str, how: 
         rt.register(chain(first, second).compile(interrupt_before=["second"]), name="g")
         run = await rt.start("g", {"log": []}, thread_id="t")
         driving = asyncio.create_task(rt.tick())
-        await until(inside.is_set)
+        await auntil(inside.is_set)
         if how == "signalled":
             await rt.signal("t", "anything", 1)
         go.set()

@@ -41,8 +41,8 @@ from tests.support.agents import (
     opened,
     reaches,
     told_to_stop,
-    until,
 )
+from tests.support.polling import auntil
 
 HOUR = timedelta(hours=1)
 
@@ -90,6 +90,7 @@ async def test_a_process_without_graphs_can_start_runs_for_workers_elsewhere(url
         assert (await rt.get(run.id)).output == said("hi", "1 before")
 
 
+@pytest.mark.smoke
 async def test_the_same_key_gives_the_run_it_made_before(url: str) -> None:
     async with opened(url) as rt:
         rt.register(chain(echo), name="g")
@@ -125,6 +126,7 @@ async def test_a_key_without_a_thread_has_a_thread_of_its_own(url: str) -> None:
         assert len({first.thread_id, *(run.thread_id for run in others)}) == 4
 
 
+@pytest.mark.smoke
 async def test_of_twenty_starts_at_once_with_one_key_all_get_one_run(url: str) -> None:
     async with opened(url) as rt, opened(url) as another:
         for one in (rt, another):
@@ -629,7 +631,7 @@ async def test_a_history_can_be_read_while_the_run_goes_on(url: str) -> None:
             async with driving(rt):
                 await closed.reached()
                 assert (await reader.get(run.id)).state == State.RUNNING
-                seen = await until(lambda: _with_steps(reader, run, 2))
+                seen = await auntil(lambda: _with_steps(reader, run, 2))
                 assert seen[:2] == ["started", "claimed"]
                 closed.open()
                 await reaches(rt, run, State.DONE)

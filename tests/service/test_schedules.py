@@ -155,6 +155,7 @@ async def test_a_schedule_tells_its_next_slot_in_its_own_zone(rt: TemporaryRunti
     assert await rt.schedules() == [made, hourly]
 
 
+@pytest.mark.smoke
 async def test_a_slot_starts_its_run_with_all_that_was_given(url: str) -> None:
     async with runtime(url, clock=Clock(NOON)) as rt:
         rt.register(builder(), name="agent")

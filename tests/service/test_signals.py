@@ -16,6 +16,7 @@ from langgraph.graph import END
 import perdure
 from perdure import errors
 from perdure.types import Kind, State
+from tests.support.polling import auntil
 from tests.support.waiters import (
     DAY,
     HOUR,
@@ -35,7 +36,6 @@ from tests.support.waiters import (
     only_wait,
     side_by_side,
     sleeping,
-    until,
 )
 
 
@@ -106,6 +106,7 @@ async def test_only_who_waits_for_it_gets_a_signal_others_stay() -> None:
 # -- kept
 
 
+@pytest.mark.smoke
 async def test_a_signal_that_comes_early_is_kept(url: str) -> None:
     async with healthy(url) as rt:
         run = await begin(rt, chain(sleeping(DAY), listening("s")))
@@ -258,7 +259,7 @@ async def test_a_signal_sent_while_the_run_is_driven_is_heard_at_its_wait(url: s
         rt.register(chain(slow, listening("s")), name="g")
         run = await rt.start("g", {"log": []}, thread_id="t")
         driving = asyncio.create_task(rt.tick())
-        await until(inside.is_set)
+        await auntil(inside.is_set)
         await rt.signal("t", "s", "meanwhile")
         go.set()
         await driving
@@ -326,7 +327,7 @@ async def test_signals_race_with_two_drivers_and_each_is_heard_once(url: str) ->
             await asyncio.gather(drive(rt), drive(other))
             return (await rt.get(run.id)).ended
 
-        await until(ended)
+        await auntil(ended)
         assert sorted(await log_of(rt, run)) == list(range(count))
 
 

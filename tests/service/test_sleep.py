@@ -30,6 +30,7 @@ from tests.support.waiters import (
 )
 
 
+@pytest.mark.smoke
 async def test_a_sleep_ends_at_its_time_and_not_a_millisecond_before(url: str) -> None:
     async with healthy(url) as rt:
         begun = rt.clock.time

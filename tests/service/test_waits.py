@@ -6,8 +6,6 @@ While it rests it holds nothing, and no clock ever answers for a person.
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +21,8 @@ from perdure.saver import Saver
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
 from perdure.types import Kind, State
+from tests.support.fork_server import ForkServer
+from tests.support.polling import auntil
 from tests.support.waiters import (
     ANSWER,
     DAY,
@@ -41,10 +41,7 @@ from tests.support.waiters import (
     registered,
     side_by_side,
     sleeping,
-    until,
 )
-
-ROOT = Path(__file__).parents[2]
 
 # -- while it rests
 
@@ -57,7 +54,7 @@ async def test_a_run_that_waits_holds_nothing(url: str) -> None:
         assert run.state is State.WAITING
         rows = await asyncio.to_thread(_raw, rt.url, "SELECT worker, control FROM perdure_runs")
         assert rows == [(None, None)]
-        await until(lambda: not [t for t in threading.enumerate() if run.id in t.name])
+        await auntil(lambda: not [t for t in threading.enumerate() if run.id in t.name])
         assert [e.kind for e in await rt.events(run.id)][-1] == "waiting"
 
 
@@ -156,7 +153,7 @@ async def test_an_answer_that_comes_while_the_run_is_driven_is_not_lost(url: str
         by_value = {wait.value: wait for wait in await rt.waits()}
         await rt.answer(by_value["slow"].id, 1)
         driving = asyncio.create_task(rt.tick())
-        await until(inside.is_set)
+        await auntil(inside.is_set)
         # `other` has been asked again in this segment, or is about to be.
         await rt.answer(by_value["other"].id, 2)
         go.set()
@@ -182,17 +179,6 @@ POINTS = [
 ]
 
 
-def _kill(places: list[tuple[str, str]]) -> None:
-    """One worker for each place, killed with SIGKILL while it uses an answer."""
-    lines = "".join(f"{url} {point}\n" for url, point in places)
-    child = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.support.waiters"],
-        cwd=ROOT, input=lines, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    told = child.stdout.split("\n")[:-1]
-    assert told == ["killed"] * len(places), (told, child.stderr)
-
-
 async def _ends_well(url: str) -> list[str]:
     """Whoever comes after a killed worker finds the answers."""
     rt = registered(url, Clock(datetime.now(UTC) + 2 * MINUTE))
@@ -203,7 +189,7 @@ async def _ends_well(url: str) -> list[str]:
             await drive(rt)
             return (await rt.get(run.id)).ended
 
-        await until(ended)
+        await auntil(ended)
         log = await log_of(rt, run)
         assert log[:2] == [ANSWER, "stop"]
         assert log[3:] == ["after"]
@@ -214,19 +200,21 @@ async def _ends_well(url: str) -> list[str]:
 
 @pytest.mark.slow
 async def test_an_answer_is_handed_over_again_after_a_worker_was_killed_with_it(
-    tmp_path: Path, postgres_server: Server
+    fork_server: ForkServer, tmp_path: Path, postgres_server: Server
 ) -> None:
     places = [(f"sqlite:///{tmp_path}/{n}.db", point) for n, point in enumerate(POINTS)]
     postgres_server.start()
     some = ["apply_wait.after", "progress.before"]
     databases = [(postgres_server.database(), point) for point in some]
-    await asyncio.to_thread(_kill, places + databases)
+    for url, point in places + databases:
+        assert fork_server.run("waiters:answer_and_die", url=url, point=point).status == -9
     recovered = [await _ends_well(url) for url, _ in places + databases]
     assert sum(map(bool, recovered)) > len(POINTS) / 2
     for url, _ in databases:
         postgres_server.drop(url)
 
 
+@pytest.mark.smoke
 async def test_whoever_takes_over_from_a_silent_worker_has_the_same_answers(url: str) -> None:
     """The first driver hangs with the answer in its hands until its lease has run out."""
     inside, go = threading.Event(), threading.Event()
@@ -246,7 +234,7 @@ async def test_whoever_takes_over_from_a_silent_worker_has_the_same_answers(url:
         await rt.signal("t", "s", [2])
         await rt.answer((await only_wait(rt, run)).id, {"n": 1})
         hanging = asyncio.create_task(rt.tick())
-        await until(inside.is_set)
+        await auntil(inside.is_set)
         rt.clock.advance(HOUR)
         await drive(other)
         log = await log_of(rt, run)
@@ -404,7 +392,7 @@ def test_with_only_the_saver_a_sleep_whose_time_came_takes_no_answer_of_another(
         graph = chain(node).compile(checkpointer=saver)
         config: Any = {"configurable": {"thread_id": "t"}}
         graph.invoke({"log": []}, config)
-        asyncio.run(until(lambda: datetime.now(UTC) > at))
+        asyncio.run(auntil(lambda: datetime.now(UTC) > at))
         [asked] = graph.invoke(Command(resume="woken"), config)["__interrupt__"]
         assert asked.value == "q"
         assert graph.invoke(Command(resume="answer"), config)["log"] == ["answer"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import operator
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from perdure.operations.invariants import examine
 from perdure.runtime import Runtime
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Event, Run, State
+from tests.support.polling import auntil
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 """When every test begins, unless it brings a clock."""
@@ -105,7 +105,7 @@ class Gate:
         """Stand still in an event loop that goes on with other things."""
         self._entered.set()
         try:
-            await until(self._open.is_set, 60)
+            await auntil(self._open.is_set)
         finally:
             self._left.set()
 
@@ -114,7 +114,7 @@ class Gate:
         self.block()
 
     async def reached(self) -> None:
-        await until(lambda: self.entered)
+        await auntil(lambda: self.entered)
 
 
 @contextmanager
@@ -149,19 +149,6 @@ async def driving(rt: Runtime, **bounds: Any) -> AsyncIterator[asyncio.Task[Any]
         await asyncio.gather(work, return_exceptions=True)
 
 
-async def until(what: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Wait for something to be true, and give it; `what` may be a coroutine function."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = what()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return found
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
-
-
 async def reaches(rt: Runtime, run: Run, *states: State) -> Run:
     """The run, once it is in one of these states."""
 
@@ -169,14 +156,14 @@ async def reaches(rt: Runtime, run: Run, *states: State) -> Run:
         found = await rt.get(run.id)
         return found if found.state in states else None
 
-    found: Run = await until(look)
+    found: Run = await auntil(look)
     return found
 
 
 async def told_to_stop(rt: Runtime, run: Run) -> None:
     """Wait until the driver of a run, in this runtime, knows that it is to stop."""
     keeper = rt.engine.keeper
-    await until(lambda: [one for one in keeper.driven if one.run_id == run.id and one.drive.stop])
+    await auntil(lambda: [one for one in keeper.driven if one.run_id == run.id and one.drive.stop])
 
 
 async def history(rt: Runtime, run: Run) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, TypedDict
@@ -46,15 +45,6 @@ def asks(state: Log) -> Log:
 
 def asking() -> StateGraph[Log]:
     return sequence(a=says("a"), ask=asks, b=says("b"))
-
-
-def until(condition: Callable[[], Any], seconds: float = 30) -> Any:
-    """What `condition` gives as soon as that is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
-    return found
 
 
 class Gate:

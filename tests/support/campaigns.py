@@ -3,19 +3,15 @@
 `office` is the fixture: a `World`, on each database; `sqlite_office` is one on SQLite only. They
 begin on a Monday at nine, in UTC. A test imports them by name.
 
-Run as a program it is the workers that die: `python -m tests.support.campaigns` reads lines of JSON
-and forks a process for each, which drives what is due, or is killed on the way.
+`workers` are processes that drive what is due, or are killed on the way.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -40,6 +36,7 @@ from perdure.journal import failpoints
 from perdure.operations.invariants import examine
 from perdure.testing import Clock
 from perdure.types import Run, State, Wait
+from tests.support.fork_server import Child, ForkServer, Tell
 
 ROOT = Path(__file__).parents[2]
 MONDAY = datetime(2030, 1, 7, 9, tzinfo=UTC)
@@ -278,15 +275,9 @@ def sqlite_office(sqlite_url: str) -> Iterator[World]:
 class Workers:
     """Processes that drive what is due, one after the other, each of them mortal."""
 
-    def __init__(self) -> None:
-        self._forker = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.campaigns"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._pid = 0
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
+        self._child: Child | None = None
         self._born = threading.Event()
 
     def drive(self, world: World, *, die_at: int = 0) -> int | None:
@@ -300,45 +291,31 @@ class Workers:
 
     def _ask(self, world: World, **more: Any) -> int | None:
         asked = {"settings": asdict(world.app.settings), "at": world.clock.time.isoformat(), **more}
-        self._write(json.dumps(asked))
-        self._pid = int(self._read())
+        self._child = self._server.start("campaigns:drive", **asked)
         self._born.set()
-        ended = self._read()
+        status = self._child.wait(120)
         self._born.clear()
-        return None if ended == "killed" else int(ended)
+        if status == -signal.SIGKILL:
+            return None
+        ended = self._child.ended()
+        assert status == 0, "the worker failed"
+        assert ended is not None
+        points: int = ended.one("points")
+        return points
 
     def kill(self, by: signal.Signals = signal.SIGKILL) -> None:
         """Send the one that is driving a signal, from another thread."""
         assert self._born.wait(30)
-        os.kill(self._pid, by)
-
-    def _write(self, line: str) -> None:
-        assert self._forker.stdin is not None
-        self._forker.stdin.write(line + "\n")
-        self._forker.stdin.flush()
-
-    def _read(self) -> str:
-        assert self._forker.stdout is not None
-        line = self._forker.stdout.readline().strip()
-        assert line, "the forker died"
-        return line
-
-    def close(self) -> None:
-        assert self._forker.stdin is not None
-        assert self._forker.stdout is not None
-        self._forker.stdin.close()
-        self._forker.wait(30)
-        self._forker.stdout.close()
+        assert self._child is not None
+        self._child.send(by)
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    made = Workers()
-    yield made
-    made.close()
+@pytest.fixture
+def workers(fork_server: ForkServer) -> Workers:
+    return Workers(fork_server)
 
 
-def _drive(asked: dict[str, Any], tell: int) -> None:
+def drive(asked: dict[str, Any], tell: Tell) -> None:
     points = 0
     lock = threading.Lock()
 
@@ -346,7 +323,7 @@ def _drive(asked: dict[str, Any], tell: int) -> None:
         nonlocal points
         with lock:
             points += 1
-            if points == asked["die_at"]:
+            if points == asked.get("die_at"):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     clock = Clock(datetime.fromisoformat(asked["at"]))
@@ -358,26 +335,4 @@ def _drive(asked: dict[str, Any], tell: int) -> None:
         while app.runtime.blocking.tick(limit=1000).claimed:
             pass
         failpoints.hook = None
-    os.write(tell, str(points).encode())
-
-
-def _main() -> None:
-    for line in sys.stdin:
-        here, there = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                _drive(json.loads(line), there)
-            finally:
-                os._exit(0)
-        os.close(there)
-        print(child, flush=True)
-        _, status = os.waitpid(child, 0)
-        with open(here, closefd=True) as told:
-            points = told.read()
-        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        print("killed" if killed else points or "failed", flush=True)
-
-
-if __name__ == "__main__":
-    _main()
+    tell("points", points)

@@ -1,16 +1,8 @@
-"""Workers for the chaos run: `python -m tests.support.chaos_worker <url> <folder>`.
-
-This process loads everything once and forks a worker for each line `START` on its standard input,
-so that a new one is there at once; `KILL 123`, `STOP 123` and `CONT 123` send signals to it. What
-it says, its answers, are process ids. At the end of its input it kills every worker.
-"""
+"""Workers for the chaos run, which are children of `tests.support.fork_server`."""
 
 import asyncio
 import contextlib
 import operator
-import os
-import signal
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +14,7 @@ from langgraph.types import Send
 import perdure
 from perdure.errors import Unavailable
 from perdure.runtime import Runtime
+from tests.support.fork_server import Tell
 
 LEASE = timedelta(seconds=1)
 PATIENCE = perdure.Retry(attempts=25, first=timedelta(seconds=0.1), longest=timedelta(seconds=1))
@@ -109,8 +102,9 @@ def expected_steps(script: list[str]) -> int:
     return 2 + sum(2 if part == "fan" else 1 for part in script)
 
 
-def work(url: str, folder: Path) -> None:
+def work(order: dict[str, Any], tell: Tell) -> None:
     """What each worker does, until it is killed."""
+    url, folder = order["url"], Path(order["folder"])
     while True:
         with contextlib.suppress(Unavailable), Runtime(url, lease=LEASE) as rt:
             for name, in_loop in (("blocking", False), ("waiting", True)):
@@ -119,35 +113,3 @@ def work(url: str, folder: Path) -> None:
             asyncio.run(rt.work(concurrency=8))
             return
         time.sleep(0.1)  # the database is away, and any supervisor would start us again
-
-
-def main(url: str, folder: str) -> None:
-    build(Path(folder), in_loop=True).compile()
-    workers: set[int] = set()
-    print("ready", flush=True)
-    try:
-        for line in sys.stdin:
-            verb, _, pid = line.strip().partition(" ")
-            if verb == "START":
-                child = os.fork()
-                if child == 0:
-                    os.close(0)
-                    try:
-                        work(url, Path(folder))
-                    finally:
-                        os._exit(1)
-                workers.add(child)
-                print(child, flush=True)
-                continue
-            os.kill(int(pid), getattr(signal, f"SIG{verb}"))
-            if verb == "KILL":  # until then its number is nobody else's
-                os.waitpid(int(pid), 0)
-                workers.discard(int(pid))
-            print(pid, flush=True)
-    finally:
-        for child in workers:
-            os.kill(child, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -101,3 +101,8 @@ def in_terminal(*arguments: str, columns: int = 80, **environment: str) -> Told:
     finally:
         os.close(ours)
     return Told(child.wait(60), shown.decode().replace("\r\n", "\n"), "")
+
+
+def python_path(folder: str) -> str:
+    """For a child process: a folder, and before it what this process was given."""
+    return os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), folder]))

@@ -1,20 +1,12 @@
-"""The process that is killed: `python -m tests.support.crash_child`.
-
-It imports LangGraph once and then forks a child for each line it reads, which plays a whole
-conversation and dies by SIGKILL at the point it is told. This process outlives the child and
-keeps what the child acknowledged, so it is the judge: one line of JSON out for each line in.
-"""
+"""The process that is killed, a child of `tests.support.fork_server`: it plays a whole conversation
+and dies by SIGKILL at the point it is told. What it tells is what it acknowledged."""
 
 from __future__ import annotations
 
-import faulthandler
 import itertools
-import json
 import operator
 import os
 import signal
-import sys
-import traceback
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -28,6 +20,7 @@ import perdure.journal.postgres  # noqa: F401 (now, so that no child has to impo
 from perdure.journal import connect, failpoints
 from perdure.saver import Saver
 from perdure.types import Durability
+from tests.support.fork_server import Tell
 
 TURNS = 2
 NEVER = 3600.0
@@ -86,13 +79,13 @@ def build(saver: Saver) -> Any:
 class Told:
     """Where acknowledgements go, and what the saver last stored."""
 
-    def __init__(self, pipe: int | None) -> None:
-        self.pipe = pipe
+    def __init__(self, tell: Tell | None) -> None:
+        self._tell = tell
         self.newest = ""
 
     def __call__(self, *fact: Any) -> None:
-        if self.pipe is not None:
-            os.write(self.pipe, json.dumps(fact).encode() + b"\n")
+        if self._tell is not None:
+            self._tell(*fact)
 
 
 class TellingSaver(Saver):
@@ -144,8 +137,7 @@ def open_saver(url: str, mode: Durability, interval: float | None = None) -> Tel
     return TellingSaver(durability=mode, journal=journal)
 
 
-def live(order: dict[str, Any], pipe: int) -> None:
-    faulthandler.dump_traceback_later(60, exit=True)  # a child that hangs says where
+def live(order: dict[str, Any], tell: Tell) -> None:
     numbers = itertools.count(1)
 
     def hook(point: str) -> None:
@@ -155,32 +147,9 @@ def live(order: dict[str, Any], pipe: int) -> None:
         if order["kill"] is None:
             told("point", point)
 
-    told = Told(pipe)
+    told = Told(tell)
     saver = open_saver(order["url"], order["mode"], order["interval"])
     saver.told = told
     failpoints.hook = hook
     converse(saver, order["thread"], told)
     saver.journal.close()
-
-
-def main() -> None:
-    for line in sys.stdin:
-        order = json.loads(line)
-        reader, writer = os.pipe()
-        if (pid := os.fork()) == 0:
-            os.close(reader)
-            try:
-                live(order, writer)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(3)
-            os._exit(0)
-        os.close(writer)
-        with open(reader, "rb") as pipe:
-            facts = [json.loads(fact) for fact in pipe if fact.endswith(b"\n")]
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        print(json.dumps({"status": status, "facts": facts}), flush=True)
-
-
-if __name__ == "__main__":
-    main()

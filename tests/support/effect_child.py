@@ -13,12 +13,11 @@ import operator
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
@@ -33,11 +32,13 @@ import perdure.runtime
 from perdure.errors import EffectHeld
 from perdure.journal import failpoints
 from perdure.operations.invariants import examine
-from perdure.service.effects import Book
+from perdure.service.effects import EffectService
 from perdure.testing import Clock
 from perdure.types import EffectRecord, EffectState, Kind, State
 from tests.support import runtime_child
-from tests.support.runtime_child import BEGIN, NEVER, Ledger, Tell, eventually, main
+from tests.support.fork_server import Child, ForkServer, Tell
+from tests.support.polling import until
+from tests.support.runtime_child import BEGIN, NEVER, Ledger
 
 TABLE = "CREATE TABLE bookings (thread TEXT, label TEXT, pid TEXT)"
 """Where the transactional effect writes, beside the journal."""
@@ -397,7 +398,8 @@ class Invoked(Scene):
 
     async def play(self) -> None:
         saver = perdure.Saver(self.order["url"])
-        self._journal, self._book = saver.journal, Book(saver.serializer, saver.clock)
+        self._journal = saver.journal
+        self._effects = EffectService(saver.serializer, saver.clock)
         saver.journal._interval = NEVER
         self._graph = made(self.order["story"], saver)
         self._config: Any = {"configurable": {"thread_id": self.thread}}
@@ -411,13 +413,13 @@ class Invoked(Scene):
             self.tell("ended", "done", log)
 
     async def effects(self) -> list[EffectRecord]:
-        plan = self._book.effects(
+        plan = self._effects.effects(
             run_id=None, thread_id=self.thread, state=None, after=None, count=1000
         )
         return await self._journal.arun(plan)
 
     async def _settle(self, key: str, how: str, result: Any = None) -> None:
-        await self._journal.arun(self._book.settle(key, how, result, None))
+        await self._journal.arun(self._effects.settle(key, how, result, None, None))
 
     async def _drive(self) -> Any:
         durability = self.order.get("durability", "async")
@@ -473,7 +475,7 @@ def _stand(folder: str, name: str) -> str:
     before = ledger.lines()
     ledger.add(json.dumps(line))
     if not before:
-        eventually(lambda: (Path(folder) / "go").exists(), "a file `go`", 60.0)
+        until(lambda: (Path(folder) / "go").exists(), "a file `go`", 60.0)
     return line.result
 
 
@@ -582,18 +584,6 @@ async def alone(order: dict[str, Any], tell: Tell) -> None:
             Ledger(Path(folder) / "ended").add(json.dumps("held"))
 
 
-class Nursery(runtime_child.Nursery):
-    """The process that forks the others."""
-
-    def __init__(self, module: str = "tests.support.effect_child") -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-
-if __name__ == "__main__":
-    runtime_child.ROLES.update({"crash": crash, "work": work, "alone": alone})
-    main()
+def worker_process(server: ForkServer, url: str, **order: Any) -> AbstractContextManager[Child]:
+    """A worker that is killed at the end of the block, if it is still there."""
+    return server.child("effect_child:work", url=url, **order)

@@ -2,8 +2,7 @@
 
 `WAYS` are the runtime and the bare saver, in both colours. `drive` brings a graph to its end over
 any number of `Boom`s, each time with a runtime or saver of its own, as a process that died would
-leave it. Run as a program, `python -m tests.support.effects`, it is the process that dies: it forks
-a child for each order it reads, which drives one of the `STORIES` and is killed by SIGKILL at a
+leave it. `Mortals` are processes that drive one of the `STORIES` and are killed by SIGKILL at a
 point.
 """
 
@@ -11,22 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-import subprocess
-import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from langgraph.graph import START, StateGraph
 
 import perdure
-from perdure.effects.decorator import _BACKGROUND
+from perdure.effects.perform import _BACKGROUND
 from perdure.testing import Clock, TemporaryRuntime, crash_at
 from perdure.types import Event, Retry, Run, State
-from tests.support.agents import NOON, Log, opened, until
+from tests.support.agents import NOON, Log, opened
+from tests.support.fork_server import ForkServer, Tell
+from tests.support.polling import auntil
 from tests.support.raw import execute
 from tests.support.runtime_child import Ledger
 
@@ -128,7 +125,7 @@ async def drive(
                 if way.endswith("async"):
                     return await graph.ainvoke(given, config)
                 return await asyncio.to_thread(graph.invoke, given, config)
-            await until(lambda: not _BACKGROUND)  # what goes on after a node that failed
+            await auntil(lambda: not _BACKGROUND)  # what goes on after a node that failed
             given = None if graph.get_state(config).next else given
     raise AssertionError("it does not end")
 
@@ -265,7 +262,7 @@ def _two(call: Callable[[], str], ledger: Ledger) -> Any:
     return builder
 
 
-async def _play(order: dict[str, Any]) -> None:
+async def play(order: dict[str, Any], tell: Tell) -> None:
     kill = order["kill"]
     dies = crash_at(kill, order.get("n", 1)) if kill else contextlib.nullcontext()
     async with opened(order["url"]) as rt:
@@ -279,52 +276,18 @@ async def _play(order: dict[str, Any]) -> None:
             await rt.tick()
 
 
-def main() -> None:
-    for line in sys.stdin:
-        if (pid := os.fork()) == 0:
-            code = 3
-            try:
-                asyncio.run(_play(json.loads(line)))
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(code)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-
-
 class Mortals:
     """Processes that are killed."""
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.effects"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
 
     def live(self, story: str, url: str, ledger: str, kill: str = "", **order: Any) -> int:
         """How a process ended that drove a story: 0, or the signal, negative."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         told = {"story": story, "url": url, "ledger": ledger, "kill": kill, **order}
-        self._process.stdin.write(json.dumps(told) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.communicate(timeout=30)
+        return self._server.run("effects:play", **told).status
 
 
-@contextlib.contextmanager
-def mortals() -> Iterator[Mortals]:
-    made = Mortals()
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-if __name__ == "__main__":
-    main()
+@pytest.fixture
+def children(fork_server: ForkServer) -> Mortals:
+    return Mortals(fork_server)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -95,10 +96,9 @@ class Commits:
 class Faulty:
     """A real backend whose next commits end as told: an error before it, or one after it."""
 
-    near = False
-
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self.capabilities = replace(backend.capabilities, read_costs_a_round_trip=True)
         self.before: list[BaseException | None] = []
         self.after: list[BaseException | None] = []
         self.unreadable: list[BaseException | None] = []
@@ -137,7 +137,7 @@ def _raise_next(faults: list[BaseException | None]) -> None:
 def faulty(journal: Journal) -> Faulty:
     """Put a `Faulty` between a journal and its database."""
     backend = Faulty(journal._backend)
-    journal._backend = journal._committer._backend = backend
+    journal._backend = journal._group.committer.backend = backend
     return backend
 
 

@@ -12,9 +12,8 @@ from langgraph.graph import START, StateGraph
 import perdure
 import perdure.journal.postgres  # now, so that no child has to import it
 import perdure.runtime
-from tests.support import runtime_child
 from tests.support.far_side import TIMEOUT, FarSide
-from tests.support.runtime_child import Tell
+from tests.support.fork_server import Tell
 
 OFTEN = perdure.Retry(attempts=8, first=timedelta(milliseconds=20), factor=1.5)
 ORDERS = 3
@@ -105,8 +104,3 @@ def runtime(url: str) -> perdure.Runtime:
 async def work(order: dict[str, Any], tell: Tell) -> None:
     async with runtime(order["url"]) as rt:
         await rt.work(concurrency=20)
-
-
-if __name__ == "__main__":
-    runtime_child.ROLES["work"] = work
-    runtime_child.main()

@@ -7,10 +7,8 @@ raises once it came back through `Durable`, so that what was recorded is not in 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from pydantic import PrivateAttr
 import perdure
 from perdure.journal import failpoints
 from perdure.langchain import Durable
+from tests.support.fork_server import Tell
 
 HELLO: Any = {"messages": [HumanMessage("hello", id="h")]}
 TOKENS = 7
@@ -222,18 +221,15 @@ def die_inside(effect: str) -> None:
     failpoints.hook = hook
 
 
-async def _main(agent: str, url: str, ledger: str, point: str) -> None:
+async def run(order: dict[str, Any], tell: Tell) -> None:
     """`after model`: once that is recorded. `inside tool send`: while it is called."""
+    agent, ledger, point = order["agent"], order["ledger"], order["point"]
     where, _, what = point.partition(" ")
     around = [Breaks(what, die)] if where == "after" else []
     if where == "inside":
         die_inside(what)
-    async with perdure.Runtime(url, durability="sync") as rt:
+    async with perdure.Runtime(order["url"], durability="sync") as rt:
         rt.register(AGENTS[agent](ledger, *around), name="agent")
         await rt.start("agent", HELLO, thread_id="t")
         await rt.tick()
     raise AssertionError(f"{point} was not reached")
-
-
-if __name__ == "__main__":
-    asyncio.run(_main(*sys.argv[1:]))

@@ -1,8 +1,7 @@
-"""Processes that submit and drive reflections, and end: `python -m tests.support.memory_child`.
+"""Processes that submit and drive reflections, and end: children of `tests.support.fork_server`.
 
-It imports LangMem once and then forks a child for each order it reads. A child that is not killed
-ends as any interpreter does, with what is registered for its exit. What a child was told and what
-its model was asked goes to a ledger, which no crash of the child can take back.
+A child that is not killed ends as any interpreter does, with what is registered for its exit. What
+a child was told and what its model was asked goes to a ledger, which no crash can take back.
 
 A point is a statement, a commit or an effect (`perdure.journal.failpoints`), a call of
 the model, or the middle of a write to the store. At the point that was ordered, a child
@@ -16,13 +15,9 @@ the model, or the middle of a write to the store. At the point that was ordered,
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import gc
 import json
 import os
-import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -47,9 +42,10 @@ from perdure.journal import failpoints
 from perdure.langmem import ReflectionExecutor
 from perdure.operations.invariants import examine
 from perdure.types import Run, State
-from tests.support import runtime_child
+from tests.support.fork_server import Tell
 from tests.support.memory import manager, opened_store, remembered, talk, who
-from tests.support.runtime_child import Ledger, eventually
+from tests.support.polling import until
+from tests.support.runtime_child import Ledger
 
 LATER = 3600.0
 """Seconds after which something is due that is not due while a child lives."""
@@ -145,7 +141,7 @@ def store_in_halves(url: str, points: Points) -> Iterator[BaseStore]:
 # -- the roles
 
 
-def live(order: dict[str, Any]) -> None:
+def live(order: dict[str, Any], tell: Tell) -> None:
     """Submit, and work on what is due, until there is nothing or until told to end."""
     ledger = Told(order["ledger"])
     points = Points(order, ledger)
@@ -206,7 +202,7 @@ def work(executor: ReflectionExecutor, points: Points) -> None:
             return
 
 
-def finish(order: dict[str, Any]) -> None:
+def finish(order: dict[str, Any], tell: Tell) -> None:
     """Another process with the same names brings everything to its end, also what is due later,
     and tells what it finds."""
     told: dict[str, Any] = {"runs": {}, "held": {}}
@@ -236,7 +232,7 @@ def _drained(executor: ReflectionExecutor) -> list[str]:
                 executor.retry(one.id)
         return not left
 
-    eventually(is_over, f"an end of all reflections of {executor.name}", PATIENCE)
+    until(is_over, f"an end of all reflections of {executor.name}", PATIENCE)
     return held
 
 
@@ -250,58 +246,3 @@ def _show(rt: perdure.Runtime, run: Run) -> dict[str, Any]:
         "events": [event.kind for event in events],
         "gap": [event.n for event in events] != list(range(1, len(events) + 1)),
     }
-
-
-ROLES = {"live": live, "finish": finish}
-
-
-# -- the process that forks
-
-
-def main() -> None:
-    gc.freeze()  # a child that looks for garbage need not look at what was here before it
-    for line in sys.stdin:
-        order = json.loads(line)
-        if order["role"] == "wait":
-            reply = {"status": runtime_child._ended(order["pid"], order["timeout"])}
-        else:
-            if (pid := os.fork()) == 0:
-                faulthandler.dump_traceback_later(60, exit=True)  # who hangs says where
-                for ours in (0, 1):
-                    os.dup2(os.open(os.devnull, os.O_RDWR), ours)
-                random.seed()
-                ROLES[order["role"]](order)
-                return
-            reply = {"pid": pid}
-        print(json.dumps(reply), flush=True)
-
-
-class Child(runtime_child.Child):
-    """A process of an executor."""
-
-    def status(self, timeout: float = 0.01) -> int | None:
-        """How it ended: 0, or the signal, negative. None if it did not."""
-        found: int | None = self._nursery.order(role="wait", pid=self.pid, timeout=timeout)[
-            "status"
-        ]
-        self._ended = found is not None
-        return found
-
-
-class Nursery(runtime_child.Nursery):
-    """The process that forks the others."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.memory_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def child(self, role: str, **order: Any) -> Child:
-        return Child(self, self.order(role=role, **order)["pid"])
-
-
-if __name__ == "__main__":
-    main()

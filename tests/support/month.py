@@ -10,12 +10,9 @@ outside, for test_campaign_month.py.
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import smtplib
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -33,6 +30,7 @@ from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, random
 from examples.campaign.settings import Settings
 from perdure import errors
 from tests.support.campaigns import bounce, reply
+from tests.support.fork_server import Child, ForkServer
 
 SUNDAY = datetime(2026, 10, 11, 20, tzinfo=UTC)
 """Two weeks before Europe changes its clocks, three before America does."""
@@ -99,61 +97,33 @@ def _decisions(dice: random.Random) -> list[str]:
 class Crew:
     """The processes, and who kills them."""
 
-    def __init__(self, settings: Settings, clock: Path, log: Path) -> None:
-        self._log = log.open("w")
-        self._lock = threading.Lock()
-        self._zygote = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.support.month_child",
-                json.dumps(asdict(settings)),
-                str(clock),
-            ],
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
-        self._hear()
-        self.pids: dict[int, str] = {}
+    def __init__(self, server: ForkServer, settings: Settings, clock: Path, log: Path) -> None:
+        self._server, self._lock = server, threading.Lock()
+        self._order = {"settings": asdict(settings), "clock": str(clock), "log": str(log)}
+        self._children: dict[Child, str] = {}
         self.killed: Counter[str] = Counter()
-
-    def _hear(self) -> str:
-        assert self._zygote.stdout is not None
-        return self._zygote.stdout.readline().strip()
-
-    def _tell(self, line: str) -> str:
-        assert self._zygote.stdin is not None
-        self._zygote.stdin.write(f"{line}\n")
-        self._zygote.stdin.flush()
-        return self._hear()
 
     def keep(self, what: str, count: int) -> None:
         """Have so many of these processes."""
         with self._lock:
-            for pid, known in list(self.pids.items()):
-                if known.startswith("tick") and self._tell(f"reap {pid}") == "gone":
-                    del self.pids[pid]
-            for _ in range(count - sum(known == what for known in self.pids.values())):
-                self.pids[int(self._tell(what))] = what
+            for child, known in list(self._children.items()):
+                if known.startswith("tick") and child.is_over():
+                    del self._children[child]
+            for _ in range(count - sum(known == what for known in self._children.values())):
+                child = self._server.start("month_child:be", what=what, limit=3600, **self._order)
+                self._children[child] = what
 
     def kill(self, *kinds: str, dice: random.Random | None = None) -> None:
         """All processes of these kinds, or one of them."""
         with self._lock:
-            victims = [pid for pid, what in self.pids.items() if what.partition(" ")[0] in kinds]
-            for pid in victims if dice is None else dice.sample(victims, min(1, len(victims))):
-                self._tell(f"kill {pid}")
-                self.killed[self.pids.pop(pid).partition(" ")[0]] += 1
+            victims = [c for c, what in self._children.items() if what.partition(" ")[0] in kinds]
+            for child in victims if dice is None else dice.sample(victims, min(1, len(victims))):
+                child.kill()
+                self.killed[self._children.pop(child).partition(" ")[0]] += 1
 
     def close(self) -> None:
-        assert self._zygote.stdin is not None
-        assert self._zygote.stdout is not None
-        self._zygote.stdin.close()
-        self._zygote.wait(20)
-        self._zygote.stdout.close()
-        self._log.close()
+        for child in self._children:
+            child.kill()
 
 
 @dataclass
@@ -170,7 +140,9 @@ class Happened:
 class Month:
     """The month itself. After `run`, what was seen is in its attributes."""
 
-    def __init__(self, url: str, folder: Path, contacts: int, seed: int = 7) -> None:
+    def __init__(
+        self, server: ForkServer, url: str, folder: Path, contacts: int, seed: int = 7
+    ) -> None:
         self.seed, self.url = seed, url
         self.dice = random.Random(seed)
         self.prospects = {p.address: p for p in (Prospect.draw(seed, n) for n in range(contacts))}
@@ -204,7 +176,7 @@ class Month:
             )
             self.app = stack.enter_context(App(self.settings, clock=self.clock))
             self.inbound = Inbound(self.app)
-            self.crew = Crew(self.settings, folder / "clock", folder / "crew.log")
+            self.crew = Crew(server, self.settings, folder / "clock", folder / "crew.log")
             stack.callback(self.crew.close)
             self._stack = stack.pop_all()
 

@@ -12,8 +12,13 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, empty_checkpoint
 
 from perdure import Saver
-from perdure.checkpoint.row_format import beside_state, where_checkpoint, where_value, where_writes
-from perdure.checkpoint.value_diff import WHOLE, Ref
+from perdure.checkpoint.row_format import (
+    checkpoint_columns,
+    checkpoint_location,
+    value_location,
+    writes_location,
+)
+from perdure.checkpoint.value_chain import RowKind, ValueRef
 from perdure.serde.encryption import ChecksumEnvelope
 
 LONG = "long enough to be in a row of its own, which is more than 64 bytes, " * 2
@@ -69,14 +74,14 @@ def rewrite(url: str, table: str, column: str, change: Callable[[bytes], bytes])
         execute(url, sql, change(bytes(blob)), bytes(blob))
 
 
-def forge_value(url: str, data: bytes, kind: int = WHOLE) -> None:
+def forge_value(url: str, data: bytes, kind: int = RowKind.WHOLE) -> None:
     """Make `data` every value that has a row, with a checksum that is right."""
     columns = "thread_id, ns, channel, chain, seq, step"
     rows = execute(url, f"SELECT {columns} FROM perdure_values")
     assert rows
     for thread_id, ns, *ref in rows:
         sealed = ChecksumEnvelope().wrap(
-            bytes([kind]) + data, where_value(thread_id, ns, Ref(*ref))
+            bytes([kind]) + data, value_location(thread_id, ns, ValueRef(*ref))
         )
         execute(
             url,
@@ -91,7 +96,7 @@ def forge_state(url: str, change: Callable[[bytes], bytes]) -> None:
     for thread_id, ns, id, state, *others in execute(
         url, f"SELECT {columns} FROM perdure_checkpoints"
     ):
-        where, beside = where_checkpoint(thread_id, ns, id), beside_state(*others)
+        where, beside = checkpoint_location(thread_id, ns, id), checkpoint_columns(*others)
         opened = ChecksumEnvelope().unwrap(bytes(state), where, beside)
         sealed = ChecksumEnvelope().wrap(change(opened), where, beside)
         execute(url, "UPDATE perdure_checkpoints SET state = ? WHERE id = ?", sealed, id)
@@ -102,7 +107,7 @@ def forge_writes(url: str, change: Callable[[bytes], bytes]) -> None:
     for *key, body in execute(
         url, "SELECT thread_id, ns, checkpoint_id, task_id, stamp, body FROM perdure_writes"
     ):
-        where = where_writes(*key)
+        where = writes_location(*key)
         sealed = ChecksumEnvelope().wrap(
             change(ChecksumEnvelope().unwrap(bytes(body), where)), where
         )

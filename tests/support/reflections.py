@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import timedelta
@@ -32,15 +31,6 @@ def store(url: str) -> Iterator[BaseStore]:
     """LangGraph's own, in the journal's database."""
     with opened_store(url) as found:
         yield found
-
-
-def until(condition: Callable[[], Any], seconds: float = SOON) -> Any:
-    """What `condition` gives as soon as that is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
-    return found
 
 
 def runs_on_disk(url: str) -> list[tuple[str, str]]:

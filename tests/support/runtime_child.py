@@ -1,27 +1,22 @@
-"""Processes that are killed, stopped and woken: `python -m tests.support.runtime_child`.
+"""What processes do that are killed, stopped and woken: children of `tests.support.fork_server`.
 
-It imports LangGraph once and then forks a child for each order it reads, so that a child is there
-in milliseconds. What the nodes of a child do to the world goes to a ledger: a file to which each
-line is appended with fsync, and which no crash of the child can take back.
+What the nodes of a child do to the world goes to a ledger: a file to which each line is appended
+with fsync, and which no crash of the child can take back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
-import json
 import operator
 import os
-import random
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, TypeVar
@@ -35,30 +30,14 @@ from perdure.journal import failpoints
 from perdure.operations.invariants import examine
 from perdure.testing import Clock
 from perdure.types import Kind
+from tests.support.fork_server import Child, ForkServer, Tell
+from tests.support.polling import until
 
 T = TypeVar("T")
 
 NEVER = 3600.0
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PATIENCE = 30.0
-
-
-def eventually(look: Callable[[], T], what: str, timeout: float = PATIENCE) -> T:
-    """What `look` gives, once that is something."""
-    deadline = time.monotonic() + timeout
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"{timeout} s passed without {what}"
-        time.sleep(0.01)
-    return found
-
-
-async def soon(look: Callable[[], Awaitable[T]], what: str, timeout: float = PATIENCE) -> T:
-    """The same for a coroutine."""
-    deadline = time.monotonic() + timeout
-    while not (found := await look()):
-        assert time.monotonic() < deadline, f"{timeout} s passed without {what}"
-        await asyncio.sleep(0.01)
-    return found
 
 
 class Ledger:
@@ -156,9 +135,6 @@ class Inner(TypedDict, total=False):
     ledger: str
 
 
-Tell = Callable[..., None]
-
-
 async def play(rt: perdure.Runtime, clock: Clock, order: dict[str, Any], tell: Tell) -> None:
     """Start the story, or find it, say what is asked for in `words`, and drive it to its end."""
     thread, words = order["thread"], order["words"]
@@ -247,7 +223,7 @@ def _is_there(state: Work, file: str) -> bool:
 def hold(state: Work) -> Work:
     """Until there is a file `go`."""
     _note(state, "hold")
-    eventually(lambda: _is_there(state, "go"), "a file `go`", 60.0)
+    until(lambda: _is_there(state, "go"), "a file `go`", 60.0)
     _note(state, "held")
     return {"log": [f"hold {os.getpid()}"]}
 
@@ -269,7 +245,7 @@ def spawn(state: Work) -> Work:
     """Leaves children behind, forked and executed."""
     if (child := os.fork()) == 0:
         with contextlib.suppress(BaseException):
-            eventually(lambda: _is_there(state, "over"), "a file `over`", 60.0)
+            until(lambda: _is_there(state, "over"), "a file `over`", 60.0)
         os._exit(0)
     script = "while not __import__('os').path.exists('over'): __import__('time').sleep(0.05)"
     other = subprocess.Popen(
@@ -336,136 +312,6 @@ async def work(order: dict[str, Any], tell: Tell) -> None:
         await rt.work(concurrency=order.get("concurrency", 50), grace=timedelta(seconds=1))
 
 
-ROLES = {"crash": crash, "work": work}
-
-
-# -- the process that forks, and its handle
-
-
-def _live(order: dict[str, Any], pipe: int) -> None:
-    faulthandler.dump_traceback_later(order.get("limit", 120), exit=True)  # who hangs says where
-    random.seed()
-
-    def tell(*fact: Any) -> None:
-        os.write(pipe, json.dumps(fact).encode() + b"\n")
-
-    asyncio.run(ROLES[order["role"]](order, tell))
-
-
-def _fork(order: dict[str, Any], pipe: tuple[int, int]) -> int:
-    if (pid := os.fork()) == 0:
-        code = 3
-        try:
-            os.close(pipe[0])
-            for ours in (0, 1):  # nobody who outlives us keeps our orders and replies open
-                os.dup2(os.open(os.devnull, os.O_RDWR), ours)
-            _live(order, pipe[1])
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(code)
-    os.close(pipe[1])
-    return pid
-
-
-def main() -> None:
-    children: set[int] = set()
-    for line in sys.stdin:
-        order = json.loads(line)
-        if order["role"] == "wait":
-            reply: dict[str, Any] = {"status": _ended(order["pid"], order["timeout"])}
-            children.discard(order["pid"])
-        else:
-            pipe = os.pipe()
-            pid = _fork(order, pipe)
-            if order["role"] == "crash":
-                with open(pipe[0], "rb") as lines:
-                    facts = [json.loads(fact) for fact in lines if fact.endswith(b"\n")]
-                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                reply = {"status": status, "facts": facts}
-            else:
-                os.close(pipe[0])
-                children.add(pid)
-                reply = {"pid": pid}
-        print(json.dumps(reply), flush=True)
-    for pid in children:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _ended(pid: int, timeout: float) -> int | None:
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    return None
-
-
-class Child:
-    """A worker in a process of its own."""
-
-    def __init__(self, nursery: Nursery, pid: int) -> None:
-        self._nursery, self.pid = nursery, pid
-        self._ended = False
-
-    def send(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
-
-    def wait(self, timeout: float = PATIENCE) -> int:
-        """How it ended: 0, or the signal, negative."""
-        status = self._nursery.order(role="wait", pid=self.pid, timeout=timeout)["status"]
-        assert status is not None, f"process {self.pid} is still there after {timeout} s"
-        self._ended = True
-        found: int = status
-        return found
-
-    def is_over(self) -> bool:
-        """Whether it ended by itself."""
-        if not self._ended:
-            found = self._nursery.order(role="wait", pid=self.pid, timeout=0.02)["status"]
-            self._ended = found is not None
-        return self._ended
-
-    def kill(self) -> None:
-        if not self._ended:
-            self.send(signal.SIGKILL)
-            self.wait()
-
-
-class Nursery:
-    """The process that forks the others."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.runtime_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def order(self, **order: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        reply: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return reply
-
-    @contextlib.contextmanager
-    def worker(self, url: str, **order: Any) -> Iterator[Child]:
-        """A worker that is killed at the end of the block, if it is still there."""
-        child = Child(self, self.order(role="work", url=url, **order)["pid"])
-        try:
-            yield child
-        finally:
-            child.kill()
-
-    def close(self) -> None:
-        self._process.communicate(timeout=30)
-
-
-if __name__ == "__main__":
-    main()
+def worker_process(server: ForkServer, url: str, **order: Any) -> AbstractContextManager[Child]:
+    """A worker that is killed at the end of the block, if it is still there."""
+    return server.child("runtime_child:work", url=url, **order)

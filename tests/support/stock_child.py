@@ -1,8 +1,7 @@
-"""Processes with reflections behind them, LangMem's or ours: `python -m tests.support.stock_child`.
+"""Processes with reflections behind them, LangMem's or ours, children of the fork server.
 
-It imports LangMem once and then forks a process for each order it reads. Such a process plays a
-story on the store at the URL, writes what it has to tell to a file, and ends as any interpreter
-does at the end of its program.
+Such a process plays a story on the store at the URL, writes what it has to tell to a file, and ends
+as any interpreter does at the end of its program.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,11 +20,9 @@ from langgraph.store.base import BaseStore
 
 from perdure.langmem import ReflectionExecutor
 from perdure.runtime import Runtime
-from tests.support import runtime_child
 from tests.support.agents import Gate
 from tests.support.memory import manager, opened_store, remembered, talk, who
-from tests.support.runtime_child import _ended as ended
-from tests.support.runtime_child import eventually
+from tests.support.polling import until
 
 HOUR = 3600
 FACTS = [f"fact-{n}" for n in range(5)]
@@ -60,7 +56,7 @@ def stop_while_busy(executor: Any, busy: Gate) -> tuple[threading.Thread, list[A
     """Shut down while one is worked on, one is superseded, and two are due. The thread that shuts
     down, and the futures of the three that should be done."""
     futures = [executor.submit(talk("fact-busy"), who("ana", "busy"))]
-    eventually(lambda: busy.entered, "the first being worked on")
+    until(lambda: busy.entered, "the first being worked on")
     executor.submit(talk("fact-old"), who("ana", "t"))
     futures.append(executor.submit(talk("fact-new"), who("ana", "t")))
     futures.append(executor.submit(talk("fact-last"), who("ana", "last")))
@@ -81,7 +77,7 @@ def pends(whose: str, url: str, tell: Tell) -> None:
         executor = made(whose, manager(before=Model(**{"0": never})), store, url)
         for n, fact in enumerate(FACTS):
             executor.submit(talk(fact), who("ana", str(n)), after_seconds=HOUR if n else 0)
-        eventually(lambda: never.entered, "the first being worked on")
+        until(lambda: never.entered, "the first being worked on")
         tell("ready")
         while True:
             signal.pause()
@@ -103,7 +99,7 @@ def stops(whose: str, url: str, tell: Tell) -> None:
     with opened_store(url) as store:
         executor = made(whose, manager(before=model), store, url)
         stopping, futures = stop_while_busy(executor, busy)
-        eventually(lambda: not executor._worker_running, "it being told to stop")
+        until(lambda: not executor._worker_running, "it being told to stop")
         busy.open()
         # Nobody but this thread comes to the rest: when it is over, what is not done never will be.
         executor._worker.join(30)
@@ -126,44 +122,12 @@ STORIES: dict[str, Callable[[str, str, Tell], None]] = {
 }
 
 
-def play(story: str, whose: str, url: str, told: str) -> None:
-    for ours in (0, 1):  # nobody who outlives the nursery keeps its orders and replies open
-        os.dup2(os.open(os.devnull, os.O_RDWR), ours)
+def play(order: dict[str, Any], tell: Any) -> None:
+    warnings.simplefilter("ignore")
+    told = order["told"]
 
-    def tell(fact: Any) -> None:
+    def write(fact: Any) -> None:  # for a test that goes on while this process does
         Path(f"{told}.new").write_text(json.dumps(fact))
         os.rename(f"{told}.new", told)
 
-    STORIES[story](whose, url, tell)
-
-
-# -- the process that forks
-
-
-def main() -> None:
-    for line in sys.stdin:
-        order = json.loads(line)
-        role = order.pop("role")
-        if role == "wait":
-            reply = {"status": ended(**order)}
-        elif (pid := os.fork()) == 0:
-            return play(role, **order)
-        else:
-            reply = {"pid": pid}
-        print(json.dumps(reply), flush=True)
-
-
-class Nursery(runtime_child.Nursery):
-    """The process that forks the others."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.support.stock_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-
-if __name__ == "__main__":
-    main()
+    STORIES[order["story"]](order["whose"], order["url"], write)

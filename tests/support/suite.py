@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,10 @@ class Failures:
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
+        self.root = Path()
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        self.root = config.rootpath  # where the names of tests begin
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -36,7 +41,7 @@ def main(options: list[str]) -> int:
     flaky: list[str] = []
     broken: list[str] = []
     for name in failures.names:
-        (flaky if _passes_alone(name) else broken).append(name)
+        (flaky if _passes_alone(name, failures.root) else broken).append(name)
     for name in broken:
         print(f"FAILED TWICE: {name}")
     for name in flaky:
@@ -44,9 +49,9 @@ def main(options: list[str]) -> int:
     return 1 if broken else 0
 
 
-def _passes_alone(name: str) -> bool:
+def _passes_alone(name: str, root: Path) -> bool:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", name]
-    return subprocess.run(command, check=False).returncode == 0
+    return subprocess.run(command, cwd=root, check=False).returncode == 0
 
 
 if __name__ == "__main__":

@@ -7,14 +7,10 @@ point while the answer is being used.
 
 from __future__ import annotations
 
-import asyncio
 import operator
-import os
-import signal
-import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Annotated, Any, TypedDict
@@ -29,6 +25,7 @@ from perdure.operations.invariants import examine
 from perdure.runtime import Runtime
 from perdure.testing import TemporaryRuntime
 from perdure.types import Event, Run, State, Wait
+from tests.support.fork_server import Tell
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
@@ -148,21 +145,6 @@ def data_of(events: Iterable[Event], kind: str) -> list[dict[str, Any]]:
     return [dict(event.data) for event in events if event.kind == kind]
 
 
-async def until(
-    reached: Callable[[], Any] | Callable[[], Coroutine[Any, Any, Any]], seconds: float = 30.0
-) -> None:
-    """Poll until `reached()` is true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = reached()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return
-        assert time.monotonic() < deadline, f"not reached within {seconds} s"
-        await asyncio.sleep(0.01)
-
-
 @contextmanager
 def in_the_midst(point: str, url: str, call: Callable[[], Any]) -> Iterator[None]:
     """Inside, when a transaction on PostgreSQL first comes to `point`, another thread calls `call`.
@@ -217,8 +199,9 @@ def registered(url: str, clock: testing.Clock | None = None) -> TemporaryRuntime
     return rt
 
 
-async def _answer_and_die(url: str, point: str) -> None:
-    rt = registered(url)
+async def answer_and_die(order: dict[str, Any], tell: Tell) -> None:
+    """Use an answer, and be killed at a point."""
+    rt, point = registered(order["url"]), order["point"]
     await rt.start("g", {"log": []}, thread_id="t")
     await drive(rt)
     rt.clock.advance(MINUTE)
@@ -230,18 +213,3 @@ async def _answer_and_die(url: str, point: str) -> None:
     with testing.crash_at(name, int(n or 1)):
         await drive(rt)
     raise AssertionError(f"{point} was not reached")
-
-
-def _main() -> None:
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            asyncio.run(_answer_and_die(*line.split()))
-            os._exit(1)
-        _, status = os.waitpid(child, 0)
-        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        print("killed" if killed else f"status {status}", flush=True)
-
-
-if __name__ == "__main__":
-    _main()

@@ -26,7 +26,7 @@ from perdure.errors import BadArgument
 from perdure.testing.crashtest import CrashTest, Outcome, Point, Problem, Report, place_of
 from perdure.testing.crashtest.values import differences, plain
 from tests.support import crashtest_agents
-from tests.support.runtime_child import eventually
+from tests.support.polling import until
 
 AGENTS = "tests.support.crashtest_agents"
 SOURCE = Path(crashtest_agents.__file__)
@@ -89,18 +89,21 @@ def test_sleeps_pass_and_questions_are_answered(url: str) -> None:
     assert [trial.state for trial in report.trials] == ["done"] * 8
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_for_a_signal_in_the_end_is_judged_as_it_waits() -> None:
     report = kill("listener", limit=10)
     report.check()
     assert report.state == "waiting"
-    assert report.usual.effects["mail"].total() == 1, "the first signal timed out"
+    assert report.tally.effects["mail"].total() == 1, "the first signal timed out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["functional", "factory", "greeter"])
 def test_an_entrypoint_a_function_and_messages_with_drawn_ids_are_fine(name: str) -> None:
     kill(name, {"log": ["ana", "ben"]}, limit=8).check()
 
 
+@pytest.mark.slow
 def test_a_held_run_is_told_and_no_failure() -> None:
     report = kill("careful_payer", limit=30)
     assert report.ok
@@ -111,6 +114,7 @@ def test_a_held_run_is_told_and_no_failure() -> None:
     assert "held for a person" in report.verdict()
 
 
+@pytest.mark.slow
 def test_what_an_effect_and_its_question_to_the_far_side_do_is_judged_by_its_key(
     tmp_path: Path,
 ) -> None:
@@ -123,14 +127,15 @@ def test_what_an_effect_and_its_question_to_the_far_side_do_is_judged_by_its_key
 # -- careless agents
 
 
+@pytest.mark.slow
 def test_an_effect_that_never_asks_for_its_key_is_found_where_it_is_called_again() -> None:
-    report = kill("one_letter")
+    report = kill("one_letter", limit=40)
     [group] = report.groups()
     assert group.finding.problem is Problem.DUPLICATED
     assert group.finding.what == "effect letter"
     assert "never asks for perdure.key()" in group.finding.detail
     assert report.counts["again_with_key"] == 0
-    kill("one_letter", harmless=["effect letter"]).check()
+    kill("one_letter", limit=20, harmless=["effect letter"]).check()
 
 
 def test_a_line_that_writes_without_an_effect_is_found_where_it_repeats(tmp_path: Path) -> None:
@@ -174,6 +179,7 @@ def far_side() -> Iterator[int]:
             thread.join()
 
 
+@pytest.mark.slow
 def test_a_line_that_posts_without_an_effect_is_found_and_the_far_side_agrees() -> None:
     Count.posts = 0
     with far_side() as port:
@@ -187,6 +193,7 @@ def test_a_line_that_posts_without_an_effect_is_found_and_the_far_side_agrees() 
     assert Count.posts <= runs + report.counts["duplicated"] + unreached
 
 
+@pytest.mark.slow
 def test_what_a_library_does_in_a_task_of_its_own_is_told_with_its_node() -> None:
     with far_side() as port:
         report = kill("connector", {"port": port}, limit=12)
@@ -195,6 +202,7 @@ def test_what_a_library_does_in_a_task_of_its_own_is_told_with_its_node() -> Non
     assert f"connects to 127.0.0.1:{port}" in group.finding.detail
 
 
+@pytest.mark.slow
 def test_what_an_agent_tells_is_counted() -> None:
     report = kill("teller", limit=12)
     [group] = report.groups()
@@ -208,6 +216,7 @@ def test_outside_does_nothing_outside_of_a_crash_test() -> None:
     perdure.testing.outside("nobody hears it")
 
 
+@pytest.mark.slow
 def test_state_kept_in_memory_is_found_as_another_result() -> None:
     report = kill("forgetful", limit=30)
     [group] = report.groups()
@@ -217,6 +226,7 @@ def test_state_kept_in_memory_is_found_as_another_result() -> None:
     assert report.counts["different"] == len(group.trials) < 30
 
 
+@pytest.mark.slow
 def test_what_varies_by_itself_is_told_once_and_can_be_left_out() -> None:
     report = kill("gambler", limit=4)
     [group] = report.groups()
@@ -225,6 +235,7 @@ def test_what_varies_by_itself_is_told_once_and_can_be_left_out() -> None:
     assert kill("gambler", limit=4, ignore=["log"]).ok
 
 
+@pytest.mark.slow
 def test_a_model_that_is_called_again_is_found() -> None:
     report = kill("chatter", limit=10)
     [group] = report.groups()
@@ -233,6 +244,7 @@ def test_a_model_that_is_called_again_is_found() -> None:
     assert kill("chatter", limit=10, harmless=["tests/support/crashtest_agents.py"]).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "told"),
     [
@@ -245,9 +257,10 @@ def test_an_agent_that_does_not_end_by_itself_is_not_killed(name: str, told: str
     assert not report.ok
     assert report.trials == []
     assert told in report.findings[0].detail
-    assert "though nobody killed it" in report.verdict()
+    assert "without a kill" in report.verdict()
 
 
+@pytest.mark.slow
 def test_an_agent_that_takes_its_processes_with_it_is_told() -> None:
     report = kill("parricide")
     assert not report.ok
@@ -269,6 +282,7 @@ def test_langgraph_alone_repeats_what_perdure_does_not(resume: Any) -> None:
     assert f"invoke({'None' if resume == 'none' else 'input'})" in report.driver
 
 
+@pytest.mark.slow
 def test_stock_postgres_is_driven_too(postgres_url: str) -> None:
     report = kill("one_mail", stock=True, url=postgres_url, limit=6)
     assert report.database == "PostgreSQL"
@@ -303,6 +317,7 @@ def test_whatever_a_state_holds_becomes_plain() -> None:
     assert plain(Thing()) == plain(Thing()), "an address is no part of it"
 
 
+@pytest.mark.slow
 def test_a_limit_takes_points_from_the_whole_run_and_says_so() -> None:
     report = kill("factory", limit=5)
     assert len(report.points) == 5 < report.reached
@@ -349,6 +364,7 @@ class Links(HTMLParser):
         self.cells += ("title" in dict(attrs)) and (dict(attrs).get("class") or "")[:4] == "cell"
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_table_json_and_a_page_and_fails(tmp_path: Path) -> None:
     given = tmp_path / "input.json"
     given.write_text(json.dumps({"folder": str(tmp_path)}))
@@ -371,6 +387,7 @@ def test_the_command_writes_a_table_json_and_a_page_and_fails(tmp_path: Path) ->
     assert "@import" not in page.read_text()
 
 
+@pytest.mark.slow
 def test_the_command_succeeds_and_prints_json() -> None:
     done = crashtest(f"{AGENTS}:factory", "--input", "{}", "--limit", "2", "--json", "-")
     assert done.returncode == 0, done.stderr
@@ -379,6 +396,7 @@ def test_the_command_succeeds_and_prints_json() -> None:
     assert set(told["counts"]) >= {"points", "duplicated", "lost", "different", "unrecoverable"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -408,6 +426,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_a_crash_test_that_is_ended_early(
     tmp_path: Path, number: signal.Signals
@@ -421,7 +440,7 @@ def test_no_process_outlives_a_crash_test_that_is_ended_early(
         stdout=subprocess.PIPE,
         text=True,
     )
-    eventually(lambda: list(pids.glob("node-*")), "a node that runs")
+    until(lambda: list(pids.glob("node-*")), "a node that runs")
     test.send_signal(number)
     out, _ = test.communicate(timeout=30)
     if number == signal.SIGINT:
@@ -429,4 +448,4 @@ def test_no_process_outlives_a_crash_test_that_is_ended_early(
         assert "Interrupted" in out
     found = [int(path.name.partition("-")[2]) for path in pids.iterdir()]
     assert len(found) >= 2
-    eventually(lambda: not any(map(is_alive, found)), f"the end of {found}")
+    until(lambda: not any(map(is_alive, found)), f"the end of {found}")

@@ -1,13 +1,14 @@
 """Checkpoints in the journal.
 
-    ops     operations on the three tables, pure
-    rows    what is inside a row, and the seal around it
-    cells   how a channel's value becomes rows: only what changed
-    lanes   what this process remembers of a thread, to find what changed
-    write   from LangGraph's put and put_writes to operations
-    read    from rows back to LangGraph's tuples
-    prune   deleting and copying
-    config  what LangGraph's configs and checkpoints say
+    operations  operations on the three tables, pure
+    row_format  what each row holds, as bytes in an envelope
+    value_chain a channel's value as rows: inline, one row, or a chain of changes
+    value_diff  a list or dict is stored as its difference
+    cache       what this process remembers of a thread, to find that difference
+    writer      from LangGraph's put and put_writes to operations
+    reader      from rows back to LangGraph's tuples
+    pruner      deleting and copying
+    config      what LangGraph's configs and checkpoints say
 
 `perdure.saver` puts LangGraph's interface around it.
 """

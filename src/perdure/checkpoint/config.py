@@ -7,16 +7,16 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
-from langgraph.checkpoint.serde.types import TASKS
 
-from perdure.checkpoint.operations import Place
+from perdure import langgraph_port
+from perdure.checkpoint.operations import CheckpointKey
 from perdure.checkpoint.reader import configurable
 from perdure.errors import Error
 from perdure.journal.names import check_text
 from perdure.segments.segment import Segment, find
 
 
-def place_of(config: RunnableConfig) -> Place:
+def key_of(config: RunnableConfig) -> CheckpointKey:
     wanted = config.get("configurable") or {}
     given = wanted.get("thread_id")
     if given is None or given == "":
@@ -28,42 +28,39 @@ def place_of(config: RunnableConfig) -> Place:
         check_text("checkpoint_ns", ns)
     if id is not None:
         check_text("checkpoint_id", id)
-    return Place(thread_id, ns, id)
+    return CheckpointKey(thread_id, ns, id)
 
 
 def is_running(config: RunnableConfig) -> bool:
-    """Whether a run of a graph asks, and not somebody who looks at its state."""
-    return "__pregel_runtime" in config["configurable"]
+    """Whether a run of a graph asks, and not code that looks at its state."""
+    return langgraph_port.is_graph_run(config["configurable"])
 
 
-def texts(name: str, values: Iterable[Any]) -> list[str]:
+def check_texts(name: str, values: Iterable[Any]) -> list[str]:
     if isinstance(values, str):
-        raise Error(f"A list of {name}s is wanted, not the one text {values!r}.")
+        raise Error(f"Pass a list of {name}s, not the single text {values!r}.")
     return [check_text(name, str(value)) for value in values]
 
 
-def config_of(config: RunnableConfig, id: str) -> RunnableConfig:
+def config_for(config: RunnableConfig, id: str) -> RunnableConfig:
     wanted = config["configurable"]
     return configurable(str(wanted["thread_id"]), wanted.get("checkpoint_ns") or "", id)
 
 
 def hands_back(checkpoint: Checkpoint) -> bool:
-    """Whether, as far as one can see, nothing more is triggered by this checkpoint."""
-    for channel in checkpoint.get("updated_channels") or ():
-        if channel.startswith(("branch:to:", "join:")) or channel in ("__start__", TASKS):
-            return False
-    return True
+    """Whether nothing more seems to be triggered by this checkpoint."""
+    return not any(map(langgraph_port.is_trigger, checkpoint.get("updated_channels") or ()))
 
 
 def segment_of(config: RunnableConfig) -> Segment | None:
-    """The stretch of a run this call belongs to, if the runtime drives it."""
+    """The segment this call belongs to, if the runtime drives it."""
     return find(config["configurable"])
 
 
 def is_untouched(config: RunnableConfig) -> bool:
     """Whether a run asks that has written nothing yet, so that the queue holds nothing for it.
 
-    Whoever drove its thread before has let it go, and waited until that was on disk.
+    The worker that drove its thread before has released it, and waited until that was on disk.
     """
     segment = segment_of(config)
     return segment is not None and not segment.progress.has_written

@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from perdure.checkpoint.value_diff import Ref
+from perdure.checkpoint.value_chain import ValueRef
 from perdure.journal import Op, Row, Statement
 
 LAST = "\U0010ffff"
 """Sorts after every checkpoint id."""
 
 
-class Place(NamedTuple):
-    """What LangGraph's config points at."""
+class CheckpointKey(NamedTuple):
+    """What LangGraph's config points at; without an id, the newest checkpoint."""
 
     thread_id: str
     ns: str
@@ -53,7 +53,7 @@ def checkpoint_at(
     thread_id: str, ns: str, at: str | None
 ) -> Op[tuple[CheckpointRow | None, list[WritesRow]]]:
     """The checkpoint `at`, or the newest, with its writes."""
-    where = {"thread_id": thread_id, "ns": ns, "at": at or LAST}
+    params = {"thread_id": thread_id, "ns": ns, "at": at or LAST}
 
     def result(
         rows: Sequence[Sequence[Row]],
@@ -64,25 +64,26 @@ def checkpoint_at(
         return found[0], [WritesRow(*row) for row in rows[1]]
 
     return Op(
-        "checkpoint_at", [Statement("checkpoint_at", where), Statement("writes_at", where)], result
+        "checkpoint_at",
+        [Statement("checkpoint_at", params), Statement("writes_at", params)],
+        result,
     )
 
 
-def chains(thread_id: str, ns: str, refs: Iterable[Ref]) -> Op[list[ValueRow]]:
+def chains(thread_id: str, ns: str, refs: Iterable[ValueRef]) -> Op[list[ValueRow]]:
     """The rows of whole chains, each up to its ref."""
     return _values("chain_of", thread_id, ns, refs)
 
 
-def values_at(thread_id: str, ns: str, refs: Iterable[Ref]) -> Op[list[ValueRow]]:
+def values_at(thread_id: str, ns: str, refs: Iterable[ValueRef]) -> Op[list[ValueRow]]:
     """Single rows."""
     return _values("value_at", thread_id, ns, refs)
 
 
-def _values(name: str, thread_id: str, ns: str, refs: Iterable[Ref]) -> Op[list[ValueRow]]:
-    place = {"thread_id": thread_id, "ns": ns}
+def _values(name: str, thread_id: str, ns: str, refs: Iterable[ValueRef]) -> Op[list[ValueRow]]:
     return Op(
         name,
-        [Statement(name, {**place, **ref._asdict()}) for ref in refs],
+        [Statement(name, {"thread_id": thread_id, "ns": ns, **ref._asdict()}) for ref in refs],
         lambda rows: [ValueRow(*row) for some in rows for row in some],
     )
 
@@ -126,7 +127,9 @@ def ancestors(thread_id: str, ns: str, id: str, count: int) -> Op[list[Checkpoin
     )
 
 
-class Outline(NamedTuple):
+class CheckpointOutline(NamedTuple):
+    """A checkpoint without its values."""
+
     ns: str
     id: str
     parent_id: str | None
@@ -137,12 +140,12 @@ class Outline(NamedTuple):
     state: bytes
 
 
-def outline(thread_id: str) -> Op[list[Outline]]:
+def outline(thread_id: str) -> Op[list[CheckpointOutline]]:
     """Every checkpoint of a thread, oldest first in its namespace, without values."""
     return Op(
         "outline_of_thread",
         [Statement("outline_of_thread", {"thread_id": thread_id})],
-        lambda rows: [Outline(*row) for row in rows[0]],
+        lambda rows: [CheckpointOutline(*row) for row in rows[0]],
     )
 
 
@@ -174,7 +177,7 @@ def delete_thread(thread_id: str) -> Op[None]:
 
 
 def delete_checkpoints(thread_id: str, checkpoints: Iterable[tuple[str, str]]) -> Op[None]:
-    """Delete checkpoints given as (namespace, id), and their writes."""
+    """Delete checkpoints given as (namespace, id), their writes, and effects no task needs."""
     statements = []
     for ns, id in checkpoints:
         params = {"thread_id": thread_id, "ns": ns, "id": id}
@@ -185,24 +188,26 @@ def delete_checkpoints(thread_id: str, checkpoints: Iterable[tuple[str, str]]) -
 
 class ValueKey(NamedTuple):
     ns: str
-    ref: Ref
+    ref: ValueRef
     base: int | None
 
 
-def value_keys(thread_id: str) -> Op[tuple[list[ValueKey], list[tuple[str, Ref]]]]:
+def value_keys(thread_id: str) -> Op[tuple[list[ValueKey], list[tuple[str, ValueRef]]]]:
     """The keys of all values of a thread, and the (namespace, ref) of those in use."""
     params = {"thread_id": thread_id}
     names = ("value_keys", "checkpoint_refs", "writes_refs")
 
-    def result(rows: Sequence[Sequence[Row]]) -> tuple[list[ValueKey], list[tuple[str, Ref]]]:
-        keys = [ValueKey(row[0], Ref(*row[1:5]), row[5]) for row in rows[0]]
-        used = [(ns, Ref(*ref)) for ns, refs in (*rows[1], *rows[2]) for ref in json.loads(refs)]
+    def result(rows: Sequence[Sequence[Row]]) -> tuple[list[ValueKey], list[tuple[str, ValueRef]]]:
+        keys = [ValueKey(row[0], ValueRef(*row[1:5]), row[5]) for row in rows[0]]
+        used = [
+            (ns, ValueRef(*ref)) for ns, refs in (*rows[1], *rows[2]) for ref in json.loads(refs)
+        ]
         return keys, used
 
     return Op("value_keys", [Statement(name, params) for name in names], result)
 
 
-def delete_values(thread_id: str, values: Iterable[tuple[str, Ref]]) -> Op[None]:
+def delete_values(thread_id: str, values: Iterable[tuple[str, ValueRef]]) -> Op[None]:
     statements = [
         Statement("delete_value", {"thread_id": thread_id, "ns": ns, **ref._asdict()})
         for ns, ref in values

@@ -1,51 +1,66 @@
 """Deleting and copying checkpoints.
 
-What a remaining checkpoint needs is never deleted: the rows its values are made of are found by
-the statement that deletes, and the ancestors of an unfinished `DeltaChannel` are spared here.
+What a remaining checkpoint needs is never deleted: neither the rows its values are made of, nor the
+ancestors of an unfinished `DeltaChannel`. What grows with the thread is split into batches of a
+bounded size, in an order in which each batch leaves every remaining checkpoint readable.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 from perdure.checkpoint import operations
-from perdure.checkpoint.cache import Lanes
+from perdure.checkpoint.cache import CheckpointCache
 from perdure.checkpoint.row_format import (
-    Rows,
-    beside_state,
-    where_checkpoint,
-    where_value,
-    where_writes,
+    RowFormat,
+    checkpoint_columns,
+    checkpoint_location,
+    value_location,
+    writes_location,
 )
-from perdure.checkpoint.value_diff import Ref
-from perdure.errors import Error
-from perdure.journal import Op, Plan, Row, Statement
+from perdure.checkpoint.value_chain import ValueRef
+from perdure.errors import Error, Unsupported
+from perdure.journal import Capabilities, Op, Plan, Row, Statement
+
+T = TypeVar("T")
+
+PER_BATCH = 1000
+"""Statements of one batch, where the database sets no lower limit."""
 
 
 class Pruner:
     """Plans that delete and copy."""
 
-    def __init__(self, rows: Rows, lanes: Lanes) -> None:
-        self._rows, self._lanes = rows, lanes
+    def __init__(
+        self,
+        row_format: RowFormat,
+        cache: CheckpointCache,
+        capabilities: Callable[[], Capabilities] = Capabilities,
+    ) -> None:
+        self._format, self._cache, self._capabilities = row_format, cache, capabilities
+
+    def _per_batch(self) -> int:
+        return self._capabilities().statements_per_batch or PER_BATCH
 
     def forget(self, thread_id: str) -> None:
-        """What this process remembers of a thread may be gone."""
-        self._lanes.forget(thread_id)
+        """Drop what this process remembers of a thread: its rows may be gone."""
+        self._cache.forget(thread_id)
 
     def delete_thread(self, thread_id: str) -> Plan[None]:
         yield operations.delete_thread(thread_id)
-        self._lanes.forget(thread_id)
+        self._cache.forget(thread_id)
 
     def delete_for_runs(self, run_ids: Sequence[str], only: str | None = None) -> Plan[None]:
-        """Delete what runs left, on one thread only if it is named: forks have copies of it."""
+        """Delete the checkpoints of runs; with `only`, on that thread alone: forks have copies."""
         runs = {str(run_id) for run_id in run_ids}
         threads = (yield operations.threads_of_runs(sorted(runs))) if only is None else [only]
         for thread_id in threads:
-            lines = yield operations.outline(thread_id)
-            doomed = {(line.ns, line.id) for line in lines if line.run_id in runs}
-            yield from self._delete(thread_id, self._spare(thread_id, lines, doomed))
+            outlines = yield operations.outline(thread_id)
+            doomed = {(outline.ns, outline.id) for outline in outlines if outline.run_id in runs}
+            yield from self._delete(thread_id, self._spare(thread_id, outlines, doomed))
 
     def prune(
         self, thread_ids: Sequence[str] | None, strategy: str, older_than: timedelta | None
@@ -60,51 +75,61 @@ class Pruner:
             if strategy == "delete" and older_than is None:
                 yield from self.delete_thread(thread_id)
                 continue
-            lines = yield operations.outline(thread_id)
-            doomed = {(line.ns, line.id) for line in lines if line.created_at < limit}
+            outlines = yield operations.outline(thread_id)
+            doomed = {
+                (outline.ns, outline.id) for outline in outlines if outline.created_at < limit
+            }
             if strategy == "keep_latest":
-                doomed -= {line[:2] for line in {line.ns: line for line in lines}.values()}
-                doomed = self._spare(thread_id, lines, doomed)
+                doomed -= {
+                    outline[:2]
+                    for outline in {outline.ns: outline for outline in outlines}.values()
+                }
+                doomed = self._spare(thread_id, outlines, doomed)
             yield from self._delete(thread_id, doomed)
 
     def _delete(self, thread_id: str, doomed: set[tuple[str, str]]) -> Plan[None]:
-        """Delete checkpoints, then the values that nothing leads to any more.
+        """Delete checkpoints, newest first, then the values that no checkpoint refers to.
 
         In this order nothing in use can be lost: once they are gone, no checkpoint can build on
-        them, and whatever was built before is seen by the look at what is in use. A crash in
-        between leaves values that the next deletion finds.
+        them, and what was built before shows among the values in use. A crash in between leaves
+        checkpoints and values that the next deletion finds.
         """
         if not doomed:
             return
-        yield operations.delete_checkpoints(thread_id, doomed)
-        self._lanes.forget(thread_id)
+        newest_first = sorted(doomed, key=lambda one: one[1], reverse=True)
+        for some in _chunks(newest_first, max(1, (self._per_batch() - 1) // 2)):
+            yield operations.delete_checkpoints(thread_id, some)
+        self._cache.forget(thread_id)
         keys, used = yield operations.value_keys(thread_id)
         bases = {(key.ns, key.ref): key.base for key in keys}
-        reached: set[tuple[str, Ref]] = set()
+        reached: set[tuple[str, ValueRef]] = set()
         for ns, ref in used:
-            at: Ref | None = ref
+            at: ValueRef | None = ref
             while at is not None and (ns, at) not in reached:
                 reached.add((ns, at))
                 base = bases.get((ns, at))
                 at = None if base is None else at._replace(seq=at.seq - 1, step=base)
-        if garbage := bases.keys() - reached:
+        for garbage in _chunks(sorted(bases.keys() - reached), self._per_batch()):
             yield operations.delete_values(thread_id, garbage)
 
     def _spare(
-        self, thread_id: str, lines: Sequence[operations.Outline], doomed: set[tuple[str, str]]
+        self,
+        thread_id: str,
+        outlines: Sequence[operations.CheckpointOutline],
+        doomed: set[tuple[str, str]],
     ) -> set[tuple[str, str]]:
         """`doomed` without the checkpoints a remaining one is rebuilt from.
 
         A LangGraph `DeltaChannel` without a value of its own is the sum of its ancestors'
         writes back to the last one that has a value.
         """
-        by_id = {line[:2]: line for line in lines}
+        by_id = {outline[:2]: outline for outline in outlines}
         spared: dict[tuple[str, str], set[str]] = {}
-        for line in lines:
-            if line[:2] in doomed:
+        for outline in outlines:
+            if outline[:2] in doomed:
                 continue
-            unfinished = self._unfinished(thread_id, line)
-            above = by_id.get((line.ns, line.parent_id or ""))
+            unfinished = self._unfinished(thread_id, outline)
+            above = by_id.get((outline.ns, outline.parent_id or ""))
             while unfinished and above is not None:
                 known = spared.setdefault(above[:2], set())
                 if unfinished <= known:
@@ -114,28 +139,40 @@ class Pruner:
                 above = by_id.get((above.ns, above.parent_id or ""))
         return doomed - spared.keys()
 
-    def _unfinished(self, thread_id: str, line: operations.Outline) -> set[str]:
-        where = where_checkpoint(thread_id, line.ns, line.id)
-        beside = beside_state(line.parent_id, line.run_id, line.step, line.refs)
-        return set(self._rows.open_state(line.state, where, beside).unfinished)
+    def _unfinished(self, thread_id: str, outline: operations.CheckpointOutline) -> set[str]:
+        location = checkpoint_location(thread_id, outline.ns, outline.id)
+        columns = checkpoint_columns(outline.parent_id, outline.run_id, outline.step, outline.refs)
+        return set(self._format.load_state(outline.state, location, columns).unfinished)
 
     def copy_thread(self, source: str, target: str) -> Plan[None]:
-        """Copy a thread whole, to one that does not exist yet."""
+        """Copy a thread whole, to one that does not exist yet.
+
+        The checkpoints are copied last and in one batch, so that the copy is there whole or not at
+        all. A crash before that leaves rows that no checkpoint refers to: copying again uses them,
+        `delete_thread` deletes them.
+        """
         if source == target:
             raise Error(f"copy_thread: source and target are both {source!r}.")
         if (yield operations.outline(target)):
             raise Error(f"copy_thread: there is a thread {target!r} already; delete it first.")
         checkpoints, values, writes = yield operations.whole_thread(source)
-        statements = [self._copied_value(row, source, target) for row in values]
-        statements += [self._copied_writes(row, source, target) for row in writes]
-        statements += [self._copied_checkpoint(row, source, target) for row in checkpoints]
-        yield Op(f"copy_thread {source!r}", statements, lambda rows: None, write=True)
-        self._lanes.forget(target)
+        name, limit = f"copy_thread {source!r}", self._capabilities().statements_per_batch
+        if limit is not None and len(checkpoints) > limit:
+            need = f"{len(checkpoints):,} statements in one transaction"
+            raise Unsupported(name, need, limit)
+        rows = [self._copied_value(row, source, target) for row in values]
+        rows += [self._copied_writes(row, source, target) for row in writes]
+        last = [self._copied_checkpoint(row, source, target) for row in checkpoints]
+        if len(rows) + len(last) <= self._per_batch():
+            rows, last = [], rows + last
+        for some in [*_chunks(rows, self._per_batch()), last]:
+            yield Op(name, some, lambda rows: None, write=True)
+        self._cache.forget(target)
 
     def _copied_value(self, row: Row, source: str, target: str) -> Statement:
         ns, base, body = row[0], row[5], row[6]
-        ref = Ref(*row[1:5])
-        body = self._moved(body, where_value(source, ns, ref), where_value(target, ns, ref))
+        ref = ValueRef(*row[1:5])
+        body = self._moved(body, value_location(source, ns, ref), value_location(target, ns, ref))
         params = {"thread_id": target, "ns": ns, **ref._asdict(), "base": base, "body": body}
         return Statement("insert_value", params)
 
@@ -149,7 +186,7 @@ class Pruner:
             "task_id": task_id,
             "stamp": stamp,
             "refs": refs,
-            "body": self._moved(body, where_writes(source, *key), where_writes(target, *key)),
+            "body": self._moved(body, writes_location(source, *key), writes_location(target, *key)),
         }
         return Statement("insert_writes", {**params, "run_id": None, "token": None})
 
@@ -168,14 +205,18 @@ class Pruner:
             "refs": refs,
             "state": self._moved(
                 state,
-                where_checkpoint(source, ns, id),
-                where_checkpoint(target, ns, id),
-                beside_state(parent_id, run_id, step, refs),
+                checkpoint_location(source, ns, id),
+                checkpoint_location(target, ns, id),
+                checkpoint_columns(parent_id, run_id, step, refs),
             ),
         }
         return Statement("insert_checkpoint", {**params, "lease_of": None})
 
-    def _moved(self, sealed: bytes, source: str, target: str, beside: str = "") -> bytes:
-        """A blob sealed anew: a seal is bound to its row's own key."""
-        envelope = self._rows.envelope
-        return envelope.wrap(envelope.unwrap(bytes(sealed), source, beside), target, beside)
+    def _moved(self, blob: bytes, source: str, target: str, columns: str = "") -> bytes:
+        """A blob in a new envelope: an envelope is bound to the location of its row."""
+        envelope = self._format.envelope
+        return envelope.wrap(envelope.unwrap(bytes(blob), source, columns), target, columns)
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

@@ -18,19 +18,19 @@ from langgraph.checkpoint.base import (
     PendingWrite,
     writes_sort_key,
 )
-from langgraph.checkpoint.serde.types import TASKS
 
-from perdure.checkpoint import operations, value_diff
-from perdure.checkpoint.cache import Lanes, Tip
-from perdure.checkpoint.operations import LAST, CheckpointRow, Place, WritesRow
+from perdure import langgraph_port
+from perdure.checkpoint import operations
+from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, ThreadCache
+from perdure.checkpoint.operations import LAST, CheckpointKey, CheckpointRow, WritesRow
 from perdure.checkpoint.row_format import (
-    Rows,
-    State,
-    beside_state,
-    where_checkpoint,
-    where_writes,
+    CheckpointState,
+    RowFormat,
+    checkpoint_columns,
+    checkpoint_location,
+    writes_location,
 )
-from perdure.checkpoint.value_diff import Cell, Ref
+from perdure.checkpoint.value_chain import StoredValue, ValueRef, elements_in_row, load_value
 from perdure.errors import Damaged, Error
 from perdure.journal import Plan
 from perdure.journal.names import check_text
@@ -41,7 +41,7 @@ PAGE = 32
 
 
 class Search(NamedTuple):
-    """Where a listing stands."""
+    """What a listing looks for, and how far it got."""
 
     thread_id: str | None
     ns: str | None
@@ -78,7 +78,7 @@ class Search(NamedTuple):
         )
 
     def after(self, rows: Sequence[CheckpointRow], found: int) -> Search | None:
-        """The rest of the search behind these rows, or None when it is over."""
+        """The search continued behind these rows; None when it is over."""
         if len(rows) < PAGE or (self.limit is not None and found >= self.limit):
             return None
         last = rows[-1]
@@ -89,24 +89,24 @@ class Search(NamedTuple):
 
 
 class Reader:
-    """Loads checkpoints, from the journal or from what this process remembers."""
+    """Loads checkpoints, from the journal or from the cache of this process."""
 
-    def __init__(self, rows: Rows, lanes: Lanes) -> None:
-        self._rows, self._lanes = rows, lanes
+    def __init__(self, row_format: RowFormat, cache: CheckpointCache) -> None:
+        self._format, self._cache = row_format, cache
 
-    def get_tuple(self, place: Place, running: bool) -> Plan[CheckpointTuple | None]:
-        """The checkpoint at a place. `running` says that it is a run that goes on from it."""
+    def get_tuple(self, key: CheckpointKey, running: bool) -> Plan[CheckpointTuple | None]:
+        """The checkpoint of a key, or the newest. `running`: a run continues from it."""
         before = None
         while True:
-            row, writes = yield operations.checkpoint_at(*place)
+            row, writes = yield operations.checkpoint_at(*key)
             if row is None:
                 return None
             for one in writes:
-                self._lanes.saw_stamp(one.stamp)
+                self._cache.observe_stamp(one.stamp)
             try:
-                return (yield from self._load(row, writes, place.id is None, running))
+                return (yield from self._load(row, writes, key.id is None, running))
             except Damaged:
-                # Deleted between the two reads, or really damaged: a second look tells.
+                # Deleted between the two reads, or damaged: a second read decides.
                 if before == (row.id, row.step):
                     raise
                 before = (row.id, row.step)
@@ -118,35 +118,27 @@ class Reader:
         newest: bool = False,
         running: bool = False,
     ) -> Plan[CheckpointTuple]:
-        where = where_checkpoint(row.thread_id, row.ns, row.id)
-        codec = self._rows.codec
-        state = self._state(row, where)
-        values = {channel: codec.decode(data, where) for channel, data in state.inline.items()}
-        found = {c: Cell(len(data), hash(data), inline=data) for c, data in state.inline.items()}
-        lane = self._lanes.touch(row.thread_id, row.ns)
-        with lane.changed:
-            before = lane.tip
-            known = before is not None and (before.id, before.step) == (row.id, row.step)
-            if running and known and before is not None and not before.lent:
-                for channel, cell in before.cells.items():
-                    if (kept := cell.elements) is not None and kept.trusted and kept.untouched():
-                        values[channel], found[channel] = [*kept.objects], cell
+        location = checkpoint_location(row.thread_id, row.ns, row.id)
+        codec = self._format.codec
+        state = self._state(row, location)
+        values = {channel: codec.decode(data, location) for channel, data in state.inline.items()}
+        found = {c: StoredValue(len(d), hash(d), inline=d) for c, d in state.inline.items()}
+        thread = self._cache.touch(row.thread_id, row.ns)
+        with thread.changed:
+            before = thread.latest
+            if running and before is not None and (before.id, before.step) == (row.id, row.step):
+                _take_cached(before, values, found)
         missing = [ref for ref in _refs(row) if ref.channel not in found]
         if missing:
-            for channel, (value, cell) in (yield from self._values(row, missing, where)).items():
-                values[channel], found[channel] = value, cell
-        pending = yield from self._pending(row, writes)
+            for channel, loaded in (yield from self._values(row, missing, location)).items():
+                values[channel], found[channel] = loaded
+        pending = yield from self._pending_writes(row, writes)
         if (running and newest) or before is None:
-            size = sum(cell.size for cell in found.values())
+            size = sum(stored.size for stored in found.values())
             seen = {node: {**versions} for node, versions in state.seen.items()}  # LangGraph's own
-            sends = len(values.get(TASKS) or ())
-            tip = Tip(row.id, row.step, found, seen, sends, size, lent=not running)
-            with lane.changed:
-                if lane.tip is before:  # else somebody went on meanwhile, with those cells
-                    lane.move(tip)
-                    done = {task for task, channel, _ in pending if channel not in WRITES_IDX_MAP}
-                    lane.tasks.setdefault(row.id, set()).update(done)
-            self._lanes.weigh(lane, tip.size)
+            sends = len(langgraph_port.pending_sends(values))
+            latest = CachedCheckpoint(row.id, row.step, found, seen, sends, size, not running)
+            self._remember(thread, before, latest, pending)
         return CheckpointTuple(
             configurable(row.thread_id, row.ns, row.id),
             state.checkpoint(row.id, values),
@@ -155,66 +147,77 @@ class Reader:
             pending,
         )
 
+    def _remember(
+        self,
+        thread: ThreadCache,
+        before: CachedCheckpoint | None,
+        latest: CachedCheckpoint,
+        pending: Sequence[PendingWrite],
+    ) -> None:
+        with thread.changed:
+            if thread.latest is before:  # else a run went on meanwhile, with those values
+                thread.advance(latest)
+                done = {task for task, channel, _ in pending if channel not in WRITES_IDX_MAP}
+                thread.tasks.setdefault(latest.id, set()).update(done)
+        self._cache.resize(thread, latest.size)
+
     def _values(
-        self, row: CheckpointRow, refs: Sequence[Ref], where: str
-    ) -> Plan[dict[str, tuple[Any, Cell]]]:
-        """The values at some refs of a checkpoint, with their cells, by channel."""
+        self, row: CheckpointRow, refs: Sequence[ValueRef], location: str
+    ) -> Plan[dict[str, tuple[Any, StoredValue]]]:
+        """The values at some refs of a checkpoint, and how they are stored, by channel."""
         rows = yield operations.chains(row.thread_id, row.ns, refs)
-        bodies = {value[:4]: self._open_value(row, Ref(*value[:4]), value.body) for value in rows}
-        return {ref.channel: value_diff.load(self._rows.codec, ref, bodies, where) for ref in refs}
+        bodies = {value[:4]: self._body(row, ValueRef(*value[:4]), value.body) for value in rows}
+        return {ref.channel: load_value(self._format.codec, ref, bodies, location) for ref in refs}
 
-    def _state(self, row: CheckpointRow, where: str) -> State:
-        beside = beside_state(row.parent_id, row.run_id, row.step, row.refs)
-        return self._rows.open_state(row.state, where, beside)
+    def _state(self, row: CheckpointRow, location: str) -> CheckpointState:
+        columns = checkpoint_columns(row.parent_id, row.run_id, row.step, row.refs)
+        return self._format.load_state(row.state, location, columns)
 
-    def _open_value(self, row: CheckpointRow, ref: Ref, body: bytes) -> bytes:
-        return self._rows.open_value(row.thread_id, row.ns, ref, body)
+    def _body(self, row: CheckpointRow, ref: ValueRef, body: bytes) -> bytes:
+        return self._format.load_value(row.thread_id, row.ns, ref, body)
 
-    def _pending(self, row: CheckpointRow, rows: Sequence[WritesRow]) -> Plan[list[PendingWrite]]:
+    def _pending_writes(
+        self, row: CheckpointRow, rows: Sequence[WritesRow]
+    ) -> Plan[list[PendingWrite]]:
         """The writes of a checkpoint in LangGraph's order.
 
         Of an ordinary write the first call counts, of a special one the last.
         """
         chosen: dict[tuple[str, str, int], tuple[str, bool, list[Any]]] = {}
         for one in sorted(rows, key=lambda one: one.stamp):
-            where = where_writes(one.thread_id, one.ns, one.checkpoint_id, one.task_id, one.stamp)
-            path, entries = self._rows.open_writes(one.body, where)
-            for n, channel, many, parts in entries:
-                place = writes_sort_key(path, one.task_id, n)
-                if n < 0 or place not in chosen:
-                    chosen[place] = (channel, many, parts)
-        homes = {
-            Ref(*part[:4])
-            for _, _, parts in chosen.values()
-            for part in parts
-            if isinstance(part, list)
-        }
-        bodies: dict[Ref, list[bytes]] = {}
-        if homes:
-            found = yield operations.values_at(row.thread_id, row.ns, homes)
-            for value in found:
-                ref = Ref(*value[:4])
-                bodies[ref] = value_diff.inserted_in(self._open_value(row, ref, value.body))
-        where = "a write at " + where_checkpoint(row.thread_id, row.ns, row.id)
+            path, entries = self._format.load_writes(one.body, writes_location(*one[:5]))
+            for n, channel, many, elements in entries:
+                order = writes_sort_key(path, one.task_id, n)
+                if n < 0 or order not in chosen:
+                    chosen[order] = (channel, many, elements)
+        location = "a write at " + checkpoint_location(row.thread_id, row.ns, row.id)
+        bodies = yield from self._shared_bodies(row, [one[2] for one in chosen.values()])
 
-        def value_of(part: Any) -> Any:
-            if isinstance(part, list):
-                ref = Ref(*part[:4])
+        def value_of(element: Any) -> Any:
+            if isinstance(element, list):
+                ref = ValueRef(*element[:4])
                 if ref not in bodies:
-                    raise Damaged(where, f"row {ref} is missing")
-                part = bodies[ref][part[4]]
-            return self._rows.codec.decode(part, where)
+                    raise Damaged(location, f"row {ref} is missing")
+                element = bodies[ref][element[4]]
+            return self._format.codec.decode(element, location)
 
         return [
-            (
-                task_id,
-                channel,
-                [value_of(part) for part in parts] if many else value_of(parts[0]),
-            )
-            for (_, task_id, _), (channel, many, parts) in sorted(
+            (task_id, channel, [*map(value_of, elements)] if many else value_of(elements[0]))
+            for (_, task_id, _), (channel, many, elements) in sorted(
                 chosen.items(), key=lambda item: item[0]
             )
         ]
+
+    def _shared_bodies(
+        self, row: CheckpointRow, writes: Sequence[Sequence[Any]]
+    ) -> Plan[dict[ValueRef, list[bytes]]]:
+        """The elements in the value rows that some writes refer to."""
+        refs = {ValueRef(*one[:4]) for write in writes for one in write if isinstance(one, list)}
+        if not refs:
+            return {}
+        found = yield operations.values_at(row.thread_id, row.ns, refs)
+        keyed = [(ValueRef(*value[:4]), value.body) for value in found]
+        return {ref: elements_in_row(self._body(row, ref, body)) for ref, body in keyed}
 
     def page(self, search: Search) -> Plan[tuple[list[CheckpointTuple], Search | None]]:
         found: list[CheckpointTuple] = []
@@ -242,38 +245,38 @@ class Reader:
     def _matches(self, row: CheckpointRow, filter: Mapping[str, Any] | None) -> bool:
         if not filter:
             return True
-        where = where_checkpoint(row.thread_id, row.ns, row.id)
-        state = self._state(row, where)
+        location = checkpoint_location(row.thread_id, row.ns, row.id)
+        state = self._state(row, location)
         metadata = cast(dict[str, Any], state.metadata)
         return all(key in metadata and metadata[key] == value for key, value in filter.items())
 
     def delta_history(
-        self, place: Place, channels: Sequence[str]
+        self, key: CheckpointKey, channels: Sequence[str]
     ) -> Plan[Mapping[str, DeltaChannelHistory]]:
-        """What each channel's ancestors wrote, back to the nearest one with a value."""
+        """What the ancestors wrote to each channel, back to the nearest one with a value."""
         try:
-            return (yield from self._delta_history(place, channels))
-        except Damaged:  # deleted meanwhile, or really damaged
-            return (yield from self._delta_history(place, channels))
+            return (yield from self._delta_history(key, channels))
+        except Damaged:  # deleted meanwhile, or damaged
+            return (yield from self._delta_history(key, channels))
 
     def _delta_history(
-        self, place: Place, channels: Sequence[str]
+        self, key: CheckpointKey, channels: Sequence[str]
     ) -> Plan[Mapping[str, DeltaChannelHistory]]:
-        row, _ = yield operations.checkpoint_at(*place)
+        row, _ = yield operations.checkpoint_at(*key)
         history: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}
         while row is not None and len(seeds) < len(history):
-            line = yield operations.ancestors(place.thread_id, place.ns, row.id, 4 * PAGE)
-            row = line[-1] if line else None
+            ancestors = yield operations.ancestors(key.thread_id, key.ns, row.id, 4 * PAGE)
+            row = ancestors[-1] if ancestors else None
             by_id: dict[str, list[WritesRow]] = {}
-            if line:
-                for one in (yield operations.writes_of(line)):
+            if ancestors:
+                for one in (yield operations.writes_of(ancestors)):
                     by_id.setdefault(one.checkpoint_id, []).append(one)
-            for ancestor in line:
+            for ancestor in ancestors:
                 open_channels = [channel for channel in history if channel not in seeds]
                 if not open_channels:
                     break
-                pending = yield from self._pending(ancestor, by_id.get(ancestor.id, []))
+                pending = yield from self._pending_writes(ancestor, by_id.get(ancestor.id, []))
                 for write in reversed(pending):
                     if write[1] in open_channels:
                         history[write[1]].append(write)
@@ -288,18 +291,29 @@ class Reader:
 
     def _seeds(self, row: CheckpointRow, channels: Sequence[str]) -> Plan[dict[str, Any]]:
         """The values this checkpoint itself has for some channels."""
-        where = where_checkpoint(row.thread_id, row.ns, row.id)
-        inline = self._state(row, where).inline
-        seeds = {c: self._rows.codec.decode(inline[c], where) for c in channels if c in inline}
+        location = checkpoint_location(row.thread_id, row.ns, row.id)
+        inline = self._state(row, location).inline
+        seeds = {c: self._format.codec.decode(inline[c], location) for c in channels if c in inline}
         refs = [ref for ref in _refs(row) if ref.channel in channels]
         if refs:
-            values = yield from self._values(row, refs, where)
+            values = yield from self._values(row, refs, location)
             seeds |= {channel: value for channel, (value, _) in values.items()}
         return seeds
 
 
-def _refs(row: CheckpointRow) -> list[Ref]:
-    return [Ref(*ref) for ref in json.loads(row.refs)]
+def _take_cached(
+    cached: CachedCheckpoint, values: dict[str, Any], found: dict[str, StoredValue]
+) -> None:
+    """Use the lists in memory that are as they were stored; none that code outside may change."""
+    if cached.shared:
+        return
+    for channel, stored in cached.values.items():
+        if (chain := stored.elements) is not None and chain.trusted and chain.untouched():
+            values[channel], found[channel] = [*chain.objects], stored
+
+
+def _refs(row: CheckpointRow) -> list[ValueRef]:
+    return [ValueRef(*ref) for ref in json.loads(row.refs)]
 
 
 def configurable(thread_id: str, ns: str, id: str) -> RunnableConfig:

@@ -1,4 +1,4 @@
-"""What is inside a row, and the seal around it."""
+"""What each row holds, as bytes, and the location that its envelope is bound to."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, NamedTuple, cast
 import ormsgpack
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 
-from perdure.checkpoint.cache import Part, Writes
-from perdure.checkpoint.value_diff import Cell, Ref
+from perdure.checkpoint.cache import TaskWrites, WriteElement
+from perdure.checkpoint.value_chain import StoredValue, ValueRef
 from perdure.errors import Damaged, TypeNotAllowed, Unserializable
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import Envelope
 
 
-class State(NamedTuple):
-    """What is inside a checkpoint's own row: everything but the larger values."""
+class CheckpointState(NamedTuple):
+    """What a checkpoint's own row holds: everything but the larger values."""
 
     version: int
     ts: str
@@ -45,90 +45,94 @@ class State(NamedTuple):
         )
 
 
-_PLAIN = frozenset(
+_FIELDS = frozenset(
     ("v", "ts", "id", "channel_values", "channel_versions", "versions_seen", "updated_channels")
 )
 
 
-class Rows:
-    """Closes what goes into the journal and opens what comes out of it."""
+class RowFormat:
+    """Makes the blobs of rows and reads them back."""
 
     def __init__(self, codec: Codec, envelope: Envelope) -> None:
         self.codec, self.envelope = codec, envelope
 
-    def close_state(
+    def dump_state(
         self,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
-        cells: Mapping[str, Cell],
-        where: str,
-        beside: str,
+        values: Mapping[str, StoredValue],
+        location: str,
+        columns: str,
     ) -> bytes:
-        held = cast(dict[str, Any], checkpoint)
+        fields = cast(dict[str, Any], checkpoint)
         delta = cast(dict[str, Any], metadata).get("counters_since_delta_snapshot")
         state = [
-            held["v"],
-            held["ts"],
-            held["channel_versions"],
-            held["versions_seen"],
-            held.get("updated_channels"),
-            {k: v for k, v in held.items() if k not in _PLAIN},
+            fields["v"],
+            fields["ts"],
+            fields["channel_versions"],
+            fields["versions_seen"],
+            fields.get("updated_channels"),
+            {k: v for k, v in fields.items() if k not in _FIELDS},
             metadata,
-            {c: cell.inline for c, cell in cells.items() if cell.inline is not None},
-            [channel for channel in delta if channel not in cells] if delta else [],
+            {c: value.inline for c, value in values.items() if value.inline is not None},
+            [channel for channel in delta if channel not in values] if delta else [],
         ]
         try:
-            data = self.codec.encode(state, where)
+            data = self.codec.encode(state, location)
         except (Unserializable, TypeNotAllowed):
             self.codec.encode(metadata, "metadata")  # most likely, and then it is named so
             raise
-        return self.envelope.wrap(data, where, beside)
+        return self.envelope.wrap(data, location, columns)
 
-    def open_state(self, sealed: bytes, where: str, beside: str) -> State:
-        data = self.envelope.unwrap(bytes(sealed), where, beside)
+    def load_state(self, blob: bytes, location: str, columns: str) -> CheckpointState:
+        data = self.envelope.unwrap(bytes(blob), location, columns)
         try:
-            return State(*self.codec.decode(data, where))
+            return CheckpointState(*self.codec.decode(data, location))
         except TypeError as error:
-            raise Damaged(where, str(error)) from error
+            raise Damaged(location, str(error)) from error
 
-    def open_value(self, thread_id: str, ns: str, ref: Ref, sealed: bytes) -> bytes:
-        return self.envelope.unwrap(bytes(sealed), where_value(thread_id, ns, ref))
+    def load_value(self, thread_id: str, ns: str, ref: ValueRef, blob: bytes) -> bytes:
+        return self.envelope.unwrap(bytes(blob), value_location(thread_id, ns, ref))
 
-    def close_writes(self, path: str, writes: Writes, where: str) -> bytes:
-        body = [path, [[n, channel, *_form(parts)] for n, channel, parts in writes.entries]]
-        return self.envelope.wrap(ormsgpack.packb(body), where)
+    def dump_writes(self, path: str, writes: TaskWrites, location: str) -> bytes:
+        body = [path, [[n, channel, *_packed(one)] for n, channel, one in writes.entries]]
+        return self.envelope.wrap(ormsgpack.packb(body), location)
 
-    def open_writes(self, sealed: bytes, where: str) -> tuple[str, list[list[Any]]]:
-        """The task's path, and for each write [index, channel, whether a list, parts]."""
+    def load_writes(self, blob: bytes, location: str) -> tuple[str, list[list[Any]]]:
+        """The task's path, and for each write [index, channel, whether a list, elements]."""
         try:
-            path, entries = ormsgpack.unpackb(self.envelope.unwrap(bytes(sealed), where))
+            path, entries = ormsgpack.unpackb(self.envelope.unwrap(bytes(blob), location))
         except ValueError as error:
-            raise Damaged(where, str(error)) from error
+            raise Damaged(location, str(error)) from error
         return path, entries
 
 
-def _form(parts: Part | list[Part]) -> tuple[bool, list[Any]]:
-    """A write on disk: whether it is a list, and its parts, each as bytes or where they are."""
-    held: Sequence[Part] = parts if isinstance(parts, list) else [parts]
-    many = isinstance(parts, list)
-    return many, [p.data if p.home is None else [*p.home[0], p.home[1]] for p in held]
+def _packed(written: WriteElement | list[WriteElement]) -> tuple[bool, list[Any]]:
+    """A write on disk: whether it is a list, and its elements, each as bytes or where they are."""
+    elements: Sequence[WriteElement] = written if isinstance(written, list) else [written]
+    return isinstance(written, list), [
+        e.data if e.stored_in is None else [*e.stored_in[0], e.stored_in[1]] for e in elements
+    ]
 
 
-def where_checkpoint(thread_id: str, ns: str, id: str) -> str:
-    """How a checkpoint is named in messages, and what its seal is bound to."""
+# Each row's name, in messages and as what its envelope is bound to: old rows need the same text.
+
+
+def checkpoint_location(thread_id: str, ns: str, id: str) -> str:
     return f"checkpoint {id!r} of thread {thread_id!r}" + (f" namespace {ns!r}" if ns else "")
 
 
-def beside_state(parent_id: str | None, run_id: str | None, step: int, refs: str) -> str:
-    """The other columns of a checkpoint's row, which its seal is bound to as well."""
+def checkpoint_columns(parent_id: str | None, run_id: str | None, step: int, refs: str) -> str:
+    """The other columns of a checkpoint's row, which its envelope is bound to as well."""
     return f" {parent_id!r} {run_id!r} {step} {refs}"
 
 
-def where_value(thread_id: str, ns: str, ref: Ref) -> str:
+def value_location(thread_id: str, ns: str, ref: ValueRef) -> str:
     channel, chain, seq, step = ref
-    place = f" namespace {ns!r}" if ns else ""
-    return f"channel {channel!r} (row {chain}.{seq}.{step}) of thread {thread_id!r}{place}"
+    namespace = f" namespace {ns!r}" if ns else ""
+    return f"channel {channel!r} (row {chain}.{seq}.{step}) of thread {thread_id!r}{namespace}"
 
 
-def where_writes(thread_id: str, ns: str, checkpoint_id: str, task_id: str, stamp: int) -> str:
-    return f"write {stamp} of task {task_id!r} at " + where_checkpoint(thread_id, ns, checkpoint_id)
+def writes_location(thread_id: str, ns: str, checkpoint_id: str, task_id: str, stamp: int) -> str:
+    checkpoint = checkpoint_location(thread_id, ns, checkpoint_id)
+    return f"write {stamp} of task {task_id!r} at {checkpoint}"

@@ -2,16 +2,23 @@
 
 Exit codes:
 
-    0    fine
-    1    the command looked and found a problem: `doctor`, `migrate --check`, `crashtest`, or the
-         run that `start --wait` waited for did not end done
-    2    wrong use, or nothing there: an unknown id, no journal, a state in which it cannot be done,
-         a module of yours that raised while it was imported
+    0    success
+    1    the command found a problem: `doctor`, `migrate --check`, `crashtest`, or `start --wait`
+         when the run did not end done
+    2    wrong use, or not found: an unknown id, no journal, a run in the wrong state, a module of
+         yours that raised while it was imported
     130  interrupted
 
-This file is the table of contents. A command's module is light to import; what it works with is
-imported when it is called, so that `--help` and listings answer at once. LangGraph is loaded only
-by what drives graphs.
+This file is the table of contents: a module per command, or per kind of commands. Modules of
+commands are light to import; what they work with is imported when they are called, so that `--help`
+and listings answer at once. Only commands that drive graphs load LangGraph.
+
+    target          --at: the journal, Runtime or project that a command works on
+    langgraph_json  reads a langgraph.json; graph_loading imports its graphs
+    parsing         values of arguments; output prints; next_command has commands to paste
+    run_lookup      runs by the beginning of their ids, with everything that belongs to them
+
+What commands show is worded in `perdure.service.views`.
 """
 
 from __future__ import annotations
@@ -28,23 +35,22 @@ from perdure.cli import (
     crashtest,
     demo,
     dev,
-    drive,
     effects,
     export,
     inbox,
+    maintenance,
     reflections,
     runs,
     schedules,
     show,
     start,
-    upkeep,
+    worker,
 )
-from perdure.cli.group import Command, Group
+from perdure.cli.command_group import Command, Group
 from perdure.errors import Error
 
 EXIT_CODES = (
-    "Exit codes: 0 fine; 1 it looked and found a problem; 2 wrong use, or nothing there; "
-    "130 interrupted."
+    "Exit codes: 0 success; 1 a problem was found; 2 wrong use, or not found; 130 interrupted."
 )
 app = typer.Typer(
     name="perdure",
@@ -57,41 +63,25 @@ app = typer.Typer(
 )
 
 
-def _add(section: str, **commands: Any) -> None:
-    for name, function in commands.items():
-        app.command(name, cls=Command, rich_help_panel=section)(function)
+def _add(section: str, *commands: Any) -> None:
+    for command in commands:
+        app.command(command.__name__, cls=Command, rich_help_panel=section)(command)
 
 
-_add("Drive", demo=demo.demo, dev=dev.dev, worker=drive.worker, tick=drive.tick)
-_add("Start and look", start=start.start, runs=runs.runs, show=show.show)
-_add("People and messages", inbox=inbox.inbox, answer=inbox.answer, signal=inbox.signal)
-_add(
-    "Change the course of a run",
-    pause=control.pause,
-    resume=control.resume,
-    cancel=control.cancel,
-    retry=control.retry,
-    fork=control.fork,
-)
-_add(
-    "Effects, schedules, memories",
-    effects=effects.effects,
-    settle=effects.settle,
-    schedules=schedules.schedules,
-    reflections=reflections.reflections,
-)
-_add(
-    "Look after a journal",
-    prune=upkeep.prune,
-    doctor=upkeep.doctor,
-    migrate=upkeep.migrate,
-    export=export.export,
-)
-_add("Test an agent", crashtest=crashtest.crashtest)
+_add("Drive", demo.demo, dev.dev, worker.worker, worker.tick)
+_add("Start and look", start.start, runs.runs, show.show)
+_add("People and messages", inbox.inbox, inbox.answer, inbox.signal)
+_add("Change the course of a run", control.pause, control.resume, control.cancel)
+_add("Change the course of a run", control.retry, control.fork)
+_add("Effects, schedules, memories", effects.effects, effects.settle)
+_add("Effects, schedules, memories", schedules.schedules, reflections.reflections)
+_add("Look after a journal", maintenance.prune, maintenance.doctor, maintenance.migrate)
+_add("Look after a journal", export.export)
+_add("Test an agent", crashtest.crashtest)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from perdure import __version__
 
         print(f"perdure {__version__}")
@@ -102,15 +92,15 @@ def _version(asked: bool) -> None:
 def _perdure(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Tell which one this is."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Durable runs of LangGraph agents."""
 
 
-def _narrowed(names: list[str]) -> typer.Typer:
-    """Only the command that is called, if it is one: making all of them takes a tenth of the time
-    that a listing takes."""
+def _only(names: list[str]) -> typer.Typer:
+    """The app with only the command that is called: building all of them takes a tenth of the time
+    of a listing."""
     chosen = [one for one in app.registered_commands if one.name in names]
     if not chosen:
         return app
@@ -120,26 +110,26 @@ def _narrowed(names: list[str]) -> typer.Typer:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and give its exit code."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    command = typer.main.get_command(_narrowed(given[:1]))
+    """Run a command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = typer.main.get_command(_only(arguments[:1]))
     try:
-        code = command.main(given or ["--help"], prog_name="perdure", standalone_mode=False)
+        code = command.main(arguments or ["--help"], prog_name="perdure", standalone_mode=False)
     except Error as error:
-        from perdure.cli.tell import sentence
+        from perdure.cli.output import print_error
 
-        print(f"perdure: {sentence(error)}", file=sys.stderr)
+        print_error(error)
         return 2
     except typer.Abort:
-        print("perdure: stopped; nothing was done.", file=sys.stderr)
+        print("perdure: aborted; nothing was changed.", file=sys.stderr)
         return 130
     except Exception as error:
-        wrong_use = getattr(error, "format_message", None)
-        if wrong_use is None:
+        format_message = getattr(error, "format_message", None)  # wrong use, found by Typer
+        if format_message is None:
             raise
         path = getattr(getattr(error, "ctx", None), "command_path", "perdure")
-        told = " ".join(wrong_use().split())
-        told += "" if told.endswith((".", "?", "!")) else "."
-        print(f"perdure: {told} See `{path} --help`.", file=sys.stderr)
+        message = " ".join(format_message().split())
+        message += "" if message.endswith((".", "?", "!")) else "."
+        print(f"perdure: {message} See `{path} --help`.", file=sys.stderr)
         return 2
     return code if isinstance(code, int) else 0

@@ -1,4 +1,4 @@
-"""`perdure demo`: a month of an e-mail campaign in a minute, its workers killed all the time."""
+"""`perdure demo`: a month of an e-mail campaign in a minute, while its workers are killed."""
 
 from __future__ import annotations
 
@@ -8,49 +8,44 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Exit, Option
 
 from perdure.errors import BadArgument
 
-HOMES = ("perdure._demo.campaign", "examples.campaign")
-"""Where the campaign is: in the package that is installed, and in the repository."""
-FEW = range(3, 11)
-"""How many contacts may be written to."""
+PACKAGES = ("perdure._demo.campaign", "examples.campaign")
+"""The campaign in an installed package, and in the repository."""
+CONTACTS = range(3, 11)
 REPOSITORY = Path(__file__).parents[3]
 
 
 def demo(
-    contacts: Annotated[
-        int | None, typer.Option(metavar="N", help="How many are written to, 3 to 10; default: 5.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Decides who replies, and what fails when.")
-    ] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines, no live display.")] = False,
+    contacts: Annotated[int | None, Option(metavar="N", help="3 to 10; default: 5.")] = None,
+    seed: Annotated[int | None, Option(metavar="N", help="Seed of replies and failures.")] = None,
+    plain: Annotated[bool, Option("--plain", help="Print lines, no live display.")] = False,
 ) -> None:
-    """See a month-long agent survive being killed all the time."""
-    if contacts is not None and contacts not in FEW:
-        raise BadArgument(f"--contacts {contacts}: the demo writes to 3 to 10.")
-    given = {"contacts": contacts, "seed": seed, "plain": plain}
-    code = _campaign().main(**{name: one for name, one in given.items() if one is not None})
+    """Watch a month-long agent survive constant kills."""
+    if contacts is not None and contacts not in CONTACTS:
+        raise BadArgument(f"--contacts {contacts}: use 3 to 10.")
+    options = {"contacts": contacts, "seed": seed, "plain": plain}
+    code = _load_demo().main(**{name: one for name, one in options.items() if one is not None})
     if code:
-        raise typer.Exit(code)
+        raise Exit(code)
 
 
-def _campaign() -> Any:
+def _load_demo() -> Any:
     if (REPOSITORY / "examples" / "campaign").is_dir():
         sys.path.insert(0, str(REPOSITORY))
-    for home in HOMES:
+    for package in PACKAGES:
         try:
-            found = importlib.util.find_spec(f"{home}.demo")
+            found = importlib.util.find_spec(f"{package}.demo")
         except ModuleNotFoundError:
             continue
         if found is None:
             continue
         try:
-            return importlib.import_module(f"{home}.demo")
+            return importlib.import_module(f"{package}.demo")
         except ModuleNotFoundError as error:
             raise BadArgument(
-                f"The demo needs {error.name}: pip install '.[demo]' where perdure is cloned."
+                f"The demo needs {error.name}: run pip install '.[demo]' in a clone of perdure."
             ) from error
-    raise BadArgument("The demo is not part of this installation: install perdure from a wheel.")
+    raise BadArgument("This installation has no demo: install perdure from a wheel.")

@@ -1,145 +1,111 @@
-"""`perdure effects`: what left the process; `perdure settle`: say what became of one of them."""
+"""`perdure effects`: list effects; `perdure settle`: decide one with an unknown outcome."""
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import replace
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
-from perdure.cli.place import At, opened, settling, typed
-from perdure.errors import BadArgument, Error
+from perdure.cli.next_command import command_for
+from perdure.cli.options import At, By, Json, Limit, Thread
+from perdure.cli.output import (
+    display_width,
+    line_width,
+    one_line,
+    paint_state,
+    print_json,
+    printable,
+)
+from perdure.cli.parsing import parse_json
+from perdure.cli.target import client_at
+from perdure.errors import BadArgument
+from perdure.service.views.wording import arguments, count, utc_time
 
 if TYPE_CHECKING:
-    from perdure.operations.effects import EffectRow
-    from perdure.serde.serializer import Serializer
     from perdure.types import EffectRecord
 
 
 def effects(
     at: At = None,
-    run: Annotated[str | None, typer.Option(metavar="ID", help="Of one run.")] = None,
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="Of one thread.")] = None,
+    run: Annotated[str | None, Option(metavar="ID", help="Of one run.")] = None,
+    thread: Thread = None,
     state: Annotated[
         Literal["open", "done", "failed", "unknown", "again", "all"] | None,
-        typer.Option(help="Default: unknown, or all of a run or thread."),
+        Option(help="Default: unknown, or all of a run or thread."),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 100,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    limit: Limit = 100,
+    json: Json = False,
 ) -> None:
-    """List effects, the calls that left the process: those that wait for a person."""
-    from perdure.cli.lookup import whole_id
-    from perdure.cli.tell import print_json
-    from perdure.operations import effects
-    from perdure.service.validation import check_limit
-
+    """List effects, the calls that left the process; by default those with an unknown outcome."""
     one = run or thread
     state = state or ("all" if one else "unknown")
-    with opened(at) as client:
-        if run:
-            found = client.journal.do(effects.of_run(whole_id(client, run)))
-            rows = [row for row in found if state in ("all", row.state)][: check_limit(limit)]
-        else:
-            wanted = None if state == "all" else state
-            page = effects.page(
-                thread_id=thread, state=wanted, after=None, count=check_limit(limit)
-            )
-            rows = client.journal.do(page)
-        still = effects.page(thread_id=None, state="open", after=None, count=1)
-        some_open = state == "unknown" and not one and bool(client.journal.do(still))
-        records = [_record(client.services.serializer, row) for row in rows]
-    for record in records:
+    wanted = None if state == "all" else state
+    with client_at(at) as client:
+        ask = client.blocking
+        run_id = ask.find(run).id if run else None
+        found = ask.effects(run_id, thread_id=thread, state=wanted, limit=limit, strict=False)
+        some_open = (
+            state == "unknown" and not one and ask.effects(state="open", limit=1, strict=False)
+        )
+    for record in found:
         if json:
             print_json(record)
         else:
-            _show(record, typed(at))
+            _print(record, at)
     if json:
         return
-    if not rows:
-        print("No effect waits for a person." if state == "unknown" else "There are none.")
+    if not found:
+        print("No effect has an unknown outcome." if state == "unknown" else "No effect matches.")
     if some_open:
-        print("Some are open: being called, or left by who called them. See --state open.")
+        print("Some are open: being called, or left by a worker that died. See --state open.")
 
 
-def _record(serializer: Serializer, row: EffectRow) -> EffectRecord:
-    from perdure.operations import effects
-    from perdure.types import RunError
+def _print(record: EffectRecord, at: str | None) -> None:
+    from perdure.service.views.events import Action, Verb
 
-    try:
-        return effects.to_record(serializer, row)
-    except Error as unreadable:  # the others of a list can still be seen
-        why = RunError(type(unreadable).__name__, f"(cannot be read here: {unreadable})", "")
-        return replace(effects.to_bare_record(row), error=why)
-
-
-def _show(one: EffectRecord, place: str) -> None:
-    from perdure.cli import tell
-
-    arguments = told(one.arguments)
-    call = f"{one.key}  {one.name}"
-    beside = tell.room(9) >= tell.columns_of(f"{call}({arguments})")
-    print(f"{tell.paint_state(one.state, 8)} {call}{f'({arguments})' if beside else ''}")
-    if not beside:
-        print(f"         {tell.fit(arguments, tell.room(9))}")
-    calls = f"{tell.count(one.attempts, 'call')} since {tell.stamp(one.created_at)}"
-    thread = tell.printable(one.thread_id)
-    print(f"         thread {thread}, run {one.run_id or 'none'}, {calls}")
-    if one.error:
-        print(f"         {tell.shown(str(one.error), 1000)}")
-    if one.state == "unknown":
-        print(f"         {settling(one.key, place)}")
-
-
-def told(arguments: Any) -> str:
-    """The arguments of a call, as they are written."""
-    from perdure.cli.tell import fit, printable
-
-    text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    return fit(printable(text), 200)
+    shown = one_line(arguments(record.arguments))
+    call = f"{record.key}  {record.name}"
+    fits = line_width(9) >= display_width(f"{call}({shown})")
+    print(f"{paint_state(record.state, 8)} {call}{f'({shown})' if fits else ''}")
+    if not fits:
+        print(f"         {one_line(shown, line_width(9))}")
+    calls = f"{count(record.attempts, 'call')} since {utc_time(record.created_at)}"
+    print(f"         thread {printable(record.thread_id)}, run {record.run_id or 'none'}, {calls}")
+    if record.error:
+        print(f"         {one_line(str(record.error), 1000)}")
+    if record.state == "unknown":
+        print(f"         {command_for(Action(Verb.SETTLE, (record.key,)), at)}")
 
 
 def settle(
-    key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Of the effect, as `perdure effects` shows it.")
-    ],
+    key: Annotated[str, Argument(metavar="KEY", help="Key of the effect, from `perdure effects`.")],
     how: Annotated[
-        Literal["done", "retry", "fail"], typer.Argument(help="It happened; call it; give it up.")
+        Literal["done", "retry", "fail"],
+        Argument(help="done: it happened; retry: call it again; fail: give it up."),
     ],
     at: At = None,
     result: Annotated[
         str | None,
-        typer.Option(metavar="JSON|@FILE|-", help="Of done: what it returned; of fail: why."),
+        Option(metavar="JSON|@FILE|-", help="With done: what it returned."),
     ] = None,
-    by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who says so. Default: USER.")
-    ] = None,
+    reason: Annotated[str | None, Option(metavar="TEXT", help="Why; stored with it.")] = None,
+    by: By = None,
 ) -> None:
-    """Say what became of an effect nobody knows about. Its run goes on."""
-    given = _result(how, result)
-    with opened(at) as client:
-        client.blocking.settle(key, how, given, by=by or os.environ.get("USER"))
+    """Settle an effect with an unknown outcome. Its run goes on."""
+    value, name = _parse_result(how, result), by or os.environ.get("USER")
+    with client_at(at) as client:
+        client.blocking.settle(key, how, value, by=name, reason=reason)
     print(f"{key} is settled: {how}.")
 
 
-def _result(how: str, result: str | None) -> Any:
-    import json
-    import shlex
-
-    from perdure.cli.given import read_json
-
-    if result is None:
-        if how == "done":
-            raise BadArgument(
-                "done needs --result: what the call returned, as JSON; null if nothing."
-            )
+def _parse_result(how: str, result: str | None) -> Any:
+    if how != "done":
+        if result is not None:
+            raise BadArgument(f"{how} takes no --result. Say why with --reason.")
         return None
-    try:
-        return read_json("--result", result)
-    except BadArgument as error:
-        if how == "fail" and isinstance(error.__cause__, ValueError):
-            return result  # why it is given up, in words
-        if isinstance(error.__cause__, OSError):
-            raise
-        quoted = shlex.quote(json.dumps(result))
-        raise BadArgument(f"--result {result!r} is no JSON; a text is {quoted}.") from None
+    if result is None:
+        raise BadArgument("done needs --result: what the call returned, as JSON; null for nothing.")
+    return parse_json("--result", result, f" A text is {shlex.quote(json.dumps(result))}.")

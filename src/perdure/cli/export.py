@@ -1,4 +1,4 @@
-"""`perdure export`: runs with all that there is of them, as JSON Lines."""
+"""`perdure export`: runs with everything that belongs to them, as JSON Lines."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import typer
+from typer import Argument, Option
 
-from perdure.cli.place import At, opened
-from perdure.cli.runs import Graph, Metadata, Since, States, Thread, Until, filters
+from perdure.cli.options import At, Graph, Metadata, Since, States, Thread, Until
+from perdure.cli.output import json_default
+from perdure.cli.runs import parse_filters
+from perdure.cli.target import client_at
 from perdure.errors import BadArgument
+from perdure.service.views.wording import count
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -23,9 +26,7 @@ if TYPE_CHECKING:
 def export(
     run: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[RUN...]", help="Ids, or at least 6 characters of each; default: all."
-        ),
+        Argument(metavar="[RUN...]", help="Ids, or at least 6 characters of each; default: all."),
     ] = None,
     at: At = None,
     state: States = None,
@@ -35,38 +36,37 @@ def export(
     since: Since = None,
     until: Until = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Default: stdout.")
+        str | None, Option("--output", "-o", metavar="FILE", help="Default: stdout.")
     ] = None,
 ) -> None:
     """Write runs with their events, waits, effects and scores, one JSON object per line."""
-    from perdure.cli.lookup import whole
-    from perdure.cli.tell import count, plain
+    from perdure.cli.run_lookup import report_run
 
-    wanted = filters(state, graph, thread, metadata, since, until)
-    if run and any(wanted.values()):
-        raise BadArgument("Name runs, or narrow them down with options; not both.")
-    with opened(at) as client, _opened_file(output) as file, _counted() as told:
-        written = 0
-        for one in _chosen(client, run or [], wanted):
-            file.write(json.dumps(whole(client, one), default=plain) + "\n")
+    filters = parse_filters(state, graph, thread, metadata, since, until)
+    if run and any(filters.values()):
+        raise BadArgument("Name runs, or select them with options; not both.")
+    written = 0
+    with client_at(at) as client, _open_file(output) as file:
+        for one in _selected(client, run or [], filters):
+            report = report_run(client, one).as_json()
+            file.write(json.dumps(report, default=json_default) + "\n")
             written += 1
-            told(written)
     if output:
         print(f"{count(written, 'run')} written to {output}.")
 
 
-def _chosen(client: Client, ids: list[str], wanted: dict[str, Any]) -> Iterator[Run]:
-    from perdure.cli.lookup import PAGE, every, whole_id
+def _selected(client: Client, prefixes: list[str], filters: dict[str, Any]) -> Iterator[Run]:
+    from perdure.cli.run_lookup import PAGE, all_pages
 
     ask = client.blocking
-    if ids:
-        yield from [ask.get(whole_id(client, id)) for id in ids]
+    if prefixes:
+        yield from [ask.get(ask.find(prefix).id) for prefix in prefixes]
     else:
-        yield from every(lambda last: ask.runs(**wanted, after=last, limit=PAGE))
+        yield from all_pages(lambda last: ask.runs(**filters, after=last, limit=PAGE))
 
 
 @contextlib.contextmanager
-def _opened_file(path: str | None) -> Iterator[TextIO]:
+def _open_file(path: str | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
@@ -75,18 +75,3 @@ def _opened_file(path: str | None) -> Iterator[TextIO]:
             yield file
     except OSError as error:
         raise BadArgument(f"--output {path}: {error.strerror or error}.") from error
-
-
-@contextlib.contextmanager
-def _counted() -> Iterator[Any]:
-    """How many there are so far, on stderr, if that is a terminal and stdout is not."""
-    if not sys.stderr.isatty() or sys.stdout.isatty():
-        yield lambda written: None
-        return
-
-    def tell(written: int) -> None:
-        if written % 100 == 0:
-            print(f"\r{written:,} runs", end="", file=sys.stderr, flush=True)
-
-    yield tell
-    print("\r\x1b[K", end="", file=sys.stderr)

@@ -1,14 +1,18 @@
-"""`perdure reflections`: the memory work that is pending, running or held."""
+"""`perdure reflections`: pending, running and held memory work."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Option
 
-from perdure.cli.place import At, opened, typed
+from perdure.cli.next_command import at_option
+from perdure.cli.options import At, Json, Limit
+from perdure.cli.output import one_line, paint_state, print_json, printable
+from perdure.cli.target import client_at
 from perdure.errors import BadArgument
+from perdure.service.views.wording import count, utc_time
 
 if TYPE_CHECKING:
     from perdure.service.reflections import Pending
@@ -16,68 +20,59 @@ if TYPE_CHECKING:
 
 def reflections(
     at: At = None,
-    executor: Annotated[str | None, typer.Option(metavar="NAME", help="Of one executor.")] = None,
+    executor: Annotated[str | None, Option(metavar="NAME", help="Of one executor.")] = None,
     state: Annotated[
-        Literal["pending", "waiting", "running", "held"] | None, typer.Option(help="In one state.")
+        Literal["pending", "waiting", "running", "held"] | None, Option(help="In one state.")
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 100,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
-    retry: Annotated[
-        str | None, typer.Option(metavar="ID", help="Let one that is held be tried again.")
-    ] = None,
+    limit: Limit = 100,
+    json: Json = False,
+    retry: Annotated[str | None, Option(metavar="ID", help="Try a held reflection again.")] = None,
     cancel: Annotated[
-        str | None, typer.Option(metavar="ID", help="Cancel one; nothing of it is written.")
+        str | None, Option(metavar="ID", help="Cancel a reflection; it writes nothing.")
     ] = None,
 ) -> None:
-    """List reflections that are not over; retry or cancel one."""
+    """List unfinished reflections; retry or cancel one."""
     from itertools import islice
 
-    from perdure.cli.lookup import every
-    from perdure.cli.tell import print_json
-    from perdure.service.reflections import Reflections
+    from perdure.cli.run_lookup import PAGE, all_pages
     from perdure.service.validation import check_limit
 
     if retry and cancel:
-        raise BadArgument("One of --retry and --cancel at a time.")
-    with opened(at) as client:
-        journal, found = (
-            client.journal,
-            Reflections(client.services.serializer, client.services.clock),
-        )
+        raise BadArgument("Pass one of --retry and --cancel, not both.")
+    with client_at(at) as client:
+        journal, plans = client.journal, client.reflections
         if retry:
-            journal.run(found.retry(retry, executor))
-            print(f"{retry} is tried again.")
+            journal.run(plans.retry(retry, executor))
+            print(f"{retry} is retried.")
             return
         if cancel:
-            journal.run(found.cancel(cancel, executor, os.environ.get("USER")))
+            journal.run(plans.cancel(cancel, executor, os.environ.get("USER")))
             print(f"{cancel} is cancelled.")
             return
-        pending = every(lambda last: journal.run(found.pending(executor, last, 500)))
-        wanted = (one for one in pending if state in (None, one.state))
-        shown = 0
-        for one in islice(wanted, check_limit(limit)):
-            shown += 1
-            if json:
-                print_json(one)
-            else:
-                _show(one, typed(at))
-    if not shown and not json:
+        pages = all_pages(lambda last: journal.run(plans.pending(executor, last, PAGE)))
+        matching = (one for one in pages if state in (None, one.state))
+        found = list(islice(matching, check_limit(limit)))
+    for one in found:
+        if json:
+            print_json(one)
+        else:
+            _print(one, at)
+    if not found and not json:
         print("No reflection is pending, running or held.")
 
 
-def _show(one: Pending, place: str) -> None:
-    from perdure.cli import tell
+def _print(one: Pending, at: str | None) -> None:
     from perdure.types import State
 
-    where = "/".join(map(tell.printable, one.namespace)) or "no namespace"
-    thread = "" if one.thread_id is None else f", thread {tell.printable(one.thread_id)}"
-    print(f"{tell.paint_state(one.state, 8)} {one.id}  {one.executor}: {where}{thread}")
-    due = "" if one.due_at is None else f", due {tell.stamp(one.due_at)}"
-    tries = f", {tell.count(one.attempts, 'attempt')}" if one.attempts else ""
-    since = tell.stamp(one.submitted_at)
-    print(f"         submitted {since}{due if one.state is State.PENDING else ''}{tries}")
+    namespace = "/".join(map(printable, one.namespace)) or "no namespace"
+    thread = "" if one.thread_id is None else f", thread {printable(one.thread_id)}"
+    print(f"{paint_state(one.state, 8)} {one.id}  {one.executor}: {namespace}{thread}")
+    pending = one.state is State.PENDING
+    due = f", due {utc_time(one.due_at)}" if pending and one.due_at else ""
+    tries = f", {count(one.attempts, 'attempt')}" if one.attempts else ""
+    print(f"         submitted {utc_time(one.submitted_at)}{due}{tries}")
     if one.state is State.HELD:
-        print(f"         {tell.shown(one.reason or '', 1000)}")
-        print(f"         perdure reflections --retry {one.id}{place}")
+        print(f"         {one_line(one.reason or '', 1000)}")
+        print(f"         perdure reflections --retry {one.id}{at_option(at)}")
     elif one.error is not None:
-        print(f"         {tell.shown(str(one.error), 1000)}")
+        print(f"         {one_line(str(one.error), 1000)}")

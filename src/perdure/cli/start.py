@@ -1,4 +1,4 @@
-"""`perdure start`: accept a run for good, and wait for its end if asked to."""
+"""`perdure start`: start a run, and wait for its end with --wait."""
 
 from __future__ import annotations
 
@@ -6,69 +6,67 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Exit, Option
 
-from perdure.cli.place import At, check_graph, opened, typed
+from perdure.cli.next_command import command_for
+from perdure.cli.options import At
+from perdure.cli.output import print_json, printable
+from perdure.cli.parsing import parse_delay, parse_json, parse_pairs
+from perdure.cli.target import check_graph, client_at
 
 if TYPE_CHECKING:
     from perdure.client import Client
     from perdure.types import Run
 
-PAUSE = 0.2
-"""Seconds between two looks at a run that is waited for."""
+POLL_INTERVAL = 0.2
+"""Seconds between two reads of a run that is waited for."""
 
 
 def start(
-    graph: Annotated[str, typer.Argument(metavar="GRAPH", help="The name of a graph.")],
+    graph: Annotated[str, Argument(metavar="GRAPH", help="The name of a graph.")],
     at: At = None,
-    input: Annotated[
-        str | None, typer.Option(metavar="JSON|@FILE|-", help="What it is started with.")
-    ] = None,
-    thread: Annotated[
-        str | None, typer.Option(metavar="ID", help="Its thread; default: a new one.")
-    ] = None,
+    input: Annotated[str | None, Option(metavar="JSON|@FILE|-", help="Its input.")] = None,
+    thread: Annotated[str | None, Option(metavar="ID", help="Thread; default: a new one.")] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The same key again gives the same run.")
+        str | None, Option(metavar="KEY", help="The same key returns the same run.")
     ] = None,
     metadata: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Kept with it; the value is JSON or a text."),
+        Option(metavar="KEY=VALUE", help="Stored with it; the value is JSON or a text."),
     ] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Kept with it.")] = None,
+    tag: Annotated[list[str] | None, Option(metavar="TAG", help="Stored with it.")] = None,
     after: Annotated[
-        str | None, typer.Option(metavar="3d|TIME", help="Begin after that long, or at a time.")
+        str | None, Option(metavar="3d|TIME", help="Start after a duration, or at a time.")
     ] = None,
     version: Annotated[
         str | None,
-        typer.Option(metavar="VERSION", help="Of the graph; default: that of the Runtime in --at."),
+        Option(metavar="VERSION", help="Of the graph; default: the Runtime's in --at."),
     ] = None,
     strategy: Annotated[
         Literal["enqueue", "reject", "interrupt", "rollback"],
-        typer.Option(help="What if the thread has a run under way."),
+        Option(help="If the thread has an unfinished run."),
     ] = "enqueue",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Until it has ended; exit 1 if it did not end done.")
+        bool, Option("--wait", help="Wait for its end; exit 1 unless it is done.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="The run as JSON, not only its id.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the run as JSON.")] = False,
 ) -> None:
-    """Start a run, and print its id. Workers bring it to its end."""
-    from perdure.cli.given import read_after, read_json, read_pairs
-    from perdure.cli.tell import print_json
+    """Start a run and print its id. Workers drive it to its end."""
     from perdure.types import State
 
-    given = None if input is None else read_json("--input", input)
-    later = None if after is None else read_after("--after", after)
-    labels = read_pairs("--metadata", metadata or ())
+    value = None if input is None else parse_json("--input", input)
+    delay = None if after is None else parse_delay("--after", after)
+    labels = parse_pairs("--metadata", metadata or ())
     check_graph(at, graph)
-    with opened(at, new=True) as client:
+    with client_at(at, create=True) as client:
         run = client.blocking.start(
             graph,
-            given,
+            value,
             thread_id=thread,
             key=key,
             metadata=labels,
             tags=tag or (),
-            after=later,
+            after=delay,
             version=version,
             multitask_strategy=strategy,
         )
@@ -79,27 +77,27 @@ def start(
         if json:
             print_json(client.blocking.get(run.id) if wait else run)
         if wait and run.state is not State.DONE:
-            raise typer.Exit(1)
+            raise Exit(1)
 
 
 def _follow(client: Client, run_id: str, at: str | None) -> Run:
-    """Tell on stderr what becomes of a run, until it has ended or needs a person's retry."""
-    from perdure.cli.lookup import look
-    from perdure.cli.timeline import is_news, tell_event
+    """Print the events of a run to stderr until it has ended or is held."""
+    from perdure.service.views.events import view_event
     from perdure.types import State
 
     seen = 0
     while True:
-        run = look(client, run_id)
+        run = client.blocking.get(run_id, output=False)
         for event in client.blocking.events(run_id, after=seen):
             seen = event.n
-            if not is_news(event):
+            view = view_event(event, run.id, run.thread_id)
+            if view.routine:
                 continue
-            text, _ = tell_event(event)
-            print(f"{event.at:%H:%M:%S} {text}", file=sys.stderr)
-            if event.kind == "wait" and event.data.get("kind") == "human":
-                answer = f"perdure answer {event.data['wait']} JSON{typed(at)}"
-                print(f"         {answer}", file=sys.stderr)
+            print(f"{event.at:%H:%M:%S} {printable(view.text)}", file=sys.stderr)
+            for line in view.lines:
+                print(f"         {printable(line)}", file=sys.stderr)
+            if view.action is not None:
+                print(f"         {command_for(view.action, at)}", file=sys.stderr)
         if run.ended or run.state is State.HELD:
             return run
-        time.sleep(PAUSE)
+        time.sleep(POLL_INTERVAL)

@@ -1,4 +1,4 @@
-"""What the function of an effect can ask while it is called: its key, its transaction."""
+"""What the function of an effect can ask for during its call: its key, its transaction."""
 
 from __future__ import annotations
 
@@ -16,80 +16,81 @@ from perdure.operations.effects import Owner
 
 
 @dataclass
-class Inside:
-    """The call of an effect that is being made."""
+class EffectContext:
+    """The effect call that this code runs in."""
 
     key: str
     owner: Owner | None = None
     transaction: Transaction | None = None
     now: int = 0
-    """When that was begun."""
+    """When the transaction began."""
     messages: int = 0
-    asked: bool = False
-    """Whether the function asked for its key: then the far side can tell a second attempt."""
-    verifying: bool = False
-    """Whether it is the question to the far side: what that calls is not recorded."""
+    """Outbox messages so far."""
+    used_key: bool = False
+    """Whether the function asked for its key: then the far side can recognise a second attempt."""
+    is_verifying: bool = False
+    """Whether `verify` is called: effects inside it are not recorded."""
     execution: int = 0
-    """Of the task it is called in. Another graph that it runs has its own."""
-    outer: Inside | None = None
-    desk: Any = None
-    """Where the effects it calls itself find their records."""
+    """The execution of the task it is called in. A graph that it runs has another one."""
+    outer: EffectContext | None = None
+    task: Any = None
+    """The `TaskContext` of the effects it calls itself."""
     reads: int = 0
-    """Recorded reads of the function so far."""
+    """Recorded reads so far."""
 
     def is_within(self, key: str) -> bool:
-        """Whether it is called, through whatever, by an effect of this key."""
+        """Whether an effect with this key made the call, directly or through others."""
         return self.key == key or (self.outer is not None and self.outer.is_within(key))
 
 
-_INSIDE: ContextVar[Inside | None] = ContextVar("perdure_effect", default=None)
+_CURRENT: ContextVar[EffectContext | None] = ContextVar("perdure_effect", default=None)
 
 
 @contextlib.contextmanager
-def calling(inside: Inside) -> Iterator[None]:
-    inside.outer = current()
-    token = _INSIDE.set(inside)
+def entered(context: EffectContext) -> Iterator[None]:
+    context.outer = current()
+    token = _CURRENT.set(context)
     try:
         yield
     finally:
-        _INSIDE.reset(token)
+        _CURRENT.reset(token)
 
 
-def current() -> Inside | None:
-    return _INSIDE.get()
+def current() -> EffectContext | None:
+    return _CURRENT.get()
 
 
-def plain() -> Inside:
-    """For a call that is not recorded. Inside of one that is, it has that one's key."""
+def unrecorded() -> EffectContext:
+    """The context of a call that is not recorded. Inside a recorded call it has that one's key."""
     outer = current()
-    return Inside(uuid.uuid4().hex if outer is None or outer.owner is None else outer.key)
+    return EffectContext(uuid.uuid4().hex if outer is None or outer.owner is None else outer.key)
 
 
 def key() -> str:
     """The key of the effect this is called in: the same for every attempt, process and deploy.
 
-    Give it to the far side, so that it can tell a second attempt from a second order. Outside of
+    Pass it to the far side, so that it can tell a second attempt from a second order. Outside of
     a run each call has a new one.
     """
-    inside = current()
-    if inside is None:
+    context = current()
+    if context is None:
         raise NotInRun("key() is for the function of an effect: decorate it with @perdure.effect.")
-    inside.asked = True
+    context.used_key = True
     if failpoints.asked is not None:
-        failpoints.asked(inside.key)
-    return inside.key
+        failpoints.asked(context.key)
+    return context.key
 
 
 def transaction() -> Any:
-    """The connection of a transactional effect: what is written with it is committed with the
-    outcome, or not at all.
+    """The connection of a transactional effect: what it writes is committed with the outcome, or
+    not at all.
 
     On SQLite it has the methods of `sqlite3.Connection` for statements, on PostgreSQL it is a
-    `psycopg.Connection` inside a transaction. Neither may be committed, rolled back or kept.
+    `psycopg.Connection` inside a transaction. Do not commit it, roll it back or keep it.
     """
-    inside = current()
-    if inside is None or inside.transaction is None:
+    context = current()
+    if context is None or context.transaction is None:
         raise NotInRun(
             "transaction() is for the function of an effect with transactional=True, in a run."
         )
-    return inside.transaction.connection
+    return context.transaction.connection

@@ -1,73 +1,54 @@
-"""Where a call of an effect stands: whose it is, in which task, and which record is its own.
-
-A call finds its record by task and name: first one with equal arguments, so that parallel calls
-(gather, a ToolNode) find their own in whatever order they come; then, in the line of a node, the
-one of its turn, so that a model that words its arguments differently gets the recorded outcome.
-Beside that line the order says nothing, and a call with new arguments is a new one.
-"""
+"""Which run, task and attempt a call of an effect belongs to."""
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import hashlib
-import inspect
-import os
-import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import langchain_core
-import langgraph
-
+from perdure import langgraph_port
+from perdure.effects.call_position import configurable
 from perdure.effects.context import current
+from perdure.effects.keys import hash_of
+from perdure.effects.record_matching import TaskRecords
 from perdure.errors import BadArgument
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
+from perdure.langgraph_port import TaskInfo
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, Owner
 from perdure.saver import Saver
 from perdure.segments.segment import Segment, find
 from perdure.serde.serializer import Serializer
-from perdure.types import EffectState
 
-ARRIVES = 5.0
+CHECKPOINT_TIMEOUT = 5.0
 """Seconds a checkpoint may take to reach the saver after its step began."""
 
 
 @dataclass
-class Desk:
-    """The effects of one task, as this execution of it finds them."""
+class TaskContext:
+    """One execution of a task: whose it is, where its effects are stored, and their records."""
 
     owner: Owner
-    task: str
+    id: str
     journal: Journal
     serializer: Serializer
     clock: Clock
     segment: Segment | None
     checkpoint_id: str
-    above: Mapping[str, str] = field(default_factory=dict)
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
     """The checkpoints this task belongs to, by namespace."""
     saver: Saver | None = None
-    asked: str = ""
-    """The durability LangGraph was told, by a caller with only the saver."""
-    rows: dict[str, dict[int, EffectRow]] = field(default_factory=dict)
-    """By name and number: what is recorded."""
-    loaded: bool = False
+    durability: str = ""
+    """What a caller with only the saver asked LangGraph for."""
     execution: int = 0
-    nested: bool = False
-    """Whether these are the effects that an effect calls."""
-    resting: bool = False
-    """Whether a run without a segment can rest, too."""
-    taken: dict[tuple[int, str], set[int]] = field(default_factory=dict)
-    """By attempt and name: what calls of this attempt at the task have found or made."""
-    callers: dict[tuple[int, str, str], Any] = field(default_factory=dict)
-    """By attempt, name and digest: whose method it was."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    is_nested: bool = False
+    """Whether its effects are called by an effect."""
+    can_postpone: bool = False
+    """Whether a run without a segment can give its process back, too."""
+    records: TaskRecords = field(default_factory=TaskRecords)
 
     @property
     def now(self) -> int:
@@ -75,332 +56,144 @@ class Desk:
 
     @property
     def is_sync(self) -> bool:
-        """Whether everything is waited for."""
-        keeper = self.segment or self.saver
-        return self.asked == "sync" or (keeper is not None and keeper.durability == "sync")
+        """Whether every write is waited for."""
+        configured = self.segment or self.saver
+        return "sync" in (self.durability, configured and configured.durability)
 
     @property
     def postpones(self) -> bool:
-        """Whether the run can give its process back for a long pause."""
-        return self.resting if self.segment is None else not self.segment.inline
+        """Whether the run gives its process back for a long pause."""
+        return self.can_postpone if self.segment is None else not self.segment.inline
 
-    def refusable(self, op: Op[Any]) -> Op[Any]:
+    def guarded(self, op: Op[Any]) -> Op[Any]:
         """An operation that ends this segment when its lease is lost."""
         return op if self.segment is None else op._replace(otherwise=self.segment.refuse)
 
-    def load(self) -> Plan[None]:
+    def load_records(self) -> Plan[None]:
         """Read what is recorded for this task, if it can have run before."""
-        if self.loaded:
+        if self.records.is_loaded:
             return
         rows: list[EffectRow] = []
         progress = None if self.segment is None else self.segment.progress
-        if self.nested or progress is None or not progress.is_new(self.checkpoint_id):
-            rows = yield effects.of_task(self.owner.thread_id, self.task)
-        with self.lock:
-            if not self.loaded:
-                self.loaded = True
-                for row in rows:
-                    self.rows.setdefault(row.name, {})[row.n] = row
+        if self.is_nested or progress is None or not progress.is_new(self.checkpoint_id):
+            rows = yield effects.of_task(self.owner.thread_id, self.id)
+        self.records.load(rows)
 
-    def claim(
-        self,
-        name: str,
-        digest: str,
-        same: Callable[[EffectRow], bool],
-        line: Line,
-        *,
-        cautious: bool = False,
-    ) -> tuple[int, EffectRow | None]:
-        """The number of a call, and its record if it has one. `cautious`: one that was cut off
-        holds the run, so it is found by whoever comes, rather than that a second call is made."""
-        with self.lock:
-            rows = self.rows.setdefault(name, {})
-            if line.number is not None:
-                return line.number, rows.get(line.number)
-            taken = self.taken.setdefault((line.attempt, name), set())
-            caller = self.callers.setdefault((line.attempt, name, digest), line.instance)
-            if caller is not line.instance and not line.is_in_turn():
-                raise BadArgument(
-                    f"{name} is called of two objects side by side, with equal arguments: after a "
-                    "crash they could not be told apart. Give it an argument, or a key=, that can."
-                )
-            free = sorted(rows.keys() - taken)
-            n = next((n for n in free if rows[n].digest == digest), None)
-            if n is None:
-                n = next((n for n in free if same(rows[n])), None)
-            if n is None and free and line.is_in_turn():
-                n = len(taken) if len(taken) in free else free[0]
-            if n is None and cautious:
-                n = next((n for n in free if rows[n].state == EffectState.OPEN), None)
-            if n is None:
-                n = len(taken)
-                while n in rows or n in taken:
-                    n += 1
-            taken.add(n)
-            return n, rows.get(n)
-
-    def begin(self, place: tuple[str, str, str, int]) -> bool:
-        """Be the one of this process who calls; False: somebody does already."""
+    def start_call(self, place: tuple[str, str, str, int]) -> bool:
+        """Be the only call at this place in this process. False: there is one already."""
         with _LOCK:
-            calling = _CALLING.setdefault(self.journal, set())
-            free = place not in calling
-            calling.add(place)
-            return free
+            in_progress = _IN_PROGRESS.setdefault(self.journal, set())
+            is_free = place not in in_progress
+            in_progress.add(place)
+            return is_free
 
-    def end(self, place: tuple[str, str, str, int]) -> None:
+    def end_call(self, place: tuple[str, str, str, int]) -> None:
         with _LOCK:
-            _CALLING[self.journal].discard(place)
-
-    def give_back(self, row: EffectRow, line: Line) -> None:
-        """A call that was withdrawn: the next one of this attempt may find its record."""
-        with self.lock:
-            self.taken.get((line.attempt, row.name), set()).discard(row.n)
-
-    def know(self, row: EffectRow) -> None:
-        """Remember a row, for the next attempt at this task."""
-        if row.task:
-            with self.lock:
-                self.rows.setdefault(row.name, {})[row.n] = row
+            _IN_PROGRESS[self.journal].discard(place)
 
     def wait_for_checkpoints(self) -> Plan[None]:
-        """LangGraph may hand over a checkpoint while its step runs already."""
-        waited = 0.0 if self.asked != "exit" else ARRIVES + 1
+        """Wait until the saver has this task's checkpoints: LangGraph may start a step first."""
+        waited = 0.0 if self.durability != "exit" else CHECKPOINT_TIMEOUT + 1
         while self.saver is not None and not all(
-            self.saver.has(self.owner.thread_id, ns, id) for ns, id in self.above.items()
+            self.saver.has(self.owner.thread_id, ns, id) for ns, id in self.checkpoints.items()
         ):
-            if waited > ARRIVES:
+            if waited > CHECKPOINT_TIMEOUT:
                 raise BadArgument(
-                    "An effect was called whose checkpoint has not reached the saver. With "
-                    "durability='exit' none does, nor any of a subgraph that was compiled with "
-                    "checkpointer=False, unless the runtime drives it; an effect that blocks the "
-                    "event loop keeps it away: make it a coroutine, or call it in a thread."
+                    "An effect was called before its checkpoint reached the saver. With "
+                    "durability='exit' no checkpoint does, nor any of a subgraph compiled with "
+                    "checkpointer=False, unless the runtime drives it. An effect that blocks the "
+                    "event loop delays it: make it a coroutine, or call it in a thread."
                 )
             pause = min(0.01, max(0.0002, waited))
             yield pause
             waited += pause
 
 
-class Line:
-    """How a call came about: the attempt at its task, and whether its turn says something."""
-
-    def __init__(
-        self, attempt: int, *, beside: bool | None = None, number: int | None = None
-    ) -> None:
-        """`beside`: whether the order says nothing, if the caller knows."""
-        self.attempt = attempt
-        self.number = number
-        """The number of the call, if it is known."""
-        self.waited = 0
-        self.instance: Any = None
-        """Whose method it is, if it is one."""
-        scratchpad = configurable().get("__pregel_scratchpad")
-        self._counter: Any = getattr(scratchpad, "interrupt_counter", None)
-        try:
-            self._caller = asyncio.current_task()
-        except RuntimeError:
-            self._caller = None
-        self._known = beside is not None
-        self._beside = _is_beside(self._caller is None) if beside is None else beside
-
-    def asked(self) -> int:
-        """How many interrupts the task has come to so far, by LangGraph's counter."""
-        counter = getattr(self._counter, "_counter", None)
-        return 0 if counter is None else int(repr(counter.__self__)[len("count(") : -1])
-
-    def skip(self, interrupts: int) -> None:
-        """A recorded call came to these, and does not come to them again: the next is its own."""
-        if self._counter is not None:
-            for _ in range(interrupts):
-                self._counter()
-
-    def is_in_turn(self) -> bool:
-        """Whether the node itself calls, and not something it runs side by side."""
-        if self._known or self._beside or self._caller is None:
-            return not self._beside
-        if _is_langgraph(_code_of(self._caller.get_coro())):
-            return True
-        above = [t for t in asyncio.all_tasks() if getattr(t, "_fut_waiter", None) is self._caller]
-        # LangGraph runs a node in a task of its own, or in one it made; a helper's is the node's.
-        return any(_is_langgraph(_code_of(_innermost(task.get_coro()))) for task in above)
-
-
-def _innermost(coroutine: Any) -> Any:
-    """The coroutine that really waits, of those that wait for each other."""
-    while inspect.iscoroutine(inner := getattr(coroutine, "cr_await", None)):
-        coroutine = inner
-    return coroutine
-
-
-def _code_of(coroutine: Any) -> str:
-    code = getattr(coroutine, "cr_code", None)
-    return "" if code is None else code.co_filename
-
-
-_LANGGRAPH = tuple(os.path.join(path, "") for path in langgraph.__path__)
-_LANGCHAIN = os.path.join(os.path.dirname(langchain_core.__file__), "")
-
-
-def _is_langgraph(file: str) -> bool:
-    return file.startswith(_LANGGRAPH)
-
-
-def _is_beside(in_thread: bool) -> bool:
-    """Whether this is called by a tool of a ToolNode, or in a thread that the node started."""
-    frame: FrameType | None = sys._getframe(1)
-    in_tool, before = False, None
-    while frame is not None:
-        code = frame.f_code
-        kind = _kind_of(code.co_filename)
-        if kind == "tool node":
-            return True
-        if kind == "node":
-            return False  # the node itself, or one of a graph inside of a tool
-        in_tool = in_tool or kind == "tool"
-        if in_thread and kind == "thread" and code.co_name == "wrapper":
-            # Here a plain node begins beside a loop; or a tool, or a part of a chain.
-            return in_tool or before == "runnable"
-        before = kind
-        frame = frame.f_back
-    return in_thread
-
-
-@functools.cache
-def _kind_of(file: str) -> str | None:
-    """What a file on the stack says of a call, if anything. Every call looks at all of them."""
-    if file.startswith(_LANGGRAPH):
-        tail = file.replace("\\", "/")
-        if tail.endswith("/prebuilt/tool_node.py"):
-            return "tool node"
-        return "node" if tail.endswith("/pregel/_retry.py") else None
-    if not file.startswith(_LANGCHAIN):
-        return None
-    tail = file.removeprefix(_LANGCHAIN).replace("\\", "/")
-    if tail == "runnables/config.py":
-        return "thread"
-    if tail.startswith("runnables/"):
-        return "runnable"
-    return "tool" if tail.startswith("tools/") else None
-
-
-_DESKS: WeakKeyDictionary[Any, Desk] = WeakKeyDictionary()
-_CALLING: WeakKeyDictionary[Journal, set[tuple[str, str, str, int]]] = WeakKeyDictionary()
+_TASKS: WeakKeyDictionary[Any, TaskContext] = WeakKeyDictionary()
+_IN_PROGRESS: WeakKeyDictionary[Journal, set[tuple[str, str, str, int]]] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
-def configurable() -> dict[str, Any]:
-    """The `configurable` of the node this is called in, or nothing."""
-    if "langgraph" not in sys.modules:
-        return {}
-    from langgraph.config import get_config
-
-    try:
-        return get_config().get("configurable") or {}
-    except RuntimeError:
-        return {}
-
-
-def here() -> tuple[Desk, int] | None:
-    """The desk of the task this is called in, and the attempt at it; None outside of a run."""
+def current_task() -> tuple[TaskContext, int] | None:
+    """The task this is called in, and the attempt at it. None outside of a run."""
     config = configurable()
-    scratchpad = config.get("__pregel_scratchpad")
-    if scratchpad is None:
+    info = langgraph_port.task_info(config)
+    if info.scratchpad is None:
         return None
     segment = find(config)
-    saver = config.get("__pregel_checkpointer")
+    saver = langgraph_port.checkpointer_of(config)
     if segment is None and not isinstance(saver, Saver):
         return None
-    info = getattr(config.get("__pregel_runtime"), "execution_info", None)
-    attempt = getattr(info, "node_attempt", 1)
-    # LangGraph makes this function anew for each execution of a task, and keeps it as long.
-    execution = scratchpad.get_null_resume
+    execution = info.execution
     with _LOCK:
-        desk = _DESKS.get(execution)
-        if desk is None:
-            desk = _DESKS[execution] = _make(config, segment, saver, info)
-            desk.execution = id(execution)
+        task = _TASKS.get(execution)
+        if task is None:
+            task = _TASKS[execution] = _task_of(config, segment, saver, info)
+            task.execution = id(execution)
     outer = current()
-    if outer is not None and outer.verifying:
+    if outer is not None and outer.is_verifying:
         return None
     if outer is None or outer.execution != id(execution):
-        return desk, attempt
+        return task, info.attempt
     with _LOCK:
-        if outer.desk is None:
-            # They belong to the effect that calls them: found again when it is called again.
-            outer.desk = replace(
-                desk,
-                task=task_hash(outer.key),
+        if outer.task is None:
+            # Nested effects belong to the effect that calls them: they are found when it is.
+            outer.task = replace(
+                task,
+                id=hash_of(outer.key),
                 execution=id(execution),
-                rows={},
-                taken={},
-                callers={},
-                lock=threading.Lock(),
-                loaded=False,
-                nested=True,
+                is_nested=True,
+                records=TaskRecords(),
             )
-    return outer.desk, attempt
+    return outer.task, info.attempt
 
 
-def _outer(scratchpad: Any, levels: int) -> Any:
-    """The scratchpad of the node that many graphs outside: another one for each attempt at it."""
-    for _ in range(levels):
-        function = scratchpad.get_null_resume
-        held = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        parent = dict(held).get("parent_scratchpad")
-        if parent is None or parent.cell_contents is None:
-            break
-        scratchpad = parent.cell_contents
-    return scratchpad
-
-
-def _make(config: Mapping[str, Any], segment: Segment | None, saver: Any, info: Any) -> Desk:
-    ns = config.get("checkpoint_ns") or ""
-    checkpoint_id = getattr(info, "checkpoint_id", None) or ""
-    above = _above(config.get("checkpoint_map") or {})
+def _task_of(
+    config: Mapping[str, Any], segment: Segment | None, saver: Any, info: TaskInfo
+) -> TaskContext:
+    ns, checkpoint_id = info.namespace, info.checkpoint_id or ""
+    above = langgraph_port.checkpoints_above(config)
     if segment is None:
         thread_id = str(config["thread_id"])
-        owner, task = Owner(thread_id), task_hash(thread_id, ns)
+        owner, task_id = Owner(thread_id), hash_of(thread_id, ns)
         journal, serializer, clock = saver.journal, saver.serializer, saver.clock
-        asked = config.get("__pregel_durability") or ""
-        return Desk(
-            owner, task, journal, serializer, clock, None, checkpoint_id, above, saver, asked
+        durability = langgraph_port.durability_of(config) or ""
+        return TaskContext(
+            owner,
+            task_id,
+            journal,
+            serializer,
+            clock,
+            None,
+            checkpoint_id,
+            above,
+            saver,
+            durability,
         )
-    row, stored = segment.lease.row, _stored(ns, segment.unstored)
-    owner, task = Owner(row.thread_id, row.id, row.token), task_hash(row.id, stored)
+    row, stored_ns = segment.lease.row, _stored(ns, segment.unstored)
+    owner, task_id = Owner(row.thread_id, row.id, row.token), hash_of(row.id, stored_ns)
+    if stored_ns != ns:
+        above = {root: id for root, id in above.items() if len(root) < len(stored_ns)}
     journal, serializer, clock = segment.journal, segment.serializer, segment.clock
-    if stored == ns:
-        return Desk(
-            owner, task, journal, serializer, clock, segment, checkpoint_id, above, segment.saver
-        )
-    # One for the whole subgraph, and for each attempt at the node outside.
-    above = {root: id for root, id in above.items() if len(root) < len(stored)}
-    depth = sum(not part.isdigit() for part in ns.removeprefix(stored).split("|")) - 1
-    outer = _outer(config["__pregel_scratchpad"], depth)
-    desk = Desk(
-        owner, task, journal, serializer, clock, segment, checkpoint_id, above, segment.saver
+    task = TaskContext(
+        owner, task_id, journal, serializer, clock, segment, checkpoint_id, above, segment.saver
     )
-    shared: Desk = segment.desks.setdefault((task, id(outer)), (outer, desk))[1]
+    if stored_ns == ns:
+        return task
+    # One for the whole subgraph, and for each attempt at the node outside.
+    depth = len(langgraph_port.namespace_nodes(ns)) - len(langgraph_port.namespace_nodes(stored_ns))
+    outer = langgraph_port.outer_scratchpad(info.scratchpad, depth)
+    found = segment.unstored_tasks.setdefault((task_id, id(outer)), (outer, task))
+    shared: TaskContext = found[1]
     return shared
 
 
 def _stored(ns: str, unstored: frozenset[tuple[str, ...]]) -> str:
-    """The task that is run again as a whole: the one given, unless it is in a subgraph that stores
-    nothing. Then it is the node outside."""
+    """The namespace of the task that runs again as a whole: this one, or, in a subgraph that stores
+    no checkpoints, the node outside."""
     names: tuple[str, ...] = ()
-    parts = ns.split("|")
-    for depth, part in enumerate(parts, 1):
-        if not part.isdigit():  # the second subgraph of a node, and so on
-            names += (part.partition(":")[0],)
+    for node, so_far in langgraph_port.namespace_nodes(ns):
+        names += (node,)
         if names in unstored:
-            return "|".join(parts[:depth])
+            return so_far
     return ns
-
-
-def _above(named: Mapping[str, str]) -> dict[str, str]:
-    """The checkpoints LangGraph names. For a `@task` it names that of its caller once more, as if
-    the caller had a namespace of its own."""
-    shortest = {named[ns]: ns for ns in sorted(named, key=len, reverse=True)}
-    return {ns: id for id, ns in shortest.items()}
-
-
-def task_hash(*parts: str) -> str:
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()

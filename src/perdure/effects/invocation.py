@@ -1,4 +1,4 @@
-"""The calls themselves, in either colour: of a function, of its verify, in a transaction."""
+"""The calls themselves, in either colour: of a function, of its `verify`, in a transaction."""
 
 from __future__ import annotations
 
@@ -8,78 +8,93 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from perdure.effects import context, recording
-from perdure.effects.context import Inside
-from perdure.effects.filing import Spec
-from perdure.effects.settlement import Raised, Returned, Settling
+from perdure.effects.call_record import CallRecord
+from perdure.effects.context import EffectContext
 from perdure.errors import EffectTimeout
-from perdure.journal import Journal, Refused, Statement, failpoints
+from perdure.journal import Refused, Statement, failpoints
 from perdure.journal.operation import Transaction
 from perdure.operations import effects
-from perdure.operations.effects import EffectRow, Owner
+from perdure.operations.effects import EffectRow
 from perdure.types import EffectState
 
 T = TypeVar("T")
+Bound = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Positional arguments, and those by name."""
+
+
+class CallReturned(NamedTuple):
+    value: Any
+    used_key: bool = False
+    """Whether the function asked for the key of its effect."""
+
+
+class CallRaised(NamedTuple):
+    error: BaseException
 
 
 @dataclass
-class Calling:
-    """One call of a function, in either colour. Gives how it ended."""
+class FunctionCall:
+    """One call of a function. Gives how it ended."""
 
-    name: str
+    name: str | None
+    """Of its effect, for the failpoints around the call; None: there are none."""
     function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    inside: Inside
+    bound: Bound
+    context: EffectContext
     timeout: float | None = None
 
-    def run(self) -> Returned | Raised:
+    def run(self) -> CallReturned | CallRaised:
         try:
-            return Returned(self._now(), self.inside.asked)
+            if self.timeout is None:
+                value = self.call()
+            else:
+                value = _call_in_thread(self.timeout, self.context.key, self.call)
+            return CallReturned(value, self.context.used_key)
         except BaseException as error:
-            return Raised(error)
+            return CallRaised(error)
 
-    async def arun(self) -> Returned | Raised:
+    async def arun(self) -> CallReturned | CallRaised:
         try:
             if not inspect.iscoroutinefunction(self.function):
                 return await asyncio.to_thread(self.run)
-            with context.calling(self.inside):
-                self._tell()
+            args, kwargs = self.bound
+            with context.entered(self.context):
+                self._at("before")
                 limit = asyncio.timeout(self.timeout)
                 try:
                     async with limit:
-                        value = await self.function(*self.args, **self.kwargs)
+                        value = await self.function(*args, **kwargs)
                 except TimeoutError as error:
                     if not limit.expired():
                         raise
-                    raise EffectTimeout(self.inside.key, self.timeout or 0) from error
-                failpoints.at(f"effect {self.name}.after")
-                return Returned(value, self.inside.asked)
+                    raise EffectTimeout(self.context.key, self.timeout or 0) from error
+                self._at("after")
+                return CallReturned(value, self.context.used_key)
         except BaseException as error:
-            return Raised(error)
+            return CallRaised(error)
 
-    def _tell(self) -> None:
-        failpoints.at(f"effect {self.name}.before")
-        if failpoints.called is not None:
-            failpoints.called(self.name, self.inside.key if self.inside.owner is not None else "")
-
-    def _now(self) -> Any:
-        if self.timeout is None:
-            return self._call()
-        return _within(self.timeout, self.inside.key, self._call)
-
-    def _call(self) -> Any:
-        with context.calling(self.inside):
-            self._tell()
-            value = self.function(*self.args, **self.kwargs)
-            failpoints.at(f"effect {self.name}.after")
+    def call(self) -> Any:
+        """Call it in this thread. Raises what it raises."""
+        args, kwargs = self.bound
+        with context.entered(self.context):
+            self._at("before")
+            value = self.function(*args, **kwargs)
+            self._at("after")
             return value
 
+    def _at(self, point: str) -> None:
+        if self.name is None:
+            return
+        failpoints.at(f"effect {self.name}.{point}")
+        if point == "before" and failpoints.called is not None:
+            failpoints.called(self.name, self.context.key if self.context.owner is not None else "")
 
-def _within(seconds: float, key: str, call: Callable[[], T]) -> T:
-    """Call in a thread that is given up after a time: what it still does is not waited for."""
+
+def _call_in_thread(seconds: float, key: str, call: Callable[[], T]) -> T:
+    """Call in a thread, and stop waiting for it after a time. The thread itself goes on."""
     ended: list[T | BaseException] = []
     context = contextvars.copy_context()
 
@@ -100,124 +115,75 @@ def _within(seconds: float, key: str, call: Callable[[], T]) -> T:
 
 
 @dataclass
-class Functions:
-    """A `Caller`: calls the function of an effect, and what it was decorated with."""
+class Caller:
+    """Makes the calls of one effect: of its function, and of its `verify`."""
 
-    spec: Spec
     function: Callable[..., Any]
-    signature: inspect.Signature | None
-    """None: it takes its arguments by name."""
-    owner: Owner
-    journal: Journal
-    execution: int = 0
-    """Of the task that calls."""
+    bind: Callable[[Mapping[str, Any]], Bound]
+    """Splits recorded arguments into those by position and those by name."""
 
-    def call(self, key: str, arguments: Mapping[str, Any], timeout: float | None) -> Calling:
-        args, kwargs = self._split(arguments)
-        name = self.spec.name
-        inside = Inside(key, self.owner, execution=self.execution)
-        return Calling(name, self.function, args, kwargs, inside, timeout)
+    def call(self, record: CallRecord, arguments: Mapping[str, Any]) -> FunctionCall:
+        task, spec = record.task, record.spec
+        context = EffectContext(record.row.key, task.owner, execution=task.execution)
+        return FunctionCall(spec.name, self.function, self.bind(arguments), context, spec.timeout)
 
-    def verify(self, key: str, arguments: Mapping[str, Any]) -> Asking:
-        args, kwargs = self._split(arguments)
+    def verify(self, record: CallRecord, arguments: Mapping[str, Any]) -> FunctionCall:
+        key, function = record.row.key, cast(Callable[..., Any], record.spec.verify)
         if failpoints.asked is not None:
-            failpoints.asked(key)  # the far side is: so it can tell
-        ask = cast(Callable[..., Any], self.spec.verify)
-        return Asking(ask, args, kwargs, Inside(key, self.owner, verifying=True))
+            failpoints.asked(key)  # the far side is asked about it, so it has the key
+        context = EffectContext(key, record.task.owner, is_verifying=True)
+        return FunctionCall(None, function, self.bind(arguments), context)
 
-    def transact(self, settling: Settling, arguments: Mapping[str, Any]) -> Transacting:
-        args, kwargs = self._split(arguments)
-        return Transacting(settling, self.function, args, kwargs, self.owner, self.journal)
+    def transact(self, record: CallRecord, arguments: Mapping[str, Any]) -> TransactionalCall:
+        return TransactionalCall(record, self.function, self.bind(arguments))
 
-    def _split(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if self.signature is None:
-            return (), dict(arguments)
-        bound = inspect.BoundArguments(self.signature, cast(Any, dict(arguments)))
-        return bound.args, bound.kwargs
+
+class _FunctionRaised(Exception):
+    """Wraps what the user's function raised, to tell it from an error of the journal."""
 
 
 @dataclass
-class Asking:
-    """A question to the far side, in either colour."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    inside: Inside
-
-    def run(self) -> Returned | Raised:
-        try:
-            with context.calling(self.inside):
-                return Returned(self.function(*self.args, **self.kwargs))
-        except BaseException as error:
-            return Raised(error)
-
-    async def arun(self) -> Returned | Raised:
-        if not inspect.iscoroutinefunction(self.function):
-            return await asyncio.to_thread(self.run)
-        try:
-            with context.calling(self.inside):
-                return Returned(await self.function(*self.args, **self.kwargs))
-        except BaseException as error:
-            return Raised(error)
-
-
-class _Failed(Exception):
-    """What the user's function raised, so that nobody takes it for the journal's own trouble."""
-
-
-@dataclass
-class Transacting:
+class TransactionalCall:
     """One call of a transactional effect: its writes and its outcome are one commit."""
 
-    settling: Settling
+    record: CallRecord
     function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    owner: Owner
-    journal: Journal
+    bound: Bound
 
-    def run(self) -> Returned | Raised | EffectRow:
-        row, desk = self.settling.row, self.settling.desk
+    def run(self) -> CallReturned | CallRaised | EffectRow:
+        """How it ended, or the row of another process that has the same business key."""
+        row, task = self.record.row, self.record.task
         proof = Statement("find_intent", {**row.place, "intent": row.intent})
-        now = desk.now
+        now = task.now
         try:
-            return self.journal.transact(lambda transaction: self._work(transaction, now), proof)
-        except _Failed as failed:
-            return Raised(cast(BaseException, failed.__cause__))
+            return task.journal.transact(lambda transaction: self._work(transaction, now), proof)
+        except _FunctionRaised as raised:
+            return CallRaised(cast(BaseException, raised.__cause__))
         except Refused:
-            if desk.segment is not None:
-                desk.segment.refuse()
+            if task.segment is not None:
+                task.segment.refuse()
             raise
 
-    async def arun(self) -> Returned | Raised | EffectRow:
+    async def arun(self) -> CallReturned | CallRaised | EffectRow:
         return await asyncio.to_thread(self.run)
 
-    def _work(self, transaction: Transaction, now: int) -> Returned | EffectRow:
-        desk, row, spec = self.settling.desk, self.settling.row, self.settling.spec
-        [stored] = transaction.run([effects.insert(self.owner, row)])
+    def _work(self, transaction: Transaction, now: int) -> CallReturned | EffectRow:
+        task, row, spec = self.record.task, self.record.row, self.record.spec
+        [stored] = transaction.run([effects.insert_intent(task.owner, row)])
         if not stored:
             there = EffectRow(*transaction.run([Statement("effect_at", row.place)])[0][0])
             if there.intent != row.intent:
                 return there
         try:
-            call = Calling(
-                spec.name,
-                self.function,
-                self.args,
-                self.kwargs,
-                Inside(row.key, self.owner, transaction, now),
-            )
-            result = call._call()
+            context = EffectContext(row.key, task.owner, transaction, now)
+            result = FunctionCall(spec.name, self.function, self.bound, context).call()
             keep = spec.record.result
             result = keep(result) if keep is not None else result
-            blob = recording.close_result(desk.serializer, row.key, row.name, result)
+            blob = recording.dump_result(task.serializer, row.key, row.name, result)
         except BaseException as error:
-            raise _Failed from error
+            raise _FunctionRaised from error
         settled = row._replace(state=EffectState.DONE.value, outcome=blob)
-        data = {"attempt": row.attempts, "transactional": True}
-        transaction.run(
-            effects.write(self.owner, settled, now, event=(desk.serializer, data)).render()
-        )
-        desk.know(settled)
-        return Returned(result)
+        event = (task.serializer, {"attempt": row.attempts, "transactional": True})
+        transaction.run(effects.write_state(task.owner, settled, now, event=event).render())
+        task.records.remember(settled)
+        return CallReturned(result)

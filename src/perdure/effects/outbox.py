@@ -1,17 +1,18 @@
-"""The outbox: messages that go out once what made them is committed.
+"""The outbox: messages that are sent once the transaction that stored them is committed.
 
-`perdure.outbox(topic, payload)` stores a message: inside a transactional effect with that one's
-writes, elsewhere in a run as a transactional effect of its own. A worker that has a handler for
-the topic delivers it after that, at least once, with an id that is always the same.
+`perdure.outbox(topic, payload)` stores a message: inside a transactional effect with its writes,
+elsewhere in a run as a transactional effect of its own. Then a worker with a handler for the topic
+delivers it (`engine/outbox_delivery.py`), at least once, always with the same id.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from perdure.effects.context import Inside, current
-from perdure.effects.decorator import ONCE, Made
-from perdure.effects.identity import here
+from perdure.effects.context import current
+from perdure.effects.decorator import Effect
+from perdure.effects.identity import current_task
+from perdure.effects.spec import ONCE
 from perdure.errors import NotInRun
 from perdure.journal import Statement
 from perdure.journal.names import check_text
@@ -20,40 +21,30 @@ from perdure.serde.serializer import where_message
 
 def outbox(topic: str, payload: Any = None) -> str:
     """Send a message once this is committed. Gives its id."""
-    inside = current()
-    if inside is not None and inside.transaction is not None:
-        return _put(check_text("topic", topic), payload, inside)
-    found = here()
-    if found is None:
-        raise NotInRun("outbox() is for the nodes of a graph, and for transactional effects.")
-    id: str = _PUT.call((check_text("topic", topic), payload), {})
+    topic, context = check_text("topic", topic), current()
+    if context is not None and context.transaction is not None:
+        return _store(topic, payload)
+    id: str = _OUTBOX.call((topic, payload), {})
     return id
 
 
-def _put_alone(topic: str, payload: Any) -> str:
-    inside = current()
-    if inside is None or inside.transaction is None:
+def _store(topic: str, payload: Any) -> str:
+    found, context = current_task(), current()
+    if found is None or context is None or context.owner is None or context.transaction is None:
         raise NotInRun("outbox() is for the nodes of a graph, and for transactional effects.")
-    return _put(topic, payload, inside)
-
-
-_PUT = Made.of(_put_alone, name="outbox", transactional=True, retry=ONCE)
-
-
-def _put(topic: str, payload: Any, inside: Inside) -> str:
-    found = here()
-    if found is None or inside.owner is None or inside.transaction is None:
-        raise NotInRun("outbox() is for the nodes of a graph, and for transactional effects.")
-    desk, _ = found
-    id = f"{inside.key}-{inside.messages}"
-    inside.messages += 1
+    task, _ = found
+    id = f"{context.key}-{context.messages}"
+    context.messages += 1
     params = {
-        "thread_id": inside.owner.thread_id,
-        "run_id": inside.owner.run_id,
+        "thread_id": context.owner.thread_id,
+        "run_id": context.owner.run_id,
         "id": id,
         "topic": topic,
-        "now": inside.now,
-        "body": desk.serializer.dumps(payload, where_message(id), f"a message of topic {topic!r}"),
+        "now": context.now,
+        "body": task.serializer.dumps(payload, where_message(id), f"a message of topic {topic!r}"),
     }
-    inside.transaction.run([Statement("insert_message", params)])
+    context.transaction.run([Statement("insert_message", params)])
     return id
+
+
+_OUTBOX = Effect.of(_store, name="outbox", transactional=True, retry=ONCE)

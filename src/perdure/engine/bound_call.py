@@ -7,6 +7,7 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import GraphOutput
 
+from perdure import langgraph_port
 from perdure.engine.drive import BREAKPOINTS, Drive
 from perdure.errors import BadArgument
 
@@ -46,8 +47,7 @@ class BoundCall:
         plain = {
             k: v
             for k, v in given.items()
-            if k not in ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
-            and not k.startswith("__")
+            if not langgraph_port.is_own_key(k)
             and isinstance(v, (str, int, float, bool, type(None)))
         }
         metadata = {
@@ -102,8 +102,8 @@ class StreamResult:
         mode, payload = chunk[-2:]
         if mode == "values":
             self._latest = payload
-        elif isinstance(payload, dict) and payload.get("__interrupt__") is not None:
-            self._interrupts.extend(payload["__interrupt__"])
+        elif isinstance(payload, dict) and payload.get(langgraph_port.INTERRUPT) is not None:
+            self._interrupts.extend(payload[langgraph_port.INTERRUPT])
 
     def result(self) -> Any:
         if self._mode != "values":
@@ -113,4 +113,4 @@ class StreamResult:
         if not self._interrupts:
             return self._latest
         values = self._latest if isinstance(self._latest, dict) else {}
-        return {**values, "__interrupt__": self._interrupts}
+        return {**values, langgraph_port.INTERRUPT: self._interrupts}

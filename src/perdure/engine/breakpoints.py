@@ -8,6 +8,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
 
+from perdure import langgraph_port
 from perdure.engine.drive import Drive, latest_checkpoint
 from perdure.engine.graph_changes import is_newer, pending_nodes
 from perdure.engine.graphs import Graph
@@ -68,7 +69,7 @@ def _has_stopped(
     graph: Graph, more: Mapping[str, Any], at: CheckpointTuple, before: CheckpointTuple | None
 ) -> bool:
     """Whether LangGraph stopped at this checkpoint because of a breakpoint, `more` included."""
-    seen = at.checkpoint["versions_seen"].get("__interrupt__", {})
+    seen = langgraph_port.versions_at_stop(at.checkpoint)
     versions = at.checkpoint["channel_versions"]
     if not any(is_newer(version, seen.get(channel)) for channel, version in versions.items()):
         return False
@@ -77,7 +78,7 @@ def _has_stopped(
         return True
     known = {} if before is None else before.checkpoint["versions_seen"]
     moved = at.checkpoint["versions_seen"].items()
-    ran = [node for node, what in moved if what != known.get(node) and node[:2] != "__"]
+    ran = [n for n, what in moved if what != known.get(n) and langgraph_port.is_node(n)]
     return _is_among(ran, [graph.pregel.interrupt_after_nodes, more.get("interrupt_after")])
 
 

@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from perdure.checkpoint.operations import Place
+from perdure.checkpoint.operations import CheckpointKey
 from perdure.engine.graphs import Graph
 from perdure.journal import Plan
 from perdure.operations.runs import RunRow
@@ -115,5 +115,5 @@ def latest_checkpoint(
     saver: Saver, thread_id: str, ns: str = "", id: str | None = None
 ) -> Plan[CheckpointTuple | None]:
     """A checkpoint of a thread, by default the latest."""
-    found = yield from saver.reader.get_tuple(Place(thread_id, ns, id), False)
+    found = yield from saver.reader.get_tuple(CheckpointKey(thread_id, ns, id), False)
     return found

@@ -107,8 +107,8 @@ class Engine:
         """Drive due runs of these graphs, all by default. `limits` are those of `Worker`."""
         if self._expected:
             raise BadArgument(
-                f"{', '.join(sorted(self._expected))}: made by a coroutine, which happens in "
-                "`async with`; open this runtime so before it drives."
+                f"{', '.join(sorted(self._expected))}: made by a coroutine. Open this runtime "
+                "with `async with` before it drives."
             )
         if not self.graphs and not self.delivery.handlers:
             raise BadArgument("This runtime has no graph to drive: call register() first.")

@@ -13,9 +13,10 @@ import json
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import TASKS
 from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
+
+from perdure import langgraph_port
 
 Topology = dict[str, Any]
 
@@ -44,7 +45,7 @@ def lost_nodes(old: Topology, new: Topology, at: CheckpointTuple) -> list[str]:
     lost = _pending(old, at, partly=True) - _pending(new, at, partly=True)
     heard = {channel for entry in new.values() for channel in entry["triggers"]}
     for _, channel, value in at.pending_writes or ():  # of tasks that ended beside one that waits
-        if channel == TASKS and value.node in old and value.node not in new:
+        if langgraph_port.is_send(channel) and value.node in old and value.node not in new:
             lost.add(value.node)
         elif channel not in heard:
             lost |= {node for node, entry in old.items() if channel in entry["triggers"]}
@@ -58,12 +59,11 @@ def pending_nodes(topology: Topology, at: CheckpointTuple) -> list[str]:
 
 def subgraph(topology: Topology, ns: str) -> Topology | None:
     """The topology of the subgraph of a namespace, if it is still there."""
-    for part in ns.split("|"):
-        if not part.isdigit():  # a task may call a subgraph several times
-            entry = topology.get(part.partition(":")[0], {})
-            if "graph" not in entry:
-                return None
-            topology = entry["graph"]
+    for node, _ in langgraph_port.namespace_nodes(ns):
+        entry = topology.get(node, {})
+        if "graph" not in entry:
+            return None
+        topology = entry["graph"]
     return topology
 
 
@@ -76,23 +76,14 @@ def _pending(topology: Topology, at: CheckpointTuple, partly: bool = False) -> s
         for channel in entry["triggers"]:
             if channel not in values or not is_newer(versions.get(channel), seen.get(channel)):
                 continue
-            if _has_joined(channel, node, values[channel], partly):
+            if langgraph_port.has_joined(channel, node, values[channel], partly):
                 found.add(node)
-    for send in values.get(TASKS) or ():
+    for send in langgraph_port.pending_sends(values):
         if send.node in topology:
             found.add(send.node)
         elif topology:
             found.discard(send.node)
     return found
-
-
-def _has_joined(channel: str, node: str, value: Any, partly: bool) -> bool:
-    """Whether all, or `partly` some, of the nodes that a join waits for have run."""
-    if not channel.startswith("join:"):
-        return True
-    came = value[0] if isinstance(value, tuple) else value  # a deferred node's has a mark
-    names = channel.removeprefix("join:").removesuffix(f":{node}")
-    return bool(came) and (partly or len("+".join(came)) == len(names))
 
 
 def is_newer(version: Any, seen: Any) -> bool:

@@ -7,19 +7,14 @@ import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import FunctionType
 from typing import Any, cast
 
-from langgraph._internal._serde import build_serde_allowlist
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.errors import EmptyChannelError
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
-from langgraph.pregel._checkpoint import channels_from_checkpoint
-from langgraph.pregel._io import read_channels
-from langgraph.pregel._utils import get_function_nonlocals
 
+from perdure import langgraph_port
 from perdure.engine.graph_changes import topology_and_fingerprint
 from perdure.errors import BadArgument, NotDurable, UnknownGraph
 from perdure.saver import Saver
@@ -77,14 +72,7 @@ class Graph:
 
     def output(self, at: CheckpointTuple) -> Any:
         """What the graph returns at this checkpoint."""
-        saver = cast(Saver, self.pregel.checkpointer)
-        channels, _ = channels_from_checkpoint(
-            self.pregel.channels, at.checkpoint, saver=saver, config=at.config
-        )
-        try:
-            return read_channels(channels, self.pregel.output_channels)
-        except EmptyChannelError:
-            return None
+        return langgraph_port.output_at(self.pregel, at, cast(Saver, self.pregel.checkpointer))
 
 
 def _unstored(graph: Pregel[Any, Any, Any, Any], path: tuple[str, ...]) -> Paths:
@@ -92,21 +80,9 @@ def _unstored(graph: Pregel[Any, Any, Any, Any], path: tuple[str, ...]) -> Paths
     found: set[tuple[str, ...]] = set()
     for name, node in graph.nodes.items():
         place = (*path, name)
-        for inner in _graphs_in(node.bound):
+        for inner in langgraph_port.graphs_in(node.bound):
             found |= {place} if inner.checkpointer is False else _unstored(inner, place)
     return frozenset(found)
-
-
-def _graphs_in(candidate: Any) -> list[Pregel[Any, Any, Any, Any]]:
-    """The graphs that a node is or that its function may call, found where LangGraph looks."""
-    if isinstance(candidate, Pregel):
-        return [candidate]
-    parts = list(getattr(candidate, "steps", ()))
-    for function in (getattr(candidate, "func", None), getattr(candidate, "afunc", None)):
-        if isinstance(function, FunctionType):
-            held = get_function_nonlocals(function)
-            parts += [getattr(one, "__self__", one) for one in held]
-    return [graph for part in parts if part is not candidate for graph in _graphs_in(part)]
 
 
 def bind(
@@ -129,8 +105,7 @@ def bind(
         _check_saver(graph.checkpointer, saver, name)
         pregel = copy.copy(graph)
         pregel.checkpointer = saver
-        schemas = [pregel.context_schema] if pregel.context_schema else None
-        saver.with_allowlist(build_serde_allowlist(schemas=schemas, channels=pregel.channels))
+        saver.with_allowlist(langgraph_port.types_of(pregel))
     else:
         raise BadArgument(
             f"register() takes a StateGraph, a compiled graph or an @entrypoint, not {graph!r}."

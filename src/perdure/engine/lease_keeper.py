@@ -100,7 +100,7 @@ class LeaseKeeper:
 
     def renew(self, run_id: str) -> None:
         """Renew the lease of a run that is not driven yet."""
-        self._driver.journal.apart(claims.renew(self.worker, self.until(), [run_id]))
+        self._driver.journal.do_unqueued(claims.renew(self.worker, self.until(), [run_id]))
 
     def start(self) -> None:
         with self._changed:
@@ -182,8 +182,10 @@ class LeaseKeeper:
         recent = begun - self._lease / 2
         alive = [one for one in every if one.pulse is None or one.pulse.at > recent]
         # Past the queue: leases are renewed however long a commit takes.
-        journal.apart(claims.renew(self.worker, self.until(), [one.run_id for one in alive]))
-        found = {lease.run_id: lease for lease in journal.peek(claims.leases(self.worker))}
+        journal.do_unqueued(claims.renew(self.worker, self.until(), [one.run_id for one in alive]))
+        found = {
+            lease.run_id: lease for lease in journal.read_committed(claims.leases(self.worker))
+        }
         for driven in every:
             if driven.key not in self._driven or driven.drive.segment.closing:
                 continue
@@ -202,7 +204,7 @@ class LeaseKeeper:
         now = self._clock.now()
         if lease.control_at is not None and lease.control_at <= now:
             attempts = max(0, driven.drive.segment.progress.attempts - 1)
-            found = self._driver.journal.peek(effects.of_run(driven.run_id))
+            found = self._driver.journal.read_committed(effects.of_run(driven.run_id))
             self._end(driven, stopped(control, now, attempts, forced=True, **report(found)))
 
     def _time_out(self, driven: DrivenSegment) -> None:
@@ -238,7 +240,7 @@ class LeaseKeeper:
     def find_dead(self) -> None:
         """Make the runs of dead workers on this host due."""
         journal = self._driver.journal
-        dead = [one for one in journal.peek(claims.workers()) if self._lock.is_dead(one)]
+        dead = [one for one in journal.read_committed(claims.workers()) if self._lock.is_dead(one)]
         for worker in dead:
             journal.do(claims.expire(worker, self._clock.now()))
             self._lock.remove(worker)

@@ -60,9 +60,9 @@ class OutboxDelivery:
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             log.warning("message %s of topic %r was not delivered: %s", row.id, row.topic, text)
-            pause = round(messages.AGAIN.pause(row.attempts).total_seconds() * 1000)
+            pause = round(messages.REDELIVERY.pause(row.attempts).total_seconds() * 1000)
             kind = type(error).__name__  # its message may contain the payload
             await journal.ado(messages.delay(row, change, clock.now() + pause, kind))
             return False
-        await journal.ado(messages.delivered(row))
+        await journal.ado(messages.delete(row))
         return True

@@ -234,12 +234,14 @@ def _released(now: int, attempts: int) -> SegmentEnd:
 
 def _log_end(row: RunRow, end: SegmentEnd) -> None:
     """Log what a person may have to look at."""
+    about = {"run_id": row.id}  # for handlers that show runs otherwise
     run = f"run {row.id} of {row.graph!r} on thread {row.thread_id!r}"
     if end.state is State.HELD:
-        log.warning("%s is held: %s", run, end.reason)
+        log.warning("%s is held: %s", run, end.reason, extra=about)
     elif end.kind is EventKind.FAILED:
         error = f"{end.data['kind']}: {end.data['message']}"
         if end.state is State.FAILED:
-            log.warning("%s failed: %s", run, error)
+            log.warning("%s failed: %s", run, error, extra=about)
         else:
-            log.warning("%s failed and is retried at %s: %s", run, end.data["retry_at"], error)
+            at = end.data["retry_at"]
+            log.warning("%s failed and is retried at %s: %s", run, at, error, extra=about)

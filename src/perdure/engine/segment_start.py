@@ -15,7 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import RESUME
 from langgraph.runtime import RunControl
 
-from perdure.effects.compensation import Undo
+from perdure.effects.compensation import Compensations
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
 from perdure.engine.drive import BREAKPOINTS, Drive, latest_checkpoint
 from perdure.engine.graph_changes import explain, lost_nodes, subgraph
@@ -44,13 +44,13 @@ class SegmentStart:
 
     def __init__(self, saver: Saver, clock: Clock) -> None:
         self._saver, self._clock, self._serializer = saver, clock, saver.serializer
-        self._undo = Undo(saver, clock)
+        self._compensations = Compensations(saver, clock)
         self._stored_topologies: set[str] = set()
 
     def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | SegmentEnd]:
         """What to drive, or how the segment ends if the run cannot be driven."""
         if row.control == Control.CANCEL:
-            return (yield from self._undo.all(row))
+            return (yield from self._compensations.run_all(row))
         if row.control is not None:
             attempts = max(0, row.attempts - 1)
             return stopped(Control(row.control), self._clock.now(), attempts)

@@ -4,12 +4,23 @@ An operation (`Op`) is a batch of named statements and a pure function from thei
 result; it has no colour. The journal takes operations in order and commits them in groups.
 
     do(op)      run it; if it writes, wait until it is durable; `ado` is the same for coroutines
-    defer(op)   take it into the queue; somebody who waits later, or the clock, commits it
-    flush()     wait until everything taken so far is durable
+    defer(op)   queue it; a later waiter, or the timer, commits it
+    flush()     wait until everything queued so far is durable
 
 The order of the queue is the order on disk: when an operation is durable, so is every one
-taken before it. Whoever waits first commits everything queued, for all; the others find
-their work done.
+queued before it.
+
+    operation           what passes between the journal and a database: Op, Statement, Backend
+    journal             what can be asked of a journal
+    group_commit        the ordered queue whose first waiter commits for all
+    committer           one batch, and whether it was committed
+    commit_listener     tells a listener of committed events
+    capabilities        what a database can do
+    sqlite, postgres    the databases; sqlite_connections, sqlite_file, postgres_pool under them
+    sql, queries.sql    every statement, by name, rendered for a dialect
+    migrate             the schema's numbered migrations
+    clock, ids, names   the time, ids and texts that the database can hold
+    failpoints          where tests stop a process
 """
 
 from __future__ import annotations
@@ -19,10 +30,10 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from perdure.errors import BadURL
+from perdure.journal.capabilities import Capabilities
 from perdure.journal.journal import Journal
 from perdure.journal.operation import (
-    Committed,
-    Deed,
+    Action,
     EventStatement,
     Op,
     Plan,
@@ -32,8 +43,8 @@ from perdure.journal.operation import (
 )
 
 __all__ = [
-    "Committed",
-    "Deed",
+    "Action",
+    "Capabilities",
     "EventStatement",
     "Journal",
     "Op",
@@ -75,11 +86,11 @@ def version(url: str) -> int | None:
     """The version of the schema at `url`; None: there is no journal. Changes nothing."""
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
-        from perdure.journal.sqlite import peek_version
+        from perdure.journal.sqlite import schema_version
 
-        return peek_version(_sqlite_path(url)[0])
+        return schema_version(_sqlite_path(url)[0])
     if scheme in ("postgresql", "postgres"):
-        found: int | None = _postgres().peek_version(url)
+        found: int | None = _postgres().schema_version(url)
         return found
     raise _unknown(url)
 

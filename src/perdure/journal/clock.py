@@ -1,7 +1,7 @@
 """The time. Every process of a journal takes it from the journal's own database.
 
-A process's wall clock may be wrong, or be set while it runs, so it is only asked once in a while
-how far the database is from our monotonic clock. On SQLite the database's clock is this host's.
+A process's wall clock may be wrong, or be set while it runs. So the database is asked once in a
+while how far it is from our monotonic clock. On SQLite the database's clock is this host's.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from perdure.errors import Unavailable
 from perdure.journal import Journal, Op, Statement
 
 STALE = 60.0
-"""Seconds after which the database is asked again, if nobody did meanwhile."""
+"""Seconds after which the database is asked again."""
 
 
 class Clock(Protocol):
-    """Where the runtime gets the time from; `perdure.testing.Clock` is one that can be moved."""
+    """The source of time; tests can move `perdure.testing.Clock`."""
 
     def now(self) -> int:
         """Milliseconds since 1970."""
@@ -46,7 +46,7 @@ class JournalClock:
 
     def agree(self) -> None:
         """Ask the database for the time."""
-        there = self._journal.peek(journal_time())
+        there = self._journal.read_committed(journal_time())
         here = time.monotonic()  # however long the answer took: late is right, early is not
         self._offset = there / 1000 - here
         self._asked = here

@@ -1,29 +1,21 @@
-"""Committing a batch of operations, and finding out what became of it. Settles tickets.
+"""Commits one batch of operations and finds out whether it was committed.
 
-one transaction for all          the usual case
-one of them is at fault          each alone, in order; only the guilty one's caller is told
+the usual case                   one transaction for all
+one operation is at fault        each alone, in order; only its own caller gets the error
 a guard refused                  its `otherwise`, in its place
-COMMIT sent, no reply            read our own key; if it is not there, send it again
-the database is away             nothing is settled: the journal decides who is told
+COMMIT sent, no reply            read the operation's own key; if it is missing, send again
+the database is unavailable      nothing is settled: the queue decides who gets the error
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
-from perdure.journal.operation import (
-    Ambiguous,
-    Backend,
-    Committed,
-    EventStatement,
-    Op,
-    Refused,
-    Row,
-)
+from perdure.journal.commit_listener import CommitListener, NotedTransaction
+from perdure.journal.operation import Ambiguous, Backend, Op, Refused, Row, Statement, Transaction
 
 T = TypeVar("T")
 Results = Sequence[Sequence[Row]]
@@ -32,17 +24,28 @@ ATTEMPTS = 3
 """How often a batch is sent whose reply gets lost."""
 
 
-class Ticket(Generic[T]):
-    """An operation in the queue, and who waits for it."""
+class QueuedOperation(Generic[T]):
+    """An operation in the queue, its outcome, and the coroutines that wait for it."""
 
-    __slots__ = ("_settled", "doubtful", "error", "events", "futures", "op", "value", "waited")
+    __slots__ = (
+        "_settled",
+        "doubtful",
+        "error",
+        "futures",
+        "op",
+        "sent",
+        "size",
+        "value",
+        "waited",
+    )
 
     def __init__(self, op: Op[T], waited: bool) -> None:
         self.op = op
         self.waited = waited
+        self.size = 0  # its statements, if the database limits them
         self.doubtful = False  # it was in a commit whose outcome is still unknown
+        self.sent: Sequence[Statement] = ()  # if there is a listener
         self._settled = False
-        self.events: list[EventStatement] = []  # of the batch that was sent last
         self.value: Any = None
         self.error: BaseException | None = None
         self.futures: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -72,83 +75,109 @@ class Committer:
     """Commits batches on one database, one at a time."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self.away: Unavailable | None = None
+        self.backend = backend
+        self._bounded = backend.capabilities.bounded
+        self.unavailable: Unavailable | None = None
         """Why the last batch could not be committed, if so."""
         self.lost: WriteLost | None = None
-        """An operation that failed and that nobody waited for."""
-        self.committed: deque[Committed] | None = None
-        """The statements that stored events since the last look, if somebody looks."""
+        """A failed operation that had no caller waiting for it."""
 
-    def commit(self, batch: list[Ticket[Any]]) -> None:
-        """Settle the tickets of a batch; none, or not all, when the database is away."""
+        self.listener: CommitListener | None = None
+
+    def commit(self, batch: list[QueuedOperation[Any]]) -> None:
+        """Settle the operations of a batch; not all of them when the database is unavailable."""
         try:
             results = self._send_and_settle(batch)
         except Unavailable as error:
-            self.away = error
+            self.unavailable = error
         except Exception as error:
             if len(batch) > 1:
                 # One of them is at fault. Each alone, in order: the others are not harmed.
-                for ticket in batch:
-                    self.commit([ticket])
-                    if not ticket.settled():
+                for queued in batch:
+                    self.commit([queued])
+                    if not queued.settled():
                         return
             else:
                 self._try_otherwise(batch[0], error)
         else:
-            self.away = None
-            for ticket, rows in zip(batch, results, strict=True):
+            self.unavailable = None
+            for queued, rows in zip(batch, results, strict=True):
                 try:
-                    ticket.value = ticket.op.result(rows)
+                    queued.value = queued.op.result(rows)
                 except Exception as error:
-                    ticket.error = error
-                ticket.settle()
-                if self.committed is not None:
-                    self.committed.extend(Committed(one, rows) for one in ticket.events)
+                    queued.error = error
+                queued.settle()
+                if self.listener is not None:
+                    self.listener.note(queued.sent, rows)
 
-    def _try_otherwise(self, ticket: Ticket[Any], error: Exception) -> None:
-        if not isinstance(error, Refused) or ticket.op.otherwise is None:
-            self._fail(ticket, error)
+    def _try_otherwise(self, queued: QueuedOperation[Any], error: Exception) -> None:
+        if not isinstance(error, Refused) or queued.op.otherwise is None:
+            self._fail(queued, error)
             return
         try:
-            ticket.op = ticket.op.otherwise()
+            queued.op = queued.op.otherwise()
         except (Exception, LeaseLost) as mistake:
-            self._fail(ticket, mistake)
+            self._fail(queued, mistake)
         else:
-            self.commit([ticket])
+            self.commit([queued])
 
-    def _send_and_settle(self, batch: list[Ticket[Any]]) -> list[Results]:
-        """Commit a batch; when the reply is lost, find out by our own key, or run it again."""
+    def _send_and_settle(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
+        """Commit a batch; when the reply is lost, read our own key, or send it again."""
         lost: Exception | None = None
         for attempt in range(ATTEMPTS):
             try:
                 results = self._send(batch)
-                # The one before may have been committed after all, behind our back.
+                # The attempt before may have been committed after all.
                 return self._check_results(batch, results) if attempt else results
             except Ambiguous as error:
                 lost = error
             try:
                 if self._is_committed(batch):
-                    return [self._results_again(ticket) for ticket in batch]
+                    return [self._results_again(queued) for queued in batch]
             except (Ambiguous, Unavailable) as error:
                 lost = error
                 break
-        for ticket in batch:
-            ticket.doubtful = True
-        raise Unavailable(
-            f"A commit was sent and its outcome is unknown: {lost}. Calling again is safe: what "
-            "is already stored is not stored twice."
-        ) from lost
+        for queued in batch:
+            queued.doubtful = True
+        raise _unknown_outcome(lost) from lost
 
-    def _send(self, batch: list[Ticket[Any]]) -> list[Results]:
-        for ticket in batch:
-            if ticket.op.prepare is not None:
-                ticket.op.prepare()
-        scripts = [ticket.op.render() for ticket in batch]
-        if self.committed is not None:
-            for ticket, script in zip(batch, scripts, strict=True):
-                ticket.events = [one for one in script if isinstance(one, EventStatement)]
-        rows = self._backend.commit([one for script in scripts for one in script])
+    def transact(self, work: Callable[[Transaction], T], proof: Statement) -> T:
+        """Commit what `work` does; when the reply is lost, read `proof`, or do the work again."""
+        done: list[T] = []
+
+        noted: list[Statement] = []
+
+        def doing(transaction: Transaction) -> None:
+            noted.clear()
+            observed = self.listener is not None
+            done[:] = [work(NotedTransaction(transaction, noted) if observed else transaction)]
+
+        lost: Ambiguous | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                self.backend.transact(doing)
+                break
+            except Ambiguous as error:
+                lost = error
+            if self.backend.read([proof])[0]:
+                break
+        else:
+            raise _unknown_outcome(lost) from lost
+        if self.listener is not None:
+            self.listener.note(noted, ())
+        return done[0]
+
+    def _send(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
+        for queued in batch:
+            if queued.op.prepare is not None:
+                queued.op.prepare()
+        scripts = [queued.op.render() for queued in batch]
+        if self.listener is not None:
+            for queued, script in zip(batch, scripts, strict=True):
+                queued.sent = script
+        if self._bounded and len(batch) == 1:  # it may be an `otherwise`, not checked so far
+            self.backend.capabilities.check(batch[0].op.name, scripts[0])
+        rows = self.backend.commit([one for script in scripts for one in script])
         results: list[Results] = []
         start = 0
         for script in scripts:
@@ -156,32 +185,41 @@ class Committer:
             start += len(script)
         return results
 
-    def _is_committed(self, batch: list[Ticket[Any]]) -> bool:
-        """A batch is committed whole or not at all, so any trace of one of its operations decides.
+    def _is_committed(self, batch: list[QueuedOperation[Any]]) -> bool:
+        """Whether a batch is committed: whole or not at all, so a trace of one operation decides.
 
         It must be one that was in no other commit before.
         """
-        traces = [ticket.op.proof or ticket.op.key for ticket in batch if not ticket.doubtful]
+        traces = [queued.op.proof or queued.op.key for queued in batch if not queued.doubtful]
         wanted = [trace for trace in traces if trace is not None]
-        return any(self._backend.read(wanted)) if wanted else False
+        return any(self.backend.read(wanted)) if wanted else False
 
-    def _check_results(self, batch: list[Ticket[Any]], sent: list[Results]) -> list[Results]:
-        """The results of a batch that was sent twice: of what left a trace, what that says."""
+    def _check_results(
+        self, batch: list[QueuedOperation[Any]], sent: list[Results]
+    ) -> list[Results]:
+        """The results of a batch that was sent twice; where there is a trace, the trace decides."""
         results = []
-        for ticket, rows in zip(batch, sent, strict=True):
-            trace = ticket.op.proof or ticket.op.key
-            found = trace is not None and bool(self._backend.read([trace])[0])
-            results.append(self._results_again(ticket) if found else rows)
+        for queued, rows in zip(batch, sent, strict=True):
+            trace = queued.op.proof or queued.op.key
+            found = trace is not None and bool(self.backend.read([trace])[0])
+            results.append(self._results_again(queued) if found else rows)
         return results
 
-    def _results_again(self, ticket: Ticket[Any]) -> Results:
+    def _results_again(self, queued: QueuedOperation[Any]) -> Results:
         """The rows of an operation that is committed but whose reply was lost."""
-        if ticket.op.key is not None:
-            return self._backend.read([ticket.op.key])
-        return [[] for _ in ticket.op.render()]
+        if queued.op.key is not None:
+            return self.backend.read([queued.op.key])
+        return [[] for _ in queued.op.render()]
 
-    def _fail(self, ticket: Ticket[Any], error: BaseException) -> None:
-        ticket.fail(error)
-        if not ticket.waited and not isinstance(error, LeaseLost):  # its segment knows
-            self.lost = WriteLost(f"{ticket.op.name} could not be stored: {error}")
+    def _fail(self, queued: QueuedOperation[Any], error: BaseException) -> None:
+        queued.fail(error)
+        if not queued.waited and not isinstance(error, LeaseLost):  # its segment knows
+            self.lost = WriteLost(f"{queued.op.name} could not be stored: {error}")
             self.lost.__cause__ = error
+
+
+def _unknown_outcome(lost: Exception | None) -> Unavailable:
+    return Unavailable(
+        f"A commit was sent and its outcome is unknown: {lost}. Calling again is safe: what is "
+        "already stored is not stored twice."
+    )

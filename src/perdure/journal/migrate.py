@@ -30,7 +30,7 @@ def migrations() -> Mapping[int, str]:
 
 
 def is_current(execute: Execute) -> bool:
-    """Whether a schema is there and needs nothing. Only reads; raises `SchemaTooNew`."""
+    """Whether the schema is up to date. Only reads; raises `SchemaTooNew`."""
     return version(execute) == max(migrations())
 
 
@@ -46,7 +46,7 @@ def migrate(execute: Execute, fragments: Mapping[str, str]) -> None:
 
 
 def version(execute: Execute) -> int:
-    """That of the schema that is there. Only reads; raises `SchemaTooNew`."""
+    """The version of the schema in the database. Only reads; raises `SchemaTooNew`."""
     known = max(migrations())
     found = max((row[0] for row in execute("SELECT version FROM perdure_schema")), default=0)
     if found > known:

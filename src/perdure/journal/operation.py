@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from perdure.journal.capabilities import Capabilities
+
 T = TypeVar("T")
 Row = tuple[Any, ...]
 
@@ -55,27 +57,16 @@ class Op(NamedTuple, Generic[T]):
         return self.statements() if callable(self.statements) else self.statements
 
 
-class Committed(NamedTuple):
-    """A committed statement that stores events, and the rows of its operation."""
-
-    statement: EventStatement
-    rows: Sequence[Sequence[Row]]
-
-
-Listener = Callable[[Sequence[Committed], Callable[[Sequence[Statement]], list[list[Row]]]], None]
-"""Called after a commit with its statements that store events, and a function that reads rows."""
-
-
-class Deed(Protocol):
-    """Something else a plan waits for, with both colours."""
+class Action(Protocol):
+    """Something other than an operation that a plan waits for, in either colour."""
 
     def run(self) -> Any: ...
 
     def arun(self) -> Awaitable[Any]: ...
 
 
-Plan = Generator[Op[Any] | float | Deed, Any, T]
-"""What takes several operations: it yields each, or seconds to wait, and gets the result back.
+Plan = Generator[Op[Any] | float | Action, Any, T]
+"""Several operations: a plan yields each, or seconds to wait, and gets the result back.
 
 A plan has no colour either: `Journal.run` and `Journal.arun` follow any of them.
 """
@@ -86,10 +77,17 @@ class Transaction(Protocol):
 
     @property
     def connection(self) -> Any:
-        """For the user's own statements: the database's, without its commit and rollback."""
+        """The database's connection for the user's own statements, without commit and rollback."""
 
     def run(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        """Run some of our own."""
+        """Run named statements."""
+
+
+class OpenTransaction(NamedTuple):
+    """A `Transaction` of any backend."""
+
+    connection: Any
+    run: Callable[[Sequence[Statement]], list[list[Row]]]
 
 
 ENDED_INSIDE = (
@@ -101,14 +99,13 @@ ENDED_INSIDE = (
 class Backend(Protocol):
     """A database that runs batches. It may be called from any thread, one commit at a time."""
 
-    near: bool
-    """Whether it is in this process, so that a read costs less than to have a thread do it."""
+    capabilities: Capabilities
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Run all statements in one transaction and commit it.
 
-        Raises `Refused` when a guard refused, `Ambiguous` when nobody knows whether the commit
-        took place, `Unavailable` when it did not and may be tried again; anything else is the
+        Raises `Refused` when a guard refused, `Ambiguous` when the outcome of the commit is
+        unknown, `Unavailable` when it failed and may be tried again; anything else is the
         statement's own fault. After all but `Ambiguous` the database is as before.
         """
 

@@ -11,7 +11,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -21,8 +21,17 @@ from psycopg.rows import tuple_row
 
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import failpoints
+from perdure.journal.capabilities import Capabilities
 from perdure.journal.migrate import is_current, migrate, version
-from perdure.journal.operation import ENDED_INSIDE, Ambiguous, Refused, Row, Statement, Transaction
+from perdure.journal.operation import (
+    ENDED_INSIDE,
+    Ambiguous,
+    OpenTransaction,
+    Refused,
+    Row,
+    Statement,
+    Transaction,
+)
 from perdure.journal.postgres_pool import Connection, Pool, ReadOnly
 from perdure.journal.sql import has_rows, render
 
@@ -50,8 +59,8 @@ _WRITE = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
 _READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
-def peek_version(url: str, deadline: float = 30.0) -> int | None:
-    """The version of the schema in a database; None: there is none. Makes nothing."""
+def schema_version(url: str, deadline: float = 30.0) -> int | None:
+    """The version of the schema in a database; None: there is none. Creates nothing."""
     pool = Pool(url, size=1, deadline=deadline)
     with _opening(_without_password(url)), pool.connect() as connection:
         try:
@@ -62,7 +71,7 @@ def peek_version(url: str, deadline: float = 30.0) -> int | None:
 
 @contextlib.contextmanager
 def _opening(place: str) -> Iterator[None]:
-    """Why a database cannot be opened, in a sentence with its place."""
+    """Turn psycopg's errors at opening into ours, with the place of the database."""
     try:
         yield
     except ReadOnly as error:
@@ -79,7 +88,7 @@ def _opening(place: str) -> Iterator[None]:
 class Postgres:
     """A `Backend` on a PostgreSQL server that accepts writes."""
 
-    near = False
+    capabilities = Capabilities()
 
     def __init__(self, url: str, *, deadline: float = 30.0) -> None:
         self._url, self._deadline = url, deadline
@@ -131,11 +140,11 @@ class Postgres:
 
         try:
             with connection.transaction():
-                result = work(_Open(connection, run))
+                result = work(OpenTransaction(connection, run))
                 run([])
                 failpoints.at("commit.before")
         finally:
-            connection.row_factory = tuple_row  # whatever its borrower set
+            connection.row_factory = tuple_row  # the user's code may have set another
         failpoints.at("commit.after")
         return result
 
@@ -153,11 +162,11 @@ class Postgres:
                 except errors.NotNullViolation as error:
                     raise Refused(str(error)) from error
                 except psycopg.OperationalError as error:
-                    if _is_open(error):
+                    if _is_ambiguous(error):
                         raise Ambiguous(f"{self._place}: {str(error).strip()}") from error
-                    if not _is_away(error):
+                    if not _is_unavailable(error):
                         raise
-                    if not _passes(error) or time.monotonic() > give_up:
+                    if not _is_transient(error) or time.monotonic() > give_up:
                         raise Unavailable(
                             f"{self._place} refused the batch: {error}. Nothing was written."
                         ) from error
@@ -172,7 +181,7 @@ class Postgres:
                 try:
                     return self._pipeline(connection, _READ, statements)
                 except psycopg.OperationalError as error:
-                    again = _is_open(error) or _passes(error)
+                    again = _is_ambiguous(error) or _is_transient(error)
                     if not again or time.monotonic() > give_up:
                         raise Unavailable(f"{self._place} did not answer: {error}") from error
 
@@ -210,27 +219,20 @@ class Postgres:
         self._pool.close()
 
 
-class _Open(NamedTuple):
-    """A `Transaction`."""
-
-    connection: Any
-    run: Callable[[Sequence[Statement]], list[list[Row]]]
-
-
 _ABANDONED: list[Any] = []
 
 
-def _is_open(error: psycopg.Error) -> bool:
-    """Whether nobody knows what became of the batch: no answer, or the server's last words."""
+def _is_ambiguous(error: psycopg.Error) -> bool:
+    """Whether the outcome is unknown: no answer, or the server's last words."""
     return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
 
 
-def _is_away(error: psycopg.Error) -> bool:
-    """Whether it is the server that cannot, and not the statement that is wrong."""
+def _is_unavailable(error: psycopg.Error) -> bool:
+    """Whether the server failed, and not the statement."""
     return error.sqlstate is not None and error.sqlstate[:2] in ("40", "53", "55", "57", "58")
 
 
-def _passes(error: psycopg.Error) -> bool:
+def _is_transient(error: psycopg.Error) -> bool:
     """Whether the server undid the batch for a reason that may be gone the next time."""
     return isinstance(error, (errors.SerializationFailure, errors.DeadlockDetected))
 

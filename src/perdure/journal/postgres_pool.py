@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: at most a few, each made by whoever needs it, none waited for forever.
+"""Connections to PostgreSQL: at most a few, each made by the caller that needs it, with a deadline.
 
 There is no thread in the background and nothing to reconnect: a connection that failed, or that
 the server hung up on while it was idle, is closed, and the next caller makes a new one, trying
@@ -23,10 +23,10 @@ from perdure.errors import Closed, Unavailable
 T = TypeVar("T")
 
 POLL = 0.25
-"""Seconds between two looks at the clock while waiting for the server."""
+"""Seconds between two checks of the deadline while waiting for the server."""
 PAUSE = 0.1
 """Seconds between two attempts to connect."""
-# What a new connection is told, and what it tells. A batch whose client is gone must not keep its
+# What a new connection is set to, and asked. A batch whose client is gone must not keep its
 # locks, and a server set to acknowledge before it has written is overruled.
 _GREETING = """
 SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on',
@@ -53,7 +53,7 @@ class Connection(psycopg.Connection[Any]):
         return super().wait(gen, interval, left if timeout is None else min(left, timeout))
 
     def hung_up(self) -> bool:
-        """Whether an idle connection has something to say: nothing was asked, so it is the end."""
+        """Whether an idle connection sends something: nothing was asked, so it is the end."""
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
         return bool(poll.poll(0))

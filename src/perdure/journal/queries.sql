@@ -2,10 +2,10 @@
 --
 -- Words: a checkpoint belongs to (thread_id, ns); its state is made of values; writes are what
 -- the tasks of its step returned. Time is always a parameter. Several rows are several
--- statements of one batch, so that each finds its row by the key whatever the planner knows.
+-- statements of one batch, so that each finds its row by its key, without table statistics.
 --
 -- Fragments, where the two differ: {keep} keeps a row from being deleted until commit, {share} from
--- being changed; {lock} takes it for ourselves, {skip} too, but passes over what others have;
+-- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
 -- {names} is the list in the JSON parameter :names; {clock} is the time; {identity} says which
 -- database it is. The same for both: {run} is the columns of a run, {ended} the states in which it ended.
 
@@ -35,7 +35,7 @@ VALUES (:thread_id, :ns, :channel, :chain, :seq, :step, :base, :body)
 ON CONFLICT DO NOTHING;
 
 -- name: insert_writes
--- Stores what one call of put_writes brought. Which of several calls counts is decided by
+-- Stores the writes of one call of put_writes. Which of several calls counts is decided by
 -- their stamps when they are read. A conflict is our own retry. Of a run (:run_id) it refuses the
 -- batch unless the lease is still ours.
 INSERT INTO perdure_writes (thread_id, ns, checkpoint_id, task_id, stamp, refs, body)
@@ -263,7 +263,7 @@ ORDER BY created_at DESC, id DESC LIMIT :count;
 SELECT {run} FROM perdure_runs WHERE id IN ({names});
 
 -- name: runs_of_prefix
--- Runs whose ids begin so: one, or enough to tell that there is more than one.
+-- Runs whose ids begin with a prefix: at most two, so that an ambiguous prefix shows.
 SELECT {run} FROM perdure_runs WHERE id >= :first AND id < :last ORDER BY id LIMIT 2;
 
 -- name: unfinished_runs
@@ -274,8 +274,8 @@ WHERE (created_at, id) > (:after, :after_id) AND state NOT IN {ended}
 ORDER BY created_at, id LIMIT :count;
 
 -- name: stop_thread
--- A new run takes the thread over, unless it is one that was accepted before: what is driven now
--- is told to stop, the others end, and those with effects to undo as soon as that is done. With
+-- A new run takes the thread over, unless it is one that was accepted before: the driven run
+-- is asked to stop, the others end, and those with effects to undo as soon as that is done. With
 -- :only, just the runs in that state; `idle` are all that are held, or neither driven nor in the
 -- middle of their effects.
 UPDATE perdure_runs
@@ -293,8 +293,8 @@ WHERE thread_id = :thread_id AND state NOT IN {ended}
                   WHERE r.thread_id = :thread_id AND r.key = CAST(:key AS TEXT));
 
 -- name: stop_run
--- Cancels or pauses a run: at once, or by telling its driver. One that is held, or being cancelled,
--- is not paused. One with effects to undo is cancelled by whoever claims it next.
+-- Cancels or pauses a run: at once, or through a request to its driver. One that is held, or being cancelled,
+-- is not paused. One with effects to undo is cancelled at its next claim.
 UPDATE perdure_runs
 SET due_at = CASE WHEN state = 'running' THEN due_at
                   WHEN :control = 'cancel' AND {undo} THEN CAST(:now AS BIGINT) END,
@@ -384,7 +384,7 @@ FROM perdure_runs WHERE worker = :worker AND change = :change
 ON CONFLICT DO NOTHING;
 
 -- name: insert_end_event
--- The event of a run that was let go: :kind, unless it was told meanwhile to stop.
+-- The event of a released run: :kind, unless a request to stop came meanwhile.
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN state = :state THEN CAST(:kind AS TEXT)
@@ -447,7 +447,7 @@ WHERE NOT EXISTS (SELECT 1 FROM perdure_runs AS r WHERE r.id = perdure_turns.run
 SELECT run_id FROM perdure_turns WHERE scope = :scope;
 
 -- name: lock_turn
--- The same, when nobody is about to take it.
+-- The same, without taking it.
 SELECT run_id FROM perdure_turns WHERE scope = :scope {lock};
 
 -- name: is_due
@@ -467,7 +467,7 @@ WHERE o.worker IS NOT NULL AND o.state = 'running'
 LIMIT 1;
 
 -- name: strangers_due
--- Graphs of which something is due, but that are not among :names.
+-- Graphs that have due runs, but are not among :names.
 SELECT DISTINCT graph, version FROM perdure_runs
 WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) LIMIT 10;
 
@@ -495,7 +495,7 @@ WHERE worker = :worker AND state = 'running';
 SELECT DISTINCT worker FROM perdure_runs WHERE worker IS NOT NULL;
 
 -- name: expire
--- What a dead worker drove is due now.
+-- Makes the runs of a dead worker due now.
 UPDATE perdure_runs SET due_at = :now WHERE worker = :worker AND state = 'running' AND due_at > :now;
 
 -- name: fence
@@ -535,7 +535,7 @@ WHERE run_id = :id AND state = 'applied'
                 AND token = :token AND state = 'running');
 
 -- name: let_go
--- Ends a segment. A run that is to rest or go on does so unless it was told to stop meanwhile, and
+-- Ends a segment. A run that is to rest or go on does so unless a request to stop came meanwhile, and
 -- one that is to pause goes on if that was taken back;
 -- one that rests is due at its next clock, or now if something came in while it was driven. One that
 -- is cancelled with effects to undo is due at once, and still to be cancelled, unless it is held.
@@ -565,7 +565,7 @@ WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'runnin
 RETURNING state;
 
 -- name: close_waits
--- Nobody waits any more once a run ended.
+-- Closes the open waits of a run that ended.
 UPDATE perdure_waits SET state = 'closed'
 WHERE thread_id = :thread_id AND state = 'open' AND EXISTS (
   SELECT 1 FROM perdure_runs AS r
@@ -647,7 +647,7 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
 RETURNING id;
 
 -- name: fire_wait
--- The clock answers a question whose time has come, for whoever drives the run.
+-- The clock answers a question whose time has come, for the driver of the run.
 UPDATE perdure_waits
 SET state = 'answered', answer = :answer, answered_at = :now, answered_by = 'clock',
     change = :change
@@ -753,7 +753,7 @@ ON CONFLICT DO NOTHING
 RETURNING intent;
 
 -- name: take_effect
--- Whoever saw the row as it is may call now; of two, one.
+-- Takes an effect for a call, if the row is still as the caller saw it: of two callers, one does.
 UPDATE perdure_effects
 SET state = 'open', intent = :intent, attempts = :attempts, thread_id = :thread_id,
     run_id = :run_id, due_at = NULL, updated_at = :now
@@ -770,7 +770,7 @@ SELECT 1 FROM perdure_effects
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent;
 
 -- name: write_effect
--- What became of a call, if it is still ours: an outcome, or how it goes on.
+-- Stores the result of a call, if it is still ours: an outcome, or how it goes on.
 UPDATE perdure_effects
 SET state = :state, outcome = :outcome, attempts = :attempts, due_at = :due_at, mark = :mark,
     updated_at = :now,
@@ -788,7 +788,7 @@ WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :
   AND state = :state;
 
 -- name: abandon_effects
--- Nobody will come back to these: a person has to say what became of them.
+-- Marks open effects whose run will not come back to them: a person has to settle them.
 UPDATE perdure_effects SET state = 'unknown', updated_at = :now
 WHERE run_id = :id AND state = 'open' AND mark <> 1;
 
@@ -821,7 +821,7 @@ SELECT {effect} FROM perdure_effects WHERE run_id = :id AND run_id <> ''
 ORDER BY created_at, settled, key;
 
 -- name: unknown_effects
--- What waits for a person to say what became of it, oldest first.
+-- Effects that a person has to settle, oldest first.
 SELECT {effect} FROM perdure_effects
 WHERE state = 'unknown' AND (created_at, key) > (:after, :after_key)
 ORDER BY created_at, key LIMIT :count;
@@ -835,7 +835,7 @@ WHERE (created_at, key) > (:after, :after_key)
 ORDER BY created_at, key LIMIT :count;
 
 -- name: decide_effect
--- A person says what became of an effect, unless somebody calls it just now.
+-- Settles an effect as a person said, unless a run is calling it.
 UPDATE perdure_effects
 SET state = :state, outcome = :outcome, attempts = :attempts, due_at = NULL, intent = :change,
     updated_at = :now, mark = CASE WHEN CAST(:state AS TEXT) = 'failed' THEN 2 ELSE 0 END,
@@ -880,7 +880,7 @@ VALUES (:thread_id, :id, :run_id, :topic, :now, 0, 0, :now, :body) ON CONFLICT D
 SELECT due_at FROM perdure_outbox WHERE topic IN ({names}) ORDER BY due_at LIMIT 1;
 
 -- name: take_messages
--- Takes messages that are due; nobody else does until :until.
+-- Takes messages that are due; no other worker takes them until :until.
 WITH due AS (
   SELECT thread_id, id FROM perdure_outbox
   WHERE due_at <= :now AND topic IN ({names}) ORDER BY due_at, id LIMIT :count {skip})
@@ -974,7 +974,7 @@ DELETE FROM perdure_turns WHERE run_id = :id
   AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
 
 -- name: delete_idle_checkpoints
--- This and the next: the state of a thread of which no run is left.
+-- This and the next: the state of a thread that has no runs left.
 DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND NOT EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id);
 

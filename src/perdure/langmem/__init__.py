@@ -1,8 +1,9 @@
-"""Memory work that survives the process: a durable executor for LangMem's reflections.
+"""LangMem's background reflections, made durable: each one is a run in the journal.
 
-ReflectionExecutor             LangMem's, with its queue in a journal
-resume_pending_reflections     take up what was pending when a process ended
-persist                        LangMem's own, with its queue in a store you have
+ReflectionExecutor             replaces LangMem's executor; its queue is the journal
+Reflection                     the future that `submit` returns
+Pending                        a reflection that has not ended, as `pending()` lists it
+resume_pending_reflections     names the store at start-up, and lists what is pending
 """
 
 from __future__ import annotations
@@ -12,16 +13,9 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("perdure.langmem needs the extra: pip install 'perdure[langmem]'") from error
 
-from perdure.langmem.driving import Reflection
 from perdure.langmem.executor import ReflectionExecutor
-from perdure.langmem.kept import Persisted, persist, resume_pending_reflections
+from perdure.langmem.reflection_future import Reflection
+from perdure.langmem.resume import resume_pending_reflections
 from perdure.service.reflections import Pending
 
-__all__ = [
-    "Pending",
-    "Persisted",
-    "Reflection",
-    "ReflectionExecutor",
-    "persist",
-    "resume_pending_reflections",
-]
+__all__ = ["Pending", "Reflection", "ReflectionExecutor", "resume_pending_reflections"]

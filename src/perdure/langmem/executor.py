@@ -1,13 +1,13 @@
-"""`ReflectionExecutor`: LangMem's, with the queue in a journal.
+"""`ReflectionExecutor`: LangMem's executor with its queue in a journal.
 
-A reflection is a run of the graph in `reflection.py`, on a thread made of executor, namespace and
-conversation. Crash points and what each leaves behind:
+A reflection is a run of the graph in `reflection_graph.py`. Which earlier reflection a new one
+replaces is decided in `perdure.service.reflections`. Crash points and what each leaves behind:
 
-    submit, before its commit       nothing; nobody was told that it was accepted
-    submit, after it                a run that is due when it was to be, and the one that it
-                                    replaces cancelled, in the same batch
-    waiting, working, keeping       what the runtime leaves: a lease that runs out, a checkpoint,
-                                    an effect that settles
+    submit, before its commit       nothing; `submit` has not returned
+    submit, after its commit        a run with its due time; the run it replaces is cancelled in the
+                                    same batch
+    waiting, working, writing       what the runtime leaves: a lease that expires, a checkpoint, an
+                                    effect that settles
 """
 
 from __future__ import annotations
@@ -18,37 +18,35 @@ import contextlib
 import logging
 import threading
 import weakref
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from langgraph.store.base import BaseStore, SearchItem
+from langgraph.store.base import BaseStore
 
+from perdure import langgraph_port
 from perdure.effects.context import key as effect_key
 from perdure.effects.decorator import effect
 from perdure.engine.worker import POLL
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
-from perdure.journal import Plan
-from perdure.langmem.draft import Door, Write, is_drafting
-from perdure.langmem.driving import Driving, Reflection
-from perdure.langmem.means import Means
-from perdure.langmem.reflection import LONGEST as LONGEST_PAUSE
-from perdure.langmem.reflection import (
-    RUNTIME,
-    UNSAID,
+from perdure.langmem.background_worker import BackgroundWorker
+from perdure.langmem.langmem_port import labels_of, variables_of
+from perdure.langmem.reflection_future import Reflection
+from perdure.langmem.reflection_graph import LONGEST_PAUSE, build_reflection_graph
+from perdure.langmem.reflection_request import (
+    FROM_CONFIG,
     Namespace,
-    Request,
-    build,
+    ReflectionRequest,
     check_delay,
     current_config,
-    resolved,
+    resolve_namespace,
 )
-from perdure.operations import claims
+from perdure.langmem.resources import ExecutorResources
+from perdure.langmem.staged_writes import StagingStore, in_reflector
 from perdure.runtime import Runtime
-from perdure.service.reflections import Pending, Reflections
-from perdure.service.runs import make_setup
+from perdure.service.reflections import Pending, debounce_thread
 from perdure.service.validation import check_limit
-from perdure.types import Control, Retry, State
+from perdure.types import Retry, State
 
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
 PAGE = 100
@@ -56,23 +54,23 @@ log = logging.getLogger("perdure")
 _OPEN: weakref.WeakValueDictionary[tuple[str, str], ReflectionExecutor] = (
     weakref.WeakValueDictionary()
 )
-"""The executors of this process, by journal and name."""
+"""The open executors of this process, by journal and name."""
 
 
 class ReflectionExecutor:
     """Background reflections that survive the process.
 
-    reflector   what `create_memory_store_manager()` gives, any Runnable, a graph, a function; or
-                the name of one: a graph of the `Runtime`, or "module:name"
-    namespace   where it writes, with variables such as "{user_id}"; by default the reflector's own
-    store       where its memories are; by default the reflector's own, else the one of the first
-                graph that submits
-    journal     a URL or a `Runtime`; `PERDURE_URL` by default
-    name        the same in every process that shares the work; by default made of reflector and
-                namespace
-    retry       how often a reflection that raised is tried, and when; then it is held
-    timeout     for one attempt
-    concurrency how many at once in this process
+    reflector    the result of `create_memory_store_manager()`, any Runnable, a graph, a function;
+                 or the name of one: a graph of the `Runtime`, or "module:name"
+    namespace    where it writes, with variables such as "{user_id}"; by default the reflector's own
+    store        where its memories are; by default the reflector's own, else that of the first
+                 graph that submits
+    journal      a URL or a `Runtime`; `PERDURE_URL` by default
+    name         the same in every process that shares the work; by default made of reflector and
+                 namespace
+    retry        how often a reflection that raised is tried, and when; then it is held
+    timeout      limit for one attempt
+    concurrency  how many reflections run at once in this process
     """
 
     def __init__(
@@ -91,49 +89,50 @@ class ReflectionExecutor:
         if concurrency < 1:
             raise BadArgument(f"concurrency={concurrency} must be at least 1.")
         self._concurrency = concurrency
-        self._own = not isinstance(journal, Runtime)
+        self._owns_runtime = not isinstance(journal, Runtime)
         self._runtime = journal if isinstance(journal, Runtime) else Runtime(journal)
-        self._means = Means(reflector, namespace, self._runtime, name)
+        self._resources = ExecutorResources(reflector, namespace, self._runtime, name)
         self._runtime.register(
-            build(self._means), self._graph, retry=retry or RETRY, timeout=timeout, hold=True
+            build_reflection_graph(self._resources),
+            self._resources.graph,
+            retry=retry or RETRY,
+            timeout=timeout,
+            hold=True,
         )
         self._runtime.saver.setup()
-        self._opening = threading.RLock()
+        self._lock = threading.RLock()
         self._closed = False
-        self._driving: Driving | None = None
-        self._latest: weakref.WeakValueDictionary[str, Reflection] = weakref.WeakValueDictionary()
-        store = store if store is not None else self._means.store_of_reflector()
+        self._worker: BackgroundWorker | None = None
+        store = store if store is not None else self._resources.store_of_reflector()
         if store is not None:
             self.use(store)
-        elif waiting := self.pending(limit=1):
+        self._warn_of_surprises()
+        _OPEN[self._runtime.url, self.name] = self
+        atexit.register(_leave_at_exit, weakref.ref(self))
+
+    def _warn_of_surprises(self) -> None:
+        if self._resources.store is None and (waiting := self.pending(limit=1)):
             log.warning(
-                "Reflections of %r are pending, since %s at least, and wait until it is known "
-                "where their memories are: pass store=..., or call resume_pending_reflections().",
+                "Reflections of %r have been pending since %s, and none starts until the executor "
+                "has a store: pass store=..., or call resume_pending_reflections().",
                 self.name,
                 waiting[0].submitted_at,
             )
-        self._title = (self._runtime.url, self.name)
-        if self._own and self._title in _OPEN:
+        if self._owns_runtime and (self._runtime.url, self.name) in _OPEN:
             log.warning(
-                "Two executors %r in this process share their reflections. If they are to do "
-                "different things, give each a name=... of its own.",
+                "Two executors named %r in this process share their reflections. If they do "
+                "different work, give each its own name=...",
                 self.name,
             )
-        _OPEN[self._title] = self
-        atexit.register(_leave, weakref.ref(self))
 
     @property
     def name(self) -> str:
-        return self._means.name
-
-    @property
-    def _graph(self) -> str:
-        return self._means.graph
+        return self._resources.name
 
     def __repr__(self) -> str:
         return f"<perdure.langmem.ReflectionExecutor {self.name!r} at {self._runtime.url}>"
 
-    # -- what LangMem's has
+    # -- the methods of LangMem's executor
 
     def submit(
         self,
@@ -142,24 +141,27 @@ class ReflectionExecutor:
         config: Any = None,
         *,
         after_seconds: float = 0,
-        thread_id: Any = UNSAID,
+        thread_id: Any = FROM_CONFIG,
     ) -> Reflection:
-        """Accept a reflection for good: when this returns, it is on disk.
+        """Accept a reflection: when this returns, it is on disk.
 
-        It is begun in `after_seconds`, by this process or another. A later one of the same
-        conversation (`thread_id`, by default the one of `config`) and namespace takes its place
-        unless it was begun; without a conversation each stands for itself. In a node that runs
-        again after a crash, it is submitted once.
+        It starts in `after_seconds`, in this process or another. A later reflection of the same
+        conversation (`thread_id`, by default that of `config`) and namespace replaces it unless it
+        has begun; without a conversation nothing replaces it. A node that runs again after a crash
+        submits once.
         """
         config = config if config is not None else current_config() or {}
         self._check_open()
         check_delay(after_seconds)
-        self._means.check_payload(payload)
-        self._use_store_of(config)
-        request = Request.of(payload, config, self._means.template, thread_id)
-        place = "" if request.thread_id is None else request.place(self.name, "")
-        id = self._accept(place, request, float(after_seconds))
-        return self._promise(id, place, after_seconds)
+        self._resources.check_payload(payload)
+        if self._resources.store is None:
+            graph_runtime = langgraph_port.runtime_of(config.get("configurable") or {})
+            store = getattr(graph_runtime, "store", None)
+            self.use(self._resources.required_store() if store is None else store)
+        request = ReflectionRequest.of(payload, config, self._resources.template, thread_id)
+        shared_thread = "" if request.thread_id is None else self._thread_of(request, "")
+        id = self._accept(shared_thread, request, float(after_seconds))
+        return self._future(id, shared_thread, after_seconds)
 
     def search(
         self,
@@ -170,11 +172,10 @@ class ReflectionExecutor:
         offset: int = 0,
         namespace: str | Namespace | None = None,
     ) -> list[dict[str, Any]]:
-        """Memories in the store."""
-        found = self._means.needed_store().search(
-            self._where(namespace), query=query, filter=filter, limit=limit, offset=offset
-        )
-        return _as_dicts(found)
+        """Search the memories in the store."""
+        store, where = self._resources.required_store(), self._search_namespace(namespace)
+        found = store.search(where, query=query, filter=filter, limit=limit, offset=offset)
+        return [item.dict() for item in found]
 
     async def asearch(
         self,
@@ -185,41 +186,33 @@ class ReflectionExecutor:
         offset: int = 0,
         namespace: str | Namespace | None = None,
     ) -> list[dict[str, Any]]:
-        """Memories in the store."""
-        found = await Door(self._means.needed_store()).asearch(
-            self._where(namespace), query=query, filter=filter, limit=limit, offset=offset
-        )
-        return _as_dicts(found)
+        """Search the memories in the store, without blocking the event loop."""
+        store = StagingStore(self._resources.required_store())
+        where = self._search_namespace(namespace)
+        found = await store.asearch(where, query=query, filter=filter, limit=limit, offset=offset)
+        return [item.dict() for item in found]
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Stop working. What is not due yet is left for the next start, and so is, without `wait`,
-        what is due. `cancel_futures` cancels what this executor accepted and somebody still has
-        the future of. In an event loop: `await executor.ashutdown()`, or `async with`."""
-        with self._opening:
+        """Stop working. What is not due yet is left for the next start; without `wait`, what is due
+        as well. `cancel_futures` cancels the reflections that this executor accepted and whose
+        futures are still held. When this returns, no reflector uses the store. In an event loop use
+        `await executor.ashutdown()`, or `async with`.
+        """
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
-        _OPEN.pop(self._title, None)
-        driving = self._mine()
-        if is_drafting():  # it cannot wait for itself
-            wait = False
-        if wait and driving is not None and self._is_in_loop_of_store():
-            wait = False
-            log.warning(
-                "%r was shut down in the event loop that its store needs, so what is due is left "
-                "for the next start: use `await executor.ashutdown()`, or `async with`.",
-                self.name,
-            )
-        if driving is not None:
+        _OPEN.pop((self._runtime.url, self.name), None)
+        if (worker := self._live_worker()) is not None:
             if cancel_futures:
-                for one in driving.waited:
-                    one.cancel()
-            if wait:
-                with contextlib.suppress(Unavailable, Closed):
-                    self._runtime.journal.run(self._all_due(driving))
-            driving.stop()
-        self._runtime.engine.graphs.remove(self._graph)
-        if self._own:
+                for future in worker.open_futures():
+                    future.cancel()
+            if wait and self._can_wait():
+                self._drain(worker)
+            worker.stop()
+        self._resources.store_calls.close()
+        self._runtime.unregister(self._resources.graph)
+        if self._owns_runtime:
             self._runtime.close()
 
     def __enter__(self) -> Self:
@@ -233,7 +226,7 @@ class ReflectionExecutor:
     ) -> None:
         self.shutdown()
 
-    # -- what it has not
+    # -- what LangMem's executor lacks
 
     async def ashutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """`shutdown`, without blocking the event loop."""
@@ -251,145 +244,72 @@ class ReflectionExecutor:
         await self.ashutdown()
 
     def pending(self, *, after: Pending | None = None, limit: int = PAGE) -> list[Pending]:
-        """Reflections of this name that are not over, oldest first, at most `limit`; the page
-        behind one with `after`."""
+        """List the reflections under this name that have not ended, oldest first, at most `limit`.
+        `after` is the last one of the page before."""
         self._check_open()
-        plan = self._reflections.pending(self.name, after, check_limit(limit))
+        plan = self._runtime.reflections.pending(self.name, after, check_limit(limit))
         return self._runtime.journal.run(plan)
 
     def cancel(self, id: str) -> None:
-        """Cancel a reflection. One that is being worked on stops before it writes, if it can."""
+        """Cancel a reflection. A running one stops before it writes, if it still can."""
         self._check_open()
         self._cancel(id)
 
-    def _cancel(self, id: str) -> None:
-        self._runtime.journal.run(self._reflections.cancel(id, self.name))
-        self._runtime.engine.stop(id, Control.CANCEL)
-        if (driving := self._mine()) is not None:
-            driving.look_at(id)
-
     def retry(self, id: str) -> None:
-        """Let a reflection that is held be tried again."""
+        """Try a held reflection again."""
         self._check_open()
-        self._runtime.journal.run(self._reflections.retry(id, self.name))
-        self._runtime.engine.wake()
+        self._runtime.journal.run(self._runtime.reflections.retry(id, self.name))
+        self._runtime.wake()
 
     def use(self, store: BaseStore) -> None:
-        """Say where the memories are, if nobody said before; from now on reflections are made."""
-        with self._opening:
+        """Set the store if the executor has none, and start running reflections."""
+        with self._lock:
             self._check_open()
-            if self._means.store is None:
-                self._means.store = store
-            self._start()
-
-    def adopt(
-        self,
-        request: Request,
-        *,
-        key: str,
-        due_at: datetime,
-        writes: list[Write] | None = None,
-    ) -> str:
-        """Accept what was submitted elsewhere, once: the same key gives the same reflection. One
-        of the same conversation that is here already is a later one, and is not replaced."""
-        setup = self._setup(request, key)
-        if writes is not None:
-            setup["input"]["writes"] = writes
-        place = request.place(self.name, key)
-        plan = self._runtime.services.runs.accept(
-            (self._graph, ""), place, setup, "enqueue", key=key, after=due_at
-        )
-        id = self._runtime.journal.run(plan).id
-        self._runtime.engine.wake()
-        return id
+            if self._resources.store is None:
+                self._resources.store = store
+            self._start_worker()
 
     # -- accepting
 
+    def _thread_of(self, request: ReflectionRequest, key: str) -> str:
+        return debounce_thread(self.name, request.namespace, request.thread_id, key)
+
+    # Journals hold the names of the effect and of its recorded arguments: they must stay.
     @effect(name="reflect", record=("place", "after"))
-    def _accept(self, place: str, request: Request, after: float) -> str:
+    def _accept(self, place: str, request: ReflectionRequest, after: float) -> str:
         key = effect_key()
-        plan = self._runtime.services.runs.accept(
-            (self._graph, ""),
-            place or request.place(self.name, key),
-            self._setup(request, key),
-            "replace",
+        input = {"request": dict(vars(request)), "id": key, "writes": None, "result": None}
+        plan = self._runtime.reflections.accept(
+            self.name,
+            place or self._thread_of(request, key),
+            input,
+            metadata={"namespace": list(request.namespace), "thread_id": request.thread_id},
             key=key,
             after=timedelta(seconds=after),
         )
-        return self._runtime.journal.run(plan).id
+        return self._runtime.journal.run(plan)
 
-    def _setup(self, request: Request, key: str) -> dict[str, Any]:
-        told = {"namespace": list(request.namespace), "thread_id": request.thread_id}
-        input = {"request": dict(vars(request)), "id": key, "writes": None, "result": None}
-        return make_setup(input=input, metadata=told, tags=(), context=None, config=None)
-
-    def _promise(self, id: str, place: str, after: float) -> Reflection:
-        reflection = Reflection(id, self.name, self._withdraw)
-        with self._opening:
+    def _future(self, id: str, shared_thread: str, after: float) -> Reflection:
+        reflection = Reflection(id, self.name, self._cancel_unless_running)
+        with self._lock:
             if self._closed:
-                reflection.leave()
+                reflection.abandon()
                 return reflection
-            driving = self._start()
-            if place:
-                before = self._latest.get(place)
-                self._latest[place] = reflection
-                if before is not None and before.id != id:
-                    driving.look_at(before.id)
-            driving.watch(reflection, after)
-        if after < POLL:  # else it is looked for before it is due
-            self._runtime.engine.wake()
+            self._start_worker().watch(reflection, after, shared_thread)
+        if after < POLL:  # a later one is found by polling before it is due
+            self._runtime.wake()
         return reflection
 
-    # -- the store
+    def _cancel(self, id: str) -> None:
+        self._runtime.journal.run(self._runtime.reflections.cancel(id, self.name))
+        self._runtime.stop_here(id, "cancel")
+        if (worker := self._live_worker()) is not None:
+            worker.check_now(id)
 
-    def _use_store_of(self, config: Any) -> None:
-        if self._means.store is None:
-            context = (config.get("configurable") or {}).get(RUNTIME)
-            store = getattr(context, "store", None)
-            self.use(self._means.needed_store() if store is None else store)
-
-    def _where(self, namespace: str | Namespace | None) -> Namespace:
-        if namespace is None:
-            config = current_config()
-            if config is None and self._means.template.vars:
-                example = tuple(self._means.template.template)
-                raise BadArgument(
-                    f"Outside of a node nobody knows what {example!r} is about: pass namespace=..."
-                )
-            return resolved(self._means.template, config)
-        return (namespace,) if isinstance(namespace, str) else namespace
-
-    # -- driving
-
-    def _start(self) -> Driving:
-        found = self._mine()
-        if found is None:
-            found = self._driving = Driving(self._runtime, self._graph, self._concurrency)
-        return found
-
-    def _mine(self) -> Driving | None:
-        """The thread of this process, if it lives; a fork has none."""
-        found = self._driving
-        return found if found is not None and found.is_alive() else None
-
-    def _is_in_loop_of_store(self) -> bool:
+    def _cancel_unless_running(self, id: str) -> bool:
+        """Cancel a reflection for its future. Returns whether it is cancelled."""
         try:
-            return getattr(self._means.store, "_loop", None) is asyncio.get_running_loop()
-        except RuntimeError:
-            return False
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(f"The executor {self.name!r} was shut down; make a new one.")
-
-    @property
-    def _reflections(self) -> Reflections:
-        return Reflections(self._means.serializer, self._runtime.engine.driver.clock)
-
-    def _withdraw(self, id: str) -> bool:
-        """Cancel a reflection for who has its future: only if nobody works on it."""
-        try:
-            row = self._runtime.journal.run(self._reflections.find(id, self.name))
+            row = self._runtime.journal.run(self._runtime.reflections.find(id, self.name))
             if row.state == State.RUNNING:
                 return False
             self._cancel(id)
@@ -397,22 +317,62 @@ class ReflectionExecutor:
             return False
         return True
 
-    def _all_due(self, driving: Driving) -> Plan[None]:
-        """Wait until nothing is left that was due when this began."""
-        clock, worker = self._runtime.engine.driver.clock, self._runtime.engine.keeper.worker
-        begun, longest = clock.now(), round(LONGEST_PAUSE.total_seconds() * 2000)
-        while driving.is_alive() and (
-            yield claims.is_due(self._graph, worker, begun, now := clock.now(), now + longest)
-        ):
-            yield 0.02
+    def _search_namespace(self, namespace: str | Namespace | None) -> Namespace:
+        if namespace is None:
+            config, template = current_config(), self._resources.template
+            if config is None and variables_of(template):
+                raise BadArgument(
+                    f"The namespace {labels_of(template)!r} has variables, and outside a node no "
+                    "config fills them: pass namespace=..."
+                )
+            return resolve_namespace(template, config)
+        return (namespace,) if isinstance(namespace, str) else namespace
+
+    # -- the worker
+
+    def _start_worker(self) -> BackgroundWorker:
+        worker = self._live_worker()
+        if worker is None:
+            worker = BackgroundWorker(self._runtime, self._resources.graph, self._concurrency)
+            self._worker = worker
+        return worker
+
+    def _live_worker(self) -> BackgroundWorker | None:
+        """The worker, if its thread runs in this process; a fork has none."""
+        worker = self._worker
+        return worker if worker is not None and worker.is_alive() else None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"The executor {self.name!r} was shut down; make a new one.")
+
+    def _can_wait(self) -> bool:
+        """Whether `shutdown` can wait here without blocking what it waits for."""
+        if in_reflector():
+            return False
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return True
+        in_loop_of_store = langgraph_port.loop_of(self._resources.store) is loop
+        if in_loop_of_store:
+            log.warning(
+                "%r was shut down in the event loop that its store needs, so what is due is left "
+                "for the next start: use `await executor.ashutdown()`, or `async with`.",
+                self.name,
+            )
+        return not in_loop_of_store
+
+    def _drain(self, worker: BackgroundWorker) -> None:
+        with contextlib.suppress(Unavailable, Closed):
+            plan = self._runtime.reflections.drain(
+                self.name, self._runtime.worker_id, 2 * LONGEST_PAUSE, worker.is_alive
+            )
+            self._runtime.journal.run(plan)
 
 
-def _as_dicts(found: list[SearchItem]) -> list[dict[str, Any]]:
-    return [item.dict() for item in found]
-
-
-def _leave(executor: weakref.ref[ReflectionExecutor]) -> None:
-    """When the process ends: give back what is worked on, and wait for nothing."""
+def _leave_at_exit(executor: weakref.ref[ReflectionExecutor]) -> None:
+    """At the exit of the process: give running reflections back, and wait for nothing."""
     one = executor()
     if one is not None:
         with contextlib.suppress(Error):

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from perdure.journal import EventStatement, Op, Statement
-from perdure.journal.ids import draw
+from perdure.journal.ids import random_number
 from perdure.operations.events import Change
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer, where_event
@@ -89,7 +89,7 @@ def claim_run(
 def _claim(
     name: str, serializer: Serializer, params: dict[str, Any], driven: DrivenBy
 ) -> Op[list[RunRow]]:
-    number = draw()
+    number = random_number()
     data = {"worker": params["worker"], "driven": driven.value}
     body = serializer.dumps(data, where_event(number))
     params = {**params, "change": number, "body": body}

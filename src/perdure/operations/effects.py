@@ -4,16 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
 from perdure.journal import Op, Row, Statement
-from perdure.journal.ids import draw
 from perdure.operations.events import change
 from perdure.serde.serializer import Serializer, where_effect
 from perdure.types import EffectRecord, EffectState, RunError, maybe_moment, moment
 
-UNDO = "undo "
-"""How the task of a compensation begins, before the key of what it undoes: it is of no node."""
+EFFECT_EVENT, DIFFERS_EVENT, SETTLED_EVENT = "effect", "differs", "settled"
+"""Kinds of events: a new state, other arguments than recorded, a person's decision."""
+COMPENSATION = "undo "
+"""The prefix of a compensation's task, which belongs to no node."""
+
+
+class Mark(IntEnum):
+    """What `mark` says of an effect."""
+
+    NONE = 0
+    READ = 1
+    """It only reads, so its outcome may stay unknown."""
+    FINAL = 2
+    """It failed and is not called again, not even by `retry` of its run."""
+
+
+class UndoState(IntEnum):
+    """What `undo` says of an effect."""
+
+    NONE = 0
+    """It has no compensation."""
+    POSSIBLE = 1
+    DONE = 2
+
+
+class How(StrEnum):
+    """How a call was settled, in its event, if it was not simply called."""
+
+    VERIFIED = "verified"
+    CALLED_AGAIN = "called again"
 
 
 class EffectRow(NamedTuple):
@@ -33,12 +61,12 @@ class EffectRow(NamedTuple):
     digest: str
     undo: int
     mark: int
-    settled: int
-    due_at: int | None
-    created_at: int
-    updated_at: int
-    arguments: bytes
-    outcome: bytes | None
+    settled: int = 0
+    due_at: int | None = None
+    created_at: int = 0
+    updated_at: int = 0
+    arguments: bytes = b""
+    outcome: bytes | None = None
 
     @property
     def place(self) -> dict[str, Any]:
@@ -46,52 +74,46 @@ class EffectRow(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Whose effects these are: a run with its lease, or, with only the saver, a thread."""
+    """Who calls an effect: a run with its lease, or, with only the saver, a thread."""
 
     thread_id: str
     run_id: str = ""
     token: int = 0
 
     @property
+    def params(self) -> dict[str, Any]:
+        return {"thread_id": self.thread_id, "id": self.run_id, "token": self.token}
+
+    @property
     def fence(self) -> list[Statement]:
-        """Refuses the batch it is in when the lease is lost."""
-        if not self.run_id:
-            return []
-        params = {"thread_id": self.thread_id, "id": self.run_id, "token": self.token}
-        return [Statement("fence", params)]
-
-
-def new_intent() -> int:
-    return draw()
+        """Refuses its batch when the lease is lost."""
+        return [Statement("fence", self.params)] if self.run_id else []
 
 
 def _effects(rows: Sequence[Sequence[Row]]) -> list[EffectRow]:
     return [EffectRow(*row) for row in rows[0]]
 
 
-def _is_stored(rows: Sequence[Sequence[Row]]) -> bool:
-    return bool(rows[0])
+def _effect(rows: Sequence[Sequence[Row]]) -> EffectRow | None:
+    return EffectRow(*rows[0][0]) if rows[0] else None
 
 
-def _last(rows: Sequence[Sequence[Row]]) -> EffectRow:
-    return EffectRow(*rows[-1][0])
-
-
-def insert(owner: Owner, row: EffectRow) -> Statement:
-    """Stores an intent, unless there is one. Refuses the batch when the lease is lost."""
+def insert_intent(owner: Owner, row: EffectRow) -> Statement:
+    """Stores an intent, unless there is one. Refuses its batch when the lease is lost."""
     return Statement("insert_effect", {**row._asdict(), "token": owner.token})
 
 
-def intend(owner: Owner, row: EffectRow) -> Op[bool]:
-    """Store an intent. False if there is one already, of the same place or business key."""
-    stored = insert(owner, row)
-    key = Statement("find_intent", stored.params)
+def store_intent(owner: Owner, row: EffectRow) -> Op[bool]:
+    """Store an intent. False: there is one already at this place, or with this business key."""
+    insert = insert_intent(owner, row)
+    key = Statement("find_intent", insert.params)
     name = f"the intent of effect {row.name!r}"
-    return Op(name, [stored], _is_stored, write=True, key=key)
+    return Op(name, [insert], lambda rows: bool(rows[0]), write=True, key=key)
 
 
-def take(owner: Owner, row: EffectRow, intent: int, attempts: int, now: int) -> Op[EffectRow]:
-    """Be the one who calls now. Gives the row that is there: ours, if its intent is."""
+def take_over(owner: Owner, row: EffectRow, intent: int, attempts: int, now: int) -> Op[EffectRow]:
+    """Replace the intent of `row`. Gives the stored row: it has our intent, unless another process
+    replaced it first."""
     params = {
         **row.place,
         "seen": row.intent,
@@ -105,22 +127,22 @@ def take(owner: Owner, row: EffectRow, intent: int, attempts: int, now: int) -> 
     return Op(
         f"the intent of effect {row.name!r}",
         [*owner.fence, Statement("take_effect", params), at],
-        _last,
+        lambda rows: EffectRow(*rows[-1][0]),
         write=True,
         key=at,
         proof=Statement("find_intent", params),
     )
 
 
-def write(
+def write_state(
     owner: Owner,
     row: EffectRow,
     now: int,
     *,
     event: tuple[Serializer, dict[str, Any]] | None = None,
 ) -> Op[bool]:
-    """Store how far a call is, as `row` says, with an event of its run. False: it is no longer
-    ours, but of another process, which without a runtime nobody keeps away."""
+    """Store the state of a call, as `row` has it, with an event of its run. False: another process
+    has taken the call over, which only a run's lease prevents."""
     made = change(owner.thread_id, owner.run_id, now)
     params = {
         **row.place,
@@ -132,57 +154,46 @@ def write(
         "mark": row.mark,
         "now": now,
     }
-    statements = [Statement("write_effect", params)]
-    if event is not None and owner.run_id:
-        serializer, data = event
+    written, before, after = Statement("write_effect", params), owner.fence, []
+    has_event = event is not None and bool(owner.run_id)
+    if event is not None and has_event:
+        serializer, more = event
         settled = row.state in (EffectState.DONE, EffectState.FAILED)
         count = {**made.params, "token": owner.token, "progress": int(settled)}
-        told = {"name": row.name, "key": row.key, "state": row.state, **data}
-        statements = [
-            Statement("count_effect", count),
-            *statements,
-            made.event(serializer, "effect", told),
-        ]
-    else:
-        statements = [*owner.fence, *statements]
-    name = f"the outcome of effect {row.name!r}"
-    at = next(n for n, one in enumerate(statements) if one.name == "write_effect")
+        data = {"name": row.name, "key": row.key, "state": row.state, **more}
+        before = [Statement("count_effect", count)]
+        after = [made.event(serializer, EFFECT_EVENT, data)]
+    at = len(before)
     return Op(
-        name,
-        statements,
+        f"the outcome of effect {row.name!r}",
+        [*before, written, *after],
         lambda rows: bool(rows[at] if len(rows) > 1 else rows[0]),
         write=True,
         key=Statement("find_outcome", params),
-        proof=made.key if event is not None and owner.run_id else None,
+        proof=made.key if has_event else None,
     )
 
 
 def abandon(owner: Owner, now: int) -> Op[None]:
-    """What is open will not be called again by its run: a person has to say what became of it."""
+    """Mark the open effects of a run that ends as unknown: a person settles them."""
     params = {"id": owner.run_id, "now": now}
     statements = [*owner.fence, Statement("abandon_effects", params)]
     return Op("abandon_effects", statements, lambda rows: None, write=True)
 
 
-def note(
+def add_event(
     owner: Owner, serializer: Serializer, now: int, kind: str, data: dict[str, Any]
 ) -> Op[None]:
-    """An event about an effect that changes nothing."""
+    """Add an event about an effect. Nothing else changes."""
     made = change(owner.thread_id, owner.run_id, now)
     count = {**made.params, "token": owner.token, "progress": 0}
     statements = [Statement("count_effect", count), made.event(serializer, kind, data)]
     return Op(kind, statements, lambda rows: None, write=True, key=made.key)
 
 
-def saved(owner: Owner, calls: int, tokens: int) -> Op[None]:
-    """Count what was returned from the record."""
-    params = {
-        "thread_id": owner.thread_id,
-        "id": owner.run_id,
-        "token": owner.token,
-        "calls": calls,
-        "tokens": tokens,
-    }
+def count_saved(owner: Owner, calls: int, tokens: int) -> Op[None]:
+    """Count an outcome that was returned from its record."""
+    params = {**owner.params, "calls": calls, "tokens": tokens}
     return Op("saved", [Statement("count_saved", params)], lambda rows: None, write=True)
 
 
@@ -193,23 +204,15 @@ def of_task(thread_id: str, task: str) -> Op[list[EffectRow]]:
 
 def at(scope: str, task: str, name: str, n: int) -> Op[EffectRow | None]:
     params = {"scope": scope, "task": task, "name": name, "n": n}
-    return Op(
-        "effect",
-        [Statement("effect_at", params)],
-        lambda rows: EffectRow(*rows[0][0]) if rows[0] else None,
-    )
+    return Op("effect", [Statement("effect_at", params)], _effect)
 
 
 def find(key: str) -> Op[EffectRow | None]:
-    return Op(
-        "effect",
-        [Statement("effect_by_key", {"key": key})],
-        lambda rows: EffectRow(*rows[0][0]) if rows[0] else None,
-    )
+    return Op("effect", [Statement("effect_by_key", {"key": key})], _effect)
 
 
 def of_run(run_id: str) -> Op[list[EffectRow]]:
-    """Every effect of a run, in the order of their intents."""
+    """Every effect of a run, in the order of its intents."""
     return Op("effects_of_run", [Statement("effects_of_run", {"id": run_id})], _effects)
 
 
@@ -218,13 +221,8 @@ def page(
 ) -> Op[list[EffectRow]]:
     """Effects, oldest first."""
     at, key = after or (-1, "")
-    params = {
-        "thread_id": thread_id,
-        "state": state,
-        "after": at,
-        "after_key": key,
-        "count": count,
-    }
+    params = {"thread_id": thread_id, "state": state, "count": count}
+    params |= {"after": at, "after_key": key}
     unknown = thread_id is None and state == EffectState.UNKNOWN
     name = "unknown_effects" if unknown else "effects_after"
     return Op("effects", [Statement(name, params)], _effects)
@@ -235,26 +233,22 @@ def decide(
     row: EffectRow,
     state: str,
     outcome: bytes | None,
-    by: str | None,
+    said: dict[str, str],
     now: int,
 ) -> Op[bool]:
-    """A person says what became of an effect. False if it is none that a person can settle."""
+    """Store a person's decision; `said` goes into its event. False: the effect cannot be settled
+    by a person now."""
     made = change(row.thread_id, row.run_id, now)
-    params = {
-        **made.params,
-        "key": row.key,
-        "state": state,
-        "outcome": outcome,
-        "attempts": row.attempts,
-    }
-    data = {"name": row.name, "key": row.key, "state": state} | ({"by": by} if by else {})
+    params = {**made.params, "key": row.key, "state": state, "outcome": outcome}
+    params["attempts"] = row.attempts
+    data = {"name": row.name, "key": row.key, "state": state, **said}
     return Op(
         f"settle {row.key}",
         [
             Statement("lock_run", params),
             Statement("decide_effect", params),
             Statement("count_decision", params),
-            made.event(serializer, "settled", data),
+            made.event(serializer, SETTLED_EVENT, data),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
         write=True,
@@ -262,8 +256,8 @@ def decide(
     )
 
 
-def undone(owner: Owner, row: EffectRow, now: int) -> Op[None]:
-    """Note that a compensation was made."""
+def mark_undone(owner: Owner, row: EffectRow, now: int) -> Op[None]:
+    """Store that the compensation of an effect was made."""
     statements = [*owner.fence, Statement("undone_effect", {**row.place, "now": now})]
     return Op("undone_effect", statements, lambda rows: None, write=True)
 
@@ -282,7 +276,7 @@ def to_record(serializer: Serializer, row: EffectRow) -> EffectRecord:
 
 
 def to_bare_record(row: EffectRow) -> EffectRecord:
-    """The same without what is sealed."""
+    """The same without what is serialised."""
     return EffectRecord(
         key=row.key,
         name=row.name,
@@ -296,23 +290,27 @@ def to_bare_record(row: EffectRow) -> EffectRecord:
         created_at=moment(row.created_at),
         updated_at=moment(row.updated_at),
         due_at=maybe_moment(row.due_at),
-        undone=row.undo == 2,
+        undone=row.undo == UndoState.DONE,
     )
 
 
-def is_undo(row: EffectRow) -> bool:
-    return row.task.startswith(UNDO)
+def compensation_task(run_id: str, key: str) -> str:
+    """The task of the compensation of an effect."""
+    return f"{COMPENSATION}{run_id} {key}"
+
+
+def is_compensation(row: EffectRow) -> bool:
+    return row.task.startswith(COMPENSATION)
 
 
 def report(found: Iterable[EffectRow]) -> dict[str, Any]:
-    """What was undone, what was not because it cannot be, and what nobody knows."""
-    mine = [one for one in found if not is_undo(one)]
-    done = [one for one in mine if one.state == EffectState.DONE]
-    told = {
-        "undone": [one.key for one in done if one.undo == 2],
-        "kept": [one.key for one in done if one.undo == 0],
-        "unknown": [
-            one.key for one in mine if one.state in (EffectState.OPEN, EffectState.UNKNOWN)
-        ],
+    """Keys of the effects of a cancelled run: undone, not undoable, of unknown outcome."""
+    mine = [row for row in found if not is_compensation(row)]
+    done = [row for row in mine if row.state == EffectState.DONE]
+    unsettled = (EffectState.OPEN, EffectState.UNKNOWN)
+    keys = {
+        "undone": [row.key for row in done if row.undo == UndoState.DONE],
+        "kept": [row.key for row in done if row.undo == UndoState.NONE],
+        "unknown": [row.key for row in mine if row.state in unsettled],
     }
-    return {name: keys for name, keys in told.items() if keys}
+    return {name: found for name, found in keys.items() if found}

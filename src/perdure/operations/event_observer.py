@@ -7,16 +7,15 @@ is told is what is found in the journal after the commit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from perdure.journal import Committed, Journal, Row, Statement
+from perdure.journal import Journal, Statement
+from perdure.journal.commit_listener import Committed, Read
 from perdure.operations.runs import FAR_FUTURE, RunRow
 from perdure.types import Observer, moment
 
 log = logging.getLogger("perdure")
-
-Read = Callable[[Sequence[Statement]], list[list[Row]]]
 
 
 def observe(journal: Journal, observer: Observer | None) -> Journal:

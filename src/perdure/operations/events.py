@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from perdure.journal import EventStatement, Op, Statement
-from perdure.journal.ids import draw
+from perdure.journal.ids import random_number
 from perdure.serde.serializer import Serializer, where_event
 from perdure.types import Event, moment
 
@@ -50,7 +50,7 @@ class Change(NamedTuple):
 
 def change(thread_id: str, run_id: str, now: int) -> Change:
     """A new change of a run."""
-    return Change(thread_id, run_id, now, draw())
+    return Change(thread_id, run_id, now, random_number())
 
 
 def events(

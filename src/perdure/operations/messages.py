@@ -1,6 +1,6 @@
-"""Messages of the outbox: their rows, and who delivers them. Pure, no I/O, no colour.
+"""Operations on messages of the outbox. Pure, no I/O, no colour.
 
-taken, not delivered     nobody else takes it for a while; then it is due again
+taken, not delivered     reserved for one worker for a while; then it is due again
 delivered, not deleted   it is delivered again, with the same id
 """
 
@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from perdure.journal import Op, Row, Statement
-from perdure.journal.ids import draw
+from perdure.journal.ids import random_number
 from perdure.serde.serializer import Serializer, where_message
 from perdure.types import Message, Retry, moment
 
-AGAIN = Retry(attempts=2**31)
+REDELIVERY = Retry(attempts=2**31)
 """How long to wait after a failed delivery."""
 
 
@@ -49,8 +49,8 @@ def next_due(topics: Iterable[str]) -> Op[int | None]:
 def take(
     topics: Iterable[str], now: int, until: int, count: int
 ) -> tuple[int, Op[list[MessageRow]]]:
-    """Take messages that are due. The number is whose they are then."""
-    change = draw()
+    """Take messages that are due. The number identifies this taker in `delay`."""
+    change = random_number()
     params = {
         "names": json.dumps(sorted(topics)),
         "now": now,
@@ -63,7 +63,7 @@ def take(
     return change, op
 
 
-def delivered(row: MessageRow) -> Op[None]:
+def delete(row: MessageRow) -> Op[None]:
     params = {"thread_id": row.thread_id, "id": row.id}
     return Op("delete_message", [Statement("delete_message", params)], lambda _: None, write=True)
 
@@ -80,7 +80,7 @@ def delay(row: MessageRow, change: int, due_at: int, error: str) -> Op[None]:
 
 
 def pending(serializer: Serializer, count: int) -> Op[list[Message]]:
-    """What is not delivered yet."""
+    """Messages that are not delivered yet, oldest first."""
     return Op(
         "messages",
         [Statement("messages", {"count": count})],

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.journal import EventStatement, Op, Row, Statement
-from perdure.journal.ids import draw
+from perdure.journal.ids import random_number
 from perdure.operations.events import Change
 from perdure.serde.serializer import Serializer, where_event
 from perdure.types import Control, EventKind, State
@@ -113,7 +113,7 @@ def stop_thread(
     serializer: Serializer, by: Change, key: str | None, only: str | None, undo: bool, grace: int
 ) -> list[Statement]:
     """Cancel the earlier runs of a thread, for the batch of the run that takes it over."""
-    number, data = draw(), {"by": by.run_id}
+    number, data = random_number(), {"by": by.run_id}
     params = {
         **by.params,
         "change": number,

@@ -72,8 +72,8 @@ class Segment:
         self.progress = Progress(lease, serializer, clock, fingerprint)
         self.questions = Questions(lease, serializer, clock)
         self._reads = RecordedReads(lease, journal, serializer)
-        self.desks: dict[Any, Any] = {}
-        """The desks of tasks whose checkpoints are not stored."""
+        self.unstored_tasks: dict[Any, Any] = {}
+        """Where effects find their records, for tasks whose checkpoints are not stored."""
         self.secrets: dict[str, Any] = {}
         """Arguments of effects that are removed from what is stored of an error."""
         self._lock = threading.Lock()

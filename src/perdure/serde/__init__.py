@@ -2,8 +2,11 @@
 
 codec          values to MessagePack and back; what is not allowed is refused
 builtin_types  the standard library's and numpy's types
-class_types    dataclasses, Pydantic models, enums and the like
+class_types    dataclasses, enums, namedtuples and the like; the adapter of a class
+pydantic_types Pydantic models
+class_adapter  what the adapters share
 encryption     the envelope around each blob: a checksum, or authenticated encryption
 serializer     codec and envelope in one: a value to the blob of one row
-allowlist      the types that the schemas of graphs name
+redaction      secrets out of texts that are stored
+allowlist      the types that may be stored and loaded; any other is refused
 """

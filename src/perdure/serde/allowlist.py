@@ -1,16 +1,76 @@
-"""The switch that makes LangGraph tell savers which types a graph's schemas name."""
+"""The types that may be stored and loaded. Any other type is refused, on the way in and out."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterable
+
+from perdure import langgraph_port
+from perdure.errors import Error, TypeNotAllowed
+
+# Types every graph may store. A type's place in this tuple is its number on disk: append only.
+KNOWN: tuple[tuple[str, str], ...] = (
+    ("langchain_core.messages.human", "HumanMessage"),
+    ("langchain_core.messages.ai", "AIMessage"),
+    ("langchain_core.messages.tool", "ToolMessage"),
+    ("langchain_core.messages.system", "SystemMessage"),
+    ("langchain_core.messages.chat", "ChatMessage"),
+    ("langchain_core.messages.function", "FunctionMessage"),
+    ("langchain_core.messages.modifier", "RemoveMessage"),
+    ("langchain_core.messages.base", "BaseMessage"),
+    ("langchain_core.messages.base", "BaseMessageChunk"),
+    ("langchain_core.messages.human", "HumanMessageChunk"),
+    ("langchain_core.messages.ai", "AIMessageChunk"),
+    ("langchain_core.messages.tool", "ToolMessageChunk"),
+    ("langchain_core.messages.system", "SystemMessageChunk"),
+    ("langchain_core.messages.chat", "ChatMessageChunk"),
+    ("langchain_core.messages.function", "FunctionMessageChunk"),
+    ("langchain_core.documents.base", "Document"),
+    ("langgraph.types", "Send"),
+    ("langgraph.types", "Interrupt"),
+    ("langgraph.types", "Command"),
+    ("langgraph.types", "Overwrite"),
+    ("langgraph.types", "TimeoutPolicy"),
+    ("langgraph.types", "StateSnapshot"),
+    ("langgraph.types", "PregelTask"),
+    ("langgraph.store.base", "Item"),
+    ("langgraph.store.base", "GetOp"),
+    langgraph_port.DELTA_SNAPSHOT,
+    ("langgraph.store.base", "SearchItem"),
+    ("langchain_core.messages.base", "TextAccessor"),
+    ("langchain_core.runnables.utils", "AddableDict"),
+)
+KNOWN_NUMBERS = {key: number for number, key in enumerate(KNOWN)}
 
 
-def ask_graphs_for_their_types() -> None:
-    """Make LangGraph call `with_allowlist` on the saver of every graph compiled from now on.
+class Allowlist:
+    """The `KNOWN` types, and those that a graph's schemas or the user allow."""
 
-    LangGraph has this for its own strict mode and reads the switch at every compile. It leaves a
-    saver with LangGraph's own serializer as it was. Does nothing while LangGraph is not imported.
-    """
-    serde = sys.modules.get("langgraph._internal._serde")
-    if serde is not None:
-        serde.STRICT_MSGPACK_ENABLED = True  # type: ignore[attr-defined]
+    def __init__(self, allow: Iterable[type | tuple[str, ...]] = ()) -> None:
+        self._types = {*KNOWN, *_type_keys(allow)}
+
+    def add(self, more: Iterable[type | tuple[str, ...]]) -> None:
+        """Allow more types. Types already allowed stay."""
+        self._types.update(_type_keys(more))
+
+    def check(self, module: str, name: str, location: str) -> None:
+        """Raise `TypeNotAllowed` for a type that is not allowed."""
+        if (module, name) in self._types:
+            return
+        # LangGraph names a nested class by its last part only; Page[int] goes with Page.
+        plain = name.partition("[")[0]
+        last = plain.rpartition(".")[2] + name[len(plain) :]
+        if self._types.isdisjoint({(module, plain), (module, last)}):
+            raise TypeNotAllowed(str(module), str(name), location)
+
+
+def _type_keys(allow: Iterable[type | tuple[str, ...]]) -> set[tuple[str, str]]:
+    """`(module, qualname)` of types given as classes or as pairs."""
+    keys = set()
+    for item in allow:
+        if isinstance(item, type):
+            keys.add((item.__module__, item.__qualname__))
+        elif type(item) is tuple and len(item) == 2:
+            keys.add((item[0], item[1]))
+        else:
+            raise Error(f"allow= takes classes or (module, name) pairs, not {item!r}")
+    return keys

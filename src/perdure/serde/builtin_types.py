@@ -1,7 +1,4 @@
-"""Values of fixed kinds: the standard library's and numpy's.
-
-`BUILTINS` says for each kind what is stored of a value, and how it is made again from that.
-"""
+"""The standard library's types and numpy's, each with a letter of its own on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from typing import Any
 
 from perdure.errors import Unserializable
 
-# kind on disk -> (type, to payload, from payload). A kind's letter never changes its meaning.
+# letter -> (type, to payload, from payload). A letter never changes its meaning.
 BUILTINS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "t": (tuple, list, tuple),
     "s": (set, list, set),
@@ -47,17 +44,17 @@ BUILTINS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "p": (pathlib.PurePosixPath, str, pathlib.PurePosixPath),
     "w": (pathlib.PureWindowsPath, str, pathlib.PureWindowsPath),
     "P": (type(pathlib.Path()), str, pathlib.Path),
-    "a": (object, lambda v: _array(v), lambda p: _from_array(*p)),  # numpy, see kind_of
+    "a": (object, lambda v: _array(v), lambda p: _from_array(*p)),  # numpy, see letter_of
 }
-KIND_OF = {cls: kind for kind, (cls, _, _) in BUILTINS.items() if cls is not object}
+LETTERS = {cls: letter for letter, (cls, _, _) in BUILTINS.items() if cls is not object}
 _FACTORIES = {f.__name__: f for f in (bool, dict, float, int, list, set, str, tuple)}
 
 
-def kind_of(value: Any) -> str | None:
-    """The built-in kind of a value, or None if it has none."""
-    kind = KIND_OF.get(type(value))
-    if kind is not None:
-        return kind
+def letter_of(value: Any) -> str | None:
+    """The letter of a value's type; None: it is not a built-in type."""
+    letter = LETTERS.get(type(value))
+    if letter is not None:
+        return letter
     if isinstance(value, type):
         raise Unserializable("", f"{value!r} is a class, not a value")
     numpy = sys.modules.get("numpy")
@@ -97,8 +94,8 @@ def _factory(value: defaultdict[Any, Any]) -> str | None:
     return str(name)
 
 
-def _defaultdict(factory: str | None, held: dict[Any, Any]) -> defaultdict[Any, Any]:
-    return defaultdict(None if factory is None else _FACTORIES[factory], held)
+def _defaultdict(factory: str | None, items: dict[Any, Any]) -> defaultdict[Any, Any]:
+    return defaultdict(None if factory is None else _FACTORIES[factory], items)
 
 
 def _array(value: Any) -> list[Any]:

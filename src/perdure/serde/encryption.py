@@ -1,6 +1,6 @@
-"""What wraps every stored blob: a checksum, or authenticated encryption.
+"""The envelope around every stored blob: a checksum, or authenticated encryption.
 
-Both are bound to the row's own key (`where`), so that a row changed, or moved to another
+Both are bound to the row's own key (its `location`), so that a row changed, or moved to another
 thread, is `Damaged` and never read as something else. With keys given, a row that is not
 encrypted is refused; the key's id is stored with the row, so that keys can be rotated: old
 rows open with their old key, new ones are written with the first key of the mapping.
@@ -19,25 +19,25 @@ from perdure.errors import BadArgument, Damaged, Error, WrongKey
 class Envelope(Protocol):
     """Wraps and unwraps one blob.
 
-    `where` names its row, and is authenticated with it; so is `beside`, its other columns.
+    `location` names its row, and is authenticated with it; so are `columns`, the row's others.
     """
 
-    def wrap(self, data: bytes, where: str, beside: str = "") -> bytes: ...
+    def wrap(self, data: bytes, location: str, columns: str = "") -> bytes: ...
 
-    def unwrap(self, data: bytes, where: str, beside: str = "") -> bytes: ...
+    def unwrap(self, data: bytes, location: str, columns: str = "") -> bytes: ...
 
 
 class ChecksumEnvelope:
     """No secrecy; a flipped bit or a moved row is noticed."""
 
-    def wrap(self, data: bytes, where: str, beside: str = "") -> bytes:
-        return b"\x01" + _crc(data, where + beside) + data
+    def wrap(self, data: bytes, location: str, columns: str = "") -> bytes:
+        return b"\x01" + _crc(data, location + columns) + data
 
-    def unwrap(self, data: bytes, where: str, beside: str = "") -> bytes:
+    def unwrap(self, data: bytes, location: str, columns: str = "") -> bytes:
         if data[:1] == b"\x02":
-            raise WrongKey(where, "it is encrypted; pass Saver(..., encryption_keys={id: key})")
-        if data[:1] != b"\x01" or data[1:5] != _crc(data[5:], where + beside):
-            raise Damaged(where, "its checksum does not match")
+            raise WrongKey(location, "it is encrypted; pass Saver(..., encryption_keys={id: key})")
+        if data[:1] != b"\x01" or data[1:5] != _crc(data[5:], location + columns):
+            raise Damaged(location, "its checksum does not match")
         return data[5:]
 
 
@@ -60,34 +60,39 @@ class EncryptedEnvelope:
         self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
         self._current = next(iter(keys))
 
-    def wrap(self, data: bytes, where: str, beside: str = "") -> bytes:
+    def wrap(self, data: bytes, location: str, columns: str = "") -> bytes:
         key_id = self._current.encode()
         nonce = os.urandom(12)
-        ciphertext = self._ciphers[self._current].encrypt(nonce, data, (where + beside).encode())
+        ciphertext = self._ciphers[self._current].encrypt(
+            nonce, data, (location + columns).encode()
+        )
         return b"\x02" + bytes([len(key_id)]) + key_id + nonce + ciphertext
 
-    def unwrap(self, data: bytes, where: str, beside: str = "") -> bytes:
+    def unwrap(self, data: bytes, location: str, columns: str = "") -> bytes:
         from cryptography.exceptions import InvalidTag
 
         if data[:1] == b"\x01":
-            raise WrongKey(where, "it is not encrypted, and plaintext is refused when keys are set")
+            raise WrongKey(
+                location, "it is not encrypted, and plaintext is refused when keys are set"
+            )
         if data[:1] != b"\x02" or len(data) < 2 or len(data) < 14 + data[1]:
-            raise Damaged(where, "it is not a whole encrypted row")
+            raise Damaged(location, "it is not a whole encrypted row")
         end = 2 + data[1]
         key_id = data[2:end].decode(errors="replace")
         cipher = self._ciphers.get(key_id)
         if cipher is None:
-            raise WrongKey(
-                where, f"it was encrypted with key {key_id!r}, which is not in encryption_keys="
-            )
+            why = f"it was encrypted with key {key_id!r}, which is not in encryption_keys="
+            raise WrongKey(location, why)
         try:
-            return cipher.decrypt(data[end : end + 12], data[end + 12 :], (where + beside).encode())
+            return cipher.decrypt(
+                data[end : end + 12], data[end + 12 :], (location + columns).encode()
+            )
         except InvalidTag:
             reason = (
                 f"it fails authentication, or key {key_id!r} is not the one it was written with"
             )
-            raise Damaged(where, reason) from None
+            raise Damaged(location, reason) from None
 
 
-def _crc(data: bytes, where: str) -> bytes:
-    return zlib.crc32(data, zlib.crc32(where.encode())).to_bytes(4, "big")
+def _crc(data: bytes, location: str) -> bytes:
+    return zlib.crc32(data, zlib.crc32(location.encode())).to_bytes(4, "big")

@@ -1,8 +1,7 @@
-"""Values of users in the journal: encoded strictly, and sealed to the row they belong to."""
+"""A value to the blob of one row, and back: codec and envelope in one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from perdure.serde.codec import Codec
@@ -10,26 +9,17 @@ from perdure.serde.encryption import Envelope
 
 
 class Serializer:
-    """Closes a value into a blob and opens it again."""
+    """Turns values into blobs, each bound to the location of its row."""
 
     def __init__(self, codec: Codec, envelope: Envelope, limit: int = 256 * 1024 * 1024) -> None:
         self.codec, self.envelope, self.limit = codec, envelope, limit
 
-    def dumps(self, value: Any, where: str, name: str | None = None) -> bytes:
-        """The blob. What cannot be stored is refused by `name`, or where it was to go."""
-        return self.envelope.wrap(self.codec.encode(value, name or where), where)
+    def dumps(self, value: Any, location: str, name: str | None = None) -> bytes:
+        """The blob of a value. An error calls the value `name`, or by its location."""
+        return self.envelope.wrap(self.codec.encode(value, name or location), location)
 
-    def loads(self, blob: bytes, where: str) -> Any:
-        return self.codec.decode(self.envelope.unwrap(bytes(blob), where), where)
-
-
-def scrub(text: str, secrets: Mapping[str, Any]) -> str:
-    """A text without what must not be stored."""
-    for secret in secrets.values():
-        hidden = secret.get_secret_value() if hasattr(secret, "get_secret_value") else secret
-        if isinstance(hidden, str) and len(hidden) > 3:
-            text = text.replace(hidden, "***")
-    return text
+    def loads(self, blob: bytes, location: str) -> Any:
+        return self.codec.decode(self.envelope.unwrap(bytes(blob), location), location)
 
 
 def where_run(column: str, run_id: str) -> str:

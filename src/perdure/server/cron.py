@@ -1,9 +1,9 @@
-"""`POST /cron/tick`: a cron elsewhere says when, the journal says what.
+"""`POST /cron/tick`: an external cron drives what is due.
 
-It is off until it has a secret, since driving costs money: without one it is not there (404), and
-whoever does not know it is refused (401), before anything else of the request is looked at. A tick
-that was begun comes to its end, whether or not its caller waits for it: at its limit or budget,
-or drained when the server stops. Two at once share the work, as two workers do.
+Driving costs money, so the route is off (404) until it has a secret, and a request without the
+secret is refused (401) before anything else of it is read. A tick that began ends on its own, even
+if its caller is gone: at its limit, at its budget, or drained when the server stops. Concurrent
+ticks share the work, as two workers do.
 """
 
 from __future__ import annotations
@@ -31,82 +31,81 @@ Tick = Callable[..., Awaitable[Counts]]
 """`Runtime.tick`."""
 
 SECRET = "PERDURE_CRON_SECRET"  # noqa: S105  the name of a variable
-SHORTEST = 16
-LARGEST = 64 * 1024
-"""Bytes of a body."""
+SHORTEST_SECRET = 16
+LARGEST_BODY = 64 * 1024
 PARAMETERS = {"limit": (25, 1, 1000), "concurrency": (10, 1, 1000), "budget": (50.0, 0.0, 3600.0)}
-"""Of each its default, and the least and the most it may be."""
+"""Default, minimum and maximum of each."""
 
 
 class BadRequest(Exception):
-    """What is wrong with what was asked for, in a sentence."""
+    """A request that cannot be served; the message is the response."""
 
 
 class Cron:
     """The ticks of one application."""
 
-    def __init__(self, tick: Tick, secret: str | None, public: Callable[[str], str]) -> None:
-        self._tick, self._public = tick, public
+    def __init__(self, tick: Tick, secret: str | None, redact: Callable[[str], str]) -> None:
+        self._tick, self._redact = tick, redact
         secret = os.environ.get(SECRET) or None if secret is None else secret
-        secret = None if secret is None else secret.strip()  # of the line it was read from
-        if secret is not None and len(secret) < SHORTEST:
+        secret = None if secret is None else secret.strip()  # a file ends with a newline
+        if secret is not None and len(secret) < SHORTEST_SECRET:
             raise BadArgument(
-                f"The secret of /cron/tick has {len(secret)} characters; at least {SHORTEST} are "
-                "needed, so that nobody guesses it. Make one with: openssl rand -hex 32."
+                f"The secret of /cron/tick has {len(secret)} characters, and needs at least "
+                f"{SHORTEST_SECRET}. Make one with: openssl rand -hex 32."
             )
         self._secret = None if secret is None else secret.encode()
-        self._under_way: set[asyncio.Task[Counts]] = set()
+        self._ticks: set[asyncio.Task[Counts]] = set()
 
     async def post(self, request: Request) -> Response:
         if self._secret is None:
-            return _told(404, f"Ticks over HTTP are off. Set {SECRET}, or pass asgi(secret=...).")
-        if not self._is_known(request):
-            answer = _told(401, "Send the secret: Authorization: Bearer <secret>.")
+            return _error(404, f"Ticks over HTTP are off. Set {SECRET}, or pass asgi(secret=...).")
+        if not self._is_authorised(request):
+            answer = _error(401, "Send the secret: Authorization: Bearer <secret>.")
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
         try:
-            bounds = await _read(request)
+            bounds = await _read_parameters(request)
         except BadRequest as error:
-            return _told(422, str(error))
+            return _error(422, str(error))
         try:
             counts = await asyncio.shield(self._begin(bounds))
         except Error as error:
             status = 503 if isinstance(error, Unavailable) else 500
-            return _told(status, self._public(str(error)))
+            return _error(status, self._redact(str(error)))
         return JSONResponse(asdict(counts))
 
     async def drain(self) -> None:
-        """What is driven stops at its next step, or is given back."""
-        for task in self._under_way:
+        """Stop every tick: its runs stop at their next step, or are released."""
+        for task in self._ticks:
             task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await asyncio.gather(*self._ticks, return_exceptions=True)
 
-    def _is_known(self, request: Request) -> bool:
-        given = request.headers.get("authorization", "").encode("latin-1")
-        scheme, _, token = given.partition(b" ")
+    def _is_authorised(self, request: Request) -> bool:
+        header = request.headers.get("authorization", "").encode("latin-1")
+        scheme, _, token = header.partition(b" ")
         return scheme.lower() == b"bearer" and hmac.compare_digest(
             token.strip(), self._secret or b""
         )
 
     def _begin(self, bounds: dict[str, Any]) -> asyncio.Task[Counts]:
         task = asyncio.ensure_future(self._tick(**bounds))
-        self._under_way.add(task)
+        self._ticks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Counts]) -> None:
-        self._under_way.discard(task)
+        self._ticks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("A tick failed: %s", error)
 
 
-async def _read(request: Request) -> dict[str, Any]:
-    """What `Runtime.tick` is called with: from the query, or from a JSON body."""
-    given: dict[str, Any] = dict(request.query_params)
-    given |= await _body(request)
-    if unknown := sorted(given.keys() - PARAMETERS):
-        raise BadRequest(f"{unknown[0]!r} is no parameter; there is {', '.join(PARAMETERS)}.")
-    chosen = {name: _number(name, given.get(name)) for name in PARAMETERS}
+async def _read_parameters(request: Request) -> dict[str, Any]:
+    """The arguments of `Runtime.tick`, from the query or a JSON body."""
+    passed: dict[str, Any] = dict(request.query_params)
+    passed |= await _read_body(request)
+    if unknown := sorted(passed.keys() - PARAMETERS):
+        raise BadRequest(f"{unknown[0]!r} is not a parameter; use {', '.join(PARAMETERS)}.")
+    chosen = {name: _number(name, passed.get(name)) for name in PARAMETERS}
     return {
         "limit": int(chosen["limit"]),
         "concurrency": int(chosen["concurrency"]),
@@ -114,35 +113,37 @@ async def _read(request: Request) -> dict[str, Any]:
     }
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def _read_body(request: Request) -> dict[str, Any]:
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > LARGEST:
-            raise BadRequest(f"The body is larger than {LARGEST} bytes.")
+        if len(body) > LARGEST_BODY:
+            raise BadRequest(f"The body is larger than {LARGEST_BODY} bytes.")
     try:
         found = json.loads(body) if body.strip() else {}
-    except ValueError:  # also of bytes that are no text
-        raise BadRequest('The body is no JSON; send nothing, or {"limit": 25}.') from None
+    except ValueError:  # bytes that are not text among them
+        raise BadRequest('The body is not JSON; send none, or {"limit": 25}.') from None
     if not isinstance(found, dict):
-        raise BadRequest('The body is a JSON object, such as {"limit": 25}.')
+        raise BadRequest('The body must be a JSON object, such as {"limit": 25}.')
     return found
 
 
-def _number(name: str, given: Any) -> float:
+def _number(name: str, passed: Any) -> float:
     default, least, most = PARAMETERS[name]
-    if given is None:
+    if passed is None:
         return default
     whole = isinstance(default, int)
     try:
-        found = math.nan if isinstance(given, bool) else float(given)
+        found = math.nan if isinstance(passed, bool) else float(passed)
     except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not least <= found <= most or (whole and found % 1):
         kind = "a whole number" if whole else "a number of seconds"
-        raise BadRequest(f"{name} is {kind} from {least:g} to {most:g}, not {str(given)[:40]!r}.")
+        raise BadRequest(
+            f"{name} must be {kind} from {least:g} to {most:g}, not {str(passed)[:40]!r}."
+        )
     return found
 
 
-def _told(status: int, sentence: str) -> JSONResponse:
-    return JSONResponse({"error": sentence}, status)
+def _error(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": message}, status)

@@ -1,7 +1,8 @@
-"""Plans for people: list effects, and say what became of one that nobody knows."""
+"""Plans for people: list effects, and settle one with an unknown outcome."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from perdure.effects import recording
@@ -12,15 +13,17 @@ from perdure.journal.names import check_text
 from perdure.operations import effects, runs
 from perdure.operations.effects import EffectRow
 from perdure.operations.events import change
+from perdure.operations.run_payload import UNREADABLE
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
-from perdure.types import EffectRecord, EffectState, EventKind, State, milliseconds
+from perdure.types import EffectRecord, EffectState, EventKind, RunError, State, milliseconds
 
-HOW = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
+STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
+"""The state an effect gets, by how a person settles it."""
 
 
-class Book:
-    """The effects of a journal, for whoever asks for them."""
+class EffectService:
+    """The effects of a journal."""
 
     def __init__(self, serializer: Serializer, clock: Clock) -> None:
         self._serializer, self._clock = serializer, clock
@@ -33,8 +36,10 @@ class Book:
         state: str | None,
         after: EffectRecord | None,
         count: int,
+        strict: bool = True,
     ) -> Plan[list[EffectRecord]]:
-        """Effects, oldest first."""
+        """Effects, oldest first. Without `strict` one that cannot be read here is listed with the
+        reason as its error."""
         position = None if after is None else (milliseconds(after.created_at), after.key)
         if run_id is not None:
             found: list[EffectRow] = yield effects.of_run(run_id)
@@ -47,42 +52,66 @@ class Book:
             ][:count]
         else:
             rows = yield effects.page(thread_id=thread_id, state=state, after=position, count=count)
-        return [effects.to_record(self._serializer, row) for row in rows]
+        return [self._record(row, strict) for row in rows]
 
-    def settle(self, key: str, how: str, result: Any, by: str | None) -> Plan[None]:
-        """Say what became of an effect, and let its run go on when it was the last."""
-        if how not in HOW:
-            raise BadArgument(f"An effect is settled as 'done', 'retry' or 'fail', not as {how!r}.")
-        if how == "retry" and result is not None:
-            raise BadArgument("An effect that is to be called again has no result yet.")
-        if by is not None:
-            check_text("by", by)
+    def _record(self, row: EffectRow, strict: bool) -> EffectRecord:
+        try:
+            return effects.to_record(self._serializer, row)
+        except UNREADABLE as error:
+            if strict:
+                raise
+            why = RunError(type(error).__name__, f"(cannot be read here: {error})", "")
+            return replace(effects.to_bare_record(row), error=why)
+
+    def settle(
+        self, key: str, how: str, result: Any, by: str | None, reason: str | None
+    ) -> Plan[None]:
+        """Store a person's decision about an effect. Its run continues after the last one."""
+        _check_decision(how, result, by, reason)
         row: EffectRow | None = yield effects.find(str(key))
         if row is None:
             raise NotFound("effect", str(key))
         outcome = None
         if how == "done":
-            outcome = recording.close_result(self._serializer, row.key, row.name, result)
+            outcome = recording.dump_result(self._serializer, row.key, row.name, result)
         elif how == "fail":
-            error = EffectFailed(row.key, f"settled by {by or 'a person'}", str(result or "failed"))
-            outcome = recording.close_error(self._serializer, row.key, error, {})
-        state, now = HOW[how].value, self._clock.now()
-        if not (yield effects.decide(self._serializer, row, state, outcome, by, now)):
+            error = EffectFailed(row.key, f"settled by {by or 'a person'}", reason or "failed")
+            outcome = recording.dump_error(self._serializer, row.key, error, {})
+        said = {name: text for name, text in (("by", by), ("reason", reason)) if text}
+        state, now = STATES[how].value, self._clock.now()
+        if not (yield effects.decide(self._serializer, row, state, outcome, said, now)):
             row = (yield effects.find(row.key)) or row
-            why = "that is settled"
-            if row.state == EffectState.AGAIN:
-                why = "its run is about to call it"
-            elif row.state != EffectState.DONE:
-                why = "its run is being driven just now"
-            raise NotSettled(row.key, f"it is {row.state}: {why}.")
+            raise NotSettled(row.key, f"it is {row.state}: {_why_not(row)}.")
         if row.run_id:
-            yield from self._go_on(row.run_id)
+            yield from self._resume(row.run_id)
 
-    def _go_on(self, run_id: str) -> Plan[None]:
+    def _resume(self, run_id: str) -> Plan[None]:
+        """Resume a held run once none of its effects is unknown."""
         run: RunRow | None = yield runs.find(run_id)
         found: list[EffectRow] = yield effects.of_run(run_id)
         left = any(row.state == EffectState.UNKNOWN for row in found)
         if run is not None and run.state == State.HELD and not left:
             made = change(run.thread_id, run.id, self._clock.now())
-            # Not "retried": that would call again what a person just said failed.
+            # Not "retried": that would call again what a person just settled as failed.
             yield runs.resume(self._serializer, made, (State.HELD,), EventKind.RESUMED)
+
+
+def _check_decision(how: str, result: Any, by: str | None, reason: str | None) -> None:
+    if how not in STATES:
+        raise BadArgument(f"An effect is settled as 'done', 'retry' or 'fail', not as {how!r}.")
+    if how == "retry" and result is not None:
+        raise BadArgument("An effect that is to be called again has no result yet.")
+    if how == "fail" and result is not None:
+        raise BadArgument("An effect that failed has no result. Say why it failed with reason=.")
+    if by is not None:
+        check_text("by", by)
+    if reason is not None and not isinstance(reason, str):
+        raise BadArgument(f"reason must be a str, not {type(reason).__name__}.")
+
+
+def _why_not(row: EffectRow) -> str:
+    if row.state == EffectState.AGAIN:
+        return "its run is about to call it"
+    return (
+        "that is settled" if row.state == EffectState.DONE else "its run is being driven just now"
+    )

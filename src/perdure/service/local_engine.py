@@ -84,12 +84,12 @@ class NoEngine:
         pass
 
     def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
-        from perdure.checkpoint.cache import Lanes  # LangGraph takes seconds to import
+        from perdure.checkpoint.cache import CheckpointCache  # LangGraph takes seconds to import
         from perdure.checkpoint.reader import Reader
-        from perdure.checkpoint.row_format import Rows
+        from perdure.checkpoint.row_format import RowFormat
 
-        rows = Rows(self.serializer.codec, self.serializer.envelope)
-        return state_at(Reader(rows, Lanes(1, 0)), thread_id, checkpoint_id)
+        rows = RowFormat(self.serializer.codec, self.serializer.envelope)
+        return state_at(Reader(rows, CheckpointCache(1, 0)), thread_id, checkpoint_id)
 
     def close(self) -> None:
         if self._journal is not None:
@@ -98,7 +98,7 @@ class NoEngine:
 
 def state_at(reader: Any, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
     """The state of a thread at a checkpoint, by a checkpoint reader."""
-    from perdure.checkpoint.operations import Place
+    from perdure.checkpoint.operations import CheckpointKey
 
-    found = yield from reader.get_tuple(Place(thread_id, "", checkpoint_id), False)
+    found = yield from reader.get_tuple(CheckpointKey(thread_id, "", checkpoint_id), False)
     return None if found is None else found.checkpoint["channel_values"]

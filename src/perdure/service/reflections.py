@@ -1,68 +1,114 @@
-"""Reflections in the journal, for who looks after them: plans, without what works on them.
+"""Plans about reflections: accept (where they are debounced), list, retry, cancel, drain.
 
-A reflection is a run of a graph that is named after its executor.
+A reflection is a run of a graph named after its executor. This module needs neither LangGraph nor
+LangMem; `perdure.langmem` runs reflections.
+
+Debouncing is decided here. The reflections of one conversation in one namespace share a thread
+(`debounce_thread`), and `accept` starts a run there with the strategy `replace`: one batch cancels
+the run that has not begun and inserts the new one. A running reflection is not touched; the new one
+follows it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from perdure.errors import NotFound, WrongState
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
-from perdure.operations import runs
+from perdure.operations import claims, runs
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
 from perdure.operations.run_payload import UNREADABLE, load_setup
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer, where_run
+from perdure.service.runs import RunService, make_setup
 from perdure.types import Control, EventKind, RunError, State, maybe_moment, milliseconds, moment
 
 PREFIX = "reflection:"
-"""Before the name of an executor: the graph whose runs are its reflections."""
+"""Prefix of graph names and thread ids that belong to reflections."""
 GRACE = 10_000
-"""Milliseconds a reflection that is cancelled while it is worked on has, to come to its end."""
+"""Milliseconds that a running reflection gets to end when it is cancelled."""
+DRAIN_PAUSE = 0.02
+"""Seconds between two looks while `drain` waits."""
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A reflection that is not over, as it was when it was read."""
+    """A reflection that has not ended, as it was when it was read."""
 
     id: str
     executor: str
     namespace: tuple[str, ...]
     thread_id: str | None
-    """Of the conversation."""
+    """The conversation's thread."""
     state: State
-    """pending, running, waiting (for another one in its namespace) or held."""
+    """pending, running, waiting (for another reflection in its namespace) or held."""
     due_at: datetime | None
     submitted_at: datetime
     attempts: int
     error: RunError | None
-    """What the last attempt raised."""
+    """The error of the last attempt."""
     reason: str | None
     """Why it is held."""
 
 
-class Reflections:
+def graph_name(executor: str) -> str:
+    """The name of the graph whose runs are this executor's reflections."""
+    return PREFIX + executor
+
+
+def debounce_thread(
+    executor: str, namespace: Sequence[str], conversation: str | None, key: str
+) -> str:
+    """The thread of a reflection's run. All reflections of a conversation in a namespace share it,
+    so that a later one replaces an earlier one; without a conversation `key` makes it unique."""
+    parts = [key] if conversation is None else [*namespace, "", conversation]
+    digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16)
+    return f"{PREFIX}{executor}:{digest.hexdigest()}"
+
+
+class ReflectionPlans:
     """The reflections of a journal."""
 
-    def __init__(self, serializer: Serializer, clock: Clock) -> None:
-        self._serializer, self._clock = serializer, clock
+    def __init__(self, runs: RunService, serializer: Serializer, clock: Clock) -> None:
+        self._runs, self._serializer, self._clock = runs, serializer, clock
+
+    def accept(
+        self,
+        executor: str,
+        thread_id: str,
+        input: Mapping[str, Any],
+        *,
+        metadata: Mapping[str, Any],
+        key: str,
+        after: timedelta,
+    ) -> Plan[str]:
+        """Accept a reflection and return its id. It replaces the one on its thread that has not
+        begun, in the same batch. The same `key` returns the reflection it made before."""
+        setup = make_setup(input=input, metadata=metadata, tags=(), context=None, config=None)
+        row = yield from self._runs.accept(
+            (graph_name(executor), ""), thread_id, setup, "replace", key=key, after=after
+        )
+        return row.id
 
     def pending(
         self, executor: str | None, after: Pending | None, count: int
     ) -> Plan[list[Pending]]:
-        """Those that are not over, of one executor or of all, oldest first."""
-        first = PREFIX if executor is None else PREFIX + executor
+        """List reflections that have not ended, of one executor or of all, oldest first."""
+        first = PREFIX if executor is None else graph_name(executor)
         last = f"{PREFIX}\U0010ffff" if executor is None else f"{first}\x01"
         position = (0, "") if after is None else (milliseconds(after.submitted_at), after.id)
         rows = yield runs.unfinished(first, last, position, count)
         return [self._show(row) for row in rows]
 
     def find(self, id: str, executor: str | None = None) -> Plan[RunRow]:
+        """Find a reflection. Raises `NotFound` for the run of another graph or executor."""
         row: RunRow | None = yield runs.find(id)
         name = None if row is None else row.graph.removeprefix(PREFIX)
         if row is None or name == row.graph or executor not in (None, name):
@@ -70,14 +116,14 @@ class Reflections:
         return row
 
     def retry(self, id: str, executor: str | None = None) -> Plan[None]:
-        """Let one that is held be tried again."""
+        """Make a held reflection due again."""
         row = yield from self.find(id, executor)
         made = change(row.thread_id, id, self._clock.now())
         if not (yield runs.resume(self._serializer, made, (State.HELD,), EventKind.RETRIED)):
-            raise WrongState(id, row.state, "be retried", "only one that is held can.")
+            raise WrongState(id, row.state, "be retried", "only a held reflection can.")
 
     def cancel(self, id: str, executor: str | None = None, by: str | None = None) -> Plan[None]:
-        """Cancel one that is not over. If it is being worked on, it stops before it writes."""
+        """Cancel a reflection that has not ended. A running one stops before it writes."""
         row = yield from self.find(id, executor)
         done = yield runs.stop(
             self._serializer,
@@ -88,23 +134,35 @@ class Reflections:
             by=by,
         )
         if not done:
-            raise WrongState(id, row.state, "be cancelled", "it is over.")
+            raise WrongState(id, row.state, "be cancelled", "it has ended.")
+
+    def drain(
+        self, executor: str, worker: str, soon: timedelta, is_alive: Callable[[], bool]
+    ) -> Plan[None]:
+        """Wait, while the worker lives, until no reflection is left that was due when this began.
+        One that waits for its turn counts as due if it looks again within `soon`."""
+        begun, margin = self._clock.now(), round(soon.total_seconds() * 1000)
+        while is_alive():
+            now = self._clock.now()
+            if not (yield claims.is_due(graph_name(executor), worker, begun, now, now + margin)):
+                return
+            yield DRAIN_PAUSE
 
     def _show(self, row: RunRow) -> Pending:
         error: RunError | None = None
-        told: dict[str, Any] = {}
+        metadata: dict[str, Any] = {}
         try:
-            told = load_setup(self._serializer, row).get("metadata") or {}
+            metadata = load_setup(self._serializer, row).get("metadata") or {}
             if row.error is not None:
-                kept = self._serializer.loads(row.error, where_run("error", row.id))
-                error = RunError(*(kept[field.name] for field in fields(RunError)))
-        except UNREADABLE as found:  # the others of a list can still be seen
+                stored = self._serializer.loads(row.error, where_run("error", row.id))
+                error = RunError(*(stored[field.name] for field in fields(RunError)))
+        except UNREADABLE as found:  # the rest of the list is still shown
             error = RunError(**describe_error(found))
         return Pending(
             id=row.id,
             executor=row.graph.removeprefix(PREFIX),
-            namespace=tuple(told.get("namespace") or ()),
-            thread_id=told.get("thread_id"),
+            namespace=tuple(metadata.get("namespace") or ()),
+            thread_id=metadata.get("thread_id"),
             state=State(row.state),
             due_at=maybe_moment(row.due_at),
             submitted_at=moment(row.created_at),

@@ -5,6 +5,7 @@ A plan is neither async nor blocking: the runtime awaits it, a caller of a bound
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -38,6 +39,8 @@ from perdure.types import (
 
 GRACE = timedelta(seconds=10)
 PAGE = 100
+SHORTEST_PREFIX = 6
+"""Minimum number of characters of a run id's prefix."""
 
 
 class RunService:
@@ -112,10 +115,24 @@ class RunService:
             raise NotFound("run", str(run_id))
         return row
 
-    def get(self, run_id: str) -> Plan[Run]:
-        """A run as its users see it."""
+    def get(self, run_id: str, *, output: bool = True) -> Plan[Run]:
+        """A run as its users see it, with its output if that is wanted."""
         row = yield from self.find(run_id)
-        return (yield from self.show(row))
+        return (yield from self.show(row, output=output))
+
+    def by_prefix(self, prefix: str) -> Plan[Run]:
+        """The run with this id, or the only one whose id begins so, without its output."""
+        if len(prefix) < SHORTEST_PREFIX:
+            raise BadArgument(
+                f"There is no run {prefix!r}: give its id, or at least {SHORTEST_PREFIX} "
+                "characters of its beginning. `perdure runs` lists them."
+            )
+        rows: list[RunRow] = yield runs.find_by_prefix(prefix)
+        if not rows:
+            raise NotFound("run", prefix)
+        if len(rows) > 1 and rows[0].id != prefix:
+            raise BadArgument(f"More than one run begins with {prefix}; give more of its id.")
+        return (yield from self.show(rows[0], output=False))
 
     def page(
         self,
@@ -269,9 +286,18 @@ class RunService:
 
     # -- pruning
 
-    def prune(self, older_than: timedelta, states: list[State], limit: int | None) -> Plan[int]:
-        """Delete runs that ended longer ago than that. Returns how many."""
+    def prune(
+        self,
+        older_than: timedelta,
+        states: list[State],
+        limit: int | None,
+        *,
+        dry_run: bool = False,
+    ) -> Plan[int]:
+        """Delete runs that ended longer ago than that. Returns how many; `dry_run` only counts."""
         before = self._clock.now() - round(older_than.total_seconds() * 1000)
+        if dry_run:
+            return len((yield runs.ended_before(states, before, limit or sys.maxsize)))
         count = 0
         while limit is None or count < limit:
             size = PAGE if limit is None else min(PAGE, limit - count)

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from perdure.journal.clock import Clock
 from perdure.serde.serializer import Serializer
-from perdure.service.effects import Book
+from perdure.service.effects import EffectService
 from perdure.service.local_engine import LocalEngine
 from perdure.service.messages import MessageService
 from perdure.service.runs import RunService
@@ -35,8 +35,8 @@ class Services:
         return WaitService(self.serializer, self.clock)
 
     @cached_property
-    def effects(self) -> Book:
-        return Book(self.serializer, self.clock)
+    def effects(self) -> EffectService:
+        return EffectService(self.serializer, self.clock)
 
     @cached_property
     def messages(self) -> MessageService:

@@ -20,9 +20,9 @@ from perdure.journal.names import check_text
 from perdure.operations import waits
 from perdure.operations.answer_schema import check_answer
 from perdure.operations.waits import WaitRow
-from perdure.serde.serializer import Serializer
+from perdure.serde.serializer import Serializer, where_wait
 from perdure.service.validation import check_name
-from perdure.types import Kind, Wait, WaitState, maybe_moment, milliseconds
+from perdure.types import Kind, Wait, WaitRecord, WaitState, maybe_moment, milliseconds
 
 
 class WaitService:
@@ -54,6 +54,23 @@ class WaitService:
         else:
             rows = yield waits.page(kind=kind, thread_id=thread_id, after=position, count=count)
         return [waits.to_wait(self._serializer, row) for row in rows]
+
+    def history(self, run_id: str) -> Plan[list[WaitRecord]]:
+        """Every wait a run has or had, with its answer."""
+        found: list[WaitRow] = yield waits.of_run(run_id)
+        return [self._record(row) for row in found]
+
+    def _record(self, row: WaitRow) -> WaitRecord:
+        answer = None
+        if row.answer is not None:
+            answer = self._serializer.loads(row.answer, where_wait("answer", row.id))
+        return WaitRecord(
+            **vars(waits.to_wait(self._serializer, row)),
+            state=row.state,
+            answered_at=maybe_moment(row.answered_at),
+            answered_by=row.answered_by,
+            answer=answer,
+        )
 
     def answer(self, wait_id: str, value: Any, by: str | None) -> Plan[None]:
         """Accept an answer, or raise why not. Then nothing is changed."""

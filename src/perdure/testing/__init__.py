@@ -1,4 +1,4 @@
-"""For tests of agents: a clock that can be moved, a runtime on a temporary journal, crashes.
+"""For tests of agents: a movable clock, a runtime on a temporary journal, crashes.
 
 with perdure.testing.runtime() as rt:       # also `async with`
     rt.register(builder, name="campaign")

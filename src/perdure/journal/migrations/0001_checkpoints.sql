@@ -2,8 +2,8 @@
 -- Every key starts with the thread, so that a database can be split by thread.
 
 -- One row per checkpoint. `refs` names the values it is made of, as a JSON list of
--- [channel, chain, seq, step]; small values are inside `state`. `step` is drawn at random by
--- whoever wrote the row: what builds on the row names it, and is refused if it is another's.
+-- [channel, chain, seq, step]; small values are inside `state`. `step` is a random number of
+-- the writer of the row: what builds on the row names it, and is refused if it is another's.
 CREATE TABLE perdure_checkpoints (
   thread_id  {text} NOT NULL,
   ns         {text} NOT NULL,

@@ -11,7 +11,7 @@ CREATE TABLE perdure_threads (
 
 -- One row per run.
 --
--- due_at    when somebody should claim it. Of a running one that is the end of its lease, of a
+-- due_at    when it should be claimed. Of a running one that is the end of its lease, of a
 --           waiting one the next clock; NULL when only a person, a signal or the run before it on
 --           its thread can make it due. The whole of scheduling is this column and its index.
 -- ready_at  the earliest due_at of a run that has not begun (start's `after`)
@@ -19,7 +19,7 @@ CREATE TABLE perdure_threads (
 -- attempts  claims since the last progress, this one included
 -- poked     an answer or a signal came while it was driven: do not let it rest
 -- was       its state before the last claim
--- change    who made the last change; the event of that change has the same number
+-- change    random number of the last change; the event of that change has the same one
 CREATE TABLE perdure_runs (
   thread_id   {text} NOT NULL,
   id          {text} NOT NULL,
@@ -61,7 +61,7 @@ CREATE UNIQUE INDEX perdure_runs_key ON perdure_runs (thread_id, key) WHERE key 
 -- One row per question a run asked: of the clock, of a person, or for a signal. It points at the
 -- task that asked. `token` is the claim under which it was last asked. Its state:
 --
--- open      nobody answered yet
+-- open      not answered yet
 -- answered  the answer is here, and will be handed to the task at the next claim
 -- applied   it was handed over; if that driver dies, it is handed over again
 -- consumed  the task went on with it
@@ -135,7 +135,7 @@ CREATE TABLE perdure_events (
   PRIMARY KEY (thread_id, run_id, n)
 ) {one_tree};
 
--- The shapes of graphs that runs were begun with, so that a changed one can be told.
+-- The shapes of graphs that runs were begun with, to compare with the graph that goes on with them.
 CREATE TABLE perdure_graphs (
   fingerprint {text} NOT NULL PRIMARY KEY,
   body        {text} NOT NULL

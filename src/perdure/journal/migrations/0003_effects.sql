@@ -1,4 +1,4 @@
--- Effects: what was about to leave the process, and what came of it. Messages of the outbox.
+-- Effects: calls that leave the process, each with its intent and its outcome. Messages of the outbox.
 
 -- What a run did not have to pay for again, because it was recorded.
 ALTER TABLE perdure_runs ADD COLUMN saved_effects BIGINT NOT NULL DEFAULT 0;
@@ -9,20 +9,20 @@ ALTER TABLE perdure_runs ADD COLUMN saved_tokens BIGINT NOT NULL DEFAULT 0;
 --
 -- scope     the thread; of an effect with a business key, the name and that key: it is then one for
 --           all threads, and its task is empty
--- task, n   the task that calls, and the how-manieth call of that name in it
+-- task, n   the task that calls, and the number of the call of that name in it
 -- key       what the far side is given: the same for every attempt
--- intent    drawn by whoever may call now; an outcome is stored only if it is still his
+-- intent    random number of the caller that may call now; an outcome is stored only under it
 -- digest    of the arguments
 -- undo      1: it has a compensation, 2: that was made
--- mark      1: it only reads, so that nobody has to know what became of it; 2: failed, and not to be
+-- mark      1: it only reads, so that its outcome does not have to be known; 2: failed, and not to be
 --           called even if the run is tried again: it happened, or a person said so
 -- settled   the number of the run's event of its outcome: the order in which effects settled
 -- due_at    not to be tried again before that
 --
--- open      about to be called, or called: nobody knows, unless whoever calls is alive
+-- open      about to be called, or called: unknown, unless its caller is alive
 -- done      outcome is what it returned
 -- failed    outcome is what it raised, for good
--- unknown   a person has to say what became of it
+-- unknown   a person has to settle it
 -- again     known not to have happened: to be called when its task comes to it
 CREATE TABLE perdure_effects (
   scope         {text} NOT NULL,

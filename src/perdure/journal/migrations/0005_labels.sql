@@ -2,7 +2,7 @@
 ALTER TABLE perdure_runs ADD COLUMN labels {blob};
 ALTER TABLE perdure_runs ADD COLUMN driven {text};
 
--- How well a run did, told by whoever learns it, perhaps weeks after its end. `about` is the part of
+-- How well a run did, reported perhaps weeks after its end. `about` is the part of
 -- the run that earned it. The last word counts.
 CREATE TABLE perdure_scores (
   thread_id {text} NOT NULL,

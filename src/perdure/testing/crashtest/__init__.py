@@ -1,10 +1,10 @@
-"""A crash test that anyone can run on their own agent.
+"""A crash test for any agent.
 
     report = perdure.testing.crashtest("agents:campaign", {"contact": 7})
     report.check()
 
-Its processes are real and die by SIGKILL, before and after every statement of the journal and
-around every effect; so do those that recover. The judge is another process: this one.
+The agent runs in real processes that die by SIGKILL, before and after every statement of the
+journal and around every effect; so do the processes that recover. This process is the judge.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import sys
 from typing import Any
 
 from perdure.errors import BadArgument
-from perdure.testing.crashtest.engine import CrashTest
-from perdure.testing.crashtest.report import Report, counts
+from perdure.testing.crashtest.crash_test import CrashTest
+from perdure.testing.crashtest.model import Calls, Finding, Outcome, Point, Problem, Trial
+from perdure.testing.crashtest.report import Report
+from perdure.testing.crashtest.results import counts
 from perdure.testing.crashtest.witness import outside
-from perdure.testing.crashtest.words import Calls, Finding, Outcome, Point, Problem, Trial
 
 __all__ = [
     "Calls",
@@ -36,9 +37,9 @@ __all__ = [
 
 
 def crashtest(graph: Any, input: Any = None, **options: Any) -> Report:
-    """Kill an agent everywhere, and report. `report.check()` fails a test with what was found.
+    """Kill an agent at every point, and report. `report.check()` fails a test with the findings.
 
-    `graph` is a place, `module:name`, or a graph or function that stands at the top of a module.
+    `graph` is a place, `module:name`, or a graph or function at the top level of a module.
     The options are those of `CrashTest`.
     """
     return CrashTest(place_of(graph), input, **options).run()
@@ -59,6 +60,6 @@ def place_of(graph: Any) -> str:
             if value is graph:
                 return f"{module}:{name}"
     raise BadArgument(
-        f"Other processes cannot find {graph!r}: it is no name of a module they could import. Put "
+        f"Other processes cannot find {graph!r}: no module they can import has it. Put "
         'it, or a function that makes it, at the top of a module, and name it: "module:name".'
     )

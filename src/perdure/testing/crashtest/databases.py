@@ -1,4 +1,4 @@
-"""A fresh database for each trial: a copy of one whose tables are there already."""
+"""A fresh database for each trial: a copy of one that has the tables."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from perdure.errors import BadArgument
 
 
 class Databases(Protocol):
-    """Where trials take place."""
+    """Makes databases for trials."""
 
     name: str
     template: str
-    """The URL of the one that is copied; its tables are made before the first copy."""
+    """The URL of the database to copy; its tables are made before the first copy."""
 
     def fresh(self) -> contextlib.AbstractContextManager[str]:
-        """The URL of a database of its own, which is gone afterwards."""
+        """The URL of a new database, dropped at the end."""
 
 
 @contextlib.contextmanager

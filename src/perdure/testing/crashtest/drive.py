@@ -1,7 +1,7 @@
-"""Brings an agent's run to its end, from wherever it stands: by perdure, or by LangGraph alone.
+"""Drives an agent's run to its end from any state: by perdure, or by LangGraph alone.
 
-Both are called the same way in the first process and in every one after a kill. Time is a movable
-clock, so that whoever sleeps is woken at once.
+Both are called the same way in the first process and in every process after a kill. Time is a
+movable clock, so a sleep takes no time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
+from perdure import langgraph_port
 from perdure.errors import AlreadyAnswered, BadArgument
 from perdure.testing.clock import Clock
+from perdure.testing.crashtest.messages import Connection
+from perdure.testing.crashtest.observer import Observer
 from perdure.testing.crashtest.values import plain
-from perdure.testing.crashtest.watch import Watch
-from perdure.testing.crashtest.wire import Wire
 from perdure.types import Kind, State, milliseconds, moment
 
 NAME = THREAD = "crashtest"
@@ -25,7 +26,7 @@ _NEVER = 3600.0
 
 
 async def graph_of(found: Any) -> Any:
-    """What a place names: a graph, or a function that makes one. On no saver but ours."""
+    """The graph at a place, or the one its function returns, without its own checkpointer."""
     from langgraph.graph import StateGraph
     from langgraph.pregel import Pregel
 
@@ -44,40 +45,42 @@ async def graph_of(found: Any) -> Any:
     return found
 
 
-async def by_perdure(graph: Any, order: dict[str, Any], wire: Wire, watch: Watch) -> None:
+async def by_perdure(
+    graph: Any, order: dict[str, Any], connection: Connection, observer: Observer
+) -> None:
     """Start the run, or find it, and drive it until nothing is left to do."""
     from perdure.runtime import Runtime
 
     clock = Clock(moment(order["clock"]))
     url = order["url"]
     if url.startswith("sqlite:"):
-        url += "?synchronous=normal"  # quicker; whoever is killed leaves all its writes behind
+        url += "?synchronous=normal"  # faster, and enough against a kill
     async with Runtime(url, clock=clock) as rt:
         bound = rt.register(graph, name=NAME)
         # No commits by the clock: the same point is then the same in every trial.
         rt.journal._interval = _NEVER
-        with watch.armed():
+        with observer.armed():
             run = await rt.start(
                 NAME, order["input"], thread_id=THREAD, key="once", context=order["context"]
             )
         while True:
-            with watch.armed():
+            with observer.armed():
                 await rt.tick(10_000)
             run = await rt.get(run.id)
             if run.ended or run.state in (State.HELD, State.PAUSED):
                 break
             if waits := await rt.waits(run_id=run.id, kind=Kind.HUMAN):
                 for wait in waits:
-                    with watch.armed(), contextlib.suppress(AlreadyAnswered):
+                    with observer.armed(), contextlib.suppress(AlreadyAnswered):
                         await rt.answer(wait.id, order["answer"], by=NAME)
             elif run.due_at is None:
                 break  # only a signal could wake it
             else:
                 clock.move_to(max(clock.time + timedelta(milliseconds=1), run.due_at))
-                wire.tell("clock", milliseconds(clock.time))
+                connection.send("clock", milliseconds(clock.time))
         state = await bound.aget_state({"configurable": {"thread_id": THREAD}})
-        wire.tell("points", watch.points)
-        wire.tell(
+        connection.send("points", observer.points)
+        connection.send(
             "end",
             run.state.value,
             {"output": plain(run.output), "state": plain(state.values)},
@@ -86,11 +89,13 @@ async def by_perdure(graph: Any, order: dict[str, Any], wire: Wire, watch: Watch
         )
 
 
-async def by_langgraph(graph: Any, order: dict[str, Any], wire: Wire, watch: Watch) -> None:
+async def by_langgraph(
+    graph: Any, order: dict[str, Any], connection: Connection, observer: Observer
+) -> None:
     """The same with LangGraph's own saver: resumed with None, or called with the input again."""
     from langgraph.graph import StateGraph
 
-    async with stock_saver(order["url"], watch) as saver:
+    async with stock_saver(order["url"], observer) as saver:
         if isinstance(graph, StateGraph):
             pregel: Any = graph.compile(checkpointer=saver)
         else:
@@ -103,7 +108,7 @@ async def by_langgraph(graph: Any, order: dict[str, Any], wire: Wire, watch: Wat
         error: Exception | None = None
         try:
             while given is not _OVER:
-                with watch.armed():
+                with observer.armed():
                     output = await pregel.ainvoke(
                         given, config, durability="sync", context=order["context"]
                     )
@@ -114,9 +119,9 @@ async def by_langgraph(graph: Any, order: dict[str, Any], wire: Wire, watch: Wat
         if output is None:
             output = state.values
         elif isinstance(output, dict):
-            output = {key: one for key, one in output.items() if key != "__interrupt__"}
-        wire.tell("points", watch.points)
-        wire.tell(
+            output = {key: one for key, one in output.items() if key != langgraph_port.INTERRUPT}
+        connection.send("points", observer.points)
+        connection.send(
             "end",
             "failed" if error else "done",
             {"output": plain(output), "state": plain(state.values)},
@@ -129,7 +134,7 @@ _OVER: Any = object()
 
 
 async def _next_input(pregel: Any, config: Any, order: dict[str, Any]) -> Any:
-    """What a careful caller hands to LangGraph next."""
+    """The input that a careful caller passes to LangGraph next."""
     from langgraph.types import Command
 
     state = await pregel.aget_state(config)
@@ -152,7 +157,7 @@ def _answer(asked: Any, answer: Any) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def stock_saver(url: str, watch: Watch | None) -> AsyncIterator[Any]:
+async def stock_saver(url: str, observer: Observer | None) -> AsyncIterator[Any]:
     """LangGraph's own saver, with points before and after what it stores."""
     kind: Any
     if url.startswith("sqlite:"):
@@ -163,8 +168,8 @@ async def stock_saver(url: str, watch: Watch | None) -> AsyncIterator[Any]:
         from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver as kind  # noqa: N813
 
     def at(point: str) -> None:
-        if watch is not None:
-            watch.at(point)
+        if observer is not None:
+            observer.at(point)
 
     class Watched(kind):  # type: ignore[misc]
         async def aput(self, *args: Any, **kwargs: Any) -> Any:

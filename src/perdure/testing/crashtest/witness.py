@@ -1,19 +1,19 @@
-"""What an agent does to the world, in its own words, for the judge of a crash test."""
+"""Lets an agent report to a crash test what it does outside of the process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-tell: Callable[[str], None] | None = None
+report: Callable[[str], None] | None = None
 """Set in the processes of a crash test."""
 
 
 def outside(what: str) -> None:
-    """Tell the crash test that something happened outside: "mail to ana", "row 7 written".
+    """Report to the crash test that something happened outside: "mail to ana", "row 7 written".
 
-    Outside of a crash test it does nothing. In one, the same words more often than in a run that
-    nobody killed are a duplicate, and fewer are a loss. It returns when the judge, which is
-    another process, has noted it.
+    It does nothing without a crash test. In one, the same text more often than in a run without a
+    kill is a duplicate, and less often is a loss. It returns when the judge, another process, has
+    it.
     """
-    if tell is not None:
-        tell(str(what))
+    if report is not None:
+        report(str(what))

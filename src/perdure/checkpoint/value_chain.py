@@ -1,0 +1,199 @@
+"""What is stored of a channel's value, and the way back from rows to the value.
+
+A value is one of
+
+    inline    small: its bytes are inside the checkpoint's own row
+    a row     anything else: one row with the whole value
+    a chain   a list or dict: a row with all its elements, then one row per change
+
+Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import ormsgpack
+from langchain_core.messages import BaseMessage
+
+from perdure.errors import Damaged
+from perdure.journal.names import check_text
+from perdure.serde.codec import Codec
+
+INLINE = 64
+"""Values up to so many bytes are stored inside the checkpoint's row."""
+_ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
+_DICT_OF = attrgetter("__dict__")
+_EXTRA_OF = attrgetter("__pydantic_extra__")
+
+
+class RowKind(IntEnum):
+    """The first byte of a row of `perdure_values`."""
+
+    WHOLE = 0
+    LIST = 1
+    LIST_CHANGE = 2
+    DICT = 3
+    DICT_CHANGE = 4
+
+
+class ValueRef(NamedTuple):
+    """The key of a row of `perdure_values`, inside its thread and namespace."""
+
+    channel: str
+    chain: int
+    seq: int
+    step: int
+
+
+@lru_cache(maxsize=4096)
+def check_channel(channel: str) -> str:
+    """The name of a channel as JSON. Refuses one that a database cannot hold."""
+    return json.dumps(check_text("channel", channel))
+
+
+def refs_to_json(refs: Iterable[ValueRef]) -> str:
+    """A list of refs as JSON, several times faster than `json.dumps`."""
+    return f"[{','.join([f'[{check_channel(r[0])},{r[1]},{r[2]},{r[3]}]' for r in refs])}]"
+
+
+@dataclass(slots=True)
+class ChainElements:
+    """What the last row of a chain described, so that the next change can be found."""
+
+    objects: list[Any]
+    hashes: list[int]
+    sizes: list[int]
+    chain_size: int
+    """Bytes of the whole chain, to know when to start a new one."""
+    kind: type
+    """list or dict."""
+    trusted: bool = True
+    """Every element is a message or immutable: identity decides."""
+    messages: int = 0
+    """How many elements are messages."""
+    ids: set[int] = field(default_factory=set)
+    pristine: list[dict[str, Any] | None] = field(default_factory=list)
+    """For each message what its fields were, to notice a change in place."""
+
+    def untouched(self) -> bool:
+        """No message was changed in place since it was stored or loaded."""
+        if not self.messages:
+            return True
+        messages = [obj for obj in self.objects if isinstance(obj, BaseMessage)]
+        pristine = self.pristine
+        if len(messages) < len(pristine):
+            pristine = [was for was in pristine if was is not None]
+        try:
+            return list(map(_DICT_OF, messages)) == pristine and not any(map(_EXTRA_OF, messages))
+        except Exception:  # a field whose comparison is not a truth value, such as an array
+            return False
+
+
+@dataclass(slots=True)
+class StoredValue:
+    """Where the value of one channel is stored, and how large it is."""
+
+    size: int
+    hash: int
+    inline: bytes | None = None
+    ref: ValueRef | None = None
+    elements: ChainElements | None = None
+
+
+def outgrown(stored: StoredValue) -> bool:
+    """Whether the chain holds so many old elements that a new one should be started."""
+    elements = stored.elements
+    if elements is None or stored.ref is None:
+        return False
+    return (
+        elements.chain_size > 2 * stored.size + 24 * len(elements.sizes) + 4096
+        or stored.ref.seq > 2 * len(elements.sizes) + 64
+    )
+
+
+def describe_elements(
+    kind: type, objects: list[Any], encoded: Sequence[bytes], size: int
+) -> ChainElements:
+    """The elements of a chain of `size` bytes."""
+    pristine = list(map(snapshot, objects))
+    return ChainElements(
+        objects=list(objects),
+        hashes=list(map(hash, encoded)),
+        sizes=list(map(len, encoded)),
+        chain_size=size,
+        kind=kind,
+        trusted=all(map(is_trusted, objects)),
+        ids=set(map(id, objects)),
+        pristine=pristine,
+        messages=len(pristine) - pristine.count(None),
+    )
+
+
+def is_trusted(value: Any) -> bool:
+    """Whether an element is unchanged as long as it is the same object and was not returned."""
+    if isinstance(value, BaseMessage):
+        return not value.__pydantic_extra__
+    return type(value) in _ATOMS
+
+
+def snapshot(value: Any) -> dict[str, Any] | None:
+    """The fields of a message, to notice a change in place; None of anything else."""
+    if not isinstance(value, BaseMessage):
+        return None
+    return {
+        name: item if type(item) in _ATOMS else copy.deepcopy(item)
+        for name, item in value.__dict__.items()
+    }
+
+
+ChainRows = Mapping[tuple[str, int, int, int], bytes]
+
+
+def load_value(
+    codec: Codec, ref: ValueRef, rows: ChainRows, location: str
+) -> tuple[Any, StoredValue]:
+    """The value at `ref`, and how it is stored, from the rows of its chain."""
+    changes: list[Any] = []
+    size = 0
+    at, seq = ref.step, ref.seq
+    while True:
+        body = rows.get((ref.channel, ref.chain, seq, at))
+        if body is None:
+            raise Damaged(f"{location} {ref.channel}", f"row {seq} of chain {ref.chain} is missing")
+        size += len(body)
+        kind = body[0]
+        if kind == RowKind.WHOLE:
+            data = body[1:]
+            return codec.decode(data, location), StoredValue(len(data), hash(data), ref=ref)
+        content = ormsgpack.unpackb(body[1:])
+        if kind in (RowKind.LIST, RowKind.DICT):
+            break
+        changes.append(content)
+        at, seq = content[0], seq - 1
+    encoded: list[bytes] = content
+    for _, drop, sets, start, delete, inserted in reversed(changes):
+        del encoded[:drop]
+        for n, data in sets:
+            encoded[n] = data
+        encoded[start : start + delete] = inserted
+    objects = [codec.decode(data, location) for data in encoded]
+    elements = describe_elements(list if kind == RowKind.LIST else dict, objects, encoded, size)
+    stored = StoredValue(sum(elements.sizes), 0, ref=ref, elements=elements)
+    return objects if kind == RowKind.LIST else dict(objects), stored
+
+
+def elements_in_row(body: bytes) -> list[bytes]:
+    """The encoded elements (or the one value) whose bytes are in a row."""
+    if body[0] == RowKind.WHOLE:
+        return [body[1:]]
+    content = ormsgpack.unpackb(body[1:])
+    encoded: list[bytes] = content if body[0] in (RowKind.LIST, RowKind.DICT) else content[5]
+    return encoded

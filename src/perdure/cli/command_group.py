@@ -1,0 +1,106 @@
+"""How commands are listed and their arguments converted.
+
+Typer converts every argument with Pydantic, whose import takes as long as everything else that a
+listing needs. Texts, numbers, flags and choices are converted without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Literal, get_args, get_origin
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+Convert = Callable[[Any], Any]
+
+
+class Command(TyperCommand):
+    """A command whose simple arguments are converted without Pydantic."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_pydantic(super().get_params(ctx))
+
+
+def _without_pydantic(params: list[Any]) -> list[Any]:
+    for param in params:
+        described = getattr(param, "type_descriptor", None)
+        convert = _converter(getattr(described, "annotation", None))
+        if convert is not None and hasattr(param, "_runtime_param"):
+            param._runtime_param = _Converter(convert)
+    return params
+
+
+class _Converter:
+    """Converts an argument for Typer."""
+
+    def __init__(self, convert: Convert) -> None:
+        self._convert = convert
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        many = param.multiple or param.nargs == -1
+        if value is None:
+            return [] if many else None
+        try:
+            return [self._convert(one) for one in value] if many else self._convert(value)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), ctx=ctx, param=param) from None
+
+
+def _converter(annotation: Any) -> Convert | None:
+    """The conversion to a type; None leaves it to Typer."""
+    if get_origin(annotation) is list:
+        [annotation] = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return lambda value: _choose(value, get_args(annotation))
+    kinds: dict[Any, str] = {
+        bool: "yes or no",
+        str: "a text",
+        int: "a whole number",
+        float: "a number",
+    }
+    if annotation not in kinds:
+        return None
+    return lambda value: _convert(annotation, value, kinds[annotation])
+
+
+def _choose(value: Any, choices: tuple[Any, ...]) -> Any:
+    if value not in choices:
+        raise ValueError(f"{value!r} is not one of {', '.join(map(str, choices))}.")
+    return value
+
+
+def _convert(kind: Convert, value: Any, noun: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is not {noun}.") from None
+
+
+class Group(TyperGroup):
+    """The commands, listed in their sections."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_pydantic(super().get_params(ctx))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        width = max(map(len, self.commands))
+        for name, command in self.commands.items():
+            text = command.get_short_help_str(formatter.width - width - 6)
+            section = getattr(command, "rich_help_panel", None) or "Commands"
+            sections.setdefault(section, []).append((name.ljust(width), text))
+        for section, commands in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(commands)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:  # such as `perdure runs | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None

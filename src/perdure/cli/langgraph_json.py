@@ -1,0 +1,208 @@
+"""LangGraph projects: their `langgraph.json`, and where their journal is.
+
+The file is read, and nothing of the project is imported or changed; `graph_loading` imports it. The
+journal is `PERDURE_URL`, from the environment or from the
+project's `env`; else a SQLite file in `.perdure` beside the langgraph.json, which git ignores. An
+error names the file, the key, and what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perdure.errors import BadArgument
+
+FILE = "langgraph.json"
+FOLDER = ".perdure"
+URL = "PERDURE_URL"
+JAVASCRIPT = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs")
+USED_KEYS = {"graphs", "dependencies", "env"}
+IMAGE_KEYS = {
+    "$schema",
+    "api_version",
+    "base_image",
+    "dockerfile_lines",
+    "image_distro",
+    "keep_pkg_tools",
+    "node_version",
+    "pip_config_file",
+    "pip_installer",
+    "python_version",
+    "source",
+    "version",
+}
+"""Keys for building an image: they do not concern a project that runs where it is installed."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A `langgraph.json`, checked as far as possible without importing."""
+
+    file: Path
+    graphs: dict[str, str]
+    """Where each graph is: `path/file.py:name` or `package.module:name`."""
+    paths: list[Path] = field(default_factory=list)
+    """Folders that its modules are imported from, in order."""
+    env: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Keys that are not used here, and the like; not errors."""
+
+    @property
+    def folder(self) -> Path:
+        return self.file.parent
+
+    @property
+    def url(self) -> str:
+        """The URL of its journal, which may not exist yet."""
+        path = str(self.folder / FOLDER / "agents.db").replace("%", "%25").replace("?", "%3F")
+        return os.environ.get(URL) or self.env.get(URL) or f"sqlite:///{path}"
+
+
+def find_project(start: str | Path | None = None) -> Project | None:
+    """The project of a folder, of the nearest one above it, or of a langgraph.json; or None."""
+    place = Path(start or ".").resolve()
+    if place.is_file():
+        return _read_project(place)
+    for folder in (place, *place.parents):
+        if (folder / FILE).is_file():
+            return _read_project(folder / FILE)
+    return None
+
+
+def _read_project(file: Path) -> Project:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadArgument(f"{file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise BadArgument(f"{file} is not JSON: {error}. Correct it, and start again.") from error
+    if not isinstance(content, dict):
+        raise BadArgument(f'{file} is not a JSON object: it begins with {{"graphs": …}}.')
+    notes: list[str] = []
+    if unused := sorted(content.keys() - USED_KEYS - IMAGE_KEYS):
+        notes.append(f"not used here: {', '.join(unused)}")
+    env = _read_env(file, content.get("env"), notes)
+    return Project(
+        file=file,
+        graphs=_read_graphs(file, content.get("graphs")),
+        paths=_read_paths(file, content.get("dependencies")),
+        env=env,
+        notes=notes,
+    )
+
+
+def _read_graphs(file: Path, value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not value:
+        raise BadArgument(
+            f'{file}: "graphs" names no graph; write "graphs": {{"agent": "./agent.py:graph"}}.'
+        )
+    found = {}
+    for name, where in value.items():
+        place = where.get("path") if isinstance(where, dict) else where
+        if not isinstance(place, str):
+            raise BadArgument(
+                f"{_key(file, name)} is {json.dumps(where)}; write its place, such as "
+                '"./agent.py:graph".'
+            )
+        source, _, attribute = place.rpartition(":")
+        if (source or place).endswith(JAVASCRIPT):
+            raise BadArgument(
+                f"{_key(file, name)} is JavaScript ({place}), and perdure drives only Python. "
+                "Put it into another langgraph.json."
+            )
+        if not source or not attribute:
+            raise BadArgument(
+                f"{_key(file, name)} is {place!r}, without a name: write "
+                f"{(source or place) + ':graph'!r} if the graph is called graph there."
+            )
+        found[name] = place
+    return found
+
+
+def _read_paths(file: Path, value: Any) -> list[Path]:
+    """The folders among the dependencies, each with its `src`. The others are packages."""
+    if value is not None and not isinstance(value, list):
+        raise BadArgument(f'{file}: "dependencies" is a list, such as ["."].')
+    found = []
+    for one in [*(value or ()), "."]:
+        if not isinstance(one, str):
+            raise BadArgument(f'{file}: "dependencies" has {one!r}, which is not a text.')
+        if one.startswith((".", "/")):
+            folder = (file.parent / one).resolve()
+            if not folder.is_dir():
+                raise BadArgument(f'{file}: "dependencies" names {one}, which is not a folder.')
+            found += [folder, folder / "src"]
+    return [path for path in dict.fromkeys(found) if path.is_dir()]
+
+
+def _key(file: Path, name: str) -> str:
+    return f'{file}: graph "{name}"'
+
+
+# -- the environment
+
+
+def _read_env(file: Path, value: Any, notes: list[str]) -> dict[str, str]:
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        path = file.parent / value
+        if not path.is_file():
+            notes.append(f"env names {value}, which does not exist: its variables are not set")
+            return {}
+        found = parse_env(path.read_text(encoding="utf-8-sig"), path)
+    elif isinstance(value, dict):
+        found = {str(name): str(one) for name, one in value.items()}
+    else:
+        raise BadArgument(f'{file}: "env" must be the name of a file, or an object of texts.')
+    if URL in found:
+        found[URL] = absolute_url(found[URL], file.parent)
+    return found
+
+
+def absolute_url(url: str, folder: Path) -> str:
+    """A journal's URL that does not depend on the working directory."""
+    path = url.removeprefix("sqlite:///")
+    return url if path in (url, ":memory:") else f"sqlite:///{folder / path}"
+
+
+_NAME = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.]*)[ \t]*=[ \t]*")
+_QUOTED = re.compile(r"""(?:'([^']*)'|"((?:[^"\\]|\\.)*)")[ \t]*(?:#[^\n]*)?(?:\r?\n|\Z)""", re.S)
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def parse_env(text: str, path: Path) -> dict[str, str]:
+    """The variables of a `.env` file: `KEY=value`, `export`, quotes, comments, `${OTHER}`."""
+    found: dict[str, str] = {}
+
+    def expand(value: str) -> str:
+        def look(match: re.Match[str]) -> str:
+            return os.environ.get(match[1], found.get(match[1], ""))
+
+        return re.sub(r"\$\{(\w+)\}", look, value)
+
+    at = 0
+    while at < len(text):
+        end = text.find("\n", at) % (len(text) + 1)
+        line = text[at:end].strip()
+        if not line or line.startswith("#"):
+            at = end + 1
+        elif (name := _NAME.match(text, at)) is None:
+            number = text.count("\n", 0, at) + 1
+            raise BadArgument(f"{path}, line {number}: {line[:20]!r}… is not KEY=VALUE.")
+        elif quoted := _QUOTED.match(text, name.end()):
+            single, double = quoted.groups()
+            if double is not None:
+                double = re.sub(r"\\(.)", lambda e: _ESCAPES.get(e[1], e[1]), double, flags=re.S)
+            found[name[1]] = single if double is None else expand(double)
+            at = quoted.end()
+        else:
+            plain = text[name.end() : max(end, name.end())]
+            found[name[1]] = expand(re.split(r"(?:^|\s)#", plain)[0].strip())
+            at = end + 1
+    return found

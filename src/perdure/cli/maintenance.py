@@ -1,0 +1,109 @@
+"""`perdure prune`, `doctor` and `migrate`: look after a journal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from typer import Abort, Exit, Option, confirm
+
+from perdure.cli.options import At
+from perdure.cli.output import print_json, printable
+from perdure.cli.parsing import parse_duration
+from perdure.cli.target import client_at
+from perdure.errors import BadArgument
+from perdure.service.views.wording import count
+
+
+def prune(
+    older_than: Annotated[
+        str,
+        Option(metavar="30d", help="Runs that ended longer ago.", show_default=False),
+    ],
+    at: At = None,
+    state: Annotated[
+        list[str] | None,
+        Option(metavar="STATE", help="done, failed or cancelled; repeatable. Default: all."),
+    ] = None,
+    limit: Annotated[int | None, Option(metavar="N", help="Delete at most N.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Count them; delete nothing.")] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete ended runs with their history; a thread without runs loses its checkpoints."""
+    from perdure.service.validation import check_limit
+    from perdure.types import ENDED
+
+    age, states = parse_duration("--older-than", older_than), state or [*ENDED]
+    most = None if limit is None else check_limit(limit)
+    with client_at(at) as client:
+        prune = client.blocking.prune
+        found = prune(older_than=age, states=states, limit=most, dry_run=True)
+        if dry_run:
+            print(f"{count(found, 'run')} would be deleted.")
+            return
+        if found and not yes:
+            if not sys.stdin.isatty():
+                raise BadArgument(
+                    f"{count(found, 'run')} would be deleted. Pass --yes: there is no terminal to "
+                    "ask on."
+                )
+            if not confirm(f"Delete {count(found, 'run')}?"):
+                raise Abort()
+        deleted = prune(older_than=age, states=states, limit=most) if found else 0
+    print(f"{count(deleted, 'run')} deleted.")
+
+
+def doctor(
+    at: At = None,
+    json: Annotated[bool, Option("--json", help="One JSON object per finding.")] = False,
+) -> None:
+    """Check the invariants of a journal. Exit 1 if one is violated."""
+    with client_at(at) as client:
+        diagnosis = client.blocking.doctor()
+    for finding in diagnosis.findings:
+        if json:
+            print_json(finding._asdict())
+        else:
+            thread, detail = printable(finding.thread_id), printable(finding.detail)
+            print(f"{finding.problem}: thread {thread!r}, {finding.id} ({detail})")
+    found = len(diagnosis.findings)
+    if not json:
+        for remark in diagnosis.remarks:
+            print(f"note: {remark}")
+        if found:
+            print(f"{found} found. Each is a bug of perdure: please report it.")
+        else:
+            print(f"All {diagnosis.checked} invariants hold.")
+    if found:
+        raise Exit(1)
+
+
+def migrate(
+    at: At = None,
+    check: Annotated[
+        bool, Option("--check", help="Change nothing; exit 1 if a migration is needed.")
+    ] = False,
+) -> None:
+    """Create a journal, or bring its schema up to date."""
+    from perdure.journal.migrate import migrations
+
+    newest = max(migrations())
+    found = client_at(at, create=True).schema_version()
+    if check:
+        if found is None:
+            print("There is no journal yet; `perdure migrate` makes it.")
+        elif found < newest:
+            print(f"The schema is {found}, this perdure needs {newest}: run `perdure migrate`.")
+        else:
+            print(f"The schema is {found}, the newest.")
+        if found != newest:
+            raise Exit(1)
+        return
+    with client_at(at, create=True):
+        pass
+    if found == newest:
+        print(f"The schema is {found}, the newest; nothing to do.")
+    elif found is None:
+        print(f"The journal is created, with schema {newest}.")
+    else:
+        print(f"The schema is migrated from {found} to {newest}.")

@@ -1,0 +1,39 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Option
+
+from perdure.cli.completion import complete_graph, complete_state
+
+At = Annotated[
+    str | None,
+    Option(
+        "--at",
+        "-a",
+        metavar="PLACE",
+        help="The journal: its URL, module:name of its Runtime (needed for encryption and own "
+        "types), or a folder with a langgraph.json. Default: PERDURE_URL, or the project here.",
+    ),
+]
+By = Annotated[str | None, Option(metavar="NAME", help="Who does it. Default: USER.")]
+Json = Annotated[bool, Option("--json", help="One JSON object per line.")]
+Limit = Annotated[int, Option(metavar="N", help="List at most N.")]
+Concurrency = Annotated[int, Option(metavar="N", help="Segments at once.")]
+
+# The selection of runs, for `runs` and `export`.
+States = Annotated[
+    list[str] | None,
+    Option(metavar="STATE", help="In this state; repeatable.", autocompletion=complete_state),
+]
+Graph = Annotated[
+    str | None, Option(metavar="NAME", help="Of this graph.", autocompletion=complete_graph)
+]
+Thread = Annotated[str | None, Option(metavar="ID", help="Of this thread.")]
+Metadata = Annotated[
+    list[str] | None, Option(metavar="KEY=VALUE", help="With this metadata; repeatable.")
+]
+Since = Annotated[str | None, Option(metavar="3d|TIME", help="Accepted since then.")]
+Until = Annotated[str | None, Option(metavar="3d|TIME", help="Accepted before then.")]

@@ -1,0 +1,202 @@
+"""How commands print: tables and sentences for people, lines of JSON for programs.
+
+A table fits the terminal; into a file or a pipe it is printed whole. Colour is used on a terminal
+only, and never with NO_COLOR. Control characters in a user's text are escaped, so that it cannot
+imitate ours. Rich takes as long to import as the rest of a listing, so tables are made here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from perdure.errors import Error, NotFound, Unavailable
+
+STYLES = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
+STATE_STYLES = {
+    "pending": "blue",
+    "running": "cyan",
+    "waiting": "yellow",
+    "paused": "magenta",
+    "held": "red",
+    "done": "green",
+    "failed": "red",
+    "cancelled": "dim",
+    "unknown": "red",
+    "open": "cyan",
+    "again": "blue",
+}
+TONE_STYLES = {"good": "green", "bad": "red", "waits": "yellow", "notable": "magenta"}
+LISTING_COMMANDS = {
+    "run": "runs",
+    "run of the thread": "runs",
+    "wait": "inbox",
+    "effect": "effects",
+    "schedule": "schedules",
+    "reflection": "reflections",
+}
+NARROWEST_COLUMN = 8
+"""Width that a column of a table keeps when it shrinks."""
+
+
+# -- for programs
+
+
+def json_default(value: Any) -> Any:
+    """A value that JSON has no form for, as one that it has."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=str)
+    dump = getattr(value, "model_dump", None)  # Pydantic, and so LangChain's messages
+    return dump(mode="json") if callable(dump) and not isinstance(value, type) else str(value)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON; a dataclass as its fields."""
+    print(json.dumps(value, default=json_default))
+
+
+# -- for people
+
+
+def print_error(error: Error) -> None:
+    """Print an error to stderr in one line, with the command that lists what exists."""
+    message = " ".join(str(error).split()) if isinstance(error, Unavailable) else str(error)
+    listing = LISTING_COMMANDS.get(error.what) if isinstance(error, NotFound) else None
+    hint = f" `perdure {listing}` lists what is there." if listing else ""
+    print(f"perdure: {message}{hint}", file=sys.stderr)
+
+
+def print_status(command: str, sentence: str) -> None:
+    """Print what a long-running command is doing now."""
+    print(paint(f"perdure {command}: {sentence}", "bold"), flush=True)
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def terminal_width() -> int:
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def line_width(indent: int = 0) -> int:
+    """Columns for a value: the rest of the terminal's line, or 200 without a terminal."""
+    return max(20, terminal_width() - indent) if is_terminal() else 200
+
+
+def paint(text: str, style: str | None) -> str:
+    """A text in a colour, where colours are shown."""
+    if not style or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if is_terminal() else text
+
+
+def paint_state(state: str, columns: int = 0) -> str:
+    return paint(str(state), STATE_STYLES.get(state)) + " " * (columns - len(state))
+
+
+def printable(text: str) -> str:
+    """A text with its control characters escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
+def display_width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(one) in "WF" for one in text)
+    return len(text) + wide - sum(unicodedata.combining(one) > 0 for one in text)
+
+
+def truncate(text: str, columns: int) -> str:
+    """A text in that many columns, cut with an ellipsis."""
+    if display_width(text) <= columns:
+        return text
+    text = text[:columns]
+    while text and display_width(text) > columns - 1:
+        text = text[:-1]
+    return f"{text.rstrip()}…"
+
+
+def one_line(value: Any, columns: int = 200) -> str:
+    """A value in one line: a text as it is, anything else as JSON."""
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(value, default=json_default, ensure_ascii=False)
+    return truncate(printable(text), columns)
+
+
+def value_lines(value: Any, most: int) -> list[str]:
+    """A value in at most so many lines, an entry of a dict per line."""
+    entries = value if isinstance(value, Mapping) else {"": value}
+    lines: list[str] = []
+    for name, one in entries.items():
+        label = f"{name}: " if name != "" else ""
+        if isinstance(one, str) and "\n" in one:
+            lines += [label.rstrip()] if label else []
+            lines += [f"{'  ' if label else ''}{line}" for line in one.splitlines()]
+        else:
+            lines.append(f"{label}{one_line(one, 2000)}")
+    columns = terminal_width() - 6 if is_terminal() else 2000
+    kept = [one_line(line, columns) for line in lines[:most]]
+    more = len(lines) - len(kept)
+    return (
+        [*kept, f"… {more} more {'line' if more == 1 else 'lines'}; see --json"] if more else kept
+    )
+
+
+def format_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    shrinks: Sequence[int] = (),
+    styles: Mapping[int, Mapping[str, str]] | None = None,
+) -> str:
+    """A table. The columns in `shrinks` give way on a narrow terminal, the last of them first;
+    `styles` maps a column's words to colours."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(display_width, column)) for column in zip(headers, *cells, strict=True)]
+    if is_terminal():
+        for at in reversed(shrinks):
+            over = sum(widths) + 2 * (len(widths) - 1) - terminal_width()
+            least = min(widths[at], max(NARROWEST_COLUMN, display_width(headers[at])))
+            widths[at] = max(least, widths[at] - max(0, over))
+    lines = [paint(_row(headers, widths, {}), "dim")]
+    for row in cells:
+        row_styles = {at: words.get(row[at]) for at, words in (styles or {}).items()}
+        lines.append(_row(row, widths, row_styles))
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], styles: Mapping[int, str | None]) -> str:
+    padded = []
+    for at, (cell, columns) in enumerate(zip(cells, widths, strict=True)):
+        text = truncate(cell, columns)
+        padded.append(paint(text, styles.get(at)) + " " * (columns - display_width(text)))
+    return "  ".join(padded).rstrip()

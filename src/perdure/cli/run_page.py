@@ -1,0 +1,177 @@
+"""The page of one run: its facts, where its time went, its timeline, and what it waits for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from perdure.cli.next_command import command_for
+from perdure.cli.output import (
+    TONE_STYLES,
+    is_terminal,
+    line_width,
+    one_line,
+    paint,
+    paint_state,
+    print_json,
+    printable,
+    terminal_width,
+    value_lines,
+)
+from perdure.cli.run_lookup import RunReport
+from perdure.service.views.attention import Blocker, blockers
+from perdure.service.views.events import view_event
+from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
+from perdure.service.views.wording import age, arguments, duration, graph_title, utc_time
+from perdure.types import Event, EventKind, Kind, Run, Score
+
+LONGEST_BAR = 40
+BRIEF = timedelta(seconds=1)
+"""A shorter time in the queue is not shown."""
+PERIOD_STYLES = {
+    **dict.fromkeys((PeriodKind.PERSON, PeriodKind.SIGNAL), "yellow"),
+    **dict.fromkeys((PeriodKind.ASLEEP, PeriodKind.SIGNAL_OR_TIME), "dim"),
+    **dict.fromkeys((PeriodKind.RETRYING, PeriodKind.PAUSED), "magenta"),
+    **dict.fromkeys((PeriodKind.HELD, PeriodKind.RECOVERY), "red"),
+    PeriodKind.DRIVEN: "green",
+    PeriodKind.QUEUED: "blue",
+}
+
+
+def print_event(event: Event, *, json: bool) -> None:
+    if json:
+        print_json(event)
+        return
+    at = event.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    print(f"{event.n:4}  {at}Z  {event.kind:10}  {one_line(dict(event.data), 2000)}".rstrip())
+
+
+def print_report(report: RunReport, at: str | None) -> None:
+    run, today = report.run, datetime.now(UTC)
+    last = report.events[-1].at if report.events else run.updated_at
+    now = last if run.ended else max(last, today)
+    periods = timeline(report.events, now)
+    _print_header(run, today)
+    _print_totals(periods, now)
+    _print_timeline(report, periods, now)
+    _print_scores(report.scores)
+    _print_blockers(blockers(run, report.waits, report.effects, today), report.unreadable, at)
+
+
+def _print_header(run: Run, now: datetime) -> None:
+    graph = printable(graph_title(run.graph, run.version))
+    print(f"{paint(run.id, 'bold')}  {paint_state(run.state)}  {graph}")
+    due = ""
+    if run.due_at is not None:
+        since = "" if run.due_at > now else "for "
+        due = f"{utc_time(run.due_at)}, {since}{age(run.due_at, now)}"
+    facts = {
+        "thread": printable(run.thread_id),
+        "key": printable(run.key or ""),
+        "metadata": "  ".join(
+            f"{printable(str(key))}={one_line(value, 60)}" for key, value in run.metadata.items()
+        ),
+        "tags": printable("  ".join(run.tags)),
+        "created": f"{utc_time(run.created_at)}, {age(run.created_at, now)} ago",
+        "due": due,
+        "saved": "  ".join(f"{number} {name}" for name, number in run.saved.items() if number),
+    }
+    for name, fact in facts.items():
+        if fact:
+            print(f"  {paint(f'{name:9}', 'dim')} {fact}")
+
+
+def _print_totals(periods: list[Period], now: datetime) -> None:
+    """Where the time went, with a bar for each kind of period."""
+    sums = totals(periods, now)
+    whole = sum(sums.values(), timedelta(0))
+    if not whole:
+        return
+    print(f"\nWhere its {duration(whole)} went")
+    longest = max(10, min(LONGEST_BAR, terminal_width() - 51)) if is_terminal() else LONGEST_BAR
+    for kind, lasted in sums.items():
+        share = lasted / whole
+        bar = paint("█" * round(share * longest) or "▏", PERIOD_STYLES.get(kind))
+        percent = f"{share:4.0%}" if share >= 0.01 else " <1%"
+        print(f"  {kind:30}  {duration(lasted):>8}  {percent}  {bar}")
+
+
+def _print_timeline(report: RunReport, periods: list[Period], now: datetime) -> None:
+    print()
+    details = _details(report)
+    for period in periods:
+        if period.kind is PeriodKind.DRIVEN:
+            _print_segment(report.run, period, details, now)
+        else:
+            _print_rest(report.run, period, now)
+
+
+def _print_segment(run: Run, period: Period, details: dict[str, str], now: datetime) -> None:
+    lasted = f"{duration(period.lasted(now))}{'' if period.until else ' so far'}"
+    recovered = paint("  recovered", "yellow") if period.recovered else ""
+    died = paint("  its worker was lost", "red") if period.died else ""
+    number = paint(f"#{period.segment}".ljust(3), "bold")
+    driver = f"{period.driver} ({printable(period.worker)})"
+    print(f"{number} {utc_time(period.since)}  {driver}  {lasted}{recovered}{died}")
+    for event in period.events:
+        view = view_event(event, run.id, run.thread_id)
+        if view.routine:
+            continue
+        after = paint(f"+{duration(event.at - period.since):<7}", "dim")
+        print(f"      {after} {_styled(view.text, view.tone, 15)}")
+        named = event.data.get("key") or event.data.get("wait", "")
+        refers = event.kind in (EventKind.EFFECT, EventKind.WAIT) and named in details
+        for line in (*view.lines, *([details[named]] if refers else ())):
+            print(f"               {paint(_fit(line, 15), 'dim')}")
+
+
+def _details(report: RunReport) -> dict[str, str]:
+    """The arguments of each effect by its key, and each question to a person by its wait's id."""
+    effects = {one.key: one_line(arguments(one.arguments)) for one in report.effects}
+    human = (one for one in report.waits if one.kind is Kind.HUMAN)
+    return effects | {one.id: one_line(one.value) for one in human}
+
+
+def _styled(text: str, tone: str, indent: int) -> str:
+    return paint(_fit(text, indent), TONE_STYLES.get(tone))
+
+
+def _fit(text: str, indent: int) -> str:
+    return one_line(text, line_width(indent) if is_terminal() else 300)
+
+
+def _print_rest(run: Run, period: Period, now: datetime) -> None:
+    shown = [event for event in period.events if event.kind != EventKind.STARTED]
+    lasted = period.lasted(now)
+    if period.kind is PeriodKind.QUEUED and not shown and period.until and lasted < BRIEF:
+        return
+    until = f", until {utc_time(period.due)}" if period.due and not period.until else ""
+    text = f"    {duration(lasted)} {period.kind}{'' if period.until else ' so far'}{until}"
+    print(paint(text, PERIOD_STYLES.get(period.kind)))
+    for event in shown:
+        view = view_event(event, run.id, run.thread_id)
+        print(f"      {_styled(view.text, view.tone, 6)}")
+
+
+def _print_scores(scores: list[Score]) -> None:
+    if scores:
+        print("\nScores")
+    for one in scores:
+        about = f"  of {printable(one.about)}" if one.about else ""
+        comment = f"  {one_line(one.comment)}" if one.comment else ""
+        at = paint(utc_time(one.at), "dim")
+        print(f"  {printable(one.name)} {one.value:g}{about}{comment}  {at}")
+
+
+def _print_blockers(found: list[Blocker], unreadable: str, at: str | None) -> None:
+    """What the run is waiting for, and the commands that let it go on."""
+    if found or unreadable:
+        print("\nNow")
+    for one in found:
+        colon = ":" if one.action else ""
+        print(f"  {paint(one_line(one.text, 2000), TONE_STYLES.get(one.tone))}{colon}")
+        for line in value_lines(one.shown, 20) if one.shown is not None else ():
+            print(f"    {line}")
+        if one.action is not None:
+            print(f"  {command_for(one.action, at)}")
+    if unreadable:
+        print(f"  {paint(one_line(unreadable, 1000), 'red')}")

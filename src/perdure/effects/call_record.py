@@ -1,0 +1,305 @@
+"""The record of one effect call: found, or stored as an intent, then brought to its outcome.
+
+Everything that a call writes about itself is here. `settlement.py` decides what to write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from perdure.effects import keys, recording
+from perdure.effects.call_position import CallPosition
+from perdure.effects.identity import TaskContext
+from perdure.effects.spec import EffectSpec
+from perdure.errors import EffectHeld, Postponed
+from perdure.journal import Journal, Plan
+from perdure.journal.ids import random_number
+from perdure.operations import effects
+from perdure.operations.effects import EffectRow, How, Mark, UndoState
+from perdure.serde.serializer import where_effect
+from perdure.types import EffectState, moment
+
+log = logging.getLogger("perdure")
+
+MAX_PAUSE = 5.0
+"""Longest pause, in seconds, that a process waits out; a longer one becomes a wait of the run."""
+
+
+@dataclass
+class CallRecord:
+    """One call, as it is recorded."""
+
+    task: TaskContext
+    spec: EffectSpec
+    arguments: Mapping[str, Any]
+    position: CallPosition
+    business_key: str | None = None
+    call_id: str | None = None
+    """What identifies the call in place of its arguments."""
+    module: str = ""
+    """Where its function is: another one may have the same name."""
+    usage_of: Callable[[Any], tuple[int, int]] | None = None
+    """What a result cost: model calls, and tokens."""
+    row: EffectRow = field(init=False)
+    """As it is stored, or about to be."""
+    _stored: dict[str, Any] = field(default_factory=dict, init=False)
+    """The arguments that are stored."""
+    _encoded: bytes = field(default=b"", init=False)
+    _digest: str = field(default="", init=False)
+    _interrupts_before: int = field(default=0, init=False)
+    """Interrupts of the task before the function was called."""
+
+    @property
+    def place(self) -> tuple[str, str, str, int]:
+        return (self.row.scope, self.row.task, self.row.name, self.row.n)
+
+    @property
+    def is_of_another_run(self) -> bool:
+        owner = self.task.owner
+        return (self.row.thread_id, self.row.run_id) != (owner.thread_id, owner.run_id)
+
+    # -- find it, or store an intent
+
+    def find(self) -> Plan[EffectRow | None]:
+        """Look up what is stored for this call. `row` is what to store if there is nothing."""
+        task, spec, owner = self.task, self.spec, self.task.owner
+        self._stored = recording.stored_arguments(spec.record, self.arguments)
+        if task.segment is not None:
+            task.segment.secrets.update(self._secrets)
+        self._encoded = recording.encode_arguments(task.serializer, spec.name, self._stored)
+        by_arguments = self._encoded + self.module.encode()
+        identified_by = by_arguments if self.call_id is None else self.call_id.encode()
+        self._digest = keys.digest(identified_by)
+        if self.business_key is not None:
+            key = f"{spec.name}:{self.business_key}"
+            scope, task_id, n = f"key {key}", "", 0
+            found: EffectRow | None = yield effects.at(scope, task_id, spec.name, n)
+        else:
+            yield from task.load_records()
+            n, found = task.records.match_record(
+                spec.name,
+                self._digest,
+                self._has_same_arguments,
+                self.position,
+                match_open=spec.unknown == "hold",
+            )
+            scope, task_id = owner.thread_id, task.id
+            key = keys.hash_of(scope, task_id, spec.name, str(n))
+        self.row = EffectRow(
+            scope=scope,
+            task=task_id,
+            name=spec.name,
+            n=n,
+            key=key,
+            thread_id=owner.thread_id,
+            run_id=owner.run_id,
+            checkpoint_id=task.checkpoint_id,
+            state=EffectState.OPEN.value,
+            intent=random_number(),
+            attempts=1,
+            digest=self._digest,
+            undo=(UndoState.NONE if spec.compensate is None else UndoState.POSSIBLE).value,
+            mark=(Mark.READ if spec.reads else Mark.NONE).value,
+            created_at=task.now,
+        )
+        return found
+
+    def store_intent(self) -> Plan[EffectRow | None]:
+        """Store the intent, after every checkpoint before it. Gives the row that another process
+        stored first, if one did."""
+        task, row = self.task, self.row
+        blob = recording.dump_arguments(task.serializer, row.key, row.name, self._encoded)
+        self.row = row = row._replace(arguments=blob)
+        yield from task.wait_for_checkpoints()
+        if self.spec.transactional:
+            return None
+        intent = task.guarded(effects.store_intent(task.owner, row))
+        if self.spec.reads and not task.is_sync:
+            task.journal.defer(intent)
+        elif not (yield intent):
+            row = yield effects.at(*self.place)
+        task.records.remember(row)
+        return None if row is self.row else row
+
+    def take_over(self, attempts: int) -> Plan[bool]:
+        """Replace the intent by one of our own. False: another process was faster."""
+        task, intent = self.task, random_number()
+        op = effects.take_over(task.owner, self.row, intent, attempts, task.now)
+        self.row = yield task.guarded(op)
+        task.records.remember(self.row)
+        return self.row.intent == intent
+
+    # -- what is stored
+
+    def _has_same_arguments(self, row: EffectRow) -> bool:
+        if self.call_id is not None:
+            return False
+        try:
+            return bool(self._arguments_of(row) == self._stored)
+        except Exception:  # they cannot be read or compared
+            return False
+
+    def _arguments_of(self, row: EffectRow) -> dict[str, Any]:
+        stored: dict[str, Any] = self.task.serializer.loads(
+            row.arguments, where_effect("arguments", row.key)
+        )
+        return stored
+
+    def recorded_arguments(self) -> dict[str, Any]:
+        """The stored arguments; those that are not stored come from the present call."""
+        return recording.complete(self._arguments_of(self.row), self.arguments)
+
+    def replay_result(self) -> Any:
+        """The recorded result, counted as saved."""
+        if self.is_of_another_run:
+            data = {"name": self.row.name, "key": self.row.key, "state": self.row.state}
+            how = f"in run {self.row.run_id or 'of no runtime'}"
+            self._add_event(effects.EFFECT_EVENT, {**data, "how": how})
+        outcome = self._outcome()
+        result, usage, interrupts = outcome if len(outcome) == 3 else (outcome[0], None, 0)
+        self._count_saved(*(usage or (0, 0)))
+        self.position.skip_interrupts(interrupts)
+        return result
+
+    def replay_error(self) -> Exception:
+        """The recorded exception, counted as saved."""
+        self._count_saved(0, 0)
+        self.position.skip_interrupts(self._outcome().get("asked", 0))
+        error = recording.load_error(self.task.serializer, self.row.key, self.row.outcome or b"")
+        return recording.mark_recorded(error)
+
+    def _outcome(self) -> Any:
+        where = where_effect("outcome", self.row.key)
+        return self.task.serializer.loads(self.row.outcome or b"", where)
+
+    # -- write how far it is
+
+    def count_interrupts(self) -> None:
+        """Note the interrupts of the task before the function is called."""
+        self._interrupts_before = self.position.interrupts_so_far()
+
+    def done(self, result: Any, *, wait: bool = True, how: How | None = None) -> Plan[Any]:
+        """Store the result. `wait=False`: with the next commit, because the far side has the key
+        and recognises a second call. `how`: if it was not simply called."""
+        task, row, keep = self.task, self.row, self.spec.record.result
+        try:
+            result = keep(result) if keep is not None else result
+            usage = None if self.usage_of is None else self.usage_of(result)
+            interrupts = self.position.interrupts_so_far() - self._interrupts_before
+            blob = recording.dump_result(
+                task.serializer, row.key, row.name, result, usage, interrupts
+            )
+        except Exception as error:
+            self.row = row._replace(mark=Mark.FINAL.value)  # it happened, and must not again
+            return (yield from self.failed(error))
+        data = {} if how is None else {"how": how.value}
+        yield from self._settle(EffectState.DONE, blob, data, wait=wait)
+        return result
+
+    def failed(self, error: Exception) -> Plan[None]:
+        """Store a final exception, and raise it."""
+        data = {"error": self.describe(error)}
+        yield from self._settle(EffectState.FAILED, self.dump_error(error), data)
+        raise recording.mark_recorded(error)
+
+    def _settle(
+        self, state: EffectState, outcome: bytes, data: dict[str, Any], *, wait: bool = True
+    ) -> Plan[None]:
+        commit, task = self.write(state, outcome, data), self.task
+        if task.segment is not None:
+            task.segment.progress.move()
+        if self.spec.reads and not task.is_sync:
+            task.journal.commit_soon()
+        # What would cost most to lose is not left to the next commit.
+        elif (wait or self.spec.unknown == "hold" or task.is_sync) and not (yield commit):
+            why = "another process took it over, and what this one did is not recorded"
+            raise EffectHeld(self.row.key, self.row.name, why)
+
+    def write(
+        self,
+        state: EffectState,
+        outcome: bytes | None,
+        data: dict[str, Any] | None,
+        due_at: int | None = None,
+    ) -> PendingCommit:
+        """Queue a new state, with an event if there is data. Yield what this gives to wait until
+        it is on disk."""
+        task = self.task
+        self.row = self.row._replace(state=state.value, outcome=outcome, due_at=due_at)
+        task.records.remember(self.row)
+        event = None
+        if data is not None:
+            begun = {"attempt": self.row.attempts, "begun_at": moment(self.row.created_at)}
+            event = (task.serializer, {**begun, **data})
+        op = task.guarded(effects.write_state(task.owner, self.row, task.now, event=event))
+        return PendingCommit(task.journal, task.journal.defer(op))
+
+    def hold(self, why: str, error: BaseException | None) -> Plan[None]:
+        """Store that the outcome is unknown, and raise `EffectHeld`: a person settles it."""
+        outcome = None if error is None else self.dump_error(error)
+        yield self.write(EffectState.UNKNOWN, outcome, {"why": why})
+        raise EffectHeld(self.row.key, self.row.name, why)
+
+    # -- until the next attempt
+
+    def pause_until(self, due_at: int) -> Plan[None]:
+        """Wait here, or give the process back by raising `Postponed`."""
+        seconds, segment = max(0, due_at - self.task.now) / 1000, self.task.segment
+        closing = segment is not None and segment.closing
+        if closing or (seconds > MAX_PAUSE and self.task.postpones):
+            raise Postponed(self.row.key, self.row.name, due_at, self.row.attempts)
+        if seconds > 0:
+            yield seconds
+
+    # -- errors, counts and events
+
+    @property
+    def _secrets(self) -> dict[str, Any]:
+        """Arguments that are not stored, and must not be in an error's text either."""
+        return {name: self.arguments[name] for name in self.arguments if name not in self._stored}
+
+    def dump_error(self, error: BaseException) -> bytes:
+        interrupts = self.position.interrupts_so_far() - self._interrupts_before
+        return recording.dump_error(
+            self.task.serializer, self.row.key, error, self._secrets, interrupts
+        )
+
+    def describe(self, error: BaseException) -> str:
+        message = recording.describe(error, self._secrets)["message"]
+        return f"{type(error).__name__}: {message}"
+
+    def report_other_arguments(self) -> None:
+        """Add an event if the arguments differ from the recorded ones."""
+        row = self.row
+        withdrawn = row.state == EffectState.AGAIN and not self.spec.keeps_errors
+        if row.digest != self._digest and not withdrawn and not self._has_same_arguments(row):
+            self._add_event(effects.DIFFERS_EVENT, {"name": row.name, "key": row.key})
+
+    def _count_saved(self, calls: int, tokens: int) -> None:
+        if self.task.owner.run_id:
+            self.task.journal.defer(effects.count_saved(self.task.owner, calls, tokens))
+
+    def _add_event(self, kind: str, data: dict[str, Any]) -> None:
+        task = self.task
+        if task.owner.run_id:
+            op = effects.add_event(task.owner, task.serializer, task.now, kind, data)
+            task.journal.defer(task.guarded(op))
+        else:
+            log.info("effect %s: %s", kind, data)
+
+
+@dataclass
+class PendingCommit:
+    """A queued operation that a plan can wait for."""
+
+    journal: Journal
+    ticket: Any
+
+    def run(self) -> Any:
+        return self.journal.wait(self.ticket)
+
+    def arun(self) -> Any:
+        return self.journal.await_(self.ticket)

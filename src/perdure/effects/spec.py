@@ -1,0 +1,123 @@
+"""The options of an effect, and which of them fit together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import Any, Literal
+
+from perdure.errors import BadArgument
+from perdure.types import Record, Retry
+
+ONCE, THRICE = Retry(attempts=1), Retry()
+
+
+@dataclass(frozen=True)
+class EffectSpec:
+    """An effect: its name and its options."""
+
+    name: str
+    key: Callable[..., Any] | None = None
+    verify: Callable[..., Any] | None = None
+    unknown: Literal["retry", "hold"] = "retry"
+    transactional: bool = False
+    retry: Retry = THRICE
+    timeout: float | None = None
+    compensate: Callable[..., Any] | None = None
+    record: Record = Record()  # noqa: RUF009 (it is frozen)
+    reads: bool = False
+    """It changes nothing on the far side: a second call after a crash only costs money. So its
+    intent is queued without waiting, and its outcome is committed soon, but not waited for."""
+    keeps_errors: bool = True
+    """Whether an exception is an outcome. If not, the call is still to be made."""
+
+
+OPTIONS = frozenset({field.name for field in fields(EffectSpec)} - {"reads", "keeps_errors"})
+"""What `@perdure.effect` takes."""
+
+
+def make_spec(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    unknown: str = "retry",
+    retry: Retry | None = THRICE,
+    timeout: float | timedelta | None = None,
+    record: Record | Iterable[str] | None = None,
+    **others: Any,
+) -> EffectSpec:
+    """The options of a decorated function. Raises `BadArgument` if they do not fit."""
+    _check_types({**others, "retry": retry, "timeout": timeout})
+    own_name = name_of(function)
+    if not inspect.isroutine(function):
+        raise BadArgument(f"@perdure.effect is for functions and methods, not for {function!r}.")
+    record, first = record_of(record), next(iter(inspect.signature(function).parameters), None)
+    if "." in own_name and first in ("self", "cls"):
+        record = replace(record, without=(*record.without, first))
+    spec = EffectSpec(
+        name or own_name,
+        unknown=check_unknown(unknown),
+        retry=retry or ONCE,
+        timeout=seconds_of(timeout),
+        record=record,
+        **others,
+    )
+    _check_function(function, spec)
+    return spec
+
+
+def name_of(function: Any) -> str:
+    return str(getattr(function, "__qualname__", repr(function))).rpartition("<locals>.")[2]
+
+
+def seconds_of(timeout: float | timedelta | None) -> float | None:
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if seconds is not None and not seconds > 0:
+        raise BadArgument(f"timeout={timeout!r}: use more than 0 seconds.")
+    return seconds
+
+
+def record_of(record: Record | Iterable[str] | None) -> Record:
+    if isinstance(record, Record):
+        return record
+    return Record(None if record is None else tuple(record))
+
+
+def check_unknown(unknown: str) -> Literal["retry", "hold"]:
+    if unknown not in ("retry", "hold"):
+        raise BadArgument(f"unknown={unknown!r}: use 'retry' or 'hold'.")
+    return "hold" if unknown == "hold" else "retry"
+
+
+def _check_types(options: Mapping[str, Any]) -> None:
+    for name in ("key", "verify", "compensate"):
+        value = options.get(name)
+        if value is not None and not callable(value):
+            raise BadArgument(f"{name}={value!r}: use a function of the effect's arguments.")
+    retry, timeout = options["retry"], options["timeout"]
+    if retry is not None and not isinstance(retry, Retry):
+        raise BadArgument(f"retry={retry!r}: use perdure.Retry(attempts=...), or None.")
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if timeout is not None and not is_number and not isinstance(timeout, timedelta):
+        raise BadArgument(f"timeout={timeout!r}: use seconds, or a timedelta.")
+
+
+def _check_function(function: Callable[..., Any], spec: EffectSpec) -> None:
+    """Refuse a function that cannot be an effect with these options."""
+    name, is_async = spec.name, inspect.iscoroutinefunction(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise BadArgument(
+            f"{name} yields its result in pieces, which cannot be recorded: collect them, and "
+            "return the whole."
+        )
+    if spec.transactional and is_async:
+        raise BadArgument(
+            f"{name} is a coroutine: a transactional effect must be a plain function, because the "
+            "journal accepts no other write during its call."
+        )
+    if spec.transactional and (spec.verify is not None or spec.timeout is not None):
+        raise BadArgument(f"{name} is transactional: it takes neither verify= nor timeout=.")
+    if not is_async and inspect.iscoroutinefunction(spec.verify):
+        raise BadArgument(f"{name} is a plain function, so its verify= must be one too.")

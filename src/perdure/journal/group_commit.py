@@ -1,0 +1,350 @@
+"""The ordered queue whose first waiter commits for all. No SQL, no database, no LangGraph here.
+
+A thread that waits commits everything queued, for itself and for all others; those find their work
+done. A timer thread commits for coroutines, and what no caller waits for.
+
+Crash points and what each leaves behind:
+
+    queued, not committed       gone; no caller was told that it is stored
+    inside the transaction      gone: the database rolls back
+    COMMIT sent, no reply       stored or not; settled by reading the operation's own key
+    committed, caller not told  stored; the caller's retry finds its own key
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.util import Finalize, register_after_fork
+from typing import Any, TypeVar
+
+from perdure.errors import BadArgument, Closed, Unavailable
+from perdure.journal.committer import Committer, QueuedOperation
+from perdure.journal.operation import Backend, Op, Statement, Transaction
+
+T = TypeVar("T")
+
+CLOSED = (
+    "This journal is closed: its `with` block ended, or close() was called. Keep it open for as "
+    "long as it is used, or make a new Saver and compile the graph with that."
+)
+
+HOLD = 1.0
+"""Seconds until an operation is committed that was deferred with `hold`."""
+RETRY = 1.0
+"""Seconds until what could not be committed is tried again."""
+
+
+class GroupCommit:
+    """The queue of one journal in one process. A forked process makes its own."""
+
+    def __init__(self, backend: Backend, *, interval: float, capacity: int) -> None:
+        self.pid = os.getpid()
+        self.closed = False
+        self.committer = Committer(backend)
+        self.newest: QueuedOperation[Any] | None = None
+        self.waiting: dict[threading.Lock, QueuedOperation[Any]] = {}
+        """Threads that sleep until their operation is settled, each at a lock of its own."""
+        self._interval, self._capacity = interval, capacity
+        self._limit = backend.capabilities.statements_per_batch
+        self._bounded = backend.capabilities.bounded
+        self._queue: deque[QueuedOperation[Any]] = deque()
+        self._append_lock = threading.Lock()
+        self._commit_lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._transaction_thread: int | None = None
+        self._timer: threading.Thread | None = None
+        self._due: float | None = None
+        self._immediately = False
+        self._held = False
+        self._emptied = float("-inf")
+        _OPEN.add(self)
+
+    @property
+    def full(self) -> bool:
+        return len(self._queue) >= self._capacity
+
+    def append(self, op: Op[T], *, waited: bool) -> QueuedOperation[T]:
+        """Queue an operation. Raises `Unsupported` for one that the database cannot take."""
+        if waited and self._transaction_thread is not None:
+            self.check_outside_transaction()
+        queued = QueuedOperation(op, waited)
+        if self._bounded:
+            statements = op.render()
+            self.committer.backend.capabilities.check(op.name, statements)
+            queued.size = len(statements)
+        with self._append_lock:
+            if self.closed:
+                raise Closed(CLOSED)
+            self._queue.append(queued)
+            self.newest = queued
+        return queued
+
+    def defer(self, op: Op[T], *, hold: bool) -> QueuedOperation[T]:
+        """Queue an operation for the next commit, at the latest the timer's."""
+        queued = self.append(op, waited=False)
+        if self._due is None or (self._held and not hold):
+            self._held = hold
+            self.schedule(HOLD if hold else self._interval)
+        return queued
+
+    def transact(self, work: Callable[[Transaction], T], proof: Statement) -> T:
+        """Commit what `work` does, while nothing else is committed."""
+        with self._exclusive():
+            self._transaction_thread = threading.get_ident()
+            try:
+                return self.committer.transact(work, proof)
+            finally:
+                self._transaction_thread = None
+
+    def check_outside_transaction(self) -> None:
+        if self._transaction_thread == threading.get_ident():
+            raise BadArgument(
+                "Inside of a transactional effect the journal cannot be used in any other way: no "
+                "other effects, waits or recorded reads. Do that before or after it."
+            )
+
+    def raise_lost(self) -> None:
+        """Raise `WriteLost` if an operation failed that had no caller waiting for it."""
+        if self.committer.lost is not None:
+            lost, self.committer.lost = self.committer.lost, None
+            raise lost
+
+    def close(self) -> None:
+        """Commit what is queued and close the database."""
+        if self.pid != os.getpid():
+            self.closed = True  # the queue and the connections are the parent's
+            return
+        with self._append_lock:
+            if self.closed:
+                return
+            self.closed = True  # from here on nothing more is queued
+        try:
+            if (newest := self.newest) is not None:
+                self.commit_through(newest)
+            self.raise_lost()
+        finally:
+            if self.committer.listener is not None:
+                self.committer.listener.drain()
+            _OPEN.discard(self)
+            with self._changed:
+                _BUSY.discard(self)
+                self._changed.notify_all()
+            self.committer.backend.close()
+
+    def leave_to_parent(self) -> None:
+        """Forget, in a forked process, what the parent queued: the parent commits it."""
+        _OPEN.discard(self)
+        _BUSY.discard(self)
+
+    # -- waiting, and passing the commit on
+
+    def commit_through(self, queued: QueuedOperation[Any]) -> None:
+        """Wait until an operation is settled, or commit it with all others."""
+        self.check_outside_transaction()
+        while not queued.settled():
+            if not self._commit_lock.acquire(blocking=False) and not self._is_next(queued):
+                continue
+            try:
+                if not queued.settled():
+                    self._commit_queue()
+                    self._raise_unavailable(queued)
+            finally:
+                self._pass_on()
+
+    async def acommit_through(self, queued: QueuedOperation[Any]) -> None:
+        """Like `commit_through`; the timer's thread commits."""
+        while not queued.settled():
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+            with self._changed:
+                if queued.settled():
+                    return
+                queued.futures.append((loop, future))
+            self.schedule(0.0)
+            await future
+            self._raise_unavailable(queued)
+
+    def _raise_unavailable(self, queued: QueuedOperation[Any]) -> None:
+        if not queued.settled() and (error := self.committer.unavailable) is not None:
+            raise Unavailable(str(error)) from error
+
+    def _is_next(self, queued: QueuedOperation[Any]) -> bool:
+        """Sleep until `queued` is settled, or may be ours to commit. True if it is at once."""
+        gate = threading.Lock()
+        gate.acquire()
+        with self._changed:
+            if queued.settled():
+                return False
+            self.waiting[gate] = queued
+        try:
+            if self._commit_lock.acquire(blocking=False):  # it was over before we were seen
+                return True
+            gate.acquire(timeout=RETRY)
+            return False
+        finally:
+            with self._changed:
+                self.waiting.pop(gate, None)
+
+    def _pass_on(self) -> None:
+        """Let the first thread that still waits commit next; wake those whose work is settled.
+
+        Each sleeps at a lock of its own: at the commit lock they would have to wait for the next
+        commit to learn of theirs, and nothing would gather behind it.
+        """
+        self._commit_lock.release()
+        if self.waiting:
+            with self._changed:
+                woken = False
+                for gate, queued in list(self.waiting.items()):
+                    if queued.settled() or not woken:
+                        woken = woken or not queued.settled()
+                        del self.waiting[gate]
+                        gate.release()
+        if self.committer.listener is not None:
+            self.committer.listener.tell()
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """While no other thread commits."""
+        self._commit_lock.acquire()
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    # -- the commit: only with self._commit_lock
+
+    def _commit_queue(self) -> None:
+        batch: list[QueuedOperation[Any]] = []
+        begun = time.monotonic()
+        emptied = False
+        try:
+            emptied = self._take_batch(batch)
+            if batch:
+                self.committer.commit(batch)
+        finally:
+            left = [queued for queued in batch if not queued.settled()]
+            if emptied and not left:
+                self._emptied = begun  # whatever is queued now came after that
+            self._put_back(left)
+            self._wake_coroutines(batch)
+
+    def _take_batch(self, batch: list[QueuedOperation[Any]]) -> bool:
+        """Take what one transaction can hold, whole operations only. True: that was all."""
+        size = 0
+        while self._queue and len(batch) < self._capacity:
+            size += self._queue[0].size
+            if batch and self._limit is not None and size > self._limit:
+                return False
+            batch.append(self._queue.popleft())
+        return len(batch) < self._capacity
+
+    def _put_back(self, batch: list[QueuedOperation[Any]]) -> None:
+        """Not committed: callers that wait get the reason, the rest stays first in the queue.
+
+        After an interrupt (Ctrl-C) in the middle everything stays: running it again does no harm.
+        """
+        for queued in reversed(batch):
+            if queued.waited and self.committer.unavailable is not None:
+                queued.fail(self.committer.unavailable)
+            else:
+                self._queue.appendleft(queued)
+        if self._queue and batch:
+            self.schedule(RETRY)
+
+    def _wake_coroutines(self, batch: list[QueuedOperation[Any]]) -> None:
+        loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        with self._changed:
+            for queued in batch:
+                for loop, future in queued.futures:
+                    loops.setdefault(loop, []).append(future)
+                queued.futures.clear()
+        for loop, futures in loops.items():
+            with suppress(RuntimeError):  # that loop is closed, and its coroutines are gone
+                loop.call_soon_threadsafe(_resolve, futures)
+
+    # -- the timer: a thread that commits for coroutines, and what no caller waits for
+
+    def schedule(self, after: float) -> None:
+        """Have what is queued committed after so many seconds; 0: now, without waiting for it."""
+        due = time.monotonic() + after
+        with self._changed:
+            self._immediately = self._immediately or not after
+            if self._due is None or due < self._due:
+                self._due = due
+                self._changed.notify()
+            _BUSY.add(self)
+            if self._timer is None:
+                timer = threading.Thread(
+                    target=_run_timer, args=(weakref.ref(self),), name="perdure", daemon=True
+                )
+                timer.start()
+                self._timer = timer
+
+    def run_timer_once(self) -> bool:
+        """Wait for the next due time and commit. False when it is time to stop."""
+        with self._changed:
+            if self.closed or self.pid != os.getpid():
+                return False
+            now = time.monotonic()
+            if self._due is None or self._due > now:
+                self._changed.wait(5.0 if self._due is None else self._due - now)
+                return not self.closed
+            self._due = None
+            ripe = self._emptied + (HOLD if self._held else self._interval)
+            if now < ripe and not self._immediately:
+                self._due = ripe  # a commit came before us, and the next may: wait for that
+                return True
+            self._immediately = False
+        with self._exclusive():
+            self._commit_queue()
+        with self._changed:
+            if not self._queue and self._due is None:
+                _BUSY.discard(self)
+        if self._queue:
+            self.schedule(self._interval if self.committer.unavailable is None else RETRY)
+        return True
+
+
+def _run_timer(ref: weakref.ref[GroupCommit]) -> None:
+    # Only a weak reference between two turns, so that a forgotten journal can go.
+    while (group := ref()) is not None and group.run_timer_once():
+        del group
+
+
+def _resolve(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+_OPEN: weakref.WeakSet[GroupCommit] = weakref.WeakSet()
+_BUSY: set[GroupCommit] = set()
+"""Queues the timer has work for. They must not be collected, even if their journal is."""
+
+
+def _close_in_children(_: object = None) -> None:
+    # A child of multiprocessing ends without atexit, but with its own finalizers.
+    Finalize(None, _close_all, exitpriority=100)
+
+
+@atexit.register
+def _close_all() -> None:
+    for group in list(_OPEN):
+        try:
+            group.close()
+        except Exception:
+            logging.getLogger("perdure").exception("Operations queued at exit are not stored.")
+
+
+_close_in_children()
+register_after_fork(_close_in_children, _close_in_children)

@@ -1,0 +1,74 @@
+"""Checks that a path can hold a journal: it can be written, and its file system can share a WAL."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from perdure.errors import BadURL
+
+# WAL needs memory shared by all users of the file, which these do not provide.
+# fmt: off
+NETWORK_FILE_SYSTEMS = frozenset((
+    "nfs", "nfs4", "cifs", "smbfs", "smb3", "smb2", "9p", "afs", "afpfs", "webdav", "davfs",
+    "fuse.sshfs", "fuse.s3fs", "fuse.glusterfs", "fuse.davfs", "glusterfs", "lustre", "ceph",
+    "fuse.ceph", "gpfs", "beegfs", "vboxsf", "prl_fs",
+))
+# fmt: on
+
+
+def check_file(path: str) -> None:
+    """Raise `BadURL` for a path that cannot be a journal."""
+    try:
+        _check_writable(path)
+        kind = file_system(str(Path(path).absolute().parent.resolve()), _mounts())
+    except OSError as error:
+        raise BadURL(f"{path} cannot be used: {error}.") from error
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise BadURL(
+            f"{path} is on a network file system ({kind}), where SQLite's WAL is not safe. "
+            "Use a local disk, or PostgreSQL for many machines."
+        )
+
+
+def _check_writable(path: str) -> None:
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise BadURL(f"The folder {folder} does not exist; create it, or name another file.")
+    if Path(path).is_dir():
+        raise BadURL(f"{path} is a folder; name a file in it.")
+    if Path(path).exists() and not os.access(path, os.W_OK):
+        raise BadURL(f"{path} is not writable by this process.")
+    if not os.access(folder, os.W_OK):
+        raise BadURL(f"The folder {folder} is not writable; SQLite needs to create files beside.")
+
+
+def file_system(folder: str, mounts: Sequence[tuple[str, str]]) -> str | None:
+    """The type of a folder's file system, given all (mount point, type)."""
+    best = max(
+        (m for m in mounts if folder == m[0] or folder.startswith(m[0].rstrip("/") + "/")),
+        key=lambda mount: len(mount[0]),
+        default=None,
+    )
+    return None if best is None else best[1]
+
+
+def _mounts() -> list[tuple[str, str]]:
+    if sys.platform == "darwin":
+        import subprocess
+
+        done = subprocess.run(["/sbin/mount"], capture_output=True, text=True, check=False)
+        lines = [line.partition(" on ")[2].rpartition(" (") for line in done.stdout.splitlines()]
+        return [(point, rest.split(",")[0].rstrip(")")) for point, _, rest in lines]
+    try:
+        text = Path("/proc/self/mountinfo").read_text()
+    except OSError:
+        return []
+    found = []
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        point = left.split()[4].encode().decode("unicode_escape")
+        found.append((point, right.split()[0]))
+    return found

@@ -1,0 +1,206 @@
+"""One model call or tool call of an agent, as an effect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, cast
+
+from langchain.agents.middleware import ModelRequest, ModelResponse
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Command
+from pydantic import BaseModel
+
+from perdure import langgraph_port
+from perdure.effects import context, keys
+from perdure.effects.call_position import CallPosition
+from perdure.effects.call_record import CallRecord
+from perdure.effects.identity import TaskContext
+from perdure.effects.invocation import Caller, FunctionCall
+from perdure.effects.perform import PlainCall, RecordedCall
+from perdure.effects.settlement import Settlement
+from perdure.effects.spec import ONCE, EffectSpec
+from perdure.langchain.policy import Policy
+
+ToolResult = ToolMessage | Command[Any]
+
+MODEL = EffectSpec("model", retry=ONCE, reads=True, keeps_errors=False)
+
+
+@dataclass
+class _Call:
+    """A call that ends in a handler of LangChain, for either colour."""
+
+    spec: EffectSpec
+    arguments: Mapping[str, Any]
+    is_parallel: bool
+    business_key: str | None = None
+    call_id: str | None = None
+    usage_of: Callable[[Any], tuple[int, int]] | None = None
+    task: TaskContext | None = None
+    """Where it is recorded, in a run."""
+
+    def calls(self, function: Callable[..., Any]) -> tuple[PlainCall, RecordedCall]:
+        """The call as it is outside of a run, and in one."""
+
+        def plain() -> FunctionCall:
+            bound = ((), self.arguments)
+            return FunctionCall(self.spec.name, function, bound, context.unrecorded())
+
+        def recorded(task: TaskContext, attempt: int) -> Settlement:
+            self.task = task
+            record = CallRecord(
+                task,
+                self.spec,
+                self.arguments,
+                CallPosition(attempt, is_parallel=self.is_parallel),
+                self.business_key,
+                self.call_id,
+                usage_of=self.usage_of,
+            )
+            return Settlement(record, Caller(function, lambda arguments: ((), dict(arguments))))
+
+        return plain, recorded
+
+
+class ModelCall(_Call):
+    """A model call. Its outcome is the response, and the commands of middleware below us."""
+
+    def __init__(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> None:
+        arguments = {"model": model_name(request.model), "prompt": prompt_digest(request)}
+        super().__init__(MODEL, arguments, is_parallel=False, usage_of=_usage_of)
+        self._commands = langgraph_port.middleware_commands(handler)
+
+    def pack(self, response: ModelResponse[Any] | AIMessage) -> dict[str, Any]:
+        """What to store. If that fails the call is still to be made: it changed nothing."""
+        if isinstance(response, AIMessage):
+            response = ModelResponse(result=[response])
+        packed: dict[str, Any] = {"messages": response.result}
+        if response.structured_response is not None:
+            packed["structured"] = response.structured_response
+        if self._commands:
+            packed["commands"] = list(self._commands)
+        if self.task is not None and len(packed) > 1:
+            self.task.serializer.codec.encode(packed, "the response of the model")
+        return packed
+
+    def unpack(self, packed: dict[str, Any]) -> ModelResponse[Any]:
+        if self._commands is not None:
+            self._commands[:] = packed.get("commands", [])
+        return ModelResponse(
+            result=packed["messages"], structured_response=packed.get("structured")
+        )
+
+
+class ToolCall(_Call):
+    """A tool call. Its outcome is a message or a command."""
+
+    def __init__(self, request: ToolCallRequest, policy: Policy) -> None:
+        self._request, call = request, request.tool_call
+        super().__init__(policy.spec(call["name"]), call["args"], is_parallel=True)
+        if policy.key is None:
+            self.call_id = call["id"]
+        else:
+            self.business_key = keys.business_key(call["name"], policy.key(**call["args"]))
+
+    def request(self, arguments: Mapping[str, Any]) -> ToolCallRequest:
+        """The request, with the recorded arguments."""
+        call = self._request.tool_call
+        if arguments == call["args"]:
+            return self._request
+        return self._request.override(tool_call={**call, "args": dict(arguments)})
+
+    def unpack(self, result: Any) -> ToolResult:
+        """The outcome, for this very call: a business key may give that of another call, and a
+        person who settles one gives only the content.
+        """
+        call = self._request.tool_call
+        if not isinstance(result, (ToolMessage, Command, list)):
+            text = result if isinstance(result, str) else json.dumps(result, default=str)
+            return ToolMessage(text, name=call["name"], tool_call_id=call["id"])
+        if self.business_key is not None:
+            result = _readdressed(result, call["id"])
+        return cast(ToolResult, result)
+
+
+def _readdressed(result: Any, call_id: str | None) -> Any:
+    """The same result for the call of that id."""
+    if isinstance(result, ToolMessage):
+        if result.tool_call_id == call_id:
+            return result
+        return result.model_copy(update={"tool_call_id": call_id, "id": None})
+    if isinstance(result, list):
+        return [_readdressed(one, call_id) for one in result]
+    if isinstance(result, Command) and isinstance(result.update, dict):
+        update = {
+            name: _readdressed(value, call_id) if isinstance(value, list) else value
+            for name, value in result.update.items()
+        }
+        return replace(result, update=update)
+    return result
+
+
+def _usage_of(packed: dict[str, Any]) -> tuple[int, int]:
+    """What a response cost: one call, and its tokens."""
+    usages = [getattr(message, "usage_metadata", None) or {} for message in packed["messages"]]
+    return 1, sum(usage.get("total_tokens", 0) for usage in usages)
+
+
+def model_name(model: Any) -> str:
+    """The name of a model; without one, that of its class."""
+    model = getattr(model, "bound", model)
+    names = (getattr(model, name, None) for name in ("model_name", "model", "model_id"))
+    return next((name for name in names if isinstance(name, str)), type(model).__name__)
+
+
+def prompt_digest(request: ModelRequest[Any]) -> str:
+    """A hash of all that changes the model's answer, the same in every process."""
+    prompt = [
+        type(request.model).__qualname__,
+        langgraph_port.model_parameters(request.model),
+        request.system_message,
+        request.messages,
+        request.tools,
+        request.tool_choice,
+        request.model_settings,
+        request.response_format,
+    ]
+    text = json.dumps(prompt, default=_as_json, skipkeys=True)
+    return keys.digest(text.encode(errors="replace"))
+
+
+_NOT_SENT = {"id", "response_metadata", "usage_metadata", "artifact"}
+"""Fields of a message that are not sent to a model."""
+_TOOLS: dict[int, tuple[BaseTool, str]] = {}
+
+
+def _tool_text(tool: BaseTool) -> str:
+    """What a model sees of a tool. Cached: LangChain makes its schema anew for each access."""
+    known = _TOOLS.get(id(tool))
+    if known is None or known[0] is not tool:
+        if len(_TOOLS) > 1000:
+            _TOOLS.clear()
+        seen = [tool.name, tool.description, tool.tool_call_schema]
+        known = _TOOLS[id(tool)] = tool, json.dumps(seen, default=_as_json)
+    return known[1]
+
+
+def _as_json(value: Any) -> Any:
+    """A value of a type that JSON lacks, in types that it has."""
+    if isinstance(value, BaseTool):
+        return _tool_text(value)
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude=_NOT_SENT, warnings=False)
+    if isinstance(value, type):
+        schema = getattr(value, "model_json_schema", None)
+        return [value.__qualname__, schema() if callable(schema) else None]
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(repr, value))
+    if isinstance(value, Mapping):
+        return dict(value)
+    return type(value).__qualname__

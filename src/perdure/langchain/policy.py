@@ -1,0 +1,97 @@
+"""How the calls of a tool settle: by a policy, or by the tool's own hints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from langchain_core.tools import BaseTool
+
+from perdure.effects.decorator import ATTRIBUTE
+from perdure.effects.spec import ONCE, EffectSpec, check_unknown, record_of, seconds_of
+from perdure.errors import BadArgument
+from perdure.types import Record, Retry
+
+HINTS = ("readOnlyHint", "idempotentHint", "destructiveHint")
+"""What a tool says of itself, in the words of MCP."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How the calls of a tool settle.
+
+    key      returns a business key from the arguments, by name; it guards across runs and threads
+    unknown  what to do about an unknown outcome: "retry" or "hold"
+    retry    how often to try before an exception is final and recorded. None: it is raised at
+             once, and the next call, by LangChain or the runtime, is made
+    timeout  seconds, or a timedelta, for one attempt
+    record   what to store of the arguments: their names, or a `Record`
+    """
+
+    key: Callable[..., Any] | None = None
+    unknown: Literal["retry", "hold"] = "retry"
+    retry: Retry | None = None
+    timeout: float | timedelta | None = None
+    record: Record | Collection[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_unknown(self.unknown)
+        seconds_of(self.timeout)
+
+    def spec(self, tool: str) -> EffectSpec:
+        """The effect that a call of this tool is."""
+        return EffectSpec(
+            f"tool {tool}",
+            unknown=self.unknown,
+            retry=self.retry or ONCE,
+            timeout=seconds_of(self.timeout),
+            record=record_of(self.record),
+            keeps_errors=self.retry is not None,
+        )
+
+
+NAMED: dict[str, Policy | None] = {"read": None, "retry": Policy(), "hold": Policy(unknown="hold")}
+"""Policies by name. None: not recorded, but called every time."""
+
+
+def policy_of(name: str, policy: Any) -> Policy | None:
+    """The policy that `Durable(tools={name: policy})` means."""
+    if isinstance(policy, Policy):
+        return policy
+    if not isinstance(policy, str) or policy not in NAMED:
+        names = ", ".join(map(repr, NAMED))
+        raise BadArgument(f"tools={{{name!r}: {policy!r}}}: use {names}, or a Policy.")
+    return NAMED[policy]
+
+
+def policy_by_hints(tool: BaseTool | None) -> Policy | None:
+    """The policy that a tool's own hints mean. Without hints: call again with the same key."""
+    hints = _hints(tool)
+    if hints.get("readOnlyHint"):
+        return NAMED["read"]
+    if hints.get("destructiveHint") and not hints.get("idempotentHint"):
+        return NAMED["hold"]
+    return NAMED["retry"]
+
+
+def _hints(tool: BaseTool | None) -> dict[str, bool]:
+    """From the tool's metadata, where LangChain's MCP adapters put them, or from its attributes."""
+    metadata = getattr(tool, "metadata", None) or {}
+    found: dict[str, bool] = {}
+    for source in (metadata, metadata.get("annotations"), getattr(tool, "annotations", None), tool):
+        for hint in HINTS:
+            value = source.get(hint) if isinstance(source, Mapping) else getattr(source, hint, None)
+            if isinstance(value, bool):
+                found.setdefault(hint, value)
+    return found
+
+
+def is_effect(tool: BaseTool | None) -> bool:
+    """Whether the function of a tool is decorated with `@perdure.effect`."""
+    functions = [getattr(tool, name, None) for name in ("func", "coroutine")]
+    if not any(functions):
+        functions = [getattr(type(tool), name, None) for name in ("_run", "_arun")]
+        return any(hasattr(function, ATTRIBUTE) for function in functions)
+    return all(hasattr(function, ATTRIBUTE) for function in functions if function)

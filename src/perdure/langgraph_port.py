@@ -1,0 +1,399 @@
+"""The private parts of LangGraph and LangChain that perdure depends on, one function per fact.
+
+No other module of perdure uses a private name of theirs. For each fact `tests/langgraph_port/` has
+a test against the installed release, which fails when the fact changes. Nothing here imports
+LangGraph before it is needed: `import perdure` loads this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType, FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple
+    from langgraph.pregel import Pregel
+    from langgraph.store.base import BaseStore, PutOp
+    from langgraph.types import Command
+
+    Graph = Pregel[Any, Any, Any, Any]
+
+VERIFIED = {
+    "langgraph": "1.2.20",
+    "langgraph-checkpoint": "4.3.1",
+    "langchain-core": "1.7.2",
+    "langchain": "1.4.7",
+}
+"""The releases against which the facts in this module were last read in the source."""
+
+# -- names in checkpoints and results
+
+START = "__start__"
+"""The channel of a graph's input, and the node that reads it."""
+INTERRUPT = "__interrupt__"
+"""The key of interrupts in what a graph returns, and of its last stop in `versions_seen`."""
+ERROR_SOURCE = "__error_source_node__"
+"""The channel of the pending write that names the node whose error a handler is to see."""
+COPY = "__copy__"
+"""The `as_node` with which `update_state` copies a checkpoint and runs nothing."""
+DELTA_SNAPSHOT = ("langgraph.checkpoint.serde.types", "_DeltaSnapshot")
+"""The type of a `DeltaChannel`'s whole value in a checkpoint."""
+_TASKS = "__pregel_tasks"
+_JOIN = "join:"
+_TRIGGERS = ("branch:to:", _JOIN)
+
+
+def is_send(channel: str) -> bool:
+    """A `Send` is a write to one channel of its own."""
+    return channel == _TASKS
+
+
+def pending_sends(values: Mapping[str, Any]) -> Sequence[Any]:
+    """A checkpoint holds the `Send`s of the next step in the channel of `is_send`."""
+    return values.get(_TASKS) or ()
+
+
+def is_trigger(channel: str) -> bool:
+    """An edge to a node is a channel that begins with `branch:to:` or, from several, `join:`."""
+    return channel.startswith(_TRIGGERS) or channel in (START, _TASKS)
+
+
+def has_joined(channel: str, node: str, value: Any, partly: bool) -> bool:
+    """A node that waits for several has the channel `join:a+b:node`; its value is the set of those
+    that ended, or, for a deferred node, a tuple of that set and a mark. After it ran it is empty.
+    """
+    if not channel.startswith(_JOIN):
+        return True
+    came = value[0] if isinstance(value, tuple) else value
+    names = channel.removeprefix(_JOIN).removesuffix(f":{node}")
+    return bool(came) and (partly or len("+".join(came)) == len(names))
+
+
+def is_node(name: str) -> bool:
+    """Entries of `versions_seen` that begin with two underscores are no nodes of the user."""
+    return name[:2] != "__"
+
+
+def versions_at_stop(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """`versions_seen` holds, beside those of nodes, the versions at the last breakpoint."""
+    return checkpoint["versions_seen"].get(INTERRUPT, {})
+
+
+def namespace_nodes(ns: str) -> list[tuple[str, str]]:
+    """A namespace is `node:task|node:task`; a number as a part counts the subgraphs of one task.
+
+    Gives each node with the namespace up to it.
+    """
+    parts = ns.split("|")
+    return [
+        (part.partition(":")[0], "|".join(parts[: depth + 1]))
+        for depth, part in enumerate(parts)
+        if not part.isdigit()
+    ]
+
+
+# -- the task that runs, as its config describes it
+
+_SCRATCHPAD, _RUNTIME = "__pregel_scratchpad", "__pregel_runtime"
+_CHECKPOINTS = "checkpoint_map"
+_OWN_KEYS = ("thread_id", "checkpoint_id", "checkpoint_ns", _CHECKPOINTS)
+
+
+class TaskInfo(NamedTuple):
+    """One execution of a task: a node, or a `@task`."""
+
+    namespace: str
+    checkpoint_id: str | None
+    """Of the checkpoint its step began with."""
+    attempt: int
+    scratchpad: Any
+    """Another one for each attempt. None outside of a task."""
+
+    @property
+    def execution(self) -> Any:
+        """LangGraph makes this function anew for each execution of a task, and keeps it as long."""
+        return self.scratchpad.get_null_resume
+
+
+def task_info(configurable: Mapping[str, Any]) -> TaskInfo:
+    """A task's config holds its scratchpad, and a `Runtime` whose `execution_info` numbers the
+    attempt.
+    """
+    info = getattr(configurable.get(_RUNTIME), "execution_info", None)
+    return TaskInfo(
+        configurable.get("checkpoint_ns") or "",
+        getattr(info, "checkpoint_id", None),
+        getattr(info, "node_attempt", 1),
+        configurable.get(_SCRATCHPAD),
+    )
+
+
+def is_in_task(configurable: Mapping[str, Any]) -> bool:
+    """`interrupt()` works where the config has a scratchpad."""
+    return _SCRATCHPAD in configurable
+
+
+def outer_scratchpad(scratchpad: Any, levels: int) -> Any:
+    """A scratchpad's `get_null_resume` closes over the scratchpad of the node outside."""
+    for _ in range(levels):
+        parent = _closed_over(scratchpad.get_null_resume, "parent_scratchpad")
+        if parent is None:
+            break
+        scratchpad = parent
+    return scratchpad
+
+
+def interrupt_counter(configurable: Mapping[str, Any]) -> Callable[[], int] | None:
+    """A scratchpad counts the interrupts of its task by a callable that gives the next number."""
+    return getattr(configurable.get(_SCRATCHPAD), "interrupt_counter", None)
+
+
+def interrupts_so_far(counter: Callable[[], int] | None) -> int:
+    """The counter holds the `__next__` of an `itertools.count`, whose repr has the number."""
+    following = getattr(counter, "_counter", None)
+    return 0 if following is None else int(repr(following.__self__)[len("count(") : -1])
+
+
+def is_graph_run(configurable: Mapping[str, Any]) -> bool:
+    """A graph that runs passes its `Runtime` to the saver; `get_state` and the like do not."""
+    return _RUNTIME in configurable
+
+
+def runtime_of(configurable: Mapping[str, Any]) -> Any:
+    """A node's config holds the `Runtime`, with its store."""
+    return configurable.get(_RUNTIME)
+
+
+def set_runtime(configurable: dict[str, Any], runtime: Any) -> None:
+    """A graph, or a function that asks for its store, takes the `Runtime` from the config."""
+    configurable[_RUNTIME] = runtime
+
+
+def checkpointer_of(configurable: Mapping[str, Any]) -> Any:
+    """A task's config holds the saver of its graph."""
+    return configurable.get("__pregel_checkpointer")
+
+
+def durability_of(configurable: Mapping[str, Any]) -> str | None:
+    """The config that reaches tasks and saver holds the caller's `durability`."""
+    durability: str | None = configurable.get("__pregel_durability")
+    return durability
+
+
+def checkpoints_above(configurable: Mapping[str, Any]) -> dict[str, str]:
+    """A task's config names, by namespace, the checkpoints it belongs to; for a `@task` that of its
+    caller once more, as if the caller had a namespace of its own.
+    """
+    named: Mapping[str, str] = configurable.get(_CHECKPOINTS) or {}
+    shortest = {named[ns]: ns for ns in sorted(named, key=len, reverse=True)}
+    return {ns: id for id, ns in shortest.items()}
+
+
+def is_own_key(key: str) -> bool:
+    """LangGraph's own keys of a config name a checkpoint, or begin with two underscores."""
+    return key in _OWN_KEYS or key.startswith("__")
+
+
+@contextlib.contextmanager
+def running_with(config: RunnableConfig) -> Iterator[None]:
+    """LangChain and LangGraph find the config of the code that runs in a context variable."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    token = var_child_runnable_config.set(config)
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+def current_node() -> str | None:
+    """The config in that context variable names the node in its metadata."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    config = var_child_runnable_config.get() or {}
+    node: str | None = config.get("metadata", {}).get("langgraph_node")
+    return node
+
+
+# -- how a call came about, by the stack and by asyncio
+
+
+def is_beside(in_thread: bool) -> bool:
+    """A node runs below a frame of pregel/_retry.py, a tool below one of prebuilt/tool_node.py, a
+    plain node or tool beside a loop below `wrapper` in langchain_core's runnables/config.py.
+
+    Gives whether a tool of a ToolNode calls, or a thread that the node started.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    in_tool, before = False, None
+    while frame is not None:
+        code = frame.f_code
+        kind = _kind_of(code.co_filename)
+        if kind == "tool node":
+            return True
+        if kind == "node":
+            return False  # the node itself, or one of a graph inside of a tool
+        in_tool = in_tool or kind == "tool"
+        if in_thread and kind == "thread" and code.co_name == "wrapper":
+            # Here a plain node begins beside a loop; or a tool, or a part of a chain.
+            return in_tool or before == "runnable"
+        before = kind
+        frame = frame.f_back
+    return in_thread
+
+
+@functools.cache
+def _kind_of(file: str) -> str | None:
+    """What a file on the stack says of a call, if anything. Every call looks at all of them."""
+    langgraph, langchain = _homes()
+    if file.startswith(langgraph):
+        tail = file.replace("\\", "/")
+        if tail.endswith("/prebuilt/tool_node.py"):
+            return "tool node"
+        return "node" if tail.endswith("/pregel/_retry.py") else None
+    if not file.startswith(langchain):
+        return None
+    tail = file.removeprefix(langchain).replace("\\", "/")
+    if tail == "runnables/config.py":
+        return "thread"
+    if tail.startswith("runnables/"):
+        return "runnable"
+    return "tool" if tail.startswith("tools/") else None
+
+
+@functools.cache
+def _homes() -> tuple[tuple[str, ...], str]:
+    import langchain_core
+    import langgraph
+
+    home = os.path.dirname(langchain_core.__file__)
+    return tuple(os.path.join(path, "") for path in langgraph.__path__), os.path.join(home, "")
+
+
+def is_of_node(caller: asyncio.Task[Any]) -> bool:
+    """LangGraph runs a node in a task whose coroutine is its own, or waits in one for the task it
+    made of the node's coroutine. A task that neither holds for is a helper's.
+    """
+    if _is_langgraph(caller.get_coro()):
+        return True
+    above = [t for t in asyncio.all_tasks() if getattr(t, "_fut_waiter", None) is caller]
+    return any(_is_langgraph(_innermost(task.get_coro())) for task in above)
+
+
+def _innermost(coroutine: Any) -> Any:
+    """The coroutine that really waits, of those that wait for each other."""
+    while inspect.iscoroutine(inner := getattr(coroutine, "cr_await", None)):
+        coroutine = inner
+    return coroutine
+
+
+def _is_langgraph(coroutine: Any) -> bool:
+    code = getattr(coroutine, "cr_code", None)
+    return code is not None and code.co_filename.startswith(_homes()[0])
+
+
+def middleware_commands(handler: Callable[..., Any]) -> list[Command[Any]] | None:
+    """The handler that middleware gets closes over a list, in which LangChain collects the state
+    updates of middleware between it and the model. None if there is no such middleware.
+    """
+    commands: list[Command[Any]] | None = _closed_over(handler, "accumulated_commands")
+    return commands
+
+
+def _closed_over(function: Any, name: str) -> Any:
+    """A variable that a function closes over, or None."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    return function.__closure__[names.index(name)].cell_contents if name in names else None
+
+
+def model_parameters(model: Any) -> Any:
+    """A model of LangChain gives in `_identifying_params` what tells its answers apart."""
+    return getattr(model, "_identifying_params", None)
+
+
+# -- graphs
+
+
+def ask_graphs_for_their_types(*, load: bool) -> None:
+    """LangGraph has a switch, read at every compile, that makes it call `with_allowlist` on the
+    saver with the types a graph's schemas name. It leaves a saver with LangGraph's own serializer
+    as it was.
+
+    Without `load`, does nothing while LangGraph is not imported.
+    """
+    if load or "langgraph._internal._serde" in sys.modules:
+        from langgraph._internal import _serde
+
+        _serde.STRICT_MSGPACK_ENABLED = True  # type: ignore[attr-defined]
+
+
+def types_of(graph: Graph) -> set[tuple[str, ...]]:
+    """What a compile would give to `with_allowlist` can be made for a compiled graph, too."""
+    from langgraph._internal._serde import build_serde_allowlist
+
+    schemas = [graph.context_schema] if graph.context_schema else None
+    return build_serde_allowlist(schemas=schemas, channels=graph.channels)
+
+
+def output_at(graph: Graph, at: CheckpointTuple, saver: BaseCheckpointSaver[Any]) -> Any:
+    """A graph's channels, made from a checkpoint, can be read as the graph does for its output."""
+    from langgraph.errors import EmptyChannelError
+    from langgraph.pregel._checkpoint import channels_from_checkpoint
+    from langgraph.pregel._io import read_channels
+
+    channels, _ = channels_from_checkpoint(
+        graph.channels, at.checkpoint, saver=saver, config=at.config
+    )
+    try:
+        return read_channels(channels, graph.output_channels)
+    except EmptyChannelError:
+        return None
+
+
+def graphs_in(runnable: Any) -> list[Graph]:
+    """LangGraph looks for subgraphs in a node's runnable, the steps of a sequence, and what its
+    function (`func`, `afunc`) reaches from outside its scope.
+    """
+    from langgraph.pregel import Pregel
+    from langgraph.pregel._utils import get_function_nonlocals
+
+    if isinstance(runnable, Pregel):
+        return [runnable]
+    parts = list(getattr(runnable, "steps", ()))
+    for function in (getattr(runnable, "func", None), getattr(runnable, "afunc", None)):
+        if isinstance(function, FunctionType):
+            held = get_function_nonlocals(function)
+            parts += [getattr(one, "__self__", one) for one in held]
+    return [graph for part in parts if part is not runnable for graph in graphs_in(part)]
+
+
+# -- stores
+
+
+def loop_of(store: BaseStore | None) -> Any:
+    """A store that is only awaited keeps the event loop it was made in."""
+    return getattr(store, "_loop", None)
+
+
+def can_write_queries(store: Any) -> bool:
+    """The stores on SQLite and PostgreSQL make the statements of a batch before they run them."""
+    return hasattr(store, "_prepare_batch_PUT_queries")
+
+
+def put_queries(store: Any, ops: list[PutOp]) -> tuple[list[Any], Any]:
+    """They give the statements of `put`s, and the statement and texts of what is to be embedded."""
+    made, embed = store._prepare_batch_PUT_queries(list(enumerate(ops)))
+    return list(made), embed
+
+
+def cursor_of(store: Any) -> Any:
+    """They give a cursor as a context manager; one that is only awaited, as an async one."""
+    return store._cursor()

@@ -1,0 +1,165 @@
+"""Reflectors: find one, name it, and call it with its writes staged."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
+from langgraph.errors import GraphBubbleUp
+from langgraph.pregel import Pregel
+from langgraph.runtime import Runtime as GraphRuntime
+from langgraph.store.base import BaseStore
+from langmem.utils import NamespaceTemplate
+
+from perdure import langgraph_port
+from perdure.errors import BadArgument, UnknownReflector
+from perdure.langmem.langmem_port import copy_manager, is_memory_manager, labels_of
+from perdure.langmem.reflection_request import Namespace, ReflectionRequest
+from perdure.langmem.staged_writes import StagedWrite, StagedWrites, StagingStore, staging
+from perdure.langmem.store_access import StoreCalls
+
+CANNOT_WAIT = (
+    "A reflection is one step and cannot wait for an answer or a timer. Make it a graph of the "
+    "runtime and start that instead."
+)
+
+
+# -- names
+
+
+def name_of(reflector: Any, template: NamespaceTemplate) -> str:
+    """Return a name that is the same after a restart: the reflector and its namespace."""
+    if isinstance(reflector, str):
+        own: Any = reflector
+    else:
+        own = getattr(reflector, "name", None) or getattr(reflector, "__name__", None)
+    what = own if isinstance(own, str) and own != "LangGraph" else type(reflector).__name__
+    where = "/".join(labels_of(template))
+    # LangMem applications often have two managers on one namespace, one for each schema.
+    schemas = [getattr(one, "__name__", "") for one in getattr(reflector, "schemas", None) or ()]
+    if schemas not in ([], ["Memory"]):
+        where = f"{', '.join(schemas)} in {where}"
+    return f"{what}({where})" if where else what
+
+
+def template_of(reflector: Any, namespace: str | Namespace | None) -> NamespaceTemplate:
+    """Return the namespace template that was passed, by default the reflector's own."""
+    given = getattr(reflector, "namespace", None) if namespace is None else namespace
+    if given is not None and not isinstance(given, (str, tuple, NamespaceTemplate)):
+        raise BadArgument(f"namespace={given!r}: pass a string or a tuple of strings.")
+    return NamespaceTemplate(() if given is None else given)
+
+
+def as_runnable(reflector: Any) -> Runnable[Any, Any]:
+    if isinstance(reflector, Runnable):
+        return reflector
+    if callable(reflector):
+        return RunnableLambda(reflector)
+    raise BadArgument(
+        f"{reflector!r} is not a reflector: pass the result of create_memory_store_manager(), a "
+        "Runnable, a graph, a function, or the name of one ('module:name')."
+    )
+
+
+def import_reflector(name: str) -> Runnable[Any, Any]:
+    """Import a reflector by its name, "module:name". Raises `UnknownReflector`."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+        return as_runnable(found)
+    except (ImportError, AttributeError, ValueError, BadArgument) as error:
+        raise UnknownReflector(name, str(error)) from error
+
+
+# -- calls
+
+
+def call_reflector(
+    reflector: Runnable[Any, Any],
+    store: BaseStore,
+    calls: StoreCalls,
+    request: ReflectionRequest,
+    reflection_id: str,
+    callbacks: Any = None,
+) -> tuple[Any, list[StagedWrite]]:
+    """Call a reflector in this thread. Returns its result and its writes; the store is unchanged.
+
+    It uses `invoke`, as LangMem does: an async model's connections belong to the application's
+    event loop. A reflector that can only be awaited gets an event loop of its own.
+    """
+    stable_keys = any(is_memory_manager(part) for part in _parts(reflector))
+    writes = StagedWrites(store, calls, reflection_id, stable_keys=stable_keys)
+    staging_store = StagingStore(store, writes)
+    # Of the node that calls it, a reflector gets only the callbacks: a graph in it is not one of
+    # the node's subgraphs and has no checkpoints.
+    config = request.config()
+    langgraph_port.set_runtime(config["configurable"], GraphRuntime(store=staging_store))
+    if callbacks:
+        config["callbacks"] = callbacks
+    bound = _bind(reflector, staging_store, tuple(request.namespace))
+    try:
+        with langgraph_port.running_with(config), staging(writes):
+            if _needs_event_loop(bound):
+                result = asyncio.run(bound.ainvoke(request.payload, config))
+            else:
+                result = bound.invoke(request.payload, config)
+    except GraphBubbleUp as error:
+        raise RuntimeError(CANNOT_WAIT) from error
+    if writes.error is not None:
+        raise writes.error
+    if isinstance(result, dict) and langgraph_port.INTERRUPT in result:
+        raise RuntimeError(CANNOT_WAIT)
+    return _with_final_keys(result, writes), writes.to_list()
+
+
+def _bind(reflector: Any, store: StagingStore, namespace: Namespace) -> Any:
+    """Return a copy of the reflector that writes to this store."""
+    if is_memory_manager(reflector):
+        return copy_manager(reflector, store, namespace)
+    if isinstance(reflector, Pregel):
+        # One step without checkpoints: the staged writes of its first nodes would be lost if only
+        # the later nodes ran again.
+        no_stops: dict[str, Any] = {"interrupt_before_nodes": [], "interrupt_after_nodes": []}
+        return reflector.copy({"store": store, "checkpointer": False, **no_stops})
+    if isinstance(reflector, RunnableBindingBase):
+        return reflector.model_copy(update={"bound": _bind(reflector.bound, store, namespace)})
+    if isinstance(reflector, RunnableSequence):
+        first, *middle, last = (_bind(step, store, namespace) for step in reflector.steps)
+        return reflector.model_copy(update={"first": first, "middle": middle, "last": last})
+    return reflector
+
+
+def _parts(reflector: Any) -> Iterator[Any]:
+    """The reflector, and every Runnable it is composed of."""
+    yield reflector
+    for part in (getattr(reflector, "bound", None), *(getattr(reflector, "steps", None) or ())):
+        if part is not None:
+            yield from _parts(part)
+    if isinstance(reflector, Pregel):
+        for node in reflector.nodes.values():
+            yield from _parts(node.bound)
+
+
+def _needs_event_loop(reflector: Any) -> bool:
+    """Whether a part of it can only be awaited."""
+    return any(
+        getattr(part, "afunc", None) is not None and getattr(part, "func", None) is None
+        for part in _parts(reflector)
+    )
+
+
+def _with_final_keys(result: Any, writes: StagedWrites) -> Any:
+    """A memory manager's result, with the keys under which its memories are stored."""
+    if not isinstance(result, list):
+        return result
+    return [
+        {**one, "key": writes.final_key(one["namespace"], one["key"])}
+        if isinstance(one, dict) and {"namespace", "key"} <= one.keys()
+        else one
+        for one in result
+    ]

@@ -1,0 +1,39 @@
+"""The health of a journal: its invariants; and its URL as strangers may see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from perdure.journal import Plan
+from perdure.operations.invariants import INVARIANTS, Finding, examine, remarks
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The result of `Client.doctor`."""
+
+    findings: tuple[Finding, ...]
+    """Violated invariants, each with the thread and the row it was found in."""
+    checked: int
+    """How many invariants were checked."""
+    remarks: tuple[str, ...]
+    """What is worth knowing about the database itself."""
+
+
+def diagnose(url: str) -> Plan[Diagnosis]:
+    """Check every invariant of the journal at `url`, from one snapshot."""
+    findings: list[Finding] = yield examine()
+    return Diagnosis(tuple(findings), len(INVARIANTS), tuple(remarks(url)))
+
+
+def redact(text: str, url: str) -> str:
+    """A text without the password in a URL."""
+    try:
+        parts = urlsplit(url)
+        found = [parts.password or "", *parse_qs(parts.query).get("password", [])]
+    except ValueError:  # not a URL
+        found = []
+    for password in {one for each in found for one in (each, unquote(each)) if one}:
+        text = text.replace(password, "***")
+    return text

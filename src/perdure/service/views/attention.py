@@ -1,0 +1,144 @@
+"""What a run is waiting for, and what needs a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from perdure.service.views.events import Action, Tone, Verb
+from perdure.service.views.schema_summary import example_answer, summarise_schema
+from perdure.service.views.wording import age, duration, utc_time
+from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitRecord
+
+LATE = timedelta(seconds=5)
+"""How long a run may be due before that is worth a line."""
+
+
+@dataclass(frozen=True)
+class InboxItem:
+    """Something that goes on only when a person acts."""
+
+    record: Wait | EffectRecord | Run
+    title: str
+    note: str
+    """Since when, and until when."""
+    shown: Any
+    """What the person decides about: a question, the arguments of a call, a reason."""
+    action: Action
+    """`answer`, `settle` or `retry`."""
+    accepts: str = ""
+    """The answers that fit, in a line."""
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """One reason why a run does not go on now."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+    shown: Any = None
+    """The question to a person."""
+    action: Action | None = None
+
+
+def inbox(
+    waits: Iterable[Wait], effects: Sequence[EffectRecord], held: Iterable[Run], now: datetime
+) -> list[InboxItem]:
+    """What needs a person, each once: a held run with unknown effects goes on when they are
+    settled, so only its effects are listed."""
+    unsettled = {one.run_id for one in effects}
+    return [
+        *(_question(one, now) for one in waits),
+        *(_unknown(one, now) for one in effects),
+        *(_held(one, now) for one in held if one.id not in unsettled),
+    ]
+
+
+def _question(wait: Wait, now: datetime) -> InboxItem:
+    expires = f", expires {age(wait.expires_at, now)}" if wait.expires_at else ""
+    note = f"asked {age(wait.created_at, now)} ago{expires}"
+    schema = wait.response_schema
+    accepts = "" if schema is None else summarise_schema(schema) or str(schema)
+    action = answer_action(wait)
+    return InboxItem(wait, wait.thread_id, note, wait.value, action, accepts)
+
+
+def _unknown(effect: EffectRecord, now: datetime) -> InboxItem:
+    title, note = f"{effect.name}  {effect.thread_id}", f"unknown for {age(effect.updated_at, now)}"
+    shown = {**effect.arguments, **({"error": str(effect.error)} if effect.error else {})}
+    action = Action(Verb.SETTLE, (effect.key,))
+    return InboxItem(effect, title, note, shown, action)
+
+
+def _held(run: Run, now: datetime) -> InboxItem:
+    title, note = f"{run.graph}  {run.thread_id}", f"held {age(run.updated_at, now)} ago"
+    action = Action(Verb.RETRY, (run.id,))
+    return InboxItem(run, title, note, run.reason or "", action)
+
+
+def answer_action(wait: Wait) -> Action:
+    """Answer a wait, with an answer that its schema accepts if there are choices."""
+    return Action(Verb.ANSWER, (wait.id,), example_answer(wait.response_schema) or "JSON")
+
+
+def blockers(
+    run: Run, waits: Iterable[WaitRecord], effects: Iterable[EffectRecord], now: datetime
+) -> list[Blocker]:
+    """Why a run does not go on now, and what would make it. Empty for one that does, or is done."""
+    found = [_wait(one) for one in waits if one.state == "open" and not run.ended]
+    unknown = [one for one in effects if one.state is EffectState.UNKNOWN]
+    for one in unknown:
+        action, text = Action(Verb.SETTLE, (one.key,)), f"effect {one.name} has an unknown outcome"
+        found.append(Blocker(text, Tone.BAD, action=action))
+    if run.error is not None and run.state is not State.DONE:
+        found.append(Blocker(str(run.error), Tone.BAD))
+    if run.reason and run.reason != str(run.error) and not unknown:
+        found.append(Blocker(run.reason))
+    if run.state in (State.HELD, State.FAILED) and not unknown:
+        action = Action(Verb.RETRY, (run.id,))
+        found.append(Blocker(f"{run.state} until it is retried", action=action))
+    if run.state is State.PAUSED:
+        action = Action(Verb.RESUME, (run.id,))
+        found.append(Blocker("paused until it is resumed", action=action))
+    return found + _unclaimed(run, now)
+
+
+def _wait(wait: WaitRecord) -> Blocker:
+    if wait.kind is Kind.CLOCK and wait.wake_at is not None:
+        return Blocker(f"asleep until {utc_time(wait.wake_at)}")
+    until = f", until {utc_time(wait.expires_at)}" if wait.expires_at else ""
+    if wait.kind is Kind.SIGNAL:
+        action = Action(Verb.SIGNAL, (wait.thread_id, wait.name or ""))
+        return Blocker(f"waits for the signal {wait.name}{until}", action=action)
+    return Blocker(f"asks a person{until}", shown=wait.value, action=answer_action(wait))
+
+
+def _unclaimed(run: Run, now: datetime) -> list[Blocker]:
+    """Why no worker drives a run that could be driven."""
+    if run.state not in (State.PENDING, State.WAITING):
+        return []
+    if run.due_at is None:
+        behind = run.state is State.PENDING
+        return [Blocker("starts after the run before it on its thread")] if behind else []
+    late = now - run.due_at
+    if late < LATE:
+        return []
+    text = f"due for {duration(late)}, and no worker has claimed it: start perdure worker RUNTIME"
+    return [Blocker(text)]
+
+
+def run_note(run: Run, now: datetime) -> str:
+    """Why a run is in its state, or what comes next, in a few words."""
+    match run.state:
+        case State.WAITING | State.PENDING if run.due_at is not None:
+            due = age(run.due_at, now)
+            return f"due {due}" if run.due_at > now else f"due since {due}"
+        case State.WAITING:
+            return "for a person or a signal"
+        case State.PENDING:
+            return "after the run before it"
+        case State.DONE:
+            return ""
+    return str(run.reason or run.error or "")

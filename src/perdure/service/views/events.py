@@ -1,0 +1,217 @@
+"""Events in words: each kind is worded by one function here, and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from perdure.operations.error_text import is_user_code
+from perdure.service.views.wording import utc_time
+from perdure.types import EffectState, Event, EventKind, Kind
+
+Data = Mapping[str, Any]
+FormatTime = Callable[[datetime], str]
+
+MESSAGE_LINES = 3
+"""Lines of an exception's message that are shown."""
+
+
+class Tone(StrEnum):
+    """What an event means to its reader."""
+
+    PLAIN = "plain"
+    GOOD = "good"
+    BAD = "bad"
+    WAITS = "waits"
+    NOTABLE = "notable"
+
+
+EFFECT_TONES = {"done": Tone.NOTABLE, "open": Tone.PLAIN}
+
+
+class Verb(StrEnum):
+    """What a person can do next. The values are commands of the command line."""
+
+    ANSWER = "answer"
+    SIGNAL = "signal"
+    SETTLE = "settle"
+    RETRY = "retry"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True)
+class Action:
+    """A next step, and the ids it takes: a wait, an effect's key, a run, or a thread and a name."""
+
+    verb: Verb
+    ids: tuple[str, ...]
+    example: str = "JSON"
+    """An answer that fits, as JSON text."""
+
+
+@dataclass(frozen=True)
+class EventView:
+    """One event as a sentence."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+    lines: tuple[str, ...] = ()
+    """Details to show below it."""
+    action: Action | None = None
+    routine: bool = False
+    """Bookkeeping that the events around it imply."""
+
+
+def view_event(
+    event: Event, run_id: str = "", thread_id: str = "", *, format_time: FormatTime = utc_time
+) -> EventView:
+    """An event in words. A kind that this version does not know is shown with its data."""
+    try:
+        word = WORDING[EventKind(event.kind)]
+    except ValueError:
+        return EventView(f"{event.kind} {dict(event.data) or ''}".rstrip())
+    return word(_Facts(event.data, run_id, thread_id, format_time))
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the wording of an event may use."""
+
+    data: Data
+    run_id: str
+    thread_id: str
+    format_time: FormatTime
+
+    def time(self, name: str, before: str) -> str:
+        """A time of the data after some words, or nothing if there is none."""
+        at = self.data.get(name)
+        return f"{before}{self.format_time(at)}" if at else ""
+
+    @property
+    def name(self) -> str:
+        return str(self.data.get("name"))
+
+    @property
+    def state(self) -> str:
+        return str(self.data.get("state"))
+
+    @property
+    def worker(self) -> str:
+        return worker_name(self.data)
+
+    @property
+    def retry(self) -> Action:
+        return Action(Verb.RETRY, (self.run_id,))
+
+    @property
+    def by(self) -> str:
+        by, reason = self.data.get("by"), self.data.get("reason")
+        return (f" by {by}" if by else "") + (f": {reason}" if reason else "")
+
+
+Wording = Callable[[_Facts], EventView]
+
+
+def _step(facts: _Facts) -> EventView:
+    nodes, ns, source = (facts.data.get(name) for name in ("nodes", "ns", "source"))
+    inside = f"  in {ns.partition(':')[0]}" if ns else ""
+    text = f"step {facts.data.get('step')}  {', '.join(nodes or ()) or source}{inside}"
+    ran_nothing = not nodes and source in ("input", "loop")  # LangGraph's first two steps
+    return EventView(text, routine=ran_nothing)
+
+
+def _wait(facts: _Facts) -> EventView:
+    data = facts.data
+    if data["kind"] == Kind.CLOCK:
+        return EventView(facts.time("wake_at", "asleep until "))
+    until = facts.time("expires_at", ", until ")
+    if data["kind"] == Kind.SIGNAL:
+        action = Action(Verb.SIGNAL, (facts.thread_id, facts.name))
+        return EventView(f"waits for the signal {facts.name}{until}", Tone.WAITS, action=action)
+    action = Action(Verb.ANSWER, (data["wait"],))
+    return EventView(f"asks a person{until}", Tone.WAITS, action=action)
+
+
+def _effect(facts: _Facts) -> EventView:
+    data = facts.data
+    attempt = data.get("attempt") or 1
+    tries = f", attempt {attempt}" if attempt > 1 else ""
+    how = f", {data['how']}" if data.get("how") else ""
+    error = f": {data['error']}" if data.get("error") else ""
+    later = facts.time("retry_at", ", retries at ")
+    text = f"effect {facts.name} {facts.state}{tries}{how}{later}{error}"
+    unknown = facts.state == EffectState.UNKNOWN and "key" in data
+    action = Action(Verb.SETTLE, (data["key"],)) if unknown else None
+    return EventView(text, EFFECT_TONES.get(facts.state, Tone.BAD), action=action)
+
+
+def _failed(facts: _Facts) -> EventView:
+    attempt = f" at attempt {facts.data['attempts']}" if facts.data.get("attempts") else ""
+    retries = facts.time("retry_at", ", retries at ")
+    text = f"failed{attempt}{retries or ' for good'}"
+    return EventView(text, Tone.BAD, _exception(facts.data), None if retries else facts.retry)
+
+
+def _held(facts: _Facts) -> EventView:
+    unsettled = facts.data.get("effects")  # settling them lets the run go on
+    text = f"held: {facts.data.get('reason', '')}"
+    return EventView(text, Tone.BAD, action=None if unsettled else facts.retry)
+
+
+def _cancelled(facts: _Facts) -> EventView:
+    keys = {name: len(facts.data.get(name) or ()) for name in ("undone", "kept", "unknown")}
+    effects = ", ".join(f"{number} {name}" for name, number in keys.items() if number)
+    return EventView(f"cancelled{facts.by}{f' (effects: {effects})' if effects else ''}", Tone.BAD)
+
+
+def _text(wording: str, tone: Tone = Tone.PLAIN, *, routine: bool = False) -> Wording:
+    """A wording that is only a text, with the facts formatted into it."""
+    return lambda facts: EventView(wording.format(facts), tone, routine=routine)
+
+
+WORDING: Mapping[EventKind, Wording] = {
+    EventKind.STARTED: _text("started"),
+    EventKind.CLAIMED: _text("claimed by {0.worker}", routine=True),
+    EventKind.RECOVERED: _text("recovered by {0.worker} after its worker was lost", Tone.NOTABLE),
+    EventKind.STEP: _step,
+    EventKind.WAIT: _wait,
+    EventKind.WAITING: _text("waiting", routine=True),
+    EventKind.WOKE: _text("woke up"),
+    EventKind.EXPIRED: _text("timed out waiting", Tone.BAD),
+    EventKind.ANSWER: _text("answered{0.by}", Tone.GOOD),
+    EventKind.SIGNAL: _text("received the signal {0.name}", Tone.GOOD),
+    EventKind.EFFECT: _effect,
+    EventKind.DIFFERS: _text("effect {0.name} called with other arguments than recorded"),
+    EventKind.SETTLED: _text("effect {0.name} settled as {0.state}{0.by}", Tone.GOOD),
+    EventKind.POSTPONED: _text("waits to retry an effect", routine=True),
+    EventKind.FAILED: _failed,
+    EventKind.HELD: _held,
+    EventKind.RELEASED: _text("released unfinished"),
+    EventKind.CANCELLING: _text("asked to cancel{0.by}", Tone.NOTABLE),
+    EventKind.PAUSING: _text("asked to pause{0.by}", Tone.NOTABLE),
+    EventKind.CANCELLED: _cancelled,
+    EventKind.PAUSED: _text("paused{0.by}", Tone.NOTABLE),
+    EventKind.RESUMED: _text("resumed", Tone.GOOD),
+    EventKind.RETRIED: _text("retried", Tone.GOOD),
+    EventKind.UPDATED: _text("state changed by update_state"),
+    EventKind.DONE: _text("done", Tone.GOOD),
+}
+
+
+def worker_name(data: Data) -> str:
+    """The worker of a claim by its host and process."""
+    return ":".join(str(data.get("worker", "")).split(":")[:2])
+
+
+def _exception(data: Data) -> tuple[str, ...]:
+    """The first lines of an exception, and the last line of the user's own code on its way."""
+    message = [line for line in str(data.get("message") or "").splitlines() if line.strip()]
+    shown = [*message[:MESSAGE_LINES], *(["…"] if len(message) > MESSAGE_LINES else [])]
+    lines = [f"{data.get('kind')}: {shown[0] if shown else ''}", *shown[1:]]
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', data.get("traceback") or "")
+    own = [f"in {name}, {file}:{line}" for file, line, name in frames if is_user_code(file)]
+    return (*lines, *own[-1:])

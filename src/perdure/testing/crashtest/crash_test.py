@@ -1,0 +1,301 @@
+"""The crash test: a baseline run without a kill, then one trial for each point of that run.
+
+The command line and `perdure.testing.crashtest` make a `CrashTest` and run it. Trials are
+independent: each has its own database and processes, so they run in parallel and in any order. The
+report lists them in the order of the points.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from typing import Any, Literal
+
+from perdure.errors import BadArgument
+from perdure.testing.crashtest.databases import Databases, databases
+from perdure.testing.crashtest.judge import Baseline, end_of, judge, most_of, result_findings
+from perdure.testing.crashtest.model import KEEPER, Finding, Point, Problem, Trial
+from perdure.testing.crashtest.processes import ForkServer, ProcessLost, ProcessResult, Slot
+from perdure.testing.crashtest.report import Report
+from perdure.testing.crashtest.values import differences
+
+Progress = Callable[[str, int, int, "Trial | None"], None]
+"""Called with the current activity, the trials done, the trials planned, and the last trial."""
+ATTEMPTS = 3
+"""Attempts at a point that a process does not reach every time."""
+
+
+class CrashTest:
+    """Kills one agent on one database at every point, and judges the results.
+
+    `place` is `module:name`; another process imports the module. `recovery` is the number of points
+    of each recovery to kill at as well, or "all". `limit` takes that many points, evenly spread.
+    `ignore` names keys of the result that are not compared. `harmless` names lines or files whose
+    outward actions may repeat. `deadline` is in seconds, for each process. With `stock`,
+    LangGraph's own saver drives the graph, resumed with `None` or with the `input`.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        input: Any = None,
+        *,
+        url: str | None = None,
+        stock: bool = False,
+        resume: Literal["none", "input"] = "none",
+        answer: Any = None,
+        context: Any = None,
+        recovery: int | Literal["all"] = 1,
+        limit: int | None = None,
+        ignore: Iterable[str] = (),
+        harmless: Iterable[str] = (),
+        deadline: float = 60.0,
+        jobs: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        module, _, name = place.partition(":")
+        if not module or not name or module.endswith(".py"):
+            raise BadArgument(f"{place!r} names no graph: use module:name, such as agents:graph.")
+        if resume not in ("none", "input"):
+            raise BadArgument(f"resume={resume!r}: use none or input.")
+        if recovery != "all" and recovery < 0:
+            raise BadArgument(f"recovery={recovery!r}: use a number from 0 on, or all.")
+        if limit is not None and limit < 1:
+            raise BadArgument(f"limit={limit}: at least 1.")
+        if deadline <= 0 or (jobs is not None and jobs < 1):
+            raise BadArgument("deadline and jobs are more than 0.")
+        self._place, self._url, self._stock, self._resume = place, url, stock, resume
+        self._order = {
+            "input": _json("input", input),
+            "answer": {"ok": True} if answer is None else _json("answer", answer),
+            "context": _json("context", context),
+            "deadline": deadline,
+            "stock": stock,
+            "resume": resume,
+        }
+        self._recovery, self._limit = recovery, limit
+        self._ignore, self._harmless = frozenset(ignore), tuple(harmless)
+        self._jobs = jobs or max(1, min(8, os.cpu_count() or 1))
+        self._progress = progress or (lambda *_: None)
+        self._begin = time.time_ns() // 1_000_000
+
+    def run(self) -> Report:
+        """Kill the agent at every point. Raises `BadArgument` if there is nothing to test. Ctrl-C
+        ends the test early; the report has what is known by then."""
+        begun = time.monotonic()
+        with databases(self._url) as places:
+            self._progress("importing the agent", 0, 0, None)
+            server = ForkServer(self._place, url=places.template, stock=self._stock)
+            try:
+                report = self._test(server, places)
+            finally:
+                server.close()
+        report.seconds = time.monotonic() - begun
+        return report
+
+    def _test(self, server: ForkServer, places: Databases) -> Report:
+        report = Report(self._place, self._driver, places.name)
+        try:
+            slot = server.slot()
+            self._check(slot.run({**self._order, "role": "prepare", "url": places.template}))
+            self._progress("running it without a kill", 0, 0, None)
+            processes = self._run_with(slot, places, ())
+            if processes[0].last("end") is not None:
+                processes += self._run_with(slot, places, ())
+            baseline, report.findings = self._baseline(processes)
+            report.state, report.result = baseline.state, baseline.result
+            report.tally = baseline.tally
+            reached = list(_points(_reached(processes[0])))
+            report.reached = len(reached)
+            if any(one.problem is Problem.UNRECOVERABLE for one in report.findings):
+                report.printed = end_of(processes[0])[3]
+                return report
+            report.points = list(_spread(reached, self._limit))
+            with _Pool(server, self._jobs) as pool:
+                self._kill_everywhere(pool, places, baseline, report)
+        except KeyboardInterrupt:
+            report.interrupted = True
+        except ProcessLost as lost:
+            report.findings = (
+                *report.findings,
+                Finding(Problem.UNRECOVERABLE, "the test could not go on", "", str(lost)),
+            )
+        return report
+
+    @property
+    def _driver(self) -> str:
+        if not self._stock:
+            return "perdure"
+        return f"LangGraph, invoke({'None' if self._resume == 'none' else 'input'})"
+
+    def _baseline(self, processes: Sequence[ProcessResult]) -> tuple[Baseline, tuple[Finding, ...]]:
+        """What the agent does without a kill, and what is wrong with that."""
+        for process in processes:
+            self._check(process)
+        state, result, reason, _ = end_of(processes[0])
+        _, other, *_ = end_of(processes[-1])
+        findings = []
+        if state not in ("done", "waiting"):
+            what = f"the run is {state} without a kill"
+            findings.append(Finding(Problem.UNRECOVERABLE, what, "", reason))
+        varying = differences(result, other, self._ignore)
+        findings += result_findings(Problem.VARIES, varying)
+        ignore = self._ignore | {path for path, _ in varying}
+        return Baseline(state, result, most_of(processes), ignore, self._harmless), tuple(findings)
+
+    def _check(self, process: ProcessResult) -> None:
+        if (wrong := process.last("wrong")) is not None:
+            raise BadArgument(f"{self._place} cannot be tested. {wrong[0]}")
+
+    def _kill_everywhere(
+        self, pool: _Pool, places: Databases, baseline: Baseline, report: Report
+    ) -> None:
+        recoveries: dict[Point, list[str]] = {}
+
+        def trial(slot: Slot, kills: tuple[Point, ...]) -> Trial:
+            begun = time.monotonic()
+            processes = self._run_with(slot, places, kills)
+            for _ in range(ATTEMPTS - 1):
+                if not processes[0].killed:
+                    processes = self._run_with(slot, places, kills)
+            if len(kills) == 1 and processes[0].killed:
+                recoveries[kills[0]] = _reached(processes[-1])
+            return judge(kills, processes, baseline, time.monotonic() - begun)
+
+        singles = [(point,) for point in report.points]
+        planned = len(singles) * (1 if self._recovery == 0 else 2)
+        self._try(pool, trial, singles, report, planned)
+        pairs = list(self._pairs(report.points, recoveries))
+        self._try(pool, trial, pairs, report, len(singles) + len(pairs))
+
+    def _try(
+        self,
+        pool: _Pool,
+        trial: Callable[[Slot, tuple[Point, ...]], Trial],
+        kills: Sequence[tuple[Point, ...]],
+        report: Report,
+        planned: int,
+    ) -> None:
+        begun = len(report.trials)
+        order = {one: n for n, one in enumerate(kills)}
+        try:
+            for done in pool.each(trial, kills):
+                report.trials.append(done)
+                self._progress("killing it", len(report.trials), planned, done)
+        finally:
+            report.trials[begun:] = sorted(report.trials[begun:], key=lambda t: order[t.kills])
+
+    def _pairs(
+        self, points: Sequence[Point], recoveries: dict[Point, list[str]]
+    ) -> Iterator[tuple[Point, Point]]:
+        """A second kill for each recovery, at the point with the fewest kills so far."""
+        hits: Counter[str] = Counter()
+        for number, first in enumerate(points):
+            second = list(_points(recoveries.get(first, [])))
+            if self._recovery == "all":
+                yield from ((first, point) for point in second)
+                continue
+            for _ in range(min(self._recovery, len(second))):
+                turned = [*second[number % len(second) :], *second[: number % len(second)]]
+                point = min(turned, key=lambda one: hits[one.name])
+                hits[point.name] += 1
+                second.remove(point)
+                yield first, point
+                if not second:
+                    break
+
+    def _run_with(
+        self, slot: Slot, places: Databases, kills: tuple[Point, ...]
+    ) -> list[ProcessResult]:
+        """Run on a fresh database: one process for each kill, and one that finishes the run."""
+        processes: list[ProcessResult] = []
+        with places.fresh() as url:
+            clock = self._begin
+            for kill in (*kills, None):
+                order = {**self._order, "role": "live", "url": url, "clock": clock}
+                order["kill"] = None if kill is None else [kill.name, kill.n]
+                order["again"] = bool(processes)
+                processes.append(slot.run(order))
+                [clock] = processes[-1].last("clock") or [clock]
+                if not processes[-1].killed:
+                    break
+        return processes
+
+
+class _Pool:
+    """Slots that work in parallel."""
+
+    def __init__(self, server: ForkServer, jobs: int) -> None:
+        self._server = server
+        self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+        for _ in range(jobs):
+            self._slots.put(server.slot())
+        self._threads = ThreadPoolExecutor(jobs, "crashtest")
+
+    def __enter__(self) -> _Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if kind is not None:
+            self._server.stop()  # so that what is under way ends now
+        self._threads.shutdown()
+
+    def each(
+        self,
+        trial: Callable[[Slot, tuple[Point, ...]], Trial],
+        kills: Iterable[tuple[Point, ...]],
+    ) -> Iterator[Trial]:
+        """Trials, each when it is done."""
+
+        def one(kill: tuple[Point, ...]) -> Trial:
+            slot = self._slots.get()
+            try:
+                return trial(slot, kill)
+            finally:
+                self._slots.put(slot)
+
+        futures: list[Future[Trial]] = [self._threads.submit(one, kill) for kill in kills]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def _reached(process: ProcessResult) -> list[str]:
+    """The points that a process reached, in order."""
+    [names] = process.last("points") or [[]]
+    return list(names)
+
+
+def _points(names: Iterable[str]) -> Iterator[Point]:
+    counts: Counter[str] = Counter()
+    for name in names:
+        counts[name] += 1
+        if counts[name] == 1 or not name.startswith(KEEPER):
+            yield Point(name, counts[name])
+
+
+def _spread(points: Sequence[Point], limit: int | None) -> Iterator[Point]:
+    """All of them, or that many, evenly spread, with the first and the last."""
+    if limit is None or limit >= len(points):
+        yield from points
+    elif limit == 1:
+        yield points[len(points) // 2]
+    else:
+        for n in range(limit):
+            yield points[n * (len(points) - 1) // (limit - 1)]
+
+
+def _json(name: str, value: Any) -> Any:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise BadArgument(
+            f"{name} has to be JSON, since it goes to other processes: {error}. Messages can be "
+            '{"role": "user", "content": "..."}.'
+        ) from error
+    return value

@@ -1,0 +1,138 @@
+"""The values of a crash test: points, findings, trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+KEEPER = "keeper: "
+"""Prefix of points in the lease keeper's thread. They come by the clock: only the first counts."""
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """The n-th time that a process reaches a named place."""
+
+    name: str
+    n: int = 1
+
+    def __str__(self) -> str:
+        return self.name if self.n == 1 else f"{self.name} (time {self.n})"
+
+    @property
+    def place(self) -> str:
+        """The statement, commit, saver call or effect it is before or after."""
+        return self.name.rpartition(".")[0] or self.name
+
+
+class Problem(StrEnum):
+    """Kinds of findings."""
+
+    UNRECOVERABLE = "unrecoverable"
+    """The run did not end as it does without a kill."""
+    DIFFERENT = "different"
+    """The run ended with a different result."""
+    LOST = "lost"
+    """The run ended, and something did not happen."""
+    DUPLICATED = "duplicated"
+    """Something happened more often than without a kill, and the far side has no key to see it."""
+    MODEL = "model call repeated"
+    """A model was called again for a question it had answered, or was answering."""
+    VARIES = "varies"
+    """Two runs without a kill differ, so a crash's result cannot be compared."""
+
+
+class Outcome(StrEnum):
+    """The verdict on a trial or a point: its worst finding."""
+
+    OK = "ok"
+    UNREACHED = "not reached"
+    AGAIN = "again with its key"
+    HELD = "held"
+    MODEL = Problem.MODEL.value
+    DUPLICATED = Problem.DUPLICATED.value
+    LOST = Problem.LOST.value
+    DIFFERENT = Problem.DIFFERENT.value
+    UNRECOVERABLE = Problem.UNRECOVERABLE.value
+
+
+SEVERITY = {outcome: n for n, outcome in enumerate(Outcome)}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong: what, how, and the line of the agent's code if there is one."""
+
+    problem: Problem
+    what: str
+    where: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Counts of the calls of one effect in a trial."""
+
+    once: int = 0
+    again: int = 0
+    """Called again with the key of the first call: the far side can tell."""
+    twice: int = 0
+    """Called more often than without a kill, without a key."""
+    lost: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of the agent, killed at one point, or at a second one while it recovered."""
+
+    kills: tuple[Point, ...]
+    state: str
+    """How the run ended: `done`, `held`, `failed`, `waiting`, or `stuck`."""
+    findings: tuple[Finding, ...] = ()
+    effects: Mapping[str, Calls] = field(default_factory=dict)
+    models: int = 0
+    """Model calls beyond those of the baseline."""
+    equal: bool | None = None
+    """Whether the result equals that of the baseline; None without a result."""
+    reason: str = ""
+    """Why it is held, or what it failed with."""
+    printed: str = ""
+    reached: bool = True
+    seconds: float = 0.0
+
+    @property
+    def outcome(self) -> Outcome:
+        found = [Outcome(one.problem.value) for one in self.findings]
+        if self.state == "held":
+            found.append(Outcome.HELD)
+        if any(calls.again for calls in self.effects.values()):
+            found.append(Outcome.AGAIN)
+        if not self.reached:
+            found.append(Outcome.UNREACHED)
+        return max(found, key=SEVERITY.__getitem__, default=Outcome.OK)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kills": [{"name": point.name, "n": point.n} for point in self.kills],
+            "outcome": self.outcome.value,
+            "state": self.state,
+            "equal": self.equal,
+            "reason": self.reason,
+            "reached": self.reached,
+            "effects": {name: vars(calls) for name, calls in self.effects.items()},
+            "models_repeated": self.models,
+            "findings": [finding_json(one) for one in self.findings],
+            "printed": self.printed if self.findings else "",
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def finding_json(one: Finding) -> dict[str, str]:
+    return {
+        "problem": one.problem.value,
+        "what": one.what,
+        "where": one.where,
+        "detail": one.detail,
+    }

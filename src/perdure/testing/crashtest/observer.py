@@ -1,0 +1,225 @@
+"""Observes a process of a crash test from inside: the points it reaches, and its outward actions.
+
+The process kills itself with SIGKILL, so that it dies exactly at its point. Effect calls, model
+calls and outward actions are reported to the judge before they happen. An outward action is a
+Python audit event. It belongs to the nearest line of the agent's own code on the stack; what
+Python, LangGraph and perdure do for themselves has no such line and is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any, NamedTuple
+
+from perdure import langgraph_port
+from perdure.effects import context
+from perdure.journal import failpoints
+from perdure.testing.crashtest import witness
+from perdure.testing.crashtest.code_owner import Owner, owner
+from perdure.testing.crashtest.messages import Connection
+from perdure.testing.crashtest.model import KEEPER, Point
+
+_OWN = (__file__, witness.__file__)
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+
+
+class Where(NamedTuple):
+    """Where in the agent something happens: `file:line`, or the node; and in which effect."""
+
+    place: str
+    effect: str | None
+
+
+class Observer:
+    """The observer of one process."""
+
+    def __init__(self, connection: Connection, kill: Point | None, package: str) -> None:
+        self._connection, self._kill, self._package = connection, kill, package
+        self._kinds: dict[str, Owner] = {}
+        self._busy = threading.local()
+        self._counting = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._armed = False
+        self.points: list[str] = []
+
+    def install(self) -> None:
+        """Observe from now until the process ends."""
+        failpoints.hook, failpoints.called, failpoints.asked = self.at, self._called, self._asked
+        witness.report = self._outside
+        sys.addaudithook(self._audit)
+        _count_models(self._model)
+
+    @contextlib.contextmanager
+    def armed(self) -> Iterator[None]:
+        """Inside, points count."""
+        self._armed = True
+        try:
+            yield
+        finally:
+            self._armed = False
+
+    def at(self, name: str) -> None:
+        """The process reached a point: count it, and die if it is the one."""
+        if not self._armed:
+            return
+        if threading.current_thread().name == "perdure-keeper":
+            name = KEEPER + name
+        with self._counting:
+            self._counts[name] += 1
+            self.points.append(name)
+            here = self._kill == Point(name, self._counts[name])
+        if here:
+            self._connection.send("killed")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _called(self, name: str, key: str) -> None:
+        self._connection.send("effect", name, key)
+
+    def _asked(self, key: str) -> None:
+        self._connection.send("asked", key)
+
+    def _outside(self, what: str) -> None:
+        where = self._where(sys._getframe(1))
+        self._connection.send("outside", what, *(where or ("", _effect())))
+
+    def _model(self, name: str) -> None:
+        where = self._where(sys._getframe(1)) or Where("", _effect())
+        self._connection.send("model", name, *where)
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        describe = ACTIONS.get(event)
+        if describe is None or getattr(self._busy, "now", False):
+            return
+        self._busy.now = True
+        try:
+            try:
+                what = describe(*args)
+            except Exception:  # whatever it was called with: the call itself will say so
+                what = event
+            if what is not None and (where := self._where(sys._getframe(1))) is not None:
+                self._connection.send("action", event, what, *where)
+        finally:
+            self._busy.now = False
+
+    def _where(self, frame: FrameType | None) -> Where | None:
+        """None for what perdure, Python's imports and the loop do for themselves."""
+        line = ""
+        while frame is not None and frame.f_code.co_filename in _OWN:
+            frame = frame.f_back
+        while frame is not None:
+            kind = self._kind(frame.f_code.co_filename)
+            if kind == "agent" and not line:
+                line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            elif kind in ("perdure", "import") and not line:
+                return None
+            elif kind == "effects" and line:
+                return Where(line, _effect() or "effect")
+            elif kind == "effects":
+                return None
+            elif kind == "driver" and not line:
+                break
+            frame = frame.f_back
+        place = line or _node()
+        return Where(place, _effect()) if place else None
+
+    def _kind(self, file: str) -> Owner:
+        kind = self._kinds.get(file)
+        if kind is None:
+            kind = self._kinds[file] = owner(file, self._package)
+        return kind
+
+
+def _effect() -> str | None:
+    """The key of the effect whose function, or whose question to the far side, is being called."""
+    around = context.current()
+    return None if around is None else around.key
+
+
+def _node() -> str:
+    """The node in whose context this is, for what its libraries do in tasks of their own."""
+    node = langgraph_port.current_node()
+    return f"node {node!r}" if node else ""
+
+
+def _count_models(report: Callable[[str], None]) -> None:
+    from langchain_core.callbacks import BaseCallbackHandler
+    from langchain_core.tracers.context import register_configure_hook
+
+    class Models(BaseCallbackHandler):
+        run_inline = True
+
+        def on_chat_model_start(self, serialized: Any, messages: Any, **more: Any) -> None:
+            report(_model_name(serialized, more))
+
+        def on_llm_start(self, serialized: Any, prompts: Any, **more: Any) -> None:
+            report(_model_name(serialized, more))
+
+    handler: BaseCallbackHandler | None = Models()
+    # By its default it is there in every thread and task.
+    register_configure_hook(ContextVar("models of a crash test", default=handler), True)
+
+
+def _model_name(serialized: Any, more: dict[str, Any]) -> str:
+    name = (more.get("metadata") or {}).get("ls_model_name") or more.get("name")
+    return str(name or (serialized or {}).get("name") or "model")
+
+
+# -- the audit events that mean an outward action, and their words
+
+
+def _open(path: Any, mode: Any, flags: Any) -> str | None:
+    writes = any(one in mode for one in "wax+") if isinstance(mode, str) else flags & _WRITES
+    if not writes or isinstance(path, int):
+        return None
+    path = os.fsdecode(path)
+    return None if path.startswith("/dev/") else f"writes {os.path.basename(path)}"
+
+
+def _address(address: Any) -> str:
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
+
+
+def _file(verb: str) -> Callable[..., str]:
+    return lambda path, *rest: f"{verb} {os.path.basename(os.fsdecode(path))}"
+
+
+def _words(text: str) -> Callable[..., str]:
+    return lambda *args: text
+
+
+ACTIONS: dict[str, Callable[..., str | None]] = {
+    "open": _open,
+    "socket.connect": lambda _, address: f"connects to {_address(address)}",
+    "socket.sendto": lambda _, address: f"sends to {_address(address)}",
+    "socket.sendmsg": lambda _, address: f"sends to {_address(address)}",
+    "smtplib.connect": lambda _, host, port: f"connects to {host}:{port}",
+    "smtplib.send": _words("sends over SMTP"),
+    "http.client.connect": lambda _, host, port: f"connects to {host}:{port}",
+    "http.client.send": _words("sends over HTTP"),
+    "urllib.Request": lambda url, *rest: f"asks for {url}",
+    "ftplib.sendcmd": _words("sends over FTP"),
+    "imaplib.send": _words("sends over IMAP"),
+    "poplib.putline": _words("sends over POP"),
+    "telnetlib.Telnet.write": _words("sends over Telnet"),
+    "subprocess.Popen": lambda program, *rest: f"starts {program}",
+    "os.system": lambda command: f"starts {command!r}",
+    "os.posix_spawn": _file("starts"),
+    "os.spawn": lambda mode, path, *rest: f"starts {path}",
+    "os.exec": _file("becomes"),
+    "os.remove": _file("removes"),
+    "os.rename": _file("renames"),
+    "os.mkdir": _file("makes the folder"),
+    "os.rmdir": _file("removes the folder"),
+    "os.link": _file("links"),
+    "os.symlink": _file("links"),
+    "os.truncate": lambda path, *rest: "truncates a file",
+    "sqlite3.connect": lambda database: f"opens the database {os.path.basename(str(database))}",
+}

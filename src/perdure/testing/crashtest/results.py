@@ -1,0 +1,154 @@
+"""The results of a crash test, and what follows from them: findings, counts, a verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from perdure.testing.crashtest.judge import Tally
+from perdure.testing.crashtest.model import (
+    Finding,
+    Outcome,
+    Point,
+    Problem,
+    Trial,
+)
+
+_BAD = ("unrecoverable", "different", "lost", "duplicated", "models_repeated")
+
+
+@dataclass(frozen=True)
+class Group:
+    """One kind of finding, and its trials."""
+
+    finding: Finding
+    trials: tuple[Trial, ...]
+
+    @property
+    def points(self) -> list[Point]:
+        """Where one kill is enough to see it, or where the first of two kills was."""
+        once = [trial.kills[0] for trial in self.trials if len(trial.kills) == 1]
+        return once or list(dict.fromkeys(trial.kills[0] for trial in self.trials))
+
+
+@dataclass
+class Results:
+    """The `trials` are in the order of the points, first those with one kill, then those with a
+    second one during recovery."""
+
+    place: str
+    driver: str
+    database: str
+    state: str = ""
+    """How the run ends without a kill."""
+    result: Any = None
+    tally: Tally = field(default_factory=Tally)
+    """What happens without a kill."""
+    reached: int = 0
+    """How many points that run reached."""
+    points: list[Point] = field(default_factory=list)
+    """The points of the kills: all of them, unless there was a limit."""
+    trials: list[Trial] = field(default_factory=list)
+    findings: tuple[Finding, ...] = ()
+    """What is wrong without a kill."""
+    printed: str = ""
+    interrupted: bool = False
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Every result is equal, and nothing was duplicated or lost. A held run is fine."""
+        return not self.interrupted and not self.groups()
+
+    @property
+    def first(self) -> list[Trial]:
+        """The trials with one kill."""
+        return [trial for trial in self.trials if len(trial.kills) == 1]
+
+    @property
+    def second(self) -> list[Trial]:
+        """The trials that were killed again while they recovered."""
+        return [trial for trial in self.trials if len(trial.kills) > 1]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many points have each kind of finding. A point counts once for each kind."""
+        return counts(self.first)
+
+    def groups(self) -> list[Group]:
+        """The findings, each once, the worst first."""
+        found: dict[tuple[str, str, str], tuple[Finding, list[Trial]]] = {}
+        for one in self.findings:
+            found[one.problem, one.what, one.where] = (one, [])
+        for trial in self.trials:
+            for one in trial.findings:  # which are all different in one trial
+                key = (one.problem, one.what, one.where)
+                found.setdefault(key, (one, []))[1].append(trial)
+        groups = [Group(one, tuple(trials)) for one, trials in found.values()]
+        order = list(Problem)
+        return sorted(groups, key=lambda group: order.index(group.finding.problem))
+
+    def verdict(self) -> str:
+        """One sentence."""
+        if not self.points and self.findings:
+            return f"It was not killed: {self.findings[0].what}."
+        kills = f"{len(self.trials)} trials, killed at {len(self.points)} points"
+        if len(self.points) < self.reached:
+            kills += f" (of {self.reached}, evenly chosen)"
+        if self.interrupted:
+            kills = f"Interrupted after {kills}"
+        if groups := self.groups():
+            number = len(groups)
+            found = {one: n for one, n in self.counts.items() if n and one in _BAD}
+            at = ", ".join(f"{one.replace('_', ' ')} at {n}" for one, n in found.items())
+            return f"{kills}: {number} finding{'s' * (number != 1)}{at and f' ({at} of them)'}."
+        tally = Counter(trial.outcome for trial in self.trials)
+        notes = [
+            f"{tally[outcome]} {words}"
+            for outcome, words in (
+                (Outcome.AGAIN, f"called again with the same key{self._whose()}"),
+                (Outcome.HELD, "held for a person"),
+                (Outcome.UNREACHED, "not reached"),
+            )
+            if tally[outcome]
+        ]
+        note = f" ({', '.join(notes)})" if notes else ""
+        each = "whenever it ended" if tally[Outcome.HELD] else "every time"
+        return f"{kills}: the same result {each}, nothing duplicated, nothing lost{note}."
+
+    def _whose(self) -> str:
+        """The effects called again: right only if their far sides honour the key."""
+        names = sorted({n for t in self.trials for n, calls in t.effects.items() if calls.again})
+        return f": right if the far side of {', '.join(names)} honours it" if names else ""
+
+    def seen(self) -> str:
+        """What was observed without a kill: if that is nothing, nothing is tested."""
+        calls = sum(calls.total() for calls in self.tally.effects.values())
+        counted = (
+            (calls, "calls of effects"),
+            (self.tally.actions.total(), "outward actions outside of them"),
+            (self.tally.models.total(), "model calls outside of them"),
+            (self.tally.outside.total(), "reports by outside()"),
+        )
+        seen = [f"{n} {what}" for n, what in counted if n]
+        return f"Seen when left alone: {', '.join(seen) or 'nothing that leaves the process'}."
+
+
+def counts(trials: Iterable[Trial]) -> dict[str, int]:
+    """How many of these trials have each kind of finding."""
+    found: Counter[str] = Counter()
+    number = 0
+    for trial in trials:
+        number += 1
+        problems = {one.problem for one in trial.findings}
+        found["duplicated"] += Problem.DUPLICATED in problems
+        found["lost"] += Problem.LOST in problems
+        found["different"] += Problem.DIFFERENT in problems
+        found["unrecoverable"] += Problem.UNRECOVERABLE in problems
+        found["models_repeated"] += Problem.MODEL in problems
+        found["held"] += trial.state == "held"
+        found["again_with_key"] += any(calls.again for calls in trial.effects.values())
+        found["not_reached"] += not trial.reached
+    return {"points": number, **found}

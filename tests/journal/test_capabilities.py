@@ -1,0 +1,224 @@
+"""What a database can do is a value, and the layers above keep to it: a real SQLite that claims to
+take only small batches, small values and no open transactions is a full journal all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+
+import perdure
+from perdure.errors import Unsupported
+from perdure.journal import Capabilities, Journal, Row, Statement, connect, postgres, sqlite
+from perdure.journal.sql import positional, render
+from perdure.journal.sqlite import SQLite
+from perdure.saver import Saver
+from tests.support.entries import add, entries
+
+LIMIT = 8
+D1 = Capabilities(
+    interactive=False,
+    statements_per_batch=LIMIT,
+    parameters_per_statement=100,
+    largest_value=10_000,
+    largest_row=12_000,
+)
+
+
+class Narrow(SQLite):
+    """A SQLite with the limits of a smaller database. Notes the size of each batch."""
+
+    capabilities = replace(D1)
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url.removeprefix("sqlite:///"))
+        self.sizes: list[int] = []
+
+    def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        self.sizes.append(len(statements))
+        return super().commit(statements)
+
+
+@pytest.fixture
+def backend(sqlite_url: str) -> Narrow:
+    return Narrow(sqlite_url)
+
+
+@pytest.fixture
+def journal(backend: Narrow) -> Iterator[Journal]:
+    journal = Journal(backend)
+    yield journal
+    journal.close()
+
+
+def test_each_database_says_what_it_can_do(url: str) -> None:
+    journal = connect(url)
+    try:
+        assert journal.capabilities.interactive
+        assert not journal.capabilities.bounded
+        remote = url.startswith("postgres")
+        assert journal.capabilities.read_costs_a_round_trip is remote
+    finally:
+        journal.close()
+
+
+def test_the_queue_is_committed_in_batches_that_hold_whole_operations(
+    journal: Journal, backend: Narrow
+) -> None:
+    queued = [journal.defer(add(n), hold=True) for n in range(10)]  # two statements each
+    assert journal.do(entries()) == list(range(10))
+    assert backend.sizes == [8, 8, 4]
+    assert [journal.wait(one) for one in queued] == [list(range(n + 1)) for n in range(10)]
+
+
+def test_an_operation_that_is_larger_than_a_batch_is_refused_by_name(
+    journal: Journal, backend: Narrow
+) -> None:
+    large = add(1)._replace(statements=[*add(1).render()] * 5)
+    refused = r"add 1 needs 10 statements in one transaction.*at most 8.*Nothing was written"
+    with pytest.raises(Unsupported, match=refused) as caught:
+        journal.defer(large)
+    assert (caught.value.operation, caught.value.limit) == ("add 1", LIMIT)
+    with pytest.raises(Unsupported, match=refused):
+        journal.do(large)
+    instead = add(2, thread=None, otherwise=large)
+    with pytest.raises(Unsupported, match=refused):
+        journal.do(instead)
+    assert journal.do(add(3)) == [3]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"body": b"x" * 10_001}, r"a value of 10,001 bytes \(insert_writes\)"),
+        ({"body": b"x" * 8_000, "refs": "é" * 2_500}, r"a row of 13,001 bytes \(insert_writes\)"),
+    ],
+)
+def test_what_is_larger_than_a_row_may_be_is_refused_by_name(
+    journal: Journal, body: dict[str, Any], reason: str
+) -> None:
+    insert, read = add(1).render()
+    large = add(1)._replace(statements=[Statement(insert.name, {**insert.params, **body}), read])
+    with pytest.raises(Unsupported, match=f"add 1 needs {reason}"):
+        journal.do(large)
+    assert journal.do(entries()) == []
+
+
+def test_a_transaction_that_stays_open_is_refused_before_anything_is_called(
+    journal: Journal,
+) -> None:
+    called: list[object] = []
+    with pytest.raises(Unsupported, match="A transactional effect needs a transaction that stays"):
+        journal.transact(called.append, Statement("find_writes", {}))
+    assert called == []
+
+
+def test_every_statement_takes_fewer_parameters_than_the_smallest_database_allows() -> None:
+    for fragments in (sqlite.FRAGMENTS, postgres.FRAGMENTS):
+        for name, sql in render(fragments).items():
+            assert len(positional(sql)[1]) < (D1.parameters_per_statement or 0), name
+
+
+# -- the saver on it
+
+
+class Chat(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
+    count: int
+
+
+def reply(state: Chat) -> Any:
+    n = state.get("count", 0)
+    return {"messages": [AIMessage(f"reply {n} " * 20)], "count": n + 1}
+
+
+def chat(saver: Saver, node: Any = reply) -> Any:
+    builder = StateGraph(Chat)
+    builder.add_node("reply", node)
+    builder.add_edge(START, "reply")
+    return builder.compile(checkpointer=saver)
+
+
+def on(thread_id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread_id}}
+
+
+def say(saver: Saver, thread_id: str, turns: int) -> Any:
+    graph = chat(saver)
+    for n in range(turns):
+        graph.invoke({"messages": [HumanMessage(f"hello {n} " * 20)]}, on(thread_id))
+    return graph.get_state(on(thread_id)).values
+
+
+@pytest.fixture
+def saver(journal: Journal) -> Iterator[Saver]:
+    with Saver(journal=journal) as saver:
+        yield saver
+
+
+def test_a_thread_is_stored_pruned_and_deleted_in_small_batches(
+    saver: Saver, backend: Narrow
+) -> None:
+    values = say(saver, "t", 10)
+    assert len(values["messages"]) == 20
+    assert len(list(saver.list(on("t")))) == 30
+    before = len(backend.sizes)
+    saver.prune(["t"])
+    assert len(backend.sizes) - before >= 10, "29 checkpoints, three in a batch"
+    assert len(list(saver.list(on("t")))) == 1
+    assert chat(saver).get_state(on("t")).values == values
+    saver.copy_thread("t", "copy")
+    assert chat(saver).get_state(on("copy")).values == values
+    saver.delete_thread("t")
+    assert saver.get_tuple(on("t")) is None
+    assert max(backend.sizes) <= LIMIT
+
+
+def test_a_thread_with_many_rows_is_copied_in_small_batches(saver: Saver, backend: Narrow) -> None:
+    values = say(saver, "t", 2)
+    saver.copy_thread("t", "copy")
+    assert chat(saver).get_state(on("copy")).values == values
+    assert list(map(_plain, saver.list(on("copy")))) == list(map(_plain, saver.list(on("t"))))
+    assert max(backend.sizes) <= LIMIT
+
+
+def _plain(found: Any) -> Any:
+    return found.checkpoint, found.metadata, found.pending_writes
+
+
+def test_a_thread_whose_checkpoints_need_more_than_a_batch_is_not_copied(saver: Saver) -> None:
+    say(saver, "t", 3)
+    refused = r"copy_thread 't' needs 9 statements in one transaction.*at most 8"
+    with pytest.raises(Unsupported, match=refused):
+        saver.copy_thread("t", "copy")
+    assert saver.get_tuple(on("copy")) is None
+
+
+def test_a_state_that_is_larger_than_a_row_fails_its_own_call_and_no_other(saver: Saver) -> None:
+    def large(state: Chat) -> Any:
+        return {"messages": [AIMessage("x" * 20_000)]}
+
+    with pytest.raises(Unsupported, match=r"put_writes write .* needs a value of 20,\d+ bytes"):
+        chat(saver, large).invoke({"messages": [HumanMessage("hello")]}, on("t"))
+    assert len(say(saver, "other", 1)["messages"]) == 2
+
+
+def test_a_transactional_effect_is_refused_and_its_function_is_not_called(saver: Saver) -> None:
+    called = []
+
+    @perdure.effect(transactional=True)
+    def book() -> None:
+        called.append(1)
+
+    def node(state: Chat) -> Any:
+        book()
+
+    with pytest.raises(Unsupported, match="A transactional effect needs a transaction that stays"):
+        chat(saver, node).invoke({"messages": [HumanMessage("hello")]}, on("t"))
+    assert called == []

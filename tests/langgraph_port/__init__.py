@@ -1,0 +1,1 @@
+"""The facts about LangGraph and LangChain on which perdure depends."""

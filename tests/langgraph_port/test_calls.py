@@ -1,0 +1,204 @@
+"""How LangGraph and LangChain call nodes, tools and middleware."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypedDict
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, ExtendedModelResponse, ModelRequest
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableLambda, RunnableParallel
+from langchain_core.tools import BaseTool, tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command
+
+from perdure import langgraph_port
+
+
+class Empty(TypedDict, total=False):
+    value: Any
+
+
+def is_beside() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return langgraph_port.is_beside(True)
+    return langgraph_port.is_beside(False)
+
+
+async def is_of_node() -> bool:
+    caller = asyncio.current_task()
+    assert caller is not None
+    return langgraph_port.is_of_node(caller)
+
+
+def one(function: Any, **options: Any) -> Any:
+    builder: StateGraph[Any] = StateGraph(Empty)
+    return builder.add_node("node", function, **options).add_edge(START, "node").compile()
+
+
+@tool
+def plain_tool(text: str) -> str:
+    """Say whether it is beside."""
+    return str(is_beside())
+
+
+@tool
+async def async_tool(text: str) -> str:
+    """Say whether it is beside, or in a task that is not the node's."""
+    return str(is_beside() or not await is_of_node())
+
+
+@tool
+def tool_with_graph(text: str) -> str:
+    """Say whether a node of a graph inside of this tool is beside."""
+    return str(one(plain).invoke({})["value"])
+
+
+def plain(state: Empty) -> Empty:
+    return {"value": is_beside()}
+
+
+async def coroutine(state: Empty) -> Empty:
+    return {"value": is_beside()}
+
+
+def in_pool(state: Empty) -> Empty:
+    with ThreadPoolExecutor() as pool:
+        return {"value": pool.submit(is_beside).result()}
+
+
+async def in_thread(state: Empty) -> Empty:
+    return {"value": await asyncio.to_thread(is_beside)}
+
+
+async def calls_tool(state: Empty) -> Empty:
+    return {"value": (await plain_tool.ainvoke({"text": ""})) == "True"}
+
+
+async def in_parallel(state: Empty) -> Empty:
+    parts: Any = RunnableParallel(one=RunnableLambda(lambda _: is_beside()))
+    return {"value": (await parts.ainvoke({}))["one"]}
+
+
+@pytest.mark.parametrize(("node", "expected"), [(plain, False), (in_pool, True)])
+def test_the_stack_tells_a_plain_node_from_a_thread_that_it_started(
+    node: Any, expected: bool
+) -> None:
+    assert one(node).invoke({})["value"] is expected
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (plain, False),
+        (coroutine, False),
+        (in_pool, True),
+        (in_thread, True),
+        (calls_tool, True),
+        (in_parallel, True),
+    ],
+)
+async def test_the_stack_tells_a_node_beside_a_loop_from_a_thread_that_it_started(
+    node: Any, expected: bool
+) -> None:
+    assert (await one(node).ainvoke({}))["value"] is expected
+
+
+@pytest.mark.parametrize(
+    ("used", "expected"), [(plain_tool, True), (async_tool, True), (tool_with_graph, False)]
+)
+async def test_a_tool_of_a_tool_node_is_told_from_the_node(used: BaseTool, expected: bool) -> None:
+    builder: StateGraph[Any] = StateGraph(MessagesState)
+    graph = builder.add_node("tools", ToolNode([used])).add_edge(START, "tools").compile()
+    call = {"name": used.name, "args": {"text": ""}, "id": "1", "type": "tool_call"}
+    asked = {"messages": [AIMessage("", tool_calls=[call])]}
+    found = [await graph.ainvoke(asked)]
+    if used is not async_tool:
+        found.append(graph.invoke(asked))
+    assert {one["messages"][-1].content for one in found} == {str(expected)}
+
+
+async def itself(state: Empty) -> Empty:
+    return {"value": await is_of_node()}
+
+
+async def gathers(state: Empty) -> Empty:
+    return {"value": any(await asyncio.gather(is_of_node(), is_of_node()))}
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": 60}], ids=["at once", "with a timeout"])
+async def test_a_node_is_told_from_the_tasks_it_starts(options: dict[str, Any]) -> None:
+    assert (await one(itself, **options).ainvoke({}))["value"] is True
+    assert (await one(gathers, **options).ainvoke({}))["value"] is False
+    parts = [chunk async for chunk in one(itself, **options).astream({}, stream_mode="values")]
+    assert parts[-1]["value"] is True
+
+
+class Looks(AgentMiddleware[Any, Any, Any]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[Command[Any]] | None] = []
+
+    def _look(self, handler: Any) -> None:
+        self.seen.append(langgraph_port.middleware_commands(handler))
+
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Any:
+        result = handler(request)
+        self._look(handler)
+        return result
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[..., Awaitable[Any]]
+    ) -> Any:
+        result = await handler(request)
+        self._look(handler)
+        return result
+
+
+class Updates(AgentMiddleware[Any, Any, Any]):
+    """Changes the state beside the model's answer."""
+
+    update: Command[Any] = Command(update={"messages": []})
+
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Any:
+        return ExtendedModelResponse(handler(request), command=self.update)
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[..., Awaitable[Any]]
+    ) -> Any:
+        return ExtendedModelResponse(await handler(request), command=self.update)
+
+
+async def test_a_handler_of_middleware_holds_the_updates_of_the_middleware_inside_of_it() -> None:
+    model = FakeListChatModel(responses=["yes"])
+    asked: Any = {"messages": [("user", "?")]}
+    for middleware, expected in (([Updates()], [Updates.update]), ([], None)):
+        looks = Looks()
+        agent = create_agent(model, middleware=[looks, *middleware])
+        agent.invoke(asked)
+        await agent.ainvoke(asked)
+        assert looks.seen == [expected, expected]
+
+
+def test_a_model_tells_by_its_parameters_what_changes_its_answers() -> None:
+    class Warm(FakeListChatModel):
+        temperature: float = 0.0
+
+        @property
+        def _identifying_params(self) -> dict[str, Any]:
+            return {"temperature": self.temperature}
+
+    cold, warm = (Warm(responses=[], temperature=one) for one in (0.0, 1.0))
+    assert langgraph_port.model_parameters(cold) != langgraph_port.model_parameters(warm)
+    assert langgraph_port.model_parameters(FakeListChatModel(responses=["a"])) == {
+        "responses": ["a"]
+    }
+    assert langgraph_port.model_parameters(object()) is None

@@ -1,0 +1,364 @@
+"""What people see: every event in words, timelines, the inbox, what a run is waiting for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.operations.error_text import describe_error
+from perdure.service.views.attention import blockers, inbox, run_note
+from perdure.service.views.events import WORDING, Action, Tone, Verb, view_event
+from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
+from perdure.service.views.wording import age, count, duration
+from perdure.types import (
+    EffectRecord,
+    EffectState,
+    Event,
+    EventKind,
+    Kind,
+    Run,
+    RunError,
+    State,
+    WaitRecord,
+)
+
+START = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def events(*told: tuple[float, str] | tuple[float, str, dict[str, Any]]) -> list[Event]:
+    """Events so many hours after the start."""
+    return [
+        Event(n, START + timedelta(hours=hour), kind, data[0] if data else {})
+        for n, (hour, kind, *data) in enumerate(told, 1)
+    ]
+
+
+def hours(told: list[Period], now: float) -> list[tuple[str, float]]:
+    """What a timeline says, in hours."""
+    at = START + timedelta(hours=now)
+    return [(one.kind, one.lasted(at) / timedelta(hours=1)) for one in told]
+
+
+def read(now: float, *told: Any) -> list[tuple[str, float]]:
+    return hours(timeline(events(*told), START + timedelta(hours=now)), now)
+
+
+def wait(kind: str, id: str = "w", **more: Any) -> dict[str, Any]:
+    return {"wait": id, "kind": kind, **more}
+
+
+# -- timelines
+
+
+def test_a_run_nobody_came_for_is_queued() -> None:
+    assert read(5, (0, "started")) == [(PeriodKind.QUEUED, 5)]
+
+
+def test_what_is_driven_and_ends_is_over() -> None:
+    told = timeline(events((0, "started"), (1, "claimed"), (3, "done")), START)
+    assert hours(told, 99) == [(PeriodKind.QUEUED, 1), (PeriodKind.DRIVEN, 2)]
+    assert [one.until is None for one in told] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "rest"),
+    [("human", "answer", PeriodKind.PERSON), ("signal", "signal", PeriodKind.SIGNAL)],
+)
+def test_a_wait_lasts_until_the_next_claim(kind: str, answer: str, rest: str) -> None:
+    asked = ((0, "started"), (0, "claimed"), (1, "wait", wait(kind)), (1, "waiting"))
+    assert read(9, *asked) == [(PeriodKind.QUEUED, 0), (PeriodKind.DRIVEN, 1), (rest, 8)]
+    assert read(9, *asked, (5, "claimed"), (6, answer, {"wait": "w"}), (7, "done")) == [
+        (PeriodKind.QUEUED, 0),
+        (PeriodKind.DRIVEN, 1),
+        (rest, 4),
+        (PeriodKind.DRIVEN, 2),
+    ]
+
+
+def test_after_the_answer_a_run_is_queued_until_somebody_comes() -> None:
+    asked = ((0, "started"), (0, "claimed"), (1, "wait", wait("human")), (1, "waiting"))
+    answered = (*asked, (4, "answer", {"wait": "w", "by": "ana"}))
+    assert read(9, *answered)[2:] == [(PeriodKind.PERSON, 3), (PeriodKind.QUEUED, 5)]
+    assert read(9, *answered, (6, "claimed"), (7, "done"))[2:] == [
+        (PeriodKind.PERSON, 3),
+        (PeriodKind.QUEUED, 2),
+        (PeriodKind.DRIVEN, 1),
+    ]
+
+
+def test_sleep_ends_at_its_time_and_not_when_somebody_came() -> None:
+    clock = wait("clock", wake_at=START + timedelta(hours=4))
+    asleep = ((0, "started"), (0, "claimed"), (1, "wait", clock), (1, "waiting"))
+    assert read(3, *asleep)[2:] == [(PeriodKind.ASLEEP, 2)]
+    assert read(9, *asleep)[2:] == [(PeriodKind.ASLEEP, 3), (PeriodKind.QUEUED, 5)]
+    assert read(9, *asleep, (6, "claimed"))[2:] == [
+        (PeriodKind.ASLEEP, 3),
+        (PeriodKind.QUEUED, 2),
+        (PeriodKind.DRIVEN, 3),
+    ]
+
+
+def test_a_person_counts_before_a_signal_and_a_signal_before_the_clock() -> None:
+    begin = ((0, "started"), (0, "claimed"))
+    clock = (1, "wait", wait("clock", "c", wake_at=START + timedelta(hours=50)))
+    signal, human = (1, "wait", wait("signal", "s")), (1, "wait", wait("human", "h"))
+    assert read(9, *begin, clock, signal, human, (1, "waiting"))[-1] == (PeriodKind.PERSON, 8)
+    assert read(9, *begin, clock, signal, (1, "waiting"))[-1] == (PeriodKind.SIGNAL, 8)
+    answered = (2, "answer", {"wait": "h"})
+    later = read(9, *begin, clock, human, (1, "waiting"), answered, (3, "claimed"), (3, "waiting"))
+    assert later[-1] == (PeriodKind.ASLEEP, 6)  # the person's part is over, the clock's is not
+
+
+def test_a_signal_that_is_waited_for_until_a_time_is_sleep_that_a_signal_ends() -> None:
+    either = wait("signal", name="reply", expires_at=START + timedelta(hours=4))
+    asleep = ((0, "started"), (0, "claimed"), (1, "wait", either), (1, "waiting"))
+    assert read(3, *asleep)[2:] == [(PeriodKind.SIGNAL_OR_TIME, 2)]
+    assert read(9, *asleep)[2:] == [(PeriodKind.SIGNAL_OR_TIME, 3), (PeriodKind.QUEUED, 5)]
+    assert read(9, *asleep, (2, "claimed"))[2:] == [
+        (PeriodKind.SIGNAL_OR_TIME, 1),
+        (PeriodKind.DRIVEN, 7),
+    ]
+
+
+def test_the_time_after_a_worker_died_is_nobodys() -> None:
+    told = timeline(
+        events((0, "started"), (1, "claimed"), (2, "step"), (5, "recovered"), (6, "done")), START
+    )
+    assert hours(told, 9) == [
+        (PeriodKind.QUEUED, 1),
+        (PeriodKind.DRIVEN, 1),
+        (PeriodKind.RECOVERY, 3),
+        (PeriodKind.DRIVEN, 1),
+    ]
+    assert [
+        (one.segment, one.died, one.recovered) for one in told if one.kind == PeriodKind.DRIVEN
+    ] == [
+        (1, True, False),
+        (2, False, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "rest"),
+    [
+        ((1, "failed", {"retry_at": START + timedelta(hours=3)}), PeriodKind.RETRYING),
+        ((1, "paused"), PeriodKind.PAUSED),
+        ((1, "held", {"reason": "x"}), PeriodKind.HELD),
+        ((1, "released"), PeriodKind.QUEUED),
+    ],
+    ids=["failed", "paused", "held", "released"],
+)
+def test_a_segment_ends_in_a_rest_that_says_why(end: Any, rest: str) -> None:
+    assert read(2, (0, "started"), (0, "claimed"), end)[-1] == (rest, 1)
+
+
+def test_a_failure_that_is_not_tried_again_is_the_end() -> None:
+    told = timeline(events((0, "started"), (0, "claimed"), (1, "failed", {"final": True})), START)
+    assert hours(told, 99) == [(PeriodKind.QUEUED, 0), (PeriodKind.DRIVEN, 1)]
+
+
+def test_totals_add_up_to_all_of_its_time() -> None:
+    now = START + timedelta(hours=9)
+    told = timeline(
+        events((0, "started"), (2, "claimed"), (3, "released"), (4, "claimed"), (5, "done")), now
+    )
+    assert totals(told, now) == {
+        PeriodKind.QUEUED: timedelta(hours=3),
+        PeriodKind.DRIVEN: timedelta(hours=2),
+    }
+
+
+# -- events
+
+
+SAMPLES: dict[EventKind, dict[str, Any]] = {
+    EventKind.CLAIMED: {"worker": "web1:17:abc", "driven": "worker"},
+    EventKind.RECOVERED: {"worker": "web1:17:abc", "driven": "worker"},
+    EventKind.STEP: {"step": 1, "source": "loop", "nodes": ["check"]},
+    EventKind.WAIT: wait("human"),
+    EventKind.SIGNAL: {"wait": "w", "name": "reply"},
+    EventKind.EFFECT: {"name": "send", "key": "k", "state": "done"},
+    EventKind.DIFFERS: {"name": "send", "key": "k"},
+    EventKind.SETTLED: {"name": "send", "key": "k", "state": "done", "by": "ana"},
+    EventKind.FAILED: {"kind": "ValueError", "message": "no", "attempts": 3, "final": True},
+    EventKind.HELD: {"reason": "nothing works"},
+}
+
+
+def said(kind: str, /, **data: Any) -> str:
+    return view_event(Event(1, START, kind, data), "r", "t").text
+
+
+@pytest.mark.parametrize("kind", EventKind)
+def test_every_kind_of_event_has_words_of_its_own(kind: EventKind) -> None:
+    assert kind in WORDING, "a new kind of event: add its wording"
+    view = view_event(Event(1, START, kind, SAMPLES.get(kind, {})), "r", "t")
+    assert view.text
+    assert "None" not in view.text
+
+
+def test_no_two_kinds_of_events_read_the_same() -> None:
+    texts = [view_event(Event(1, START, kind, SAMPLES.get(kind, {}))).text for kind in EventKind]
+    assert len(set(texts)) == len(texts)
+
+
+def test_a_kind_of_a_newer_perdure_is_shown_with_its_data() -> None:
+    assert said("teleported", to="mars") == "teleported {'to': 'mars'}"
+
+
+def test_an_event_says_who_and_why() -> None:
+    assert said("cancelled", by="ana", reason="enough") == "cancelled by ana: enough"
+    assert said("cancelled", undone=["a", "b"]) == "cancelled (effects: 2 undone)"
+    assert said("answer", wait="w", by="ana") == "answered by ana"
+    assert said("step", step=2, nodes=["a", "b"], ns="sub:1") == "step 2  a, b  in sub"
+
+
+def test_a_wait_says_for_what_and_until_when() -> None:
+    at = START + timedelta(days=1)
+    assert said("wait", **wait("clock", wake_at=at)) == "asleep until 2030-01-02 12:00:00Z"
+    assert (
+        said("wait", **wait("human", expires_at=at)) == "asks a person, until 2030-01-02 12:00:00Z"
+    )
+    assert said("wait", **wait("signal", name="reply")) == "waits for the signal reply"
+
+
+def test_the_reader_of_an_event_chooses_how_times_look() -> None:
+    event = Event(1, START, "wait", wait("clock", wake_at=START))
+    assert view_event(event, format_time=lambda at: f"{at:%H}h").text == "asleep until 12h"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "action"),
+    [
+        ("wait", wait("human"), Action(Verb.ANSWER, ("w",))),
+        ("wait", wait("signal", name="reply"), Action(Verb.SIGNAL, ("t", "reply"))),
+        ("wait", wait("clock", wake_at=START), None),
+        ("effect", {"name": "a", "key": "k", "state": "unknown"}, Action(Verb.SETTLE, ("k",))),
+        ("failed", {"final": True}, Action(Verb.RETRY, ("r",))),
+        ("failed", {"retry_at": START}, None),
+        ("held", {"reason": "x"}, Action(Verb.RETRY, ("r",))),
+        ("held", {"reason": "x", "effects": ["k"]}, None),
+    ],
+)
+def test_an_event_that_calls_for_a_person_has_the_action(
+    kind: str, data: dict[str, Any], action: Action | None
+) -> None:
+    assert view_event(Event(1, START, kind, data), "r", "t").action == action
+
+
+def test_bookkeeping_is_marked_as_routine() -> None:
+    routine = {
+        kind
+        for kind in EventKind
+        if view_event(Event(1, START, kind, SAMPLES.get(kind, {}))).routine
+    }
+    assert routine == {EventKind.CLAIMED, EventKind.WAITING, EventKind.POSTPONED}
+    assert view_event(Event(1, START, "step", {"step": -1, "source": "input"})).routine
+
+
+def test_an_exception_is_shown_with_the_last_line_of_the_users_own_code() -> None:
+    with pytest.raises(perdure.errors.BadArgument) as raised:
+        perdure.sleep(25)  # type: ignore[arg-type]
+    first, place = view_event(Event(1, START, "failed", describe_error(raised.value))).lines
+    assert "timedelta(seconds=25)" in first
+    assert place.startswith("in test_an_exception_is_shown_with_the_last_line")
+    assert __file__ in place
+
+
+# -- the inbox, and what a run is waiting for
+
+
+def run(state: State = State.WAITING, **facts: Any) -> Run:
+    made = Run("r", "t", "g", state, None, None, None, {}, (), START, START, None)
+    return replace(made, **facts)
+
+
+def question(kind: Kind = Kind.HUMAN, **facts: Any) -> WaitRecord:
+    made = WaitRecord("w", "r", "t", kind, {"draft": "Dear Ana"}, None, None, None, START)
+    return replace(made, **facts)
+
+
+def effect(state: EffectState = EffectState.UNKNOWN) -> EffectRecord:
+    return EffectRecord(
+        "k", "send", state, "r", "t", 1, {"to": "ana"}, None, None, START, START, None
+    )
+
+
+NOW = START + timedelta(hours=2)
+
+
+def test_the_inbox_lists_what_needs_a_person_with_the_action() -> None:
+    schema = {"enum": ["yes", "no"]}
+    items = inbox([question(response_schema=schema)], [effect()], [run(State.HELD, id="r2")], NOW)
+    assert [(one.action.verb, one.action.ids) for one in items] == [
+        (Verb.ANSWER, ("w",)),
+        (Verb.SETTLE, ("k",)),
+        (Verb.RETRY, ("r2",)),
+    ]
+    assert (items[0].note, items[0].accepts) == ("asked 2h ago", "yes | no")
+    assert items[0].action.example == '"yes"'
+    assert items[1].shown == {"to": "ana"}
+
+
+def test_a_held_run_with_unknown_effects_is_in_the_inbox_by_its_effects() -> None:
+    assert [one.action.verb for one in inbox([], [effect()], [run(State.HELD)], NOW)] == [
+        Verb.SETTLE
+    ]
+
+
+def test_a_run_says_what_it_is_waiting_for() -> None:
+    [asked] = blockers(run(), [question()], [], NOW)
+    assert (asked.text, asked.shown) == ("asks a person", {"draft": "Dear Ana"})
+    [asleep] = blockers(run(), [question(Kind.CLOCK, wake_at=NOW)], [], NOW)
+    assert (asleep.text, asleep.action) == ("asleep until 2030-01-01 14:00:00Z", None)
+    answered = question(state="answered")
+    assert blockers(run(), [answered], [], NOW) == []
+    assert blockers(run(State.DONE), [question()], [effect(EffectState.DONE)], NOW) == []
+
+
+def test_a_run_that_needs_a_person_says_why_and_how_it_goes_on() -> None:
+    error = RunError("ValueError", "no", "")
+    failed = blockers(run(State.FAILED, error=error), [], [], NOW)
+    assert [one.text for one in failed] == ["ValueError: no", "failed until it is retried"]
+    assert failed[0].tone is Tone.BAD
+    held = blockers(run(State.HELD, reason="it is unknown"), [], [effect()], NOW)
+    assert [one.action for one in held] == [Action(Verb.SETTLE, ("k",))]
+    [paused] = blockers(run(State.PAUSED), [], [], NOW)
+    assert paused.action == Action(Verb.RESUME, ("r",))
+
+
+def test_a_due_run_without_a_worker_says_so() -> None:
+    [late] = blockers(run(State.PENDING, due_at=START), [], [], NOW)
+    assert late.text.startswith("due for 2h, and no worker has claimed it")
+    [behind] = blockers(run(State.PENDING), [], [], NOW)
+    assert behind.text == "starts after the run before it on its thread"
+
+
+@pytest.mark.parametrize(
+    ("facts", "note"),
+    [
+        ({"state": State.WAITING}, "for a person or a signal"),
+        ({"state": State.PENDING}, "after the run before it"),
+        ({"state": State.PENDING, "due_at": NOW + timedelta(hours=3)}, "due in 3h"),
+        ({"state": State.WAITING, "due_at": START}, "due since 2h"),
+        ({"state": State.HELD, "reason": "why"}, "why"),
+        ({"state": State.DONE}, ""),
+    ],
+)
+def test_a_list_of_runs_says_in_a_few_words_what_is_next(facts: dict[str, Any], note: str) -> None:
+    assert run_note(run(**facts), NOW) == note
+
+
+# -- wording
+
+
+def test_a_duration_has_two_units_and_an_age_one() -> None:
+    lasted = {0.123: "0.12s", 4.5: "4.5s", 75: "1m 15s", 3600: "1h", 93_784: "1d 2h", 86_401: "1d"}
+    assert {seconds: duration(timedelta(seconds=seconds)) for seconds in lasted} == lasted
+    assert age(START, NOW) == "2h"
+    assert age(NOW + timedelta(hours=3), NOW) == "in 3h"
+    assert (count(1, "run"), count(1200, "run")) == ("1 run", "1,200 runs")

@@ -1,0 +1,332 @@
+"""The power-cut simulator is worth its name only if it can fail: these tests show that SQLite loses
+what it may lose, and nothing else. perdure's own promises are tested elsewhere, with this tool."""
+
+from __future__ import annotations
+
+import _sqlite3
+import itertools
+import math
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.disk import VFS, Disk, Event, SqliteOutOfReach, surviving
+
+pytestmark = pytest.mark.slow
+
+SEED = 20250
+CUTS = 250
+COMMITS = 40
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    try:
+        disk = Disk.install(default=False)
+    except SqliteOutOfReach as reason:
+        pytest.skip(str(reason))
+    yield disk
+    disk.uninstall()
+
+
+def connect(path: Path, **pragmas: object) -> sqlite3.Connection:
+    db = sqlite3.connect(f"file:{path}?vfs={VFS}", uri=True, isolation_level=None)
+    for name, value in pragmas.items():
+        db.execute(f"PRAGMA {name} = {value}")
+    return db
+
+
+def commit(db: sqlite3.Connection, disk: Disk, numbers: range) -> None:
+    """Each commit touches several pages, so that half of one would show, and is then marked."""
+    for n in numbers:
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("CREATE TABLE IF NOT EXISTS entry (n INTEGER PRIMARY KEY, body BLOB)")
+            db.execute("CREATE TABLE IF NOT EXISTS latest (n)")
+            db.execute("INSERT INTO entry VALUES (?, ?)", (n, bytes([n % 256]) * (700 * (n % 9))))
+            db.execute("DELETE FROM latest")
+            db.execute("INSERT INTO latest VALUES (?)", (n,))
+        disk.mark(str(n))
+
+
+def record(
+    disk: Disk, path: Path, *, checkpoint_every: int | None = None, **pragmas: object
+) -> list[Event]:
+    """The log of a new database with COMMITS commits, until its connection is closed."""
+    path.parent.mkdir(exist_ok=True)
+    disk.record(True)
+    db = connect(path, **pragmas)
+    for start in range(0, COMMITS, checkpoint_every or COMMITS):
+        commit(db, disk, range(start, min(COMMITS, start + (checkpoint_every or COMMITS))))
+        if checkpoint_every:
+            mode = ("PASSIVE", "FULL", "RESTART", "TRUNCATE")[start // checkpoint_every % 4]
+            db.execute(f"PRAGMA wal_checkpoint({mode})")
+    db.close()
+    disk.record(False)
+    return list(disk.log)
+
+
+def verdict(directory: Path, marks: Sequence[str]) -> str:
+    """'kept', 'lost' (a whole number of marked commits is gone) or 'corrupt'."""
+    db = sqlite3.connect(directory / "a.db", isolation_level=None)
+    try:
+        db.execute("PRAGMA synchronous = OFF")  # a throw-away copy need not reach the disk
+        if db.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
+            return "corrupt"
+        if not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            return "lost" if marks else "kept"
+        found = db.execute("SELECT n, body FROM entry ORDER BY n").fetchall()
+        latest = db.execute("SELECT n FROM latest").fetchall()
+    except sqlite3.DatabaseError:
+        return "corrupt"
+    finally:
+        db.close()
+    whole = [(n, bytes([n % 256]) * (700 * (n % 9))) for n in range(len(found))]
+    if found != whole or latest != [(len(found) - 1,)]:
+        return "corrupt"
+    return "kept" if len(found) >= len(marks) else "lost"
+
+
+def verdicts(log: list[Event], tmp_path: Path, cuts: int = CUTS) -> Counter[str]:
+    """The verdicts of many random cuts, each with its own seed, named if the test fails."""
+    counts: Counter[str] = Counter()
+    for seed in range(SEED, SEED + cuts):
+        rng = random.Random(seed)
+        cut = rng.randrange(len(log) + 1)
+        after = tmp_path / "after"
+        marks = surviving(log, cut, rng, after)
+        outcome = verdict(after, marks)
+        counts[outcome] += 1
+        if outcome != "kept" and counts[outcome] == 1:
+            print(f"{outcome}: seed {seed}, cut {cut} of {len(log)}, {len(marks)} marks")
+        shutil.rmtree(after)
+    print(dict(counts))
+    return counts
+
+
+@pytest.mark.parametrize("checkpoint_every", [None, 3])
+def test_a_wal_with_full_sync_loses_nothing_that_was_marked(
+    disk: Disk, tmp_path: Path, checkpoint_every: int | None
+) -> None:
+    log = record(
+        disk,
+        tmp_path / "a.db",
+        checkpoint_every=checkpoint_every,
+        journal_mode="WAL",
+        synchronous="FULL",
+    )
+    assert verdicts(log, tmp_path) == {"kept": CUTS}
+
+
+def test_a_wal_that_starts_over_again_and_again_loses_nothing_with_full_sync(
+    disk: Disk, tmp_path: Path
+) -> None:
+    log = record(
+        disk, tmp_path / "a.db", journal_mode="WAL", synchronous="FULL", wal_autocheckpoint=5
+    )
+    assert Counter(e.kind for e in log if e.path.endswith("a.db"))["sync"] > 3, "no checkpoints?"
+    assert verdicts(log, tmp_path) == {"kept": CUTS}
+
+
+@pytest.mark.parametrize("checkpoint_every", [None, 3])
+def test_a_wal_with_normal_sync_loses_marked_commits_but_is_never_corrupt(
+    disk: Disk, tmp_path: Path, checkpoint_every: int | None
+) -> None:
+    log = record(
+        disk,
+        tmp_path / "a.db",
+        checkpoint_every=checkpoint_every,
+        journal_mode="WAL",
+        synchronous="NORMAL",
+    )
+    counts = verdicts(log, tmp_path)
+    assert counts["lost"] > CUTS // 10
+    assert counts["corrupt"] == 0
+
+
+def test_without_sync_a_checkpoint_corrupts_the_database(disk: Disk, tmp_path: Path) -> None:
+    log = record(disk, tmp_path / "a.db", checkpoint_every=3, journal_mode="WAL", synchronous="OFF")
+    counts = verdicts(log, tmp_path)
+    assert counts["corrupt"] > CUTS // 10
+    assert counts["lost"] > 0
+
+
+def test_a_rollback_journal_that_comes_back_undoes_a_marked_commit_unless_sync_is_extra(
+    disk: Disk, tmp_path: Path
+) -> None:
+    full = record(disk, tmp_path / "full" / "a.db", journal_mode="DELETE", synchronous="FULL")
+    counts = verdicts(full, tmp_path)
+    assert counts["lost"] > 0
+    assert counts["corrupt"] == 0
+    extra = record(disk, tmp_path / "extra" / "a.db", journal_mode="DELETE", synchronous="EXTRA")
+    assert verdicts(extra, tmp_path) == {"kept": CUTS}
+
+
+def test_a_database_that_was_there_before_the_recording_survives_with_it(
+    disk: Disk, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.db"
+    db = connect(path, journal_mode="WAL", synchronous="FULL")
+    commit(db, disk, range(10))
+    disk.record(True)  # the connection stays open, and its WAL is not checkpointed
+    for n in range(10):
+        disk.mark(str(n))
+    commit(db, disk, range(10, 20))
+    disk.record(False)
+    start = next(i for i, event in enumerate(disk.log) if event.path == "0")
+    assert verdict_at_every_cut(disk.log, start, tmp_path) == {"kept"}
+    db.close()
+
+
+def verdict_at_every_cut(log: list[Event], start: int, tmp_path: Path) -> set[str]:
+    outcomes = set()
+    for cut in range(start, len(log) + 1):
+        after = tmp_path / f"after-{cut}"
+        outcomes.add(verdict(after, surviving(log, cut, random.Random(cut), after)))
+    return outcomes
+
+
+def test_a_log_that_ends_synced_gives_back_the_very_files(disk: Disk, tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    disk.record(True)
+    db = connect(path, journal_mode="WAL", synchronous="NORMAL", wal_autocheckpoint=4)
+    commit(db, disk, range(COMMITS))
+    wal = tmp_path / "a.db-wal"
+    log = [*disk.log, Event("sync", str(path)), Event("sync", str(wal))]
+    surviving(log, len(log), random.Random(SEED), tmp_path / "after")
+    assert (tmp_path / "after" / "a.db").read_bytes() == path.read_bytes()
+    assert (tmp_path / "after" / "a.db-wal").read_bytes() == wal.read_bytes()
+    assert not (tmp_path / "after" / "a.db-shm").exists()
+    db.close()
+
+
+def test_the_same_seed_gives_the_same_disk(disk: Disk, tmp_path: Path) -> None:
+    log = record(disk, tmp_path / "a.db", journal_mode="WAL", synchronous="NORMAL")
+    disks = []
+    for name in ("one", "two"):
+        marks = surviving(log, len(log) // 2, random.Random(SEED), tmp_path / name)
+        files = {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
+        disks.append((marks, files))
+    assert disks[0] == disks[1]
+    with pytest.raises(FileExistsError, match="not empty"):
+        surviving(log, 1, random.Random(SEED), tmp_path / "one")
+
+
+def test_writes_without_a_sync_survive_in_every_combination(tmp_path: Path) -> None:
+    log = [
+        Event("write", "/d/f", 0, b"a" * 512),
+        Event("write", "/d/f", 512, b"b" * 1024),
+        Event("truncate", "/d/f", 1024),
+    ]
+    seen: set[bytes | None] = set()
+    for seed in range(400):
+        after = tmp_path / str(seed)
+        surviving(log, len(log), random.Random(seed), after)
+        file = after / "f"
+        seen.add(bytes(file.read_bytes()[::512]) if file.exists() else None)
+    every = {bytes(c) for c in itertools.product(b"a\0", b"b\0", b"b\0")}
+    assert seen >= {None, b"", b"a", b"ab", b"\0b"} | every
+
+
+def test_a_deleted_file_comes_back_whole_or_not_at_all(tmp_path: Path) -> None:
+    log = [
+        Event("write", "/d/f", 0, b"old"),
+        Event("sync", "/d/f"),
+        Event("delete", "/d/f"),
+        Event("write", "/d/f", 0, b"n"),
+        Event("write", "/d/g", 0, b"g"),
+        Event("sync", "/d/g"),
+        Event("delete", "/d/g", durable=True),
+    ]
+
+    def possible(cut: int) -> set[bytes | None]:
+        contents: set[bytes | None] = set()
+        for seed in range(100):
+            after = tmp_path / f"{cut}-{seed}"
+            surviving(log, cut, random.Random(seed), after)
+            contents.add((after / "f").read_bytes() if (after / "f").exists() else None)
+            assert (after / "g").exists() == (cut == 6)
+        return contents
+
+    assert possible(2) == {b"old"}
+    assert possible(3) == {b"old", None}
+    assert possible(4) == {b"old", None, b"", b"n", b"\0"}
+    assert possible(6) == {None, b"", b"n", b"\0"}, "g's creation made f's delete durable"
+    assert possible(7) == {None, b"", b"n", b"\0"}
+
+
+def test_syncs_are_counted_without_recording(disk: Disk, tmp_path: Path) -> None:
+    db = connect(tmp_path / "a.db", journal_mode="WAL", synchronous="FULL")
+    commit(db, disk, range(1))
+    disk.reset()
+    commit(db, disk, range(1, 11))
+    assert disk.syncs == 10, "one fsync for each commit"
+    assert disk.writes > 10
+    assert disk.log == []
+    db.close()
+
+
+def test_threads_share_one_log_and_lose_nothing_with_full_sync(disk: Disk, tmp_path: Path) -> None:
+    path, turn = tmp_path / "a.db", threading.Lock()
+    connect(path, journal_mode="WAL").close()
+    disk.record(True)
+    numbers = itertools.count()
+
+    def write() -> None:
+        db = connect(path, synchronous="FULL", busy_timeout=10_000)
+        for _ in range(10):
+            with turn:
+                commit(db, disk, range(n := next(numbers), n + 1))
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")  # beside the other threads' commits
+        db.close()
+
+    threads = [threading.Thread(target=write) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert verdicts(disk.log, tmp_path) == {"kept": CUTS}
+
+
+def test_as_the_default_it_sees_any_connection_until_it_is_uninstalled(
+    disk: Disk, tmp_path: Path
+) -> None:
+    assert Disk.install() is disk
+    db = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    db.execute("CREATE TABLE t (n)")
+    assert (before := disk.syncs) > 0
+    disk.uninstall()
+    db.execute("INSERT INTO t VALUES (1)")
+    assert disk.syncs == before
+    assert db.execute("SELECT * FROM t").fetchall() == [(1,)]
+    db.close()
+    with pytest.raises(sqlite3.OperationalError, match="no such vfs"):
+        connect(tmp_path / "b.db")
+
+
+def test_a_process_that_ends_with_a_connection_open_ends_well(disk: Disk, tmp_path: Path) -> None:
+    program = (
+        "import sqlite3, sys; from tests.support.disk import Disk; disk = Disk.install();"
+        "db = sqlite3.connect(sys.argv[1]); sys.modules['keep'] = db;"
+        "db.execute('PRAGMA journal_mode = WAL'); db.execute('CREATE TABLE t (n)');"
+        "db.execute('INSERT INTO t VALUES (1)')"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "a.db")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_sqlite_that_cannot_be_reached_is_named_as_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_sqlite3, "__file__", getattr(math, "__file__", None))
+    with pytest.raises(SqliteOutOfReach, match="linked statically"):
+        Disk.install(default=False)

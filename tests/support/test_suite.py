@@ -1,0 +1,57 @@
+"""A failure on a busy machine is told apart from a broken test."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support import suite
+
+ONCE = """
+from pathlib import Path
+
+def test_fails_once():
+    seen = Path(__file__).with_name("seen")
+    if not seen.exists():
+        seen.touch()
+        raise AssertionError("the first time")
+"""
+TWICE = """
+def test_fails_always():
+    raise AssertionError("every time")
+"""
+
+
+def run(folder: Path, tests: str) -> tuple[int, str]:
+    file = folder / "test_it.py"
+    file.write_text(tests)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.suite", "-q", "-p", "no:cacheprovider", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # which takes seconds
+    )
+    return done.returncode, done.stdout
+
+
+def test_a_test_that_fails_once_is_called_flaky_and_does_not_fail_the_suite(tmp_path: Path) -> None:
+    code, printed = run(tmp_path, ONCE)
+    assert code == 0
+    assert printed.splitlines()[-1].startswith("FLAKY, mend it: ")
+    assert "test_it.py::test_fails_once" in printed.splitlines()[-1]
+
+
+def test_a_test_that_fails_twice_fails_the_suite(tmp_path: Path) -> None:
+    code, printed = run(tmp_path, ONCE + TWICE)
+    assert code == 1
+    assert "FAILED TWICE: " in printed
+    assert "test_it.py::test_fails_always" in printed
+
+
+def test_many_failures_are_no_accident_and_are_not_repeated(tmp_path: Path) -> None:
+    many = f"import pytest\n@pytest.mark.parametrize('n', range({suite.MOST + 1}))"
+    code, printed = run(tmp_path, f"{many}\ndef test_fails(n):\n    raise AssertionError(n)\n")
+    assert code == 1
+    assert "run once more" not in printed
