@@ -16,8 +16,9 @@ from perdure.journal import Refused
 from perdure.journal.operation import Ambiguous
 from perdure.operations import claims
 from perdure.types import EventKind, Run, State
-from tests.support.agents import Log, auntil, chain, opened
+from tests.support.agents import Log, chain, opened
 from tests.support.entries import faulty
+from tests.support.polling import auntil
 
 
 class Seen(list[tuple[str, str, str, dict[str, Any], datetime]]):
