@@ -28,7 +28,7 @@ import typer
 from perdure import cli, errors
 from perdure.engine.bound_graph import BoundGraph
 from perdure.operations import invariants
-from perdure.runtime import Blocking, Runtime
+from perdure.runtime import BlockingRuntime, Runtime
 from perdure.types import Counts, Event, Run, Schedule, State, Wait
 from tests.support.pages import Block, blocks
 
@@ -283,7 +283,7 @@ def words_of_the_reference() -> set[str]:
 @pytest.mark.parametrize(
     "name",
     sorted(
-        {*public(Runtime), *public(Blocking), *public(BoundGraph)}
+        {*public(Runtime), *public(BlockingRuntime), *public(BoundGraph)}
         | {one.name for kind in (Run, Wait, Event, Schedule, Counts) for one in fields(kind)}
         | {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
     ),

@@ -475,14 +475,14 @@ def test_a_clock_that_only_moves_when_told() -> None:
 
 
 def test_a_dead_process_is_told_from_a_live_one_and_from_a_stranger(tmp_path: Path) -> None:
-    from perdure.engine.liveness import Presence
+    from perdure.engine.liveness import ProcessLock
 
-    here = Presence(str(tmp_path))
-    here.show()
+    here = ProcessLock(str(tmp_path))
+    here.acquire()
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
-        other = Presence(str(tmp_path))
-        other.show()
+        other = ProcessLock(str(tmp_path))
+        other.acquire()
         os.write(write, other.id.encode())
         signal.pause()
         os._exit(0)
@@ -491,35 +491,35 @@ def test_a_dead_process_is_told_from_a_live_one_and_from_a_stranger(tmp_path: Pa
         assert not here.is_dead(other_id)
         assert not here.is_dead(here.id)
         assert not here.is_dead("nowhere:1:abc")
-        assert not Presence(str(tmp_path)).is_dead(here.id), "another runtime of this process"
+        assert not ProcessLock(str(tmp_path)).is_dead(here.id), "another runtime of this process"
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(read)
         os.close(write)
     assert here.is_dead(other_id)
-    assert not Presence(tempfile.mkdtemp(dir=tmp_path)).is_dead(other_id)
-    here.bury(other_id)
+    assert not ProcessLock(tempfile.mkdtemp(dir=tmp_path)).is_dead(other_id)
+    here.remove(other_id)
     assert not here.is_dead(other_id)
-    here.hide()
+    here.release()
     assert list(tmp_path.glob("*.lock")) == []
 
 
 def test_files_of_processes_that_died_long_ago_are_removed_and_others_are_left(
     tmp_path: Path,
 ) -> None:
-    from perdure.engine.liveness import OLD, Presence
+    from perdure.engine.liveness import STALE, ProcessLock
 
-    long_ago = time.time() - 2 * OLD
-    alive, dead, fresh = Presence(str(tmp_path)), tmp_path / "dead.lock", tmp_path / "fresh.lock"
-    alive.show()
+    long_ago = time.time() - 2 * STALE
+    alive, dead, fresh = ProcessLock(str(tmp_path)), tmp_path / "dead.lock", tmp_path / "fresh.lock"
+    alive.acquire()
     dead.touch()
     fresh.touch()
     for path in tmp_path.iterdir():
         if path != fresh:
             os.utime(path, (long_ago, long_ago))
-    newcomer = Presence(str(tmp_path))
-    newcomer.show()
+    newcomer = ProcessLock(str(tmp_path))
+    newcomer.acquire()
     assert not dead.exists()
     assert fresh.exists(), "its owner may be about to lock it"
     assert len(list(tmp_path.iterdir())) == 3
@@ -528,12 +528,12 @@ def test_files_of_processes_that_died_long_ago_are_removed_and_others_are_left(
     os.utime(tmp_path / "another", (long_ago, long_ago))
     dead.touch()
     os.utime(dead, (long_ago, long_ago))
-    third = Presence(str(tmp_path))
-    third.show()
+    third = ProcessLock(str(tmp_path))
+    third.acquire()
     assert (tmp_path / "another").exists(), "it is none of ours"
     assert not dead.exists()
     for one in (third, newcomer, alive):
-        one.hide()
+        one.release()
 
 
 def test_a_process_that_lives_long_is_not_old_when_it_dies(
@@ -542,10 +542,10 @@ def test_a_process_that_lives_long_is_not_old_when_it_dies(
     from perdure.engine import liveness
 
     monkeypatch.setattr(liveness, "BEAT", -1.0)
-    here = liveness.Presence(str(tmp_path))
-    here.show()
+    here = liveness.ProcessLock(str(tmp_path))
+    here.acquire()
     [file] = tmp_path.iterdir()
     os.utime(file, (0, 0))
     here.beat()
-    assert file.stat().st_mtime > time.time() - liveness.OLD
-    here.hide()
+    assert file.stat().st_mtime > time.time() - liveness.STALE
+    here.release()

@@ -89,8 +89,8 @@ async def test_two_workers_of_one_runtime_each_drive_their_own(url: str) -> None
     async with opened(url) as rt:
         calls = three(rt)
         async with (
-            driving(rt, graphs=["a"], signals=False),
-            driving(rt, graphs=["b"], signals=False),
+            driving(rt, graphs=["a"], handle_signals=False),
+            driving(rt, graphs=["b"], handle_signals=False),
         ):
             made = await start(rt, "a", "b", "c")
             for run in made[:2]:

@@ -120,7 +120,7 @@ async def test_a_reflection_that_a_worker_of_the_runtime_runs_is_released_by_shu
             executor = ReflectionExecutor(stopping_at(place), journal=rt, name="r", retry=ONCE)
             executor._resources.store = store  # without a worker of its own
             made = await asyncio.to_thread(executor._accept, "t", REQUEST, 0.0)
-            working = asyncio.create_task(rt.work(signals=False))
+            working = asyncio.create_task(rt.work(handle_signals=False))
             await asyncio.to_thread(until, lambda: place.entered)
             await executor.ashutdown(wait=False)
             place.open()

@@ -303,7 +303,7 @@ async def test_a_caller_that_leaves_does_not_stop_the_tick(url: str) -> None:
             await asyncio.gather(asked, return_exceptions=True)
             door.open()
             await reaches(rt, run, State.DONE)
-            await auntil(lambda: not rt._workers)
+            await auntil(lambda: not rt.engine.is_driving)
 
 
 async def serving(app: Starlette, inside: Any) -> None:
@@ -317,7 +317,7 @@ async def test_the_lifespan_opens_the_runtime_and_closes_it(url: str) -> None:
     app = rt.asgi()
 
     async def look() -> None:
-        assert rt._saver._journal is not None
+        assert rt.engine.is_open
         async with asking(app) as http:
             assert (await http.get("/ok")).status_code == 200
 
@@ -351,7 +351,7 @@ async def test_a_server_that_stops_drains_its_ticks(url: str) -> None:
                 asyncio.get_running_loop().call_later(0.05, door.open)
 
             await serving(app, leave)
-            assert not rt._workers
+            assert not rt.engine.is_driving
             found = await rt.get(run.id)
             assert (found.state, found.attempts, calls) == (State.PENDING, 0, [])
             await asyncio.gather(*asked, return_exceptions=True)

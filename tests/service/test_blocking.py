@@ -22,7 +22,7 @@ from langgraph.types import interrupt
 
 import perdure
 from perdure.errors import Closed, NotFound, UnknownGraph
-from perdure.runtime import Blocking, Runtime
+from perdure.runtime import BlockingRuntime, Runtime
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import State
 
@@ -57,12 +57,12 @@ ASYNC = {name: one for name, one in methods(Runtime).items() if inspect.iscorout
 
 
 def test_every_public_coroutine_of_a_runtime_is_there_and_nothing_else() -> None:
-    assert methods(Blocking).keys() - {"close"} == ASYNC.keys()
+    assert methods(BlockingRuntime).keys() - {"close"} == ASYNC.keys()
 
 
 @pytest.mark.parametrize("name", list(ASYNC))
 def test_a_method_takes_what_the_runtimes_own_takes(name: str) -> None:
-    ours, theirs = getattr(Blocking, name), ASYNC[name]
+    ours, theirs = getattr(BlockingRuntime, name), ASYNC[name]
     assert inspect.signature(ours) == inspect.signature(theirs)
     assert ours.__doc__ == theirs.__doc__
     assert not inspect.iscoroutinefunction(ours)
