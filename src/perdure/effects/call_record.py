@@ -194,7 +194,7 @@ class CallRecord:
     ) -> Plan[None]:
         task, is_soon = self.task, self.spec.reads and not self.task.is_sync
         if task.segment is not None:
-            task.segment.touch()
+            task.segment.progress.move()
         # What would cost most to lose is not left to the next commit.
         wait = not is_soon and (wait or self.spec.unknown == "hold" or task.is_sync)
         if not (yield from self.write(state, outcome, data, wait=wait)):

@@ -48,7 +48,7 @@ class Settlement:
                 return (yield from self._run())
             except (EffectHeld, Postponed) as signal:
                 if segment is not None:
-                    segment.signal = segment.signal or signal  # the agent's code may swallow it
+                    segment.end_with(signal)  # the agent's code may swallow it
                 raise
 
     def _run(self) -> Plan[Any]:
@@ -195,7 +195,7 @@ class Settlement:
         if task.segment is not None:
             task.segment.check()
             if task.segment.is_overdue:
-                yield task.guarded(runs.fenced(task.segment.row, ()))
+                yield task.guarded(task.segment.lease.fenced())
 
     def _check_outcome(self, error: Exception, arguments: Mapping[str, Any]) -> Plan[Done | None]:
         """The result, if it happened although it raised. None: no, or a second call is harmless."""

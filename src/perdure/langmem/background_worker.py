@@ -111,7 +111,7 @@ class BackgroundWorker:
                     await self._runtime.work(
                         concurrency=self._concurrency,
                         graphs=[self._graph],
-                        signals=False,
+                        handle_signals=False,
                         grace=GRACE,
                     )
                 except Closed:
