@@ -254,19 +254,15 @@ def is_beside(in_thread: bool) -> bool:
 def _kind_of(file: str) -> str | None:
     """What a file on the stack says of a call, if anything. Every call looks at all of them."""
     langgraph, langchain = _homes()
-    if file.startswith(langgraph):
-        tail = file.replace("\\", "/")
-        if tail.endswith("/prebuilt/tool_node.py"):
-            return "tool node"
-        return "node" if tail.endswith("/pregel/_retry.py") else None
-    if not file.startswith(langchain):
-        return None
-    tail = file.removeprefix(langchain).replace("\\", "/")
-    if tail == "runnables/config.py":
-        return "thread"
-    if tail.startswith("runnables/"):
-        return "runnable"
-    return "tool" if tail.startswith("tools/") else None
+    tail, is_langchain = file.removeprefix(langchain).replace("\\", "/"), file.startswith(langchain)
+    kinds = {
+        "tool node": file.startswith(langgraph) and tail.endswith("/prebuilt/tool_node.py"),
+        "node": file.startswith(langgraph) and tail.endswith("/pregel/_retry.py"),
+        "thread": is_langchain and tail == "runnables/config.py",
+        "runnable": is_langchain and tail.startswith("runnables/"),
+        "tool": is_langchain and tail.startswith("tools/"),
+    }
+    return next((kind for kind, is_it in kinds.items() if is_it), None)
 
 
 @functools.cache

@@ -32,7 +32,8 @@ def is_secret(name: Any) -> bool:
 def stored_arguments(record: Record, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments to store."""
     return {
-        name: _without_secrets(value)
+        # of a dict, such as headers, without its secret keys
+        name: {k: v for k, v in value.items() if not is_secret(k)} if type(value) is dict else value
         for name, value in arguments.items()
         if (record.arguments is None or name in record.arguments)
         and name not in record.without
@@ -40,13 +41,6 @@ def stored_arguments(record: Record, arguments: Mapping[str, Any]) -> dict[str, 
         and not hasattr(value, "get_secret_value")
         and not (name in INJECTED and _is_injected(value))
     }
-
-
-def _without_secrets(value: Any) -> Any:
-    """A dict, such as headers, without its secret keys; anything else unchanged."""
-    if type(value) is dict and any(is_secret(key) for key in value):
-        return {key: value[key] for key in value if not is_secret(key)}
-    return value
 
 
 def _is_injected(value: Any) -> bool:

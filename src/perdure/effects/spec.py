@@ -49,7 +49,7 @@ def make_spec(
     **others: Any,
 ) -> EffectSpec:
     """The options of a decorated function. Raises `BadArgument` if they do not fit."""
-    _check_types({**others, "retry": retry, "timeout": timeout})
+    _check_types({**others, "retry": retry})
     own_name = str(getattr(function, "__qualname__", "")).rpartition("<locals>.")[2]
     if not inspect.isroutine(function):
         raise BadArgument(f"@perdure.effect is for functions and methods, not for {function!r}.")
@@ -68,8 +68,10 @@ def make_spec(
     return spec
 
 
-def seconds_of(timeout: float | timedelta | None) -> float | None:
+def seconds_of(timeout: Any) -> float | None:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float, type(None))):
+        raise BadArgument(f"timeout={timeout!r}: use seconds, or a timedelta.")
     if seconds is not None and not seconds > 0:
         raise BadArgument(f"timeout={timeout!r}: use more than 0 seconds.")
     return seconds
@@ -92,12 +94,8 @@ def _check_types(options: Mapping[str, Any]) -> None:
         value = options.get(name)
         if value is not None and not callable(value):
             raise BadArgument(f"{name}={value!r}: use a function of the effect's arguments.")
-    retry, timeout = options["retry"], options["timeout"]
-    if retry is not None and not isinstance(retry, Retry):
-        raise BadArgument(f"retry={retry!r}: use perdure.Retry(attempts=...), or None.")
-    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if timeout is not None and not is_number and not isinstance(timeout, timedelta):
-        raise BadArgument(f"timeout={timeout!r}: use seconds, or a timedelta.")
+    if not isinstance(options["retry"], (Retry, type(None))):
+        raise BadArgument(f"retry={options['retry']!r}: use perdure.Retry(attempts=...), or None.")
 
 
 def _check_function(function: Callable[..., Any], spec: EffectSpec) -> None:

@@ -1,13 +1,9 @@
 """`ReflectionExecutor`: LangMem's executor with its queue in a journal.
 
 A reflection is a run of the graph in `reflection_graph.py`. Which earlier reflection a new one
-replaces is decided in `perdure.service.reflections`. Crash points and what each leaves behind:
-
-    submit, before its commit       nothing; `submit` has not returned
-    submit, after its commit        a run with its due time; the run it replaces is cancelled in the
-                                    same batch
-    waiting, working, writing       what the runtime leaves: a lease that expires, a checkpoint, an
-                                    effect that settles
+replaces is decided in `perdure.service.reflections`. A crash in `submit` leaves nothing, or, after
+its commit, a run with its due time; the run it replaces is cancelled in the same batch. A crash
+later leaves what any run leaves: a lease that expires, a checkpoint, an effect that settles.
 """
 
 from __future__ import annotations
@@ -19,7 +15,8 @@ import logging
 import threading
 import weakref
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Self, cast
+from weakref import WeakValueDictionary
 
 from langgraph.store.base import BaseStore
 
@@ -49,9 +46,7 @@ from perdure.types import Retry, State
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
 PAGE = 100
 log = logging.getLogger("perdure")
-_OPEN: weakref.WeakValueDictionary[tuple[str, str], ReflectionExecutor] = (
-    weakref.WeakValueDictionary()
-)
+_OPEN: WeakValueDictionary[tuple[str, str], ReflectionExecutor] = WeakValueDictionary()
 """The open executors of this process, by journal and name."""
 
 
@@ -313,11 +308,9 @@ class ReflectionExecutor:
     # -- the worker
 
     def _start_worker(self) -> BackgroundWorker:
-        worker = self._live_worker()
-        if worker is None:
-            worker = BackgroundWorker(self._runtime, self._graph.name, self._concurrency)
-            self._worker = worker
-        return worker
+        if self._live_worker() is None:
+            self._worker = BackgroundWorker(self._runtime, self._graph.name, self._concurrency)
+        return cast(BackgroundWorker, self._worker)
 
     def _live_worker(self) -> BackgroundWorker | None:
         """The worker, if its thread runs in this process; a fork has none."""
@@ -348,8 +341,7 @@ class ReflectionExecutor:
 
 def _leave_at_exit(executor: weakref.ref[ReflectionExecutor]) -> None:
     """At the exit of the process: give running reflections back, and wait for nothing."""
-    one = executor()
-    if one is not None:
+    if (one := executor()) is not None:
         with contextlib.suppress(Error):
             one.shutdown(wait=False)
 
