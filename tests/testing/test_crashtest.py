@@ -357,11 +357,9 @@ class Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
-        self.cells = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href")]
-        self.cells += ("title" in dict(attrs)) and (dict(attrs).get("class") or "")[:4] == "cell"
 
 
 @pytest.mark.slow
@@ -383,7 +381,7 @@ def test_the_command_writes_a_table_json_and_a_page_and_fails(tmp_path: Path) ->
     links = Links()
     links.feed(page.read_text())
     assert links.found == []
-    assert links.cells == 20
+    assert page.read_text().count(": killed at ") == 20 + 1, "every trial, and the finding"
     assert "@import" not in page.read_text()
 
 
@@ -404,7 +402,7 @@ def test_the_command_succeeds_and_prints_json() -> None:
         ([f"{AGENTS}:nothing"], "has no 'nothing'"),
         ([f"{AGENTS}:number"], "It is 7, and no StateGraph"),
         (["agents"], "names no graph"),
-        ([f"{AGENTS}:careful", "--input", "{"], "--input { is no JSON"),
+        ([f"{AGENTS}:careful", "--input", "{"], "--input { is not JSON"),
         ([f"{AGENTS}:careful", "--input", "@nowhere"], "No such file"),
         ([f"{AGENTS}:careful", "--resume", "input"], "--resume is for --stock"),
         ([f"{AGENTS}:careful", "--url", "mysql://x"], "Leave the URL out"),

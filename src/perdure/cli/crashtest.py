@@ -69,7 +69,6 @@ def crashtest(
     from rich.console import Console
 
     from perdure.testing.crashtest import CrashTest
-    from perdure.testing.crashtest.text import show
 
     if resume and not stock:
         raise BadArgument("--resume needs --stock: perdure knows where a run has to go on.")
@@ -94,7 +93,7 @@ def crashtest(
         report = test.run()
     _write_report(report, json, html)
     if json != "-":
-        show(report, Console())
+        report.print(Console(highlight=False))
     if report.interrupted:
         raise Exit(INTERRUPTED)
     if not report.ok:
