@@ -13,7 +13,7 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Literal
 
 from perdure.errors import BadArgument
@@ -24,6 +24,7 @@ from perdure.testing.crashtest.processes import ForkServer, ProcessLost, Process
 from perdure.testing.crashtest.report import Report
 from perdure.testing.crashtest.values import differences
 
+Kills = tuple[Point, ...]
 Progress = Callable[[str, int, int, "Trial | None"], None]
 """Called with the current activity, the trials done, the trials planned, and the last trial."""
 ATTEMPTS = 3
@@ -115,16 +116,14 @@ class CrashTest:
             if any(one.problem is Problem.UNRECOVERABLE for one in report.findings):
                 report.printed = end_of(processes[0])[3]
                 return report
-            report.points = list(_spread(reached, self._limit))
+            report.points = _spread(reached, self._limit)
             with _Pool(server, self._jobs) as pool:
                 self._kill_everywhere(pool, places, baseline, report)
         except KeyboardInterrupt:
             report.interrupted = True
         except ProcessLost as lost:
-            report.findings = (
-                *report.findings,
-                Finding(Problem.UNRECOVERABLE, "the test could not go on", "", str(lost)),
-            )
+            what = "the test could not go on"
+            report.findings += (Finding(Problem.UNRECOVERABLE, what, "", str(lost)),)
         return report
 
     @property
@@ -157,7 +156,7 @@ class CrashTest:
     ) -> None:
         recoveries: dict[Point, list[str]] = {}
 
-        def trial(slot: Slot, kills: tuple[Point, ...]) -> Trial:
+        def trial(slot: Slot, kills: Kills) -> Trial:
             begun = time.monotonic()
             processes = self._run_with(slot, places, kills)
             for _ in range(ATTEMPTS - 1):
@@ -167,28 +166,19 @@ class CrashTest:
                 recoveries[kills[0]] = _reached(processes[-1])
             return judge(kills, processes, baseline, time.monotonic() - begun)
 
-        singles = [(point,) for point in report.points]
-        planned = len(singles) * (1 if self._recovery == 0 else 2)
-        self._try(pool, trial, singles, report, planned)
-        pairs = list(self._pairs(report.points, recoveries))
-        self._try(pool, trial, pairs, report, len(singles) + len(pairs))
+        def try_all(kills: Sequence[Kills], planned: int) -> None:
+            begun, order = len(report.trials), {one: n for n, one in enumerate(kills)}
+            try:
+                for done in pool.each(trial, kills):
+                    report.trials.append(done)
+                    self._progress("killing it", len(report.trials), planned, done)
+            finally:
+                report.trials[begun:] = sorted(report.trials[begun:], key=lambda t: order[t.kills])
 
-    def _try(
-        self,
-        pool: _Pool,
-        trial: Callable[[Slot, tuple[Point, ...]], Trial],
-        kills: Sequence[tuple[Point, ...]],
-        report: Report,
-        planned: int,
-    ) -> None:
-        begun = len(report.trials)
-        order = {one: n for n, one in enumerate(kills)}
-        try:
-            for done in pool.each(trial, kills):
-                report.trials.append(done)
-                self._progress("killing it", len(report.trials), planned, done)
-        finally:
-            report.trials[begun:] = sorted(report.trials[begun:], key=lambda t: order[t.kills])
+        singles = [(point,) for point in report.points]
+        try_all(singles, len(singles) * (1 if self._recovery == 0 else 2))
+        pairs = list(self._pairs(report.points, recoveries))
+        try_all(pairs, len(singles) + len(pairs))
 
     def _pairs(
         self, points: Sequence[Point], recoveries: dict[Point, list[str]]
@@ -206,12 +196,8 @@ class CrashTest:
                 hits[point.name] += 1
                 second.remove(point)
                 yield first, point
-                if not second:
-                    break
 
-    def _run_with(
-        self, slot: Slot, places: Databases, kills: tuple[Point, ...]
-    ) -> list[ProcessResult]:
+    def _run_with(self, slot: Slot, places: Databases, kills: Kills) -> list[ProcessResult]:
         """Run on a fresh database: one process for each kill, and one that finishes the run."""
         processes: list[ProcessResult] = []
         with places.fresh() as url:
@@ -247,21 +233,18 @@ class _Pool:
         self._threads.shutdown()
 
     def each(
-        self,
-        trial: Callable[[Slot, tuple[Point, ...]], Trial],
-        kills: Iterable[tuple[Point, ...]],
+        self, trial: Callable[[Slot, Kills], Trial], kills: Iterable[Kills]
     ) -> Iterator[Trial]:
         """Trials, each when it is done."""
 
-        def one(kill: tuple[Point, ...]) -> Trial:
+        def one(kill: Kills) -> Trial:
             slot = self._slots.get()
             try:
                 return trial(slot, kill)
             finally:
                 self._slots.put(slot)
 
-        futures: list[Future[Trial]] = [self._threads.submit(one, kill) for kill in kills]
-        for future in as_completed(futures):
+        for future in as_completed([self._threads.submit(one, kill) for kill in kills]):
             yield future.result()
 
 
@@ -279,15 +262,13 @@ def _points(names: Iterable[str]) -> Iterator[Point]:
             yield Point(name, counts[name])
 
 
-def _spread(points: Sequence[Point], limit: int | None) -> Iterator[Point]:
+def _spread(points: Sequence[Point], limit: int | None) -> list[Point]:
     """All of them, or that many, evenly spread, with the first and the last."""
     if limit is None or limit >= len(points):
-        yield from points
-    elif limit == 1:
-        yield points[len(points) // 2]
-    else:
-        for n in range(limit):
-            yield points[n * (len(points) - 1) // (limit - 1)]
+        return list(points)
+    if limit == 1:
+        return [points[len(points) // 2]]
+    return [points[n * (len(points) - 1) // (limit - 1)] for n in range(limit)]
 
 
 def _json(name: str, value: Any) -> Any:

@@ -165,9 +165,8 @@ class Slot:
 
     def _lost(self) -> str:
         words = self._server.output()
-        return "The process that imported the agent is gone." + (
-            f" It said:\n{words}" * bool(words)
-        )
+        said = f" It said:\n{words}" if words else ""
+        return f"The process that imported the agent is gone.{said}"
 
     def kill(self) -> None:
         if self._pid is not None:
