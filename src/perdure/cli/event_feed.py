@@ -14,8 +14,15 @@ import sys
 from collections.abc import Iterable
 from datetime import datetime
 
-from perdure.cli.next_command import command_for
-from perdure.cli.output import TONE_STYLES, display_width, one_line, paint, printable, truncate
+from perdure.cli.output import (
+    TONE_STYLES,
+    command_for,
+    display_width,
+    one_line,
+    paint,
+    printable,
+    truncate,
+)
 from perdure.client import Client
 from perdure.errors import Error, NotFound
 from perdure.service.views.attention import answer_action

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import Error, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from perdure.service.views.events import Action
 
 STYLES = {
     "bold": "1",
@@ -93,6 +97,20 @@ def print_status(command: str, sentence: str) -> None:
     print(paint(f"perdure {command}: {sentence}", "bold"), flush=True)
 
 
+def at_option(at: str | None) -> str:
+    """The --at of a command that follows this one."""
+    return f" --at {shlex.quote(at)}" if at else ""
+
+
+def command_for(action: Action, at: str | None) -> str:
+    """The command of an action, to paste. In a shell it neither pipes nor redirects."""
+    ids = " ".join(map(shlex.quote, action.ids))
+    value = action.example if action.example == "JSON" else shlex.quote(action.example)
+    values = {"answer": f" {value}", "signal": f" {value}", "settle": " done --result JSON"}
+    choice = "  (or retry, or fail)" if action.verb == "settle" else ""
+    return f"perdure {action.verb} {ids}{values.get(action.verb, '')}{at_option(at)}{choice}"
+
+
 def is_terminal() -> bool:
     return sys.stdout.isatty()
 
@@ -166,9 +184,7 @@ def value_lines(value: Any, most: int) -> list[str]:
     columns = terminal_width() - 6 if is_terminal() else 2000
     kept = [one_line(line, columns) for line in lines[:most]]
     more = len(lines) - len(kept)
-    return (
-        [*kept, f"… {more} more {'line' if more == 1 else 'lines'}; see --json"] if more else kept
-    )
+    return [*kept, f"… {more} more line{'s' * (more != 1)}; see --json"] if more else kept
 
 
 def format_table(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from perdure.cli.next_command import command_for
 from perdure.cli.output import (
     TONE_STYLES,
+    command_for,
     is_terminal,
     line_width,
     one_line,

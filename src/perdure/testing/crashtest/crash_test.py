@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +19,7 @@ from perdure.errors import BadArgument
 from perdure.testing.crashtest.databases import Databases, databases
 from perdure.testing.crashtest.judge import Baseline, end_of, judge, most_of, result_findings
 from perdure.testing.crashtest.model import KEEPER, Finding, Point, Problem, Trial
-from perdure.testing.crashtest.processes import ForkServer, ProcessLost, ProcessResult, Slot
+from perdure.testing.crashtest.processes import ForkServer, ProcessLost, ProcessResult
 from perdure.testing.crashtest.report import Report
 from perdure.testing.crashtest.values import differences
 
@@ -102,12 +101,11 @@ class CrashTest:
     def _test(self, server: ForkServer, places: Databases) -> Report:
         report = Report(self._place, self._driver, places.name)
         try:
-            slot = server.slot()
-            self._check(slot.run({**self._order, "role": "prepare", "url": places.template}))
+            self._check(server.run({**self._order, "role": "prepare", "url": places.template}))
             self._progress("running it without a kill", 0, 0, None)
-            processes = self._run_with(slot, places, ())
+            processes = self._run_with(server, places, ())
             if processes[0].last("end") is not None:
-                processes += self._run_with(slot, places, ())
+                processes += self._run_with(server, places, ())
             baseline, report.findings = self._baseline(processes)
             report.state, report.result = baseline.state, baseline.result
             report.tally = baseline.tally
@@ -117,8 +115,7 @@ class CrashTest:
                 report.printed = end_of(processes[0])[3]
                 return report
             report.points = _spread(reached, self._limit)
-            with _Pool(server, self._jobs) as pool:
-                self._kill_everywhere(pool, places, baseline, report)
+            self._kill_everywhere(server, places, baseline, report)
         except KeyboardInterrupt:
             report.interrupted = True
         except ProcessLost as lost:
@@ -152,16 +149,16 @@ class CrashTest:
             raise BadArgument(f"{self._place} cannot be tested. {wrong[0]}")
 
     def _kill_everywhere(
-        self, pool: _Pool, places: Databases, baseline: Baseline, report: Report
+        self, server: ForkServer, places: Databases, baseline: Baseline, report: Report
     ) -> None:
         recoveries: dict[Point, list[str]] = {}
 
-        def trial(slot: Slot, kills: Kills) -> Trial:
+        def trial(kills: Kills) -> Trial:
             begun = time.monotonic()
-            processes = self._run_with(slot, places, kills)
+            processes = self._run_with(server, places, kills)
             for _ in range(ATTEMPTS - 1):
                 if not processes[0].killed:
-                    processes = self._run_with(slot, places, kills)
+                    processes = self._run_with(server, places, kills)
             if len(kills) == 1 and processes[0].killed:
                 recoveries[kills[0]] = _reached(processes[-1])
             return judge(kills, processes, baseline, time.monotonic() - begun)
@@ -169,16 +166,21 @@ class CrashTest:
         def try_all(kills: Sequence[Kills], planned: int) -> None:
             begun, order = len(report.trials), {one: n for n, one in enumerate(kills)}
             try:
-                for done in pool.each(trial, kills):
-                    report.trials.append(done)
-                    self._progress("killing it", len(report.trials), planned, done)
+                for done in as_completed([threads.submit(trial, one) for one in kills]):
+                    report.trials.append(done.result())
+                    self._progress("killing it", len(report.trials), planned, done.result())
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                server.stop()  # so that what is under way ends now
+                raise
             finally:
                 report.trials[begun:] = sorted(report.trials[begun:], key=lambda t: order[t.kills])
 
         singles = [(point,) for point in report.points]
-        try_all(singles, len(singles) * (1 if self._recovery == 0 else 2))
-        pairs = list(self._pairs(report.points, recoveries))
-        try_all(pairs, len(singles) + len(pairs))
+        with ThreadPoolExecutor(self._jobs, "crashtest") as threads:
+            try_all(singles, len(singles) * (1 if self._recovery == 0 else 2))
+            pairs = list(self._pairs(report.points, recoveries))
+            try_all(pairs, len(singles) + len(pairs))
 
     def _pairs(
         self, points: Sequence[Point], recoveries: dict[Point, list[str]]
@@ -197,7 +199,7 @@ class CrashTest:
                 second.remove(point)
                 yield first, point
 
-    def _run_with(self, slot: Slot, places: Databases, kills: Kills) -> list[ProcessResult]:
+    def _run_with(self, server: ForkServer, places: Databases, kills: Kills) -> list[ProcessResult]:
         """Run on a fresh database: one process for each kill, and one that finishes the run."""
         processes: list[ProcessResult] = []
         with places.fresh() as url:
@@ -206,46 +208,11 @@ class CrashTest:
                 order = {**self._order, "role": "live", "url": url, "clock": clock}
                 order["kill"] = None if kill is None else [kill.name, kill.n]
                 order["again"] = bool(processes)
-                processes.append(slot.run(order))
+                processes.append(server.run(order))
                 [clock] = processes[-1].last("clock") or [clock]
                 if not processes[-1].killed:
                     break
         return processes
-
-
-class _Pool:
-    """Slots that work in parallel."""
-
-    def __init__(self, server: ForkServer, jobs: int) -> None:
-        self._server = server
-        self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
-        for _ in range(jobs):
-            self._slots.put(server.slot())
-        self._threads = ThreadPoolExecutor(jobs, "crashtest")
-
-    def __enter__(self) -> _Pool:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        if kind is not None:
-            self._server.stop()  # so that what is under way ends now
-        self._threads.shutdown()
-
-    def each(
-        self, trial: Callable[[Slot, Kills], Trial], kills: Iterable[Kills]
-    ) -> Iterator[Trial]:
-        """Trials, each when it is done."""
-
-        def one(kill: Kills) -> Trial:
-            slot = self._slots.get()
-            try:
-                return trial(slot, kill)
-            finally:
-                self._slots.put(slot)
-
-        for future in as_completed([self._threads.submit(one, kill) for kill in kills]):
-            yield future.result()
 
 
 def _reached(process: ProcessResult) -> list[str]:
