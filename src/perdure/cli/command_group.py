@@ -1,7 +1,7 @@
 """How commands are listed and their arguments converted.
 
 Typer converts every argument with Pydantic, whose import takes as long as everything else that a
-listing needs. Texts, numbers and choices are converted without it.
+listing needs. Texts, numbers, flags and choices are converted without it.
 """
 
 from __future__ import annotations
@@ -13,25 +13,28 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-NOUNS = {str: "a text", int: "a whole number", float: "a number"}
+NOUNS = {bool: "yes or no", str: "a text", int: "a whole number", float: "a number"}
 
 
 class Command(TyperCommand):
     """A command whose simple arguments are converted without Pydantic."""
 
     def get_params(self, ctx: Any) -> Any:
-        params = super().get_params(ctx)
-        for param in params:
-            kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
-            if get_origin(kind) is list:
-                [kind] = get_args(kind)
-            if (kind in NOUNS or get_origin(kind) is Literal) and hasattr(param, "_runtime_param"):
-                param._runtime_param = _Converter(kind)  # noqa: SLF001  Typer has no other hook
-        return params
+        return _without_pydantic(super().get_params(ctx))
+
+
+def _without_pydantic(params: list[Any]) -> list[Any]:
+    for param in params:
+        kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
+        if get_origin(kind) is list:
+            [kind] = get_args(kind)
+        if (kind in NOUNS or get_origin(kind) is Literal) and hasattr(param, "_runtime_param"):
+            param._runtime_param = _Converter(kind)  # noqa: SLF001  Typer has no other hook
+    return params
 
 
 class _Converter:
-    """Converts an argument for Typer; a flag needs no conversion."""
+    """Converts an argument for Typer."""
 
     def __init__(self, kind: Any) -> None:
         self._kind, self._choices = kind, get_args(kind)
@@ -58,6 +61,9 @@ class _Converter:
 
 class Group(TyperGroup):
     """The commands, listed in their sections."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_pydantic(super().get_params(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -32,6 +32,10 @@ STYLES = {
     "blue": "34",
     "magenta": "35",
     "cyan": "36",
+    "good": "32",
+    "bad": "31",
+    "waits": "33",
+    "notable": "35",  # tones of a view
 }
 STATE_STYLES = {
     "pending": "blue",
@@ -46,7 +50,6 @@ STATE_STYLES = {
     "open": "cyan",
     "again": "blue",
 }
-TONE_STYLES = {"good": "green", "bad": "red", "waits": "yellow", "notable": "magenta"}
 LISTING_COMMANDS = {
     "run": "runs",
     "run of the thread": "runs",
@@ -125,10 +128,10 @@ def line_width(indent: int = 0) -> int:
 
 
 def paint(text: str, style: str | None) -> str:
-    """A text in a colour, where colours are shown."""
-    if not style or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return text
-    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if is_terminal() else text
+    """A text in a style, or in the style of a tone, where colours are shown."""
+    code = STYLES.get(style or "")
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal()
+    return text if plain or code is None else f"\x1b[{code}m{text}\x1b[0m"
 
 
 def paint_state(state: str, columns: int = 0) -> str:
