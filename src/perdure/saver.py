@@ -10,7 +10,15 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from datetime import timedelta
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -41,11 +49,12 @@ from perdure.checkpoint.pruner import Pruner
 from perdure.checkpoint.reader import Reader, Search
 from perdure.checkpoint.row_format import RowFormat
 from perdure.checkpoint.writer import Put
+from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, BadURL, Error
 from perdure.journal import Journal, Plan, connect
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
-from perdure.journal.names import check_text
+from perdure.journal.names import check_renamed, check_text
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer
@@ -54,17 +63,21 @@ from perdure.types import Durability
 T = TypeVar("T")
 
 
-class Saver(BaseCheckpointSaver[int]):
+class Saver(ContextManaged, BaseCheckpointSaver[int]):
     """Checkpoints in a journal: smaller, faster, ordered, safe to load.
 
     `url` is `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`; `PERDURE_URL` by
     default. It opens on first use, and closes as a context manager, by `close()` or at exit.
     Use one saver from any number of threads and event loops, and one per process.
 
-    `allow` adds types to what the graph's schemas allow to be stored and loaded. `keys` turns
-    on encryption: {id: 16, 24 or 32 bytes}; the first is used for writing, all for reading.
-    `max_bytes` bounds the state of one checkpoint, `cache_bytes` what is kept in memory to
-    spare the next load.
+    `allow` adds types to those that the graph's schemas allow to be stored and loaded.
+    `encryption_keys` turns on encryption: {id: 16, 24 or 32 bytes}; the first is used for writing,
+    all for reading. `max_bytes` bounds the state of one checkpoint, `cache_bytes` the memory used
+    to spare the next load. `journal` is an open journal to use instead of `url`, or a function that
+    opens one.
+
+        with Saver("sqlite:///agents.db") as saver:
+            graph = builder.compile(checkpointer=saver)
     """
 
     def __init__(
@@ -73,22 +86,25 @@ class Saver(BaseCheckpointSaver[int]):
         durability: Durability = "auto",
         *,
         allow: Iterable[type | tuple[str, ...]] = (),
-        keys: Mapping[str, bytes] | None = None,
+        encryption_keys: Mapping[str, bytes] | None = None,
         max_bytes: int = 256 * 1024 * 1024,
         cache_bytes: int = 64 * 1024 * 1024,
-        journal: Journal | None = None,
+        journal: Journal | Callable[[], Journal] | None = None,
+        keys: None = None,
     ) -> None:
+        check_renamed("keys", "encryption_keys", keys)
         if durability not in ("auto", "sync", "async", "exit"):
             raise BadArgument(f"durability={durability!r}: use 'auto', 'sync', 'async' or 'exit'.")
         if url is not None and journal is not None:
             raise BadURL("Give the saver a url or a journal, not both.")
         self.durability = durability
-        self._url = url
-        self._journal = journal
-        self._own_journal = journal is None
+        self._connect = journal if callable(journal) else lambda: connect(url)
+        self._journal = None if callable(journal) else journal
+        self._own_journal = self._journal is None
         self._codec = Codec(allow)
         self._format = RowFormat(
-            self._codec, EncryptedEnvelope(keys) if keys is not None else ChecksumEnvelope()
+            self._codec,
+            ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys),
         )
         self._limits = max_bytes, cache_bytes
         self.start_afresh()
@@ -112,7 +128,7 @@ class Saver(BaseCheckpointSaver[int]):
         if self._journal is None:
             with self._opening:
                 if self._journal is None:
-                    self._journal = connect(self._url)
+                    self._journal = self._connect()
         return self._journal
 
     @property
@@ -138,19 +154,6 @@ class Saver(BaseCheckpointSaver[int]):
     def setup(self) -> None:
         """Open the database and bring its schema up to date now. Otherwise the first use does."""
         _ = self.journal
-
-    def __enter__(self) -> Saver:
-        self.setup()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Saver:
-        return self.__enter__()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
 
     # -- LangGraph's interface
 

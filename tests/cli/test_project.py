@@ -459,7 +459,7 @@ def test_keys_that_are_for_a_server_or_an_image_are_no_error(tmp_path: Path) -> 
         ({"graphs": {"a": "./agent.py:leaves"}}, "SystemExit: no key \\(agent.py, line"),
         ({"graphs": {"a": "./broken.py:graph"}}, "SyntaxError: .* \\(broken.py, line 2\\)"),
         ({"graphs": {"a": "./needs.py:graph"}}, "'not_installed' \\(needs.py, line 1\\).*pip inst"),
-        ({"graphs": {"a@b": "./agent.py:builder"}}, "graph \"a@b\" .*must not have an '@'"),
+        ({"graphs": {"a@b": "./agent.py:builder"}}, "graph \"a@b\" .*must not contain '@'"),
     ],
     ids=range(25),
 )

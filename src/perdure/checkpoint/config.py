@@ -63,7 +63,7 @@ def is_untouched(config: RunnableConfig) -> bool:
     The worker that drove its thread before has released it, and waited until that was on disk.
     """
     segment = segment_of(config)
-    return segment is not None and segment.untouched
+    return segment is not None and not segment.progress.has_written
 
 
 def is_blank(config: RunnableConfig) -> bool:
@@ -71,4 +71,4 @@ def is_blank(config: RunnableConfig) -> bool:
     if not is_untouched(config) or config["configurable"].get("checkpoint_id"):
         return False
     segment = segment_of(config)
-    return segment is not None and not segment.row.has_checkpoints
+    return segment is not None and not segment.lease.row.has_checkpoints

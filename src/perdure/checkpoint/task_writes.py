@@ -88,8 +88,8 @@ class TaskWriter:
             "checkpoint_id": put.checkpoint_id,
             "task_id": put.task_id,
             "stamp": stamp,
-            "run_id": None if segment is None else segment.row.id,
-            "token": None if segment is None else segment.row.token,
+            "run_id": None if segment is None else segment.lease.run_id,
+            "token": None if segment is None else segment.lease.token,
         }
         location = writes_location(put.thread_id, put.ns, put.checkpoint_id, put.task_id, stamp)
 
@@ -117,7 +117,7 @@ class TaskWriter:
 
 def _waits(segment: Segment, put: PutWrites, stamp: int) -> list[Statement]:
     """The waits that are stored with the interrupt of a task that the runtime drives."""
-    segment.untouched = False
+    segment.progress.note_write()
     given = dict(put.writes)
     if not given.get(INTERRUPT):
         return []
@@ -130,4 +130,4 @@ def _waits(segment: Segment, put: PutWrites, stamp: int) -> list[Statement]:
         "stamp": stamp,
     }
     before = before if isinstance(before, list) else [before]
-    return segment.asks(given[INTERRUPT], before, place)
+    return segment.ask(given[INTERRUPT], before, place)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
 
-from perdure.operations.run_payload import is_own
+from perdure.operations.error_text import is_user_code
 from perdure.testing.crashtest.model import Calls, Finding, Point, Problem, Trial
 from perdure.testing.crashtest.processes import ProcessResult
 from perdure.testing.crashtest.values import differences
@@ -121,7 +121,7 @@ def end_of(process: ProcessResult) -> tuple[str, Any, str, str]:
 def _hangs(printed: str) -> str:
     """The innermost line of the agent's code in the traceback of a process that hangs."""
     said = re.findall(r'File "(.+)", line (\d+) in (\w+)', printed.rpartition("Timeout (")[2])
-    places = [f"{_near(file)}:{line} in {name}" for file, line, name in said if is_own(file)]
+    places = [f"{_near(file)}:{line} in {name}" for file, line, name in said if is_user_code(file)]
     return f"; it was at {places[0]}" if places else ""
 
 
