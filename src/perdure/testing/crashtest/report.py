@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import linecache
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,8 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from perdure.testing.crashtest import html
 from perdure.testing.crashtest.model import SEVERITY, Outcome, Trial
-from perdure.testing.crashtest.results import Group, Results, counts
+from perdure.testing.crashtest.results import Group, Results, counts, source_line
 
 COLOURS = {
     Outcome.OK: "green",
@@ -65,14 +65,8 @@ class Report(Results):
             )
 
     def to_html(self) -> str:
-        """One self-contained page: the text, and every trial."""
-        console = Console(file=io.StringIO(), width=WIDTH, record=True, highlight=False)
-        self.print(console)
-        console.print("\n[bold]Every trial[/]" if self.trials else "")
-        for trial in self.trials:
-            outcome = f"[{COLOURS[trial.outcome]}]{trial.outcome}[/]"
-            console.print(f"{outcome}: killed at {escape(', then '.join(map(str, trial.kills)))}")
-        return console.export_html()
+        """One self-contained page with every finding and every trial."""
+        return html.page(self)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON."""
@@ -142,8 +136,7 @@ def _print_finding(number: int, group: Group, printed: str, console: Console) ->
     one = group.finding
     where = f"  [bold]{escape(one.where)}[/]" if one.where else ""
     console.print(f"\n[red]{number}. {one.problem}[/]: {escape(one.what)}{where}")
-    file, _, line = one.where.rpartition(":")
-    if line.isdigit() and (code := linecache.getline(file, int(line)).strip()):
+    if code := source_line(one.where):
         console.print(f"     [dim]{escape(code)}[/]")
     if one.detail:
         console.print(f"   {escape(one.detail)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -145,3 +146,9 @@ def counts(trials: Iterable[Trial]) -> dict[str, int]:
         "again_with_key": sum(trial.called_again for trial in trials),
         "not_reached": sum(not trial.reached for trial in trials),
     }
+
+
+def source_line(where: str) -> str:
+    """The line of code that `file:line` names."""
+    file, _, number = where.rpartition(":")
+    return linecache.getline(file, int(number)).strip() if number.isdigit() else ""
