@@ -21,7 +21,7 @@ from perdure.cli.output import (
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import client_at
 from perdure.errors import BadArgument
-from perdure.service.views.wording import arguments, count, utc_time
+from perdure.service.views.formatting import arguments, count, utc_time
 
 if TYPE_CHECKING:
     from perdure.types import EffectRecord
@@ -61,7 +61,7 @@ def effects(
 
 
 def _print(record: EffectRecord, at: str | None) -> None:
-    from perdure.service.views.events import Action, Verb
+    from perdure.service.views.event_wording import Action, Verb
 
     shown = one_line(arguments(record.arguments))
     call = f"{record.key}  {record.name}"

@@ -18,8 +18,8 @@ from perdure.cli.output import command_for, display_width, one_line, paint, prin
 from perdure.client import Client
 from perdure.errors import Error, NotFound
 from perdure.service.views.attention import answer_action
-from perdure.service.views.events import EventView, Verb, view_event
-from perdure.service.views.wording import duration
+from perdure.service.views.event_wording import EventView, Verb, view_event
+from perdure.service.views.formatting import duration
 from perdure.types import Event, EventKind, Run, State
 
 INTERVAL = 0.25

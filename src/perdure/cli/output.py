@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import Error, NotFound, Unavailable
 
 if TYPE_CHECKING:
-    from perdure.service.views.events import Action
+    from perdure.service.views.event_wording import NextStep
 
 STYLES = {
     "bold": "1",
@@ -105,7 +105,7 @@ def at_option(at: str | None) -> str:
     return f" --at {shlex.quote(at)}" if at else ""
 
 
-def command_for(action: Action, at: str | None) -> str:
+def command_for(action: NextStep, at: str | None) -> str:
     """The command of an action, to paste. In a shell it neither pipes nor redirects."""
     ids = " ".join(map(shlex.quote, action.ids))
     value = action.example if action.example == "JSON" else shlex.quote(action.example)

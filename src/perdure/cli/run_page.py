@@ -18,9 +18,9 @@ from perdure.cli.output import (
 )
 from perdure.cli.run_lookup import RunReport
 from perdure.service.views.attention import Blocker, blockers
-from perdure.service.views.events import view_event
+from perdure.service.views.event_wording import view_event
+from perdure.service.views.formatting import age, arguments, duration, graph_title, utc_time
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
-from perdure.service.views.wording import age, arguments, duration, graph_title, utc_time
 from perdure.types import Event, EventKind, Kind, Run, Score
 
 LONGEST_BAR = 40

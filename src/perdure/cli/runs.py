@@ -12,7 +12,7 @@ from perdure.cli.options import At, Graph, Json, Limit, Metadata, Since, States,
 from perdure.cli.parsing import parse_pairs, parse_past
 from perdure.cli.target import client_at
 from perdure.errors import BadArgument
-from perdure.service.views.wording import age, graph_title
+from perdure.service.views.formatting import age, graph_title
 
 if TYPE_CHECKING:
     from perdure.client import Client

@@ -11,7 +11,7 @@ from perdure.cli.output import format_table, print_json
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import check_graph, client_at
 from perdure.errors import BadArgument
-from perdure.service.views.wording import utc_time
+from perdure.service.views.formatting import utc_time
 
 HEADERS = ("NAME", "GRAPH", "CRON", "ZONE", "NEXT")
 

@@ -81,7 +81,7 @@ def start(
 
 def _follow(client: Client, run_id: str, at: str | None) -> Run:
     """Print the events of a run to stderr until it has ended or is held."""
-    from perdure.service.views.events import view_event
+    from perdure.service.views.event_wording import view_event
     from perdure.types import State
 
     seen = 0

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.service.views.events import Action, Tone, Verb
+from perdure.service.views.event_wording import NextStep, Tone, Verb
+from perdure.service.views.formatting import age, duration, utc_time
 from perdure.service.views.schema_summary import example_answer, summarise_schema
-from perdure.service.views.wording import age, duration, utc_time
 from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitRecord
 
 LATE = timedelta(seconds=5)
@@ -26,7 +26,7 @@ class InboxItem:
     """Since when, and until when."""
     shown: Any
     """What the person decides about: a question, the arguments of a call, a reason."""
-    action: Action
+    action: NextStep
     """`answer`, `settle` or `retry`."""
     accepts: str = ""
     """The answers that fit, in a line."""
@@ -40,7 +40,7 @@ class Blocker:
     tone: Tone = Tone.PLAIN
     shown: Any = None
     """The question to a person."""
-    action: Action | None = None
+    action: NextStep | None = None
 
 
 def inbox(
@@ -67,17 +67,17 @@ def _question(wait: Wait, now: datetime) -> InboxItem:
 def _unknown(effect: EffectRecord, now: datetime) -> InboxItem:
     title, note = f"{effect.name}  {effect.thread_id}", f"unknown for {age(effect.updated_at, now)}"
     shown = {**effect.arguments, **({"error": str(effect.error)} if effect.error else {})}
-    return InboxItem(effect, title, note, shown, Action(Verb.SETTLE, (effect.key,)))
+    return InboxItem(effect, title, note, shown, NextStep(Verb.SETTLE, (effect.key,)))
 
 
 def _held(run: Run, now: datetime) -> InboxItem:
     title, note = f"{run.graph}  {run.thread_id}", f"held {age(run.updated_at, now)} ago"
-    return InboxItem(run, title, note, run.reason or "", Action(Verb.RETRY, (run.id,)))
+    return InboxItem(run, title, note, run.reason or "", NextStep(Verb.RETRY, (run.id,)))
 
 
-def answer_action(wait: Wait) -> Action:
+def answer_action(wait: Wait) -> NextStep:
     """Answer a wait, with an answer that its schema accepts if there are choices."""
-    return Action(Verb.ANSWER, (wait.id,), example_answer(wait.response_schema) or "JSON")
+    return NextStep(Verb.ANSWER, (wait.id,), example_answer(wait.response_schema) or "JSON")
 
 
 def blockers(
@@ -88,17 +88,17 @@ def blockers(
     unknown = [one for one in effects if one.state is EffectState.UNKNOWN]
     for one in unknown:
         text = f"effect {one.name} has an unknown outcome"
-        found.append(Blocker(text, Tone.BAD, action=Action(Verb.SETTLE, (one.key,))))
+        found.append(Blocker(text, Tone.BAD, action=NextStep(Verb.SETTLE, (one.key,))))
     if run.error is not None and run.state is not State.DONE:
         found.append(Blocker(str(run.error), Tone.BAD))
     if run.reason and run.reason != str(run.error) and not unknown:
         found.append(Blocker(run.reason))
     if run.state in (State.HELD, State.FAILED) and not unknown:
         text = f"{run.state} until it is retried"
-        found.append(Blocker(text, action=Action(Verb.RETRY, (run.id,))))
+        found.append(Blocker(text, action=NextStep(Verb.RETRY, (run.id,))))
     if run.state is State.PAUSED:
         text = "paused until it is resumed"
-        found.append(Blocker(text, action=Action(Verb.RESUME, (run.id,))))
+        found.append(Blocker(text, action=NextStep(Verb.RESUME, (run.id,))))
     return found + _unclaimed(run, now)
 
 
@@ -107,7 +107,7 @@ def _wait(wait: WaitRecord) -> Blocker:
         return Blocker(f"asleep until {utc_time(wait.wake_at)}")
     until = f", until {utc_time(wait.expires_at)}" if wait.expires_at else ""
     if wait.kind is Kind.SIGNAL:
-        action = Action(Verb.SIGNAL, (wait.thread_id, wait.name or ""))
+        action = NextStep(Verb.SIGNAL, (wait.thread_id, wait.name or ""))
         return Blocker(f"waits for the signal {wait.name}{until}", action=action)
     return Blocker(f"asks a person{until}", shown=wait.value, action=answer_action(wait))
 
