@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
 
 from langchain_core.runnables import RunnableConfig
@@ -27,31 +27,22 @@ from langgraph.checkpoint.base import (
 
 from perdure import langgraph_port
 from perdure.checkpoint.cache import CheckpointCache
-from perdure.checkpoint.config import (
-    check_texts,
-    config_for,
-    is_blank,
-    is_running,
-    is_untouched,
-    key_of,
-)
+from perdure.checkpoint.config import Search, config_for, key_of
 from perdure.checkpoint.durability import CheckpointQueue
 from perdure.checkpoint.operations import checkpoint_at
 from perdure.checkpoint.pruner import Pruner
-from perdure.checkpoint.reader import Reader, Search
+from perdure.checkpoint.reader import Reader
 from perdure.checkpoint.row_format import RowFormat
 from perdure.checkpoint.writer import Put
 from perdure.errors import BadArgument, BadURL, Error
 from perdure.journal import Journal, Plan, connect
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
-from perdure.journal.names import check_text
+from perdure.segments.segment import find
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
-
-T = TypeVar("T")
 
 
 class Saver(BaseCheckpointSaver[int]):
@@ -155,16 +146,24 @@ class Saver(BaseCheckpointSaver[int]):
     # -- LangGraph's interface
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        if is_blank(config):
-            return None
-        plan = self.reader.get_tuple(key_of(config), is_running(config))
-        return self.journal.run(plan, flush=not is_untouched(config))
+        plan, flush = self._get_tuple(config)
+        return self.journal.run(plan, flush=flush)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        if is_blank(config):
-            return None
-        plan = self.reader.get_tuple(key_of(config), is_running(config))
-        return await self.journal.arun(plan, flush=not is_untouched(config))
+        plan, flush = self._get_tuple(config)
+        return await self.journal.arun(plan, flush=flush)
+
+    def _get_tuple(self, config: RunnableConfig) -> tuple[Plan[CheckpointTuple | None], bool]:
+        """The plan of `get_tuple`, and whether it must see what is queued.
+
+        A segment that has written nothing has nothing in the queue: the worker that drove its
+        thread before released it, and waited until that was on disk.
+        """
+        key, segment = key_of(config), find(config["configurable"])
+        untouched = segment is not None and segment.untouched
+        blank = segment is not None and untouched and not (key.id or segment.row.has_checkpoints)
+        running = langgraph_port.is_graph_run(config["configurable"])
+        return self.reader.get_tuple(key, running, blank), not untouched
 
     def list(
         self,
@@ -176,7 +175,7 @@ class Saver(BaseCheckpointSaver[int]):
     ) -> Iterator[CheckpointTuple]:
         search: Search | None = Search.of(config, filter, before, limit)
         while search is not None:
-            found, search = self._run(self.reader.page(search))
+            found, search = self.journal.run(self.reader.page(search))
             yield from found
 
     async def alist(
@@ -189,7 +188,7 @@ class Saver(BaseCheckpointSaver[int]):
     ) -> AsyncIterator[CheckpointTuple]:
         search: Search | None = Search.of(config, filter, before, limit)
         while search is not None:
-            found, search = await self._arun(self.reader.page(search))
+            found, search = await self.journal.arun(self.reader.page(search))
             for one in found:
                 yield one
 
@@ -247,27 +246,22 @@ class Saver(BaseCheckpointSaver[int]):
             await self.journal.await_(queued)
 
     def delete_thread(self, thread_id: str) -> None:
-        self._run(self.pruner.delete_thread(check_text("thread_id", str(thread_id))))
+        self.journal.run(self.pruner.delete_thread(str(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._arun(self.pruner.delete_thread(check_text("thread_id", str(thread_id))))
+        await self.journal.arun(self.pruner.delete_thread(str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        self._run(self.pruner.delete_for_runs(check_texts("run_id", run_ids)))
+        self.journal.run(self.pruner.delete_for_runs(run_ids))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._arun(self.pruner.delete_for_runs(check_texts("run_id", run_ids)))
+        await self.journal.arun(self.pruner.delete_for_runs(run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        self._run(self._copy(source_thread_id, target_thread_id))
+        self.journal.run(self.pruner.copy_thread(source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await self._arun(self._copy(source_thread_id, target_thread_id))
-
-    def _copy(self, source: str, target: str) -> Plan[None]:
-        return self.pruner.copy_thread(
-            check_text("thread_id", source), check_text("thread_id", target)
-        )
+        await self.journal.arun(self.pruner.copy_thread(source_thread_id, target_thread_id))
 
     def prune(
         self,
@@ -282,7 +276,7 @@ class Saver(BaseCheckpointSaver[int]):
         with `older_than` also everything younger than that. `delete` keeps nothing. Without
         `thread_ids` all threads are pruned; that is only allowed with `older_than`.
         """
-        self._run(self._prune(thread_ids, strategy, older_than))
+        self.journal.run(self.pruner.prune(thread_ids, strategy, older_than))
 
     async def aprune(
         self,
@@ -291,23 +285,17 @@ class Saver(BaseCheckpointSaver[int]):
         strategy: str = "keep_latest",
         older_than: timedelta | None = None,
     ) -> None:
-        await self._arun(self._prune(thread_ids, strategy, older_than))
-
-    def _prune(
-        self, thread_ids: Sequence[str] | None, strategy: str, older_than: timedelta | None
-    ) -> Plan[None]:
-        threads = None if thread_ids is None else check_texts("thread_id", thread_ids)
-        return self.pruner.prune(threads, strategy, older_than)
+        await self.journal.arun(self.pruner.prune(thread_ids, strategy, older_than))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return self._run(self.reader.delta_history(key_of(config), channels))
+        return self.journal.run(self.reader.delta_history(key_of(config), channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return await self._arun(self.reader.delta_history(key_of(config), channels))
+        return await self.journal.arun(self.reader.delta_history(key_of(config), channels))
 
     def has(self, thread_id: str, ns: str, checkpoint_id: str) -> bool:
         """Whether a checkpoint is stored, or queued before anything queued from now on."""
@@ -339,12 +327,6 @@ class Saver(BaseCheckpointSaver[int]):
 
     def get_next_version(self, current: int | None, channel: None) -> int:
         return (current or 0) + 1
-
-    def _run(self, plan: Plan[T]) -> T:
-        return self.journal.run(plan)
-
-    async def _arun(self, plan: Plan[T]) -> T:
-        return await self.journal.arun(plan)
 
 
 _SAVERS: WeakSet[Saver] = WeakSet()

@@ -22,7 +22,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from perdure import langgraph_port
 from perdure.checkpoint.cache import CheckpointCache
-from perdure.checkpoint.config import hands_back, key_of, segment_of
+from perdure.checkpoint.config import key_of
 from perdure.checkpoint.row_format import RowFormat
 from perdure.checkpoint.task_writes import PutWrites, TaskWriter
 from perdure.checkpoint.writer import Put, Writer
@@ -30,7 +30,7 @@ from perdure.errors import Error
 from perdure.journal import Journal
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.names import check_text
-from perdure.segments.segment import Segment
+from perdure.segments.segment import Segment, find
 from perdure.serde.redaction import redact
 from perdure.types import Durability
 
@@ -47,7 +47,7 @@ class CheckpointQueue:
 
     def put(self, journal: Journal, put: Put, *, blocking: bool) -> QueuedOperation[None] | None:
         """Queue a checkpoint. Return it if the caller must wait until it is durable."""
-        key, segment = key_of(put.config), segment_of(put.config)
+        key, segment = key_of(put.config), find(put.config["configurable"])
         asked = langgraph_port.durability_of(put.config["configurable"])
         mode: Durability = "sync" if asked == "sync" else self._durability
         if segment is not None:
@@ -64,8 +64,10 @@ class CheckpointQueue:
         )
         if mode == "sync" or journal.full:
             return queued
-        ends = segment is None and (stopped or (key.ns == "" and hands_back(put.checkpoint)))
-        return queued if ends and mode != "async" else None
+        if segment is not None or mode == "async":
+            return None
+        triggers = map(langgraph_port.is_trigger, put.checkpoint.get("updated_channels") or ())
+        return queued if stopped or (key.ns == "" and not any(triggers)) else None
 
     def put_writes(
         self,
@@ -88,7 +90,7 @@ class CheckpointQueue:
             marks = (*WRITES_IDX_MAP, langgraph_port.ERROR_SOURCE)
             writes = [one for one in writes if one[0] in marks]
         mode = self._durability
-        if (segment := segment_of(config)) is not None:
+        if (segment := find(config["configurable"])) is not None:
             segment.check()
             mode = segment.durability
             if segment.secrets:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import ormsgpack
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 
 from perdure.checkpoint.cache import TaskWrites, WriteElement
+from perdure.checkpoint.operations import CheckpointRow, WritesRow
 from perdure.checkpoint.value_chain import StoredValue, ValueRef
 from perdure.errors import Damaged, TypeNotAllowed, Unserializable
 from perdure.serde.codec import Codec
@@ -84,24 +85,29 @@ class RowFormat:
             raise
         return self.envelope.wrap(data, location, columns)
 
-    def load_state(self, blob: bytes, location: str, columns: str) -> CheckpointState:
-        data = self.envelope.unwrap(bytes(blob), location, columns)
+    def load_state(self, row: CheckpointRow) -> CheckpointState:
+        location = checkpoint_location(*row[:3])
+        data = self.envelope.unwrap(bytes(row.state), location, checkpoint_columns(*row[3:7]))
         try:
             return CheckpointState(*self.codec.decode(data, location))
         except TypeError as error:
             raise Damaged(location, str(error)) from error
 
-    def load_value(self, thread_id: str, ns: str, ref: ValueRef, blob: bytes) -> bytes:
-        return self.envelope.unwrap(bytes(blob), value_location(thread_id, ns, ref))
+    def load_values(
+        self, thread_id: str, ns: str, rows: Iterable[tuple[ValueRef, bytes]]
+    ) -> dict[ValueRef, bytes]:
+        unwrap = self.envelope.unwrap
+        return {ref: unwrap(bytes(b), value_location(thread_id, ns, ref)) for ref, b in rows}
 
     def dump_writes(self, path: str, writes: TaskWrites, location: str) -> bytes:
         body = [path, [[n, channel, *_packed(one)] for n, channel, one in writes.entries]]
         return self.envelope.wrap(ormsgpack.packb(body), location)
 
-    def load_writes(self, blob: bytes, location: str) -> tuple[str, list[list[Any]]]:
+    def load_writes(self, row: WritesRow) -> tuple[str, list[list[Any]]]:
         """The task's path, and for each write [index, channel, whether a list, elements]."""
+        location = writes_location(*row[:5])
         try:
-            path, entries = ormsgpack.unpackb(self.envelope.unwrap(bytes(blob), location))
+            path, entries = ormsgpack.unpackb(self.envelope.unwrap(bytes(row.body), location))
         except ValueError as error:
             raise Damaged(location, str(error)) from error
         return path, entries

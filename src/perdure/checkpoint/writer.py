@@ -25,7 +25,7 @@ from langgraph.checkpoint.base import (
 
 from perdure import langgraph_port
 from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, TaskWrites, WriteElement
-from perdure.checkpoint.operations import CheckpointKey
+from perdure.checkpoint.operations import CheckpointKey, insert_value
 from perdure.checkpoint.row_format import (
     RowFormat,
     checkpoint_columns,
@@ -93,7 +93,9 @@ class Writer:
                 if parent is not None:
                     if arriving and put.metadata.get("source") == "loop":
                         tasks = thread.tasks.setdefault(parent.id, set())
-                        expected = _tasks_between(parent, put.checkpoint)
+                        moved = _moved(parent, put.checkpoint)
+                        nodes = [*filter(langgraph_port.is_node, moved)]
+                        expected = parent.sends + len(nodes) + (langgraph_port.START in moved)
                         if len(tasks) < expected:
                             thread.changed.wait_for(lambda: len(tasks) >= expected, ARRIVAL)
                     written = thread.writes.get(parent.id, ())
@@ -119,7 +121,8 @@ class Writer:
         step = random_number(48)
         statements: list[Statement] = []
         if segment is not None:
-            nodes = [] if parent is None else sorted(_nodes_between(parent, checkpoint))
+            moved = [] if parent is None else _moved(parent, checkpoint)
+            nodes = sorted(filter(langgraph_port.is_node, moved))
             metadata = cast(dict[str, Any], put.metadata)
             statements += segment.step(ns, checkpoint["id"], metadata, nodes)
         elements = [element for one in written for element in one.elements]
@@ -187,7 +190,9 @@ class Writer:
             values[channel] = stored
             if body is not None and stored.ref is not None:
                 base = None if before is None or before.ref is None else before.ref.step
-                statements.append(self._insert_value(key, stored.ref, base, body))
+                location = value_location(key.thread_id, key.ns, stored.ref)
+                body = self._format.envelope.wrap(body, location)
+                statements.append(insert_value(key.thread_id, key.ns, stored.ref, base, body))
                 if elements:
                     shared += _shared(elements, channel, stored.ref, inserted)
         return values, shared
@@ -223,22 +228,6 @@ class Writer:
             "state": state,
         }
 
-    def _insert_value(
-        self, key: CheckpointKey, ref: ValueRef, base: int | None, body: bytes
-    ) -> Statement:
-        channel, chain, seq, step = ref
-        params = {
-            "thread_id": key.thread_id,
-            "ns": key.ns,
-            "channel": channel,
-            "chain": chain,
-            "seq": seq,
-            "step": step,
-            "base": base if seq else None,
-            "body": self._format.envelope.wrap(body, value_location(key.thread_id, key.ns, ref)),
-        }
-        return Statement("insert_value", params)
-
 
 def no_result(rows: object) -> None:
     return None
@@ -261,19 +250,8 @@ def _returned(elements: Sequence[tuple[str, WriteElement]]) -> dict[str, set[int
     return found
 
 
-def _tasks_between(parent: CachedCheckpoint, checkpoint: Checkpoint) -> int:
-    """How many tasks ran between a checkpoint and its child."""
-    started = langgraph_port.START in _moved(parent, checkpoint)
-    return parent.sends + len(_nodes_between(parent, checkpoint)) + started
-
-
-def _nodes_between(parent: CachedCheckpoint, checkpoint: Checkpoint) -> list[str]:
-    """The nodes that ran in between because a channel triggered them."""
-    return [node for node in _moved(parent, checkpoint) if langgraph_port.is_node(node)]
-
-
 def _moved(parent: CachedCheckpoint, checkpoint: Checkpoint) -> list[str]:
-    """All that saw something new, LangGraph's own marks included."""
+    """The nodes that a channel triggered in between, and LangGraph's own marks that moved."""
     seen = checkpoint["versions_seen"].items()
     return [node for node, what in seen if what and what != parent.seen.get(node)]
 
