@@ -2,7 +2,7 @@
 
 Each method is written once, as a plan that yields operations and gets their results back; the
 blocking methods and the coroutines only differ in how they run it. What they wait for is decided
-by `perdure.checkpoint.durability`.
+by `perdure.checkpoint.writer` and `task_writes`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from langgraph.checkpoint.base import (
 from perdure import langgraph_port
 from perdure.checkpoint.cache import CheckpointCache
 from perdure.checkpoint.config import Search, config_for, key_of
-from perdure.checkpoint.durability import CheckpointQueue
 from perdure.checkpoint.operations import checkpoint_at
 from perdure.checkpoint.pruner import Pruner
 from perdure.checkpoint.reader import Reader
 from perdure.checkpoint.row_format import RowFormat
-from perdure.checkpoint.writer import Put
+from perdure.checkpoint.task_writes import TaskWriter
+from perdure.checkpoint.writer import Put, Writer
 from perdure.errors import BadArgument, BadURL, Error
 from perdure.journal import Journal, Plan, connect
 from perdure.journal.clock import JournalClock
@@ -91,7 +91,8 @@ class Saver(BaseCheckpointSaver[int]):
         max_bytes, cache_bytes = self._limits
         self._opening = threading.Lock()
         self._cache = cache = CheckpointCache(1024, cache_bytes)
-        self._queue = CheckpointQueue(self.durability, self._format, cache, max_bytes)
+        self._writer = Writer(self.durability, self._format, cache, max_bytes)
+        self._task_writer = TaskWriter(self.durability, self._format, cache, max_bytes)
         self.reader = Reader(self._format, cache)
         self.pruner = Pruner(self._format, cache, lambda: self.journal.capabilities)
 
@@ -200,7 +201,7 @@ class Saver(BaseCheckpointSaver[int]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         put = Put(config, checkpoint, metadata, new_versions)
-        if queued := self._queue.put(self.journal, put, blocking=True):
+        if queued := self._writer.put(self.journal, put, blocking=True):
             self.journal.wait(queued)
         return config_for(config, checkpoint["id"])
 
@@ -212,7 +213,7 @@ class Saver(BaseCheckpointSaver[int]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         put = Put(config, checkpoint, metadata, new_versions)
-        if queued := self._queue.put(self.journal, put, blocking=False):
+        if queued := self._writer.put(self.journal, put, blocking=False):
             await self.journal.await_(queued)
         return config_for(config, checkpoint["id"])
 
@@ -223,7 +224,7 @@ class Saver(BaseCheckpointSaver[int]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        if queued := self._queue.put_writes(self.journal, config, writes, task_id, task_path):
+        if queued := self._task_writer.put(self.journal, config, writes, task_id, task_path):
             self.journal.wait(queued)
 
     def aput_writes(
@@ -236,7 +237,7 @@ class Saver(BaseCheckpointSaver[int]):
         # Not a coroutine function: LangGraph calls it when the task ends and runs what it
         # returns later, when the checkpoint may already be there. So it is queued now.
         try:
-            queued = self._queue.put_writes(self.journal, config, writes, task_id, task_path)
+            queued = self._task_writer.put(self.journal, config, writes, task_id, task_path)
         except Exception as error:
             return _raise(error)
         return self._await(queued)

@@ -7,6 +7,18 @@ queued.
 
 The bytes of a value that a task returned and a checkpoint then holds are stored once: when both
 go into the same transaction, the write refers to the checkpoint's row.
+
+`durability` decides what the caller waits for until it is on disk:
+
+    sync    every checkpoint
+    auto    the checkpoint after which the run hands control back (nothing more is triggered),
+            an interrupt and an error; the others are committed with them, at most 20 ms later.
+            Anything that leaves the process waits for all before it.
+    async   nothing; committed within 20 ms
+    exit    like auto, and between two such points it is committed about once a second
+
+A caller that passes LangGraph's own `durability="sync"` gets `sync` for that call. A run that the
+runtime drives is waited for as a whole, before its worker releases it.
 """
 
 from __future__ import annotations
@@ -25,6 +37,7 @@ from langgraph.checkpoint.base import (
 
 from perdure import langgraph_port
 from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, TaskWrites, WriteElement
+from perdure.checkpoint.config import key_of
 from perdure.checkpoint.operations import CheckpointKey, insert_value
 from perdure.checkpoint.row_format import (
     RowFormat,
@@ -46,7 +59,8 @@ from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.ids import random_number
 from perdure.journal.names import check_text
-from perdure.segments.segment import Segment
+from perdure.segments.segment import Segment, find
+from perdure.types import Durability
 
 ARRIVAL = 2.0
 """Seconds `put` waits at most for the writes of its step to arrive from LangGraph's threads."""
@@ -64,16 +78,36 @@ class Put(NamedTuple):
 class Writer:
     """Queues checkpoints behind the writes of their step, with the least that must be stored."""
 
-    def __init__(self, row_format: RowFormat, cache: CheckpointCache, max_bytes: int) -> None:
+    def __init__(
+        self, durability: Durability, row_format: RowFormat, cache: CheckpointCache, max_bytes: int
+    ) -> None:
+        self._durability: Durability = durability
         self._format, self._cache, self._max_bytes = row_format, cache, max_bytes
 
-    def put(
+    def put(self, journal: Journal, put: Put, *, blocking: bool) -> QueuedOperation[None] | None:
+        """Queue a checkpoint. Return it if the caller must wait until it is durable."""
+        key, segment = key_of(put.config), find(put.config["configurable"])
+        asked = langgraph_port.durability_of(put.config["configurable"])
+        mode: Durability = "sync" if asked == "sync" else self._durability
+        if segment is not None:
+            segment.check()
+            mode = "sync" if segment.is_overdue else segment.durability
+        # Coroutines come in order, and a run that is put at its exit writes nothing before.
+        arriving = blocking and asked != "exit"
+        queued, stopped = self._queue(journal, key, put, segment, arriving, mode == "exit")
+        if mode == "sync" or journal.full:
+            return queued
+        if segment is not None or mode == "async":
+            return None
+        triggers = map(langgraph_port.is_trigger, put.checkpoint.get("updated_channels") or ())
+        return queued if stopped or (key.ns == "" and not any(triggers)) else None
+
+    def _queue(
         self,
         journal: Journal,
         key: CheckpointKey,
         put: Put,
         segment: Segment | None,
-        *,
         arriving: bool,
         hold: bool,
     ) -> tuple[QueuedOperation[None], bool]:

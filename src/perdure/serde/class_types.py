@@ -11,29 +11,82 @@ from __future__ import annotations
 
 import enum
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from perdure.errors import Unserializable
-from perdure.serde.class_adapter import (
-    ClassAdapter,
-    TypeChanged,
-    attributes_of,
-    construct,
-    set_attributes,
-)
-from perdure.serde.pydantic_types import PydanticAdapter, PydanticV1Adapter
 
 _HEAP_TYPE = 1 << 9
+_PLAIN: dict[Any, Callable[[Any], Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    list: list,
+    dict: dict,
+}
+set_raw = object.__setattr__
 
 
-class EnumAdapter(ClassAdapter):
+class TypeChanged(ValueError):
+    """A class is no longer what it was when the value was stored."""
+
+
+class ClassAdapter:
+    """Takes the state out of objects of one class, and restores them from it."""
+
+    named = False
+    """Whether the state is a list of dicts by field name, so that a part has the path `.name`."""
+
     def __init__(self, cls: Any) -> None:
         self.cls = cls
 
+    def get_state(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def restore(self, state: Any) -> Any:
+        raise NotImplementedError
+
+
+def attributes_of(value: Any, slots: Iterable[str] = ()) -> dict[str, Any]:
+    """The attributes of an object, without cached properties, which it can compute again."""
+    fields = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return fields | {
+        name: item
+        for name, item in getattr(value, "__dict__", {}).items()
+        if not name.startswith("__")
+        and not any(isinstance(b.__dict__.get(name), cached_property) for b in type(value).__mro__)
+    }
+
+
+def set_attributes(value: Any, fields: dict[str, Any]) -> Any:
+    for name, item in fields.items():
+        set_raw(value, name, item)
+    return value
+
+
+def construct(cls: Any, arguments: dict[str, Any]) -> Any:
+    try:
+        return cls(**arguments)
+    except Exception as error:
+        raise type_changed(cls, error) from error
+
+
+def type_changed(cls: Any, error: Any) -> TypeChanged:
+    reason = str(error)
+    if hasattr(error, "errors"):  # pydantic's, which would also quote the values
+        reason = ", ".join(
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()
+        )
+    return TypeChanged(
+        f"{cls.__module__}.{cls.__qualname__} has other fields than when this was stored, and "
+        f"cannot be made from the old ones ({reason}); give new fields a default"
+    )
+
+
+class EnumAdapter(ClassAdapter):
     def get_state(self, value: Any) -> Any:
         return value.value
 
@@ -44,17 +97,15 @@ class EnumAdapter(ClassAdapter):
 class NamedTupleAdapter(ClassAdapter):
     named = True
 
-    def __init__(self, cls: Any) -> None:
-        self.cls, self.names = cls, cls._fields
-
     def get_state(self, value: Any) -> Any:
-        return [dict(zip(self.names, value, strict=True))]
+        return [dict(zip(self.cls._fields, value, strict=True))]
 
     def restore(self, state: Any) -> Any:
         (fields,) = state
-        if tuple(fields) == self.names:
+        names = self.cls._fields
+        if tuple(fields) == names:
             return tuple.__new__(self.cls, fields.values())
-        return construct(self.cls, {n: v for n, v in fields.items() if n in self.names})
+        return construct(self.cls, {n: v for n, v in fields.items() if n in names})
 
 
 class SubclassAdapter(ClassAdapter):
@@ -65,9 +116,7 @@ class SubclassAdapter(ClassAdapter):
         self.slots = slots_of(cls)
 
     def get_state(self, value: Any) -> Any:
-        base = self.base
-        plain = base(value) if base in (list, dict) else _PLAIN[base](value)
-        return [plain, attributes_of(value, self.slots)]
+        return [_PLAIN[self.base](value), attributes_of(value, self.slots)]
 
     def restore(self, state: Any) -> Any:
         plain, attributes = state
@@ -77,13 +126,6 @@ class SubclassAdapter(ClassAdapter):
         else:
             value = self.base.__new__(self.cls, plain)
         return set_attributes(value, attributes or {})
-
-
-_PLAIN: dict[Any, Callable[[Any], Any]] = {
-    str: str.__str__,
-    int: int.__int__,
-    float: float.__float__,
-}
 
 
 class FieldsAdapter(ClassAdapter):
@@ -138,6 +180,8 @@ def adapter_for(cls: Any) -> ClassAdapter:
 
 
 def _adapter(cls: Any) -> ClassAdapter:
+    from perdure.serde.pydantic_types import PydanticAdapter, PydanticV1Adapter
+
     if issubclass(cls, enum.Enum):
         return EnumAdapter(cls)
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
@@ -147,7 +191,7 @@ def _adapter(cls: Any) -> ClassAdapter:
     if hasattr(cls, "__fields__") and hasattr(cls, "__fields_set__"):
         return PydanticV1Adapter(cls)
     base = next(b for b in cls.__mro__ if not b.__flags__ & _HEAP_TYPE)
-    if base in (str, int, float, list, dict) and not is_dataclass(cls):
+    if base in _PLAIN and not is_dataclass(cls):
         return SubclassAdapter(cls, base)
     if is_dataclass(cls) and base is object:
         return FieldsAdapter(cls, tuple(f.name for f in dataclass_fields(cls)), dataclass=True)
