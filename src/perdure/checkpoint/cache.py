@@ -105,10 +105,8 @@ class ThreadCache:
     def advance(self, latest: CachedCheckpoint) -> None:
         """Continue from `latest`; what belongs to older checkpoints is forgotten."""
         self.latest = latest
-        for id in [id for id in self.writes if id < latest.id]:
-            del self.writes[id]
-        for id in [id for id in self.tasks if id < latest.id]:
-            del self.tasks[id]
+        self.writes = {id: writes for id, writes in self.writes.items() if id >= latest.id}
+        self.tasks = {id: tasks for id, tasks in self.tasks.items() if id >= latest.id}
         self.stopped = {id for id in self.stopped if id >= latest.id}
 
 

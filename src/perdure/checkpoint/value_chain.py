@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import ormsgpack
@@ -30,8 +29,6 @@ from perdure.serde.codec import Codec
 INLINE = 64
 """Values up to so many bytes are stored inside the checkpoint's row."""
 _ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
-_DICT_OF = attrgetter("__dict__")
-_EXTRA_OF = attrgetter("__pydantic_extra__")
 
 
 class RowKind(IntEnum):
@@ -78,18 +75,14 @@ class ChainElements:
         self.trusted = all(map(is_trusted, objects))
         # For each message what its fields were, to notice a change in place.
         self.pristine = list(map(snapshot, objects))
-        self.messages = len(objects) - self.pristine.count(None)
 
     def untouched(self) -> bool:
         """No message was changed in place since it was stored or loaded."""
-        if not self.messages:
-            return True
-        messages = [obj for obj in self.objects if isinstance(obj, BaseMessage)]
-        pristine = self.pristine
-        if len(messages) < len(pristine):
-            pristine = [was for was in pristine if was is not None]
         try:
-            return list(map(_DICT_OF, messages)) == pristine and not any(map(_EXTRA_OF, messages))
+            return all(
+                was is None or (obj.__dict__ == was and not obj.__pydantic_extra__)
+                for obj, was in zip(self.objects, self.pristine, strict=True)
+            )
         except Exception:  # a field whose comparison is not a truth value, such as an array
             return False
 

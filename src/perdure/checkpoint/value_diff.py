@@ -16,7 +16,6 @@ from operator import is_
 from typing import Any, NamedTuple
 
 import ormsgpack
-from langchain_core.messages import BaseMessage
 
 from perdure.checkpoint.value_chain import (
     INLINE,
@@ -200,14 +199,12 @@ def _changed_elements(
             last.pristine[n] = snapshot(obj)
             last.trusted = last.trusted and is_trusted(obj)
         last.ids = set(map(id, last.objects))
-        last.messages = sum(isinstance(obj, BaseMessage) for obj in last.objects)
     last.objects[start:start] = objects
     last.hashes[start:start] = map(hash, encoded)
     last.sizes[start:start] = map(len, encoded)
     last.pristine[start:start] = map(snapshot, objects)
     last.ids.update(map(id, objects))
     last.trusted = last.trusted and all(map(is_trusted, objects))
-    last.messages += sum(isinstance(obj, BaseMessage) for obj in objects)
     last.chain_size += 1 + len(body)
     at = ValueRef(ref.channel, ref.chain, ref.seq + 1, step)
     return Difference(StoredValue(size, 0, ref=at, elements=last), bytes([kind]) + body, objects)

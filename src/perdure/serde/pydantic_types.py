@@ -44,7 +44,6 @@ class PydanticAdapter(ClassAdapter):
                 self.defaults[name] = field.default
                 if not isinstance(field.default, _IMMUTABLE):
                     self.fresh[name] = partial(copy.deepcopy, field.default)
-        self.names = frozenset(cls.model_fields)
         self.message = message
         # In the class's order. What is not to be left out must be in the state.
         left_out = self.defaults.keys() - self.fresh.keys() if message else ()
@@ -81,12 +80,10 @@ class PydanticAdapter(ClassAdapter):
         return [chosen, rest] if rest else [chosen]
 
     def _sort_out(self, value: Any, fields: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        if missing := self.names - fields.keys():
+        if missing := self.blank.keys() - fields.keys():
             raise Unserializable("", f"it lacks its own field {sorted(missing)[0]!r}")
-        attributes = {
-            name: item for name, item in attributes_of(value).items() if name not in self.names
-        }
-        return {name: fields[name] for name in fields if name in self.names}, attributes
+        attributes = {n: item for n, item in attributes_of(value).items() if n not in self.blank}
+        return {name: fields[name] for name in fields if name in self.blank}, attributes
 
     def restore(self, state: Any) -> Any:
         chosen, rest = state[0], state[1] if len(state) > 1 else {}
