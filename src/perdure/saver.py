@@ -27,7 +27,7 @@ from langgraph.checkpoint.base import (
 
 from perdure import langgraph_port
 from perdure.checkpoint.cache import CheckpointCache
-from perdure.checkpoint.config import Search, config_for, key_of
+from perdure.checkpoint.config import Search, configurable, key_of
 from perdure.checkpoint.operations import checkpoint_at
 from perdure.checkpoint.pruner import Pruner
 from perdure.checkpoint.reader import Reader
@@ -200,10 +200,11 @@ class Saver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        put = Put(config, checkpoint, metadata, new_versions)
+        key, segment = key_of(config), find(config["configurable"])
+        put = Put(key, segment, config, checkpoint, metadata, new_versions)
         if queued := self._writer.put(self.journal, put, blocking=True):
             self.journal.wait(queued)
-        return config_for(config, checkpoint["id"])
+        return configurable(*key[:2], checkpoint["id"])
 
     async def aput(
         self,
@@ -212,10 +213,11 @@ class Saver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        put = Put(config, checkpoint, metadata, new_versions)
+        key, segment = key_of(config), find(config["configurable"])
+        put = Put(key, segment, config, checkpoint, metadata, new_versions)
         if queued := self._writer.put(self.journal, put, blocking=False):
             await self.journal.await_(queued)
-        return config_for(config, checkpoint["id"])
+        return configurable(*key[:2], checkpoint["id"])
 
     def put_writes(
         self,

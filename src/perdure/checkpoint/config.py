@@ -19,11 +19,6 @@ def configurable(thread_id: str, ns: str, id: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": id}}
 
 
-def config_for(config: RunnableConfig, id: str) -> RunnableConfig:
-    wanted = config["configurable"]
-    return configurable(str(wanted["thread_id"]), wanted.get("checkpoint_ns") or "", id)
-
-
 def key_of(config: RunnableConfig) -> CheckpointKey:
     wanted = config.get("configurable") or {}
     given = wanted.get("thread_id")

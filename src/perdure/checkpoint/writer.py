@@ -37,7 +37,6 @@ from langgraph.checkpoint.base import (
 
 from perdure import langgraph_port
 from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, TaskWrites, WriteElement
-from perdure.checkpoint.config import key_of
 from perdure.checkpoint.operations import CheckpointKey, insert_value
 from perdure.checkpoint.row_format import (
     RowFormat,
@@ -59,7 +58,7 @@ from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.ids import random_number
 from perdure.journal.names import check_text
-from perdure.segments.segment import Segment, find
+from perdure.segments.segment import Segment
 from perdure.types import Durability
 
 ARRIVAL = 2.0
@@ -67,8 +66,10 @@ ARRIVAL = 2.0
 
 
 class Put(NamedTuple):
-    """One call of LangGraph's `put`."""
+    """One call of LangGraph's `put`. `key.id` is that of the parent."""
 
+    key: CheckpointKey
+    segment: Segment | None
     config: RunnableConfig
     checkpoint: Checkpoint
     metadata: CheckpointMetadata
@@ -86,7 +87,7 @@ class Writer:
 
     def put(self, journal: Journal, put: Put, *, blocking: bool) -> QueuedOperation[None] | None:
         """Queue a checkpoint. Return it if the caller must wait until it is durable."""
-        key, segment = key_of(put.config), find(put.config["configurable"])
+        segment = put.segment
         asked = langgraph_port.durability_of(put.config["configurable"])
         mode: Durability = "sync" if asked == "sync" else self._durability
         if segment is not None:
@@ -94,34 +95,28 @@ class Writer:
             mode = "sync" if segment.is_overdue else segment.durability
         # Coroutines come in order, and a run that is put at its exit writes nothing before.
         arriving = blocking and asked != "exit"
-        queued, stopped = self._queue(journal, key, put, segment, arriving, mode == "exit")
+        queued, stopped = self._queue(journal, put, arriving, hold=mode == "exit")
         if mode == "sync" or journal.full:
             return queued
         if segment is not None or mode == "async":
             return None
         triggers = map(langgraph_port.is_trigger, put.checkpoint.get("updated_channels") or ())
-        return queued if stopped or (key.ns == "" and not any(triggers)) else None
+        return queued if stopped or (put.key.ns == "" and not any(triggers)) else None
 
     def _queue(
-        self,
-        journal: Journal,
-        key: CheckpointKey,
-        put: Put,
-        segment: Segment | None,
-        arriving: bool,
-        hold: bool,
+        self, journal: Journal, put: Put, arriving: bool, hold: bool
     ) -> tuple[QueuedOperation[None], bool]:
-        """Queue a checkpoint behind the writes of its step. `key.id` is that of its parent.
+        """Queue a checkpoint behind the writes of its step.
 
         `arriving`: they may still be on their way, and this thread may wait. Also returns whether
         a question or an error at this checkpoint arrived before it.
         """
         check_text("checkpoint_id", put.checkpoint["id"])
-        thread = self._cache.touch(key.thread_id, key.ns)
+        thread = self._cache.touch(put.key.thread_id, put.key.ns)
         with thread.put_lock:
             with thread.changed:
                 parent = thread.latest
-                if parent is not None and parent.id != key.id:
+                if parent is not None and parent.id != put.key.id:
                     parent = None
                 written: Sequence[TaskWrites] = ()
                 if parent is not None:
@@ -134,7 +129,7 @@ class Writer:
                             thread.changed.wait_for(lambda: len(tasks) >= expected, ARRIVAL)
                     written = thread.writes.get(parent.id, ())
                 thread.latest = None  # until this one is queued: its values move into the next
-            latest, op = self._put_op(key, put, segment, parent, written)
+            latest, op = self._put_op(put, parent, written)
             with thread.changed:
                 thread.advance(latest)
                 queued = journal.defer(op, hold=hold)
@@ -143,15 +138,9 @@ class Writer:
         return queued, stopped
 
     def _put_op(
-        self,
-        key: CheckpointKey,
-        put: Put,
-        segment: Segment | None,
-        parent: CachedCheckpoint | None,
-        written: Sequence[TaskWrites],
+        self, put: Put, parent: CachedCheckpoint | None, written: Sequence[TaskWrites]
     ) -> tuple[CachedCheckpoint, Op[None]]:
-        thread_id, ns, _ = key
-        checkpoint = put.checkpoint
+        (thread_id, ns, _), segment, checkpoint = put.key, put.segment, put.checkpoint
         step = random_number(48)
         statements: list[Statement] = []
         if segment is not None:
@@ -160,10 +149,10 @@ class Writer:
             metadata = cast(dict[str, Any], put.metadata)
             statements += segment.step(ns, checkpoint["id"], metadata, nodes)
         elements = [element for one in written for element in one.elements]
-        values, shared = self._values(key, put, parent, elements, step, statements)
+        values, shared = self._values(put, parent, elements, step, statements)
         size = sum([value.size for value in values.values()])
         location = checkpoint_location(thread_id, ns, checkpoint["id"])
-        row = self._row(key, put, values, location, step, size)
+        row = self._row(put, values, location, step, size)
         row["base"], row["base_step"] = (None, None) if parent is None else (parent.id, parent.step)
         row["lease_of"] = None if segment is None else segment.row.id
         statements.append(Statement("insert_checkpoint", row))
@@ -177,7 +166,7 @@ class Writer:
             thread = self._cache.get(thread_id, ns)
             with thread.changed:
                 thread.latest = None
-            return self._put_op(key, put, segment, None, ())[1]
+            return self._put_op(put, None, ())[1]
 
         refused: Callable[[], Op[None]] | None = whole
         if parent is None:
@@ -197,7 +186,6 @@ class Writer:
 
     def _values(
         self,
-        key: CheckpointKey,
         put: Put,
         parent: CachedCheckpoint | None,
         elements: Sequence[tuple[str, WriteElement]],
@@ -208,6 +196,7 @@ class Writer:
 
         Adds the new rows to `statements`.
         """
+        thread_id, ns, _ = put.key
         known = parent.values if parent is not None else {}
         returned = _returned(elements)
         values: dict[str, StoredValue] = {}
@@ -224,23 +213,17 @@ class Writer:
             values[channel] = stored
             if body is not None and stored.ref is not None:
                 base = None if before is None or before.ref is None else before.ref.step
-                location = value_location(key.thread_id, key.ns, stored.ref)
+                location = value_location(thread_id, ns, stored.ref)
                 body = self._format.envelope.wrap(body, location)
-                statements.append(insert_value(key.thread_id, key.ns, stored.ref, base, body))
+                statements.append(insert_value(thread_id, ns, stored.ref, base, body))
                 if elements:
                     shared += _shared(elements, channel, stored.ref, inserted)
         return values, shared
 
     def _row(
-        self,
-        key: CheckpointKey,
-        put: Put,
-        values: dict[str, StoredValue],
-        location: str,
-        step: int,
-        size: int,
+        self, put: Put, values: dict[str, StoredValue], location: str, step: int, size: int
     ) -> dict[str, Any]:
-        thread_id, ns, parent_id = key
+        thread_id, ns, parent_id = put.key
         metadata = get_checkpoint_metadata(put.config, put.metadata)
         run_id = None
         if metadata.get("run_id") is not None:

@@ -2,8 +2,9 @@
 
 codec          values to MessagePack and back; what is not allowed is refused
 builtin_types  the standard library's and numpy's types
-class_types    dataclasses, enums, namedtuples and the like; which adapter a class has
+class_types    dataclasses, enums, namedtuples and the like; the adapter of a class
 pydantic_types Pydantic models
+class_adapter  what the adapters share
 encryption     the envelope around each blob: a checksum, or authenticated encryption
 serializer     codec and envelope in one: a value to the blob of one row
 redaction      secrets out of texts that are stored

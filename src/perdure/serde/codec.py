@@ -26,7 +26,8 @@ import ormsgpack
 from perdure.errors import Damaged, Error, TypeNotAllowed, Unserializable
 from perdure.serde.allowlist import KNOWN, KNOWN_NUMBERS, Allowlist
 from perdure.serde.builtin_types import BUILTINS, letter_of
-from perdure.serde.class_types import ClassAdapter, adapter_for, find
+from perdure.serde.class_adapter import ClassAdapter
+from perdure.serde.class_types import adapter_for, find
 
 BUILTIN, OBJECT, KNOWN_TYPE, PAIRS = 1, 2, 3, 4
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from perdure.errors import Unserializable
-from perdure.serde.class_types import (
+from perdure.serde.class_adapter import (
     ClassAdapter,
     attributes_of,
     construct,
