@@ -111,9 +111,16 @@ def insert_value(
     return Statement("insert_value", params)
 
 
-def writes_of(checkpoints: Iterable[CheckpointRow]) -> Op[list[WritesRow]]:
-    keys = [dict(zip(WritesRow._fields, row[:3], strict=False)) for row in checkpoints]
-    return _select("writes_of", WritesRow, keys)
+def writes_of(checkpoints: Iterable[CheckpointRow]) -> Op[list[list[WritesRow]]]:
+    """The writes of each checkpoint."""
+    keys = [
+        {"thread_id": row.thread_id, "ns": row.ns, "checkpoint_id": row.id} for row in checkpoints
+    ]
+    return Op(
+        "writes_of",
+        [Statement("writes_of", key) for key in keys],
+        lambda rows: [[WritesRow(*row) for row in some] for some in rows],
+    )
 
 
 def page(

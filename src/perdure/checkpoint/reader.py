@@ -162,12 +162,8 @@ class Reader:
         wanted = [row for row in wanted if self._matches(row, search.filter)]
         if search.limit is not None:
             wanted = wanted[: search.limit]
-        writes: dict[tuple[str, str, str], list[WritesRow]] = {}
-        if wanted:
-            for one in (yield operations.writes_of(wanted)):
-                writes.setdefault(one[:3], []).append(one)
-        for row in wanted:
-            own = writes.get((row.thread_id, row.ns, row.id), [])
+        writes = (yield operations.writes_of(wanted)) if wanted else []
+        for row, own in zip(wanted, writes, strict=True):
             try:
                 found.append((yield from self._load(row, own)))
             except Damaged:
@@ -200,15 +196,12 @@ class Reader:
         while row is not None and len(seeds) < len(history):
             ancestors = yield operations.ancestors(key.thread_id, key.ns, row.id, 4 * PAGE)
             row = ancestors[-1] if ancestors else None
-            by_id: dict[str, list[WritesRow]] = {}
-            if ancestors:
-                for one in (yield operations.writes_of(ancestors)):
-                    by_id.setdefault(one.checkpoint_id, []).append(one)
-            for ancestor in ancestors:
+            writes = (yield operations.writes_of(ancestors)) if ancestors else []
+            for ancestor, own in zip(ancestors, writes, strict=True):
                 open_channels = [channel for channel in history if channel not in seeds]
                 if not open_channels:
                     break
-                pending = yield from self._pending_writes(ancestor, by_id.get(ancestor.id, []))
+                pending = yield from self._pending_writes(ancestor, own)
                 for write in reversed(pending):
                     if write[1] in open_channels:
                         history[write[1]].append(write)
@@ -216,9 +209,9 @@ class Reader:
         return {
             channel: cast(
                 DeltaChannelHistory,
-                {"writes": writes[::-1]} | ({"seed": seeds[channel]} if channel in seeds else {}),
+                {"writes": newest[::-1]} | ({"seed": seeds[channel]} if channel in seeds else {}),
             )
-            for channel, writes in history.items()
+            for channel, newest in history.items()
         }
 
     def _seeds(self, row: CheckpointRow, channels: Sequence[str]) -> Plan[dict[str, Any]]:

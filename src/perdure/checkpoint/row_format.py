@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 import ormsgpack
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 
-from perdure.checkpoint.cache import TaskWrites, WriteElement
+from perdure.checkpoint.cache import TaskWrites
 from perdure.checkpoint.operations import CheckpointRow, WritesRow
 from perdure.checkpoint.value_chain import StoredValue, ValueRef
 from perdure.errors import Damaged, TypeNotAllowed, Unserializable
@@ -100,8 +100,11 @@ class RowFormat:
         return {ref: unwrap(bytes(b), value_location(thread_id, ns, ref)) for ref, b in rows}
 
     def dump_writes(self, path: str, writes: TaskWrites, location: str) -> bytes:
-        body = [path, [[n, channel, *_packed(one)] for n, channel, one in writes.entries]]
-        return self.envelope.wrap(ormsgpack.packb(body), location)
+        entries = [
+            [n, channel, many, [element.stored_in or element.data for element in elements]]
+            for n, channel, many, elements in writes.entries
+        ]
+        return self.envelope.wrap(ormsgpack.packb([path, entries]), location)
 
     def load_writes(self, row: WritesRow) -> tuple[str, list[list[Any]]]:
         """The task's path, and for each write [index, channel, whether a list, elements]."""
@@ -111,14 +114,6 @@ class RowFormat:
         except ValueError as error:
             raise Damaged(location, str(error)) from error
         return path, entries
-
-
-def _packed(written: WriteElement | list[WriteElement]) -> tuple[bool, list[Any]]:
-    """A write on disk: whether it is a list, and its elements, each as bytes or where they are."""
-    elements: Sequence[WriteElement] = written if isinstance(written, list) else [written]
-    return isinstance(written, list), [
-        e.data if e.stored_in is None else [*e.stored_in[0], e.stored_in[1]] for e in elements
-    ]
 
 
 # Each row's name, in messages and as what its envelope is bound to: old rows need the same text.

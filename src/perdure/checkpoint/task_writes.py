@@ -80,7 +80,7 @@ class TaskWriter:
 
     def _encoded(self, task: TaskKey, writes: Writes) -> TaskWrites:
         entries = [
-            (WRITES_IDX_MAP.get(channel, n), channel, self._elements(channel, value))
+            (WRITES_IDX_MAP.get(channel, n), channel, *self._elements(channel, value))
             for n, (channel, value) in enumerate(writes)
         ]
         written = TaskWrites(task.task_id, entries)
@@ -90,17 +90,18 @@ class TaskWriter:
             raise TooLarge(what, size, self._max_bytes)
         return written
 
-    def _elements(self, channel: str, value: Any) -> WriteElement | list[WriteElement]:
+    def _elements(self, channel: str, value: Any) -> tuple[bool, list[WriteElement]]:
+        """Whether a value is stored by its elements, and these."""
         check_channel(channel)
         if channel == ERROR and isinstance(value, BaseException):
             value = repr(value)  # as LangGraph's own savers do
         encode = self._format.codec.encode
         if type(value) is list and value:
-            return [
+            return True, [
                 WriteElement(item, encode(item, f"write to {channel}[{n}]"))
                 for n, item in enumerate(value)
             ]
-        return WriteElement(value, encode(value, f"write to {channel}"))
+        return False, [WriteElement(value, encode(value, f"write to {channel}"))]
 
     def _op(
         self, task: TaskKey, writes: Writes, written: TaskWrites, segment: Segment | None
@@ -124,7 +125,7 @@ class TaskWriter:
                 element.stored_in = None
 
         def statements() -> Sequence[Statement]:
-            refs = {e.stored_in[0] for _, e in written.elements if e.stored_in is not None}
+            refs = {e.stored_in[:4] for _, e in written.elements if e.stored_in is not None}
             row["refs"] = refs_to_json(sorted(refs)) if refs else None
             row["body"] = self._format.dump_writes(task.path, written, location)
             return [*waits, Statement("insert_writes", row)]

@@ -56,7 +56,7 @@ def check_channel(channel: str) -> str:
     return json.dumps(check_text("channel", channel))
 
 
-def refs_to_json(refs: Iterable[ValueRef]) -> str:
+def refs_to_json(refs: Iterable[tuple[str, int, int, int]]) -> str:
     """A list of refs as JSON, several times faster than `json.dumps`."""
     return f"[{','.join([f'[{check_channel(r[0])},{r[1]},{r[2]},{r[3]}]' for r in refs])}]"
 

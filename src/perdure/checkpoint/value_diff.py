@@ -97,17 +97,6 @@ def _elements_difference(
             found = _changed_elements(before, before.ref, last, change, step)
             if not outgrown(found.stored):
                 return found
-    return _whole_elements(codec, channel, value, items, encode, step)
-
-
-def _whole_elements(
-    codec: Codec,
-    channel: str,
-    value: Any,
-    items: list[Any],
-    encode: Callable[[int], bytes],
-    step: int,
-) -> Difference:
     encoded = [encode(n) for n in range(len(items))]
     size = sum(map(len, encoded))
     if size <= INLINE:

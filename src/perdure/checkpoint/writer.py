@@ -159,7 +159,7 @@ class Writer:
 
         def share() -> None:
             for element, ref, n in shared:
-                element.stored_in = (ref, n)
+                element.stored_in = (*ref, n)
 
         def whole() -> Op[None]:
             # The checkpoint this one builds on was deleted meanwhile: store all of it.
