@@ -15,7 +15,7 @@ from bench.engines import LABEL
 from bench.hands import sleeper
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench, say
-from perdure.operations import runs
+from perdure.operations import claims
 
 TEXT = """\
 The two statements of a worker that looks for work, `next_due` and `claim`, each as an operation of
@@ -52,10 +52,8 @@ class Crowd:
             _execute(self._url, f"UPDATE perdure_runs SET due_at = {now - 1} WHERE id IN ({ids})")
         journal, serializer = self.runtime.journal, self.runtime.saver.serializer
         start = perf_counter()
-        journal.do(runs.next_due())
-        taking = runs.claim(
-            serializer, "bench", now, now + 10**9, ["sleeper@"], SOME, driven="worker"
-        )
+        journal.do(claims.next_due())
+        taking = claims.claim(serializer, "bench", now, now + 10**9, ["sleeper@"], SOME)
         found = journal.do(taking)
         took = perf_counter() - start
         assert len(found) == wanted, f"{len(found)} runs were claimed, not {wanted}"

@@ -28,7 +28,7 @@ import typer
 from perdure import cli, errors
 from perdure.engine.bound_graph import BoundGraph
 from perdure.operations import invariants
-from perdure.runtime import Blocking, Runtime
+from perdure.runtime import BlockingRuntime, Runtime
 from perdure.types import Counts, Event, Run, Schedule, State, Wait
 from tests.support.pages import Block, blocks
 
@@ -36,8 +36,6 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))] if page.exists()
 ]
-
-SLOW_PAGES = ("agents.md", "campaign.md", "crashtest.md")
 
 
 def run_page(page: Path) -> None:
@@ -76,7 +74,7 @@ def _run(block: Block, module: ModuleType, runner: asyncio.Runner) -> str | None
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW_PAGES else [])
+        pytest.param(page, marks=[] if page.name == "README.md" else [pytest.mark.slow])
         for page in PAGES
     ],
     ids=lambda page: str(page.relative_to(ROOT)),
@@ -285,7 +283,7 @@ def words_of_the_reference() -> set[str]:
 @pytest.mark.parametrize(
     "name",
     sorted(
-        {*public(Runtime), *public(Blocking), *public(BoundGraph)}
+        {*public(Runtime), *public(BlockingRuntime), *public(BoundGraph)}
         | {one.name for kind in (Run, Wait, Event, Schedule, Counts) for one in fields(kind)}
         | {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
     ),

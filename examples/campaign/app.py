@@ -261,7 +261,7 @@ class App:
         last: Run | None = None
         while True:
             page = self.runtime.blocking.runs(
-                graph=GRAPH, state=STUCK, before=last, limit=PAGE, output=False
+                graph=GRAPH, state=STUCK, after=last, limit=PAGE, output=False
             )
             for run in page:
                 of = found.setdefault(run.metadata.get("campaign_id", 0), {})

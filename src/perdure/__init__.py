@@ -1,9 +1,16 @@
-"""perdure: a durable runtime for LangGraph agents."""
+"""perdure: a durable runtime for LangGraph agents.
+
+`Runtime` drives graphs, `Client` asks about their runs, `Saver` stores checkpoints only. Agents
+call `sleep`, `ask`, `wait_for`, `label`, `now`, `random`, `uuid` and functions made with `@effect`.
+Every error is in `perdure.errors`, every value in `perdure.types`; the common ones are here too.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from perdure import errors as errors
+from perdure import types as types
 from perdure.langgraph_port import ask_graphs_for_their_types
 
 if TYPE_CHECKING:
@@ -19,26 +26,76 @@ if TYPE_CHECKING:
     from perdure.effects.context import transaction as transaction
     from perdure.effects.decorator import effect as effect
     from perdure.effects.outbox import outbox as outbox
+    from perdure.errors import AlreadyAnswered as AlreadyAnswered
+    from perdure.errors import AnswerRefused as AnswerRefused
+    from perdure.errors import BadAnswer as BadAnswer
+    from perdure.errors import BadArgument as BadArgument
+    from perdure.errors import EffectFailed as EffectFailed
     from perdure.errors import Error as Error
+    from perdure.errors import Expired as Expired
     from perdure.errors import LeaseLost as LeaseLost
     from perdure.errors import NotDone as NotDone
+    from perdure.errors import NotFound as NotFound
+    from perdure.errors import TakenBack as TakenBack
+    from perdure.errors import ThreadBusy as ThreadBusy
+    from perdure.errors import Unavailable as Unavailable
+    from perdure.errors import UnknownGraph as UnknownGraph
+    from perdure.errors import WaitClosed as WaitClosed
+    from perdure.errors import WaitExpired as WaitExpired
+    from perdure.errors import WrongState as WrongState
     from perdure.journal import connect as connect
     from perdure.runtime import Runtime as Runtime
     from perdure.saver import Saver as Saver
     from perdure.types import Done as Done
+    from perdure.types import EffectRecord as EffectRecord
+    from perdure.types import EffectState as EffectState
+    from perdure.types import Event as Event
+    from perdure.types import EventKind as EventKind
+    from perdure.types import Kind as Kind
+    from perdure.types import Message as Message
+    from perdure.types import Observer as Observer
     from perdure.types import Record as Record
     from perdure.types import Retry as Retry
+    from perdure.types import Run as Run
+    from perdure.types import Schedule as Schedule
+    from perdure.types import State as State
+    from perdure.types import Wait as Wait
 
 _HOME = {
+    "AlreadyAnswered": "perdure.errors",
+    "AnswerRefused": "perdure.errors",
+    "BadAnswer": "perdure.errors",
+    "BadArgument": "perdure.errors",
     "Client": "perdure.client",
     "Done": "perdure.types",
+    "EffectFailed": "perdure.errors",
+    "EffectRecord": "perdure.types",
+    "EffectState": "perdure.types",
     "Error": "perdure.errors",
+    "Event": "perdure.types",
+    "EventKind": "perdure.types",
+    "Expired": "perdure.errors",
+    "Kind": "perdure.types",
     "LeaseLost": "perdure.errors",
+    "Message": "perdure.types",
     "NotDone": "perdure.errors",
+    "NotFound": "perdure.errors",
+    "Observer": "perdure.types",
     "Record": "perdure.types",
     "Retry": "perdure.types",
+    "Run": "perdure.types",
     "Runtime": "perdure.runtime",
     "Saver": "perdure.saver",
+    "Schedule": "perdure.types",
+    "State": "perdure.types",
+    "TakenBack": "perdure.errors",
+    "ThreadBusy": "perdure.errors",
+    "Unavailable": "perdure.errors",
+    "UnknownGraph": "perdure.errors",
+    "Wait": "perdure.types",
+    "WaitClosed": "perdure.errors",
+    "WaitExpired": "perdure.errors",
+    "WrongState": "perdure.errors",
     "ask": "perdure.agent",
     "connect": "perdure.journal",
     "effect": "perdure.effects.decorator",

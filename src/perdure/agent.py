@@ -1,7 +1,7 @@
-"""What the code of an agent calls: waits, and reads that are the same when a node runs again.
+"""What an agent's code calls: waits, and reads that return the same value when a node runs again.
 
-Under a runtime a wait is a row, and the process is free. With only the saver these are LangGraph's
-interrupts, to be resumed by `Command(resume=...)`, and nothing is recorded.
+Under a runtime a wait is a row, and the process is free meanwhile. With only the saver these are
+LangGraph's interrupts, resumed by `Command(resume=...)`, and nothing is recorded.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ _NOTHING: Any = object()
 
 
 def sleep(until: timedelta | datetime) -> None:
-    """Wait for a time. No process, thread or connection is held meanwhile.
+    """Wait until a time. No process, thread or connection is used meanwhile.
 
     A timedelta counts from when the node first got here, however often it runs again.
+
+        perdure.sleep(timedelta(days=3))
     """
     if isinstance(until, timedelta):
         begun = now()
@@ -48,7 +50,7 @@ def sleep(until: timedelta | datetime) -> None:
             "sleep() takes a timedelta, such as timedelta(seconds=25), or a datetime, "
             f"not {until!r}."
         )
-    # As it was the first time: then it asked, and has to ask again. Only a run remembers that.
+    # A node that slept here the first time has to do so again. Only a run remembers its first time.
     if at > begun or (isinstance(until, datetime) and _segment() is None):
         at = at.astimezone(UTC)
         _interrupt({"wake_at": at.isoformat()}, Question(Kind.CLOCK, wake_at=milliseconds(at)))
@@ -62,17 +64,19 @@ def ask(
     unless: str | None = None,
     default: Any = _NOTHING,
 ) -> Any:
-    """Ask a person, and wait for as long as it takes.
+    """Ask a person and wait for the answer, for as long as it takes.
 
-    `response_schema` (a Pydantic model, TypedDict, dataclass or JSON Schema) is what an answer must
-    fit to be accepted; one that fits the schema and that the model still refuses is asked for
-    again. After `expires` none is accepted any more, and once a signal of the name `unless` comes,
-    or is there already, the question is taken back: then this gives `default`, or raises `Expired`
-    or `TakenBack` if there is none.
+    `response_schema` is a Pydantic model, TypedDict, dataclass or JSON Schema that an answer must
+    fit to be accepted; if the model still refuses an answer that fits the schema, the question is
+    asked again. After `expires` no answer is accepted, and a signal named `unless`, now or earlier,
+    withdraws the question. Then this returns `default`, or raises `Expired` or `TakenBack` if
+    there is no default.
+
+        approved = perdure.ask({"draft": text}, response_schema=Decision, expires=timedelta(days=2))
     """
     if expires is None and unless is None and default is not _NOTHING:
         raise BadArgument(
-            "ask(default=...) is only used with expires=... or unless=..., which are not given."
+            "ask(default=...) needs expires=... or unless=...: without them it is never returned."
         )
     if unless is not None:
         _check_signal(unless)
@@ -89,7 +93,7 @@ def ask(
         answer = _interrupt(value, question, response_schema)
         if is_time_up(answer):
             if default is _NOTHING:
-                raise Expired("Nobody answered in time. Give ask() a default=, or catch this.")
+                raise Expired("The question expired. Give ask() a default=, or catch this.")
             return default
         if unless is not None and is_taken_back(answer):
             if default is _NOTHING:
@@ -97,13 +101,16 @@ def ask(
             return default
         if adapter is None:
             return answer
-        # What the schema cannot say (a validator of the model) is only known here: ask again.
+        # A validator of the model can refuse what its schema allows. Only this process has it.
         with contextlib.suppress(ValueError):
             return adapter.validate_python(answer)
 
 
 def wait_for(name: str, *, timeout: timedelta | datetime | None = None, default: Any = None) -> Any:
-    """Wait for a signal and give its value, or `default` when the time is up."""
+    """Wait for a signal and return its value, or `default` after `timeout`.
+
+    reply = perdure.wait_for("reply", timeout=timedelta(days=7))
+    """
     _check_signal(name)
     question = Question(Kind.SIGNAL, name=name, expires_at=_deadline("timeout", timeout))
     value = _interrupt({"signal": name}, question)
@@ -112,19 +119,24 @@ def wait_for(name: str, *, timeout: timedelta | datetime | None = None, default:
 
 def _check_signal(name: str) -> None:
     if not name or not isinstance(name, str):
-        raise BadArgument(f"A signal has a name, not {name!r}.")
+        raise BadArgument(f"The name of a signal is a text that is not empty, not {name!r}.")
     check_text("name", name)
 
 
 def label(**values: Any) -> None:
-    """Say more of the run, for whoever looks at it: it is in `Run.metadata` once this step is on
-    disk, in the event of the step, and in the config of later segments."""
+    """Add to the metadata of the run.
+
+    The labels are in `Run.metadata` once this step is on disk, in the event of the step, and in the
+    config of later segments.
+
+        perdure.label(stage="negotiating", priority=2)
+    """
     if (segment := _segment()) is not None:
-        segment.label(values)
+        segment.progress.label(values)
 
 
 def now() -> datetime:
-    """The time, as it was when this node first asked here."""
+    """The time when this node first got here; the same when the node runs again."""
     segment = _segment()
     if segment is None:
         return datetime.now(UTC)
@@ -132,13 +144,13 @@ def now() -> datetime:
 
 
 def random() -> float:
-    """A number from 0 up to 1, the same when the node runs again."""
+    """A random number from 0 up to 1; the same when the node runs again."""
     segment = _segment()
     return _random.random() if segment is None else _read(segment, _random.random)  # noqa: S311
 
 
 def uuid() -> _uuid.UUID:
-    """A UUID, the same when the node runs again."""
+    """A random UUID; the same when the node runs again."""
     segment = _segment()
     return _uuid.uuid4() if segment is None else _read(segment, _uuid.uuid4)
 
@@ -163,14 +175,11 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
     config = _config() or {}
     inside = current()
     if inside is not None and inside.owner is not None:
-        # Its own, so that a recorded effect, which is not called again, shifts nothing.
+        # An effect has its own count: a recorded one is not called again, and must shift nothing.
         inside.reads += 1
-        found: T = segment.read(f"effect {inside.key}", None, inside.reads, make)
-        return found
+        return segment.read(f"effect {inside.key}", None, inside.reads, make)
     task = langgraph_port.task_info(config)
-    n = segment.ordinal(task.namespace, task.attempt)
-    value: T = segment.read(task.namespace, task.checkpoint_id, n, make)
-    return value
+    return segment.read_next(task.namespace, task.attempt, task.checkpoint_id, make)
 
 
 def _deadline(name: str, given: timedelta | datetime | None) -> int | None:
@@ -180,7 +189,7 @@ def _deadline(name: str, given: timedelta | datetime | None) -> int | None:
         return milliseconds(now() + given)
     if getattr(given, "tzinfo", None) is not None:
         return milliseconds(given)
-    raise BadArgument(f"{name} is a timedelta or a datetime with a time zone, not {given!r}.")
+    raise BadArgument(f"{name} must be a timedelta or a datetime with a time zone, not {given!r}.")
 
 
 def _interrupt(value: Any, question: Question, response_schema: Any = None) -> Any:
@@ -188,13 +197,11 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     from langgraph.types import interrupt
 
     if not langgraph_port.is_in_task(_config() or {}):
-        raise NotInRun(
-            "sleep(), ask() and wait_for() are for the nodes of a graph; nothing here could wait."
-        )
+        raise NotInRun("sleep(), ask() and wait_for() can only be called in a node of a graph.")
     try:
         return interrupt(value, response_schema=response_schema)
     except GraphInterrupt as raised:
         if (segment := _segment()) is not None:
             for one in raised.args[0]:
-                segment.expect(one.id, question)
+                segment.questions.expect(one.id, question)
         raise

@@ -1,6 +1,6 @@
-"""Coroutines for callers without an event loop: the same methods, run on a loop in another thread.
+"""Coroutine methods for callers without an event loop, run on a loop in another thread.
 
-One implementation, not a twin: `lent(Client.get)` is `Client.get` on that loop.
+One implementation, not a twin: `blocking_method(Client.get)` is `Client.get` on that loop.
 """
 
 from __future__ import annotations
@@ -19,29 +19,34 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def lent(
+def blocking_method(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Lender, P], T]:
-    """A coroutine method of the owner, as a method of its lender that blocks."""
+) -> Callable[Concatenate[LoopThread, P], T]:
+    """A coroutine method of the owner as a blocking method of its loop thread."""
 
-    def call(self: Lender, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: LoopThread, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._run(method(self._owner, *args, **kwargs))
 
     return functools.update_wrapper(call, method)
 
 
-class Lender:
-    """A thread with an event loop, for the methods of its owner."""
+class LoopThread:
+    """A thread with an event loop that runs the coroutine methods of its owner."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
-        self.pid = os.getpid()
+        self._pid = os.getpid()
         self._calls: WeakSet[Coroutine[Any, Any, Any]] = WeakSet()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="perdure-blocking", daemon=True
         )
         self._thread.start()
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether the thread is here: a forked process has none of its parent's."""
+        return self._pid == os.getpid()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         self._calls.add(work)
@@ -56,7 +61,7 @@ class Lender:
             raise
 
     def close(self) -> None:
-        """Cancel what is under way, let it come to its end, and end the loop."""
+        """Cancel the calls that are under way, wait for their end, and stop the loop."""
         try:
             if self._thread is not threading.current_thread():
                 asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
@@ -69,6 +74,6 @@ class Lender:
     async def _end(self) -> None:
         found = [task for task in asyncio.all_tasks() if task.get_coro() in self._calls]
         for task in found:
-            if not task.cancelling():  # a second time would disturb who drains
+            if not task.cancelling():  # a second time would disturb a drain
                 task.cancel()
         await asyncio.gather(*found, return_exceptions=True)

@@ -1,9 +1,9 @@
-"""What one can ask of a journal: start runs, look at them, answer, signal, stop, schedule.
+"""`Client`: start runs, look at them, answer, signal, cancel, schedule.
 
-A client drives nothing and never loads LangGraph, unless it is asked for an output that is kept in
-a checkpoint: it starts in a moment, in a web handler or on the command line. `Runtime` is a client
-that has graphs, too. Every method is one or a few operations; the decisions are in the statements
-they name. Nothing is kept here that a crash may take.
+A client drives nothing and does not load LangGraph, unless it is asked for an output that is
+stored in a checkpoint. So it starts at once, in a web handler or on the command line. `Runtime` is
+a client that has graphs too. Every method is one or a few operations, and the decisions are in the
+statements they name: a crash loses nothing that a method has returned.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, TypeVar
 
-from perdure.blocking import Lender, lent
-from perdure.errors import BadArgument, NotFound
-from perdure.journal import Journal, Op, Plan, connect, version
+from perdure.blocking import LoopThread, blocking_method
+from perdure.context_managed import ContextManaged
+from perdure.errors import BadArgument
+from perdure.journal import Journal, Op, version
 from perdure.journal.clock import Clock, JournalClock
-from perdure.journal.names import check_text
-from perdure.operations import messages, runs, schedules
+from perdure.journal.names import check_renamed, check_text
+from perdure.operations import claims, runs
 from perdure.operations.runs import RunRow
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer
-from perdure.service.effects import EffectService
 from perdure.service.health import Diagnosis, diagnose, redact
+from perdure.service.local_engine import LocalEngine, NoEngine
 from perdure.service.reflections import ReflectionPlans
-from perdure.service.runs import GRACE, PAGE, Ledger, make_setup
+from perdure.service.runs import GRACE, PAGE, make_setup
+from perdure.service.services import Services
 from perdure.service.validation import (
     check_dict,
     check_duration,
@@ -43,15 +44,16 @@ from perdure.service.validation import (
     check_state,
     check_time,
 )
-from perdure.service.waits import Inbox
 from perdure.types import (
     ENDED,
+    Control,
     Durability,
     EffectRecord,
     EffectState,
     Event,
     Kind,
     Message,
+    Observer,
     Run,
     Schedule,
     Score,
@@ -63,53 +65,74 @@ from perdure.types import (
     moment,
 )
 
-if TYPE_CHECKING:
-    from perdure.checkpoint.reader import Reader
-
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
-LARGEST = 1e300
-"""The largest score."""
+MAX_SCORE = 1e300
 _NAMESPACE = uuid.UUID("9a4b4f0e-5d1c-5b6e-8a51-7d7065726475")
 
+B = TypeVar("B", bound=LoopThread)
 
-class Client:
-    """A journal to ask. `url`, `allow` and `keys` are those of `Runtime`; it opens on first use."""
+
+class Client(ContextManaged):
+    """A journal's runs, waits, effects, messages and schedules.
+
+    `url` is the journal, `PERDURE_URL` by default; it is opened on first use. `allow` and
+    `encryption_keys` are those of `Saver`. `observer` is called for each event that this client
+    stores. Every method is a coroutine; `blocking` has the same methods for callers without an
+    event loop.
+
+        async with Client("postgresql://localhost/agents") as client:
+            run = await client.start("campaign", {"to": "ada@example.com"})
+            await client.join(run.id)
+    """
+
+    engine: LocalEngine
+    """The engine in this process. For perdure's own modules; it may change."""
 
     def __init__(
         self,
         url: str | None = None,
         *,
         allow: Iterable[type | tuple[str, ...]] = (),
-        keys: Mapping[str, bytes] | None = None,
+        encryption_keys: Mapping[str, bytes] | None = None,
         clock: Clock | None = None,
+        observer: Observer | None = None,
+        keys: None = None,
     ) -> None:
-        self._url, self._given_clock = url, clock
-        self._serializer = Serializer(
-            Codec(allow), EncryptedEnvelope(keys) if keys is not None else ChecksumEnvelope()
+        check_renamed("keys", "encryption_keys", keys)
+        envelope = (
+            ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys)
         )
+        engine = NoEngine(url, Serializer(Codec(allow), envelope), observer)
+        self._compose(url, engine, clock)
+
+    def _compose(self, url: str | None, engine: LocalEngine, clock: Clock | None) -> None:
+        self._url, self._given_clock = url, clock
+        self.engine = engine
         self._opening = threading.RLock()
-        self._journal_: Journal | None = None
-        self._clock_: Clock | None = None
-        self._blocking: Asking | None = None
+        self._services: Services | None = None
+        self._blocking: LoopThread | None = None
 
     # -- opening and closing
 
     @property
     def journal(self) -> Journal:
-        """The journal underneath, opened now if it was not yet."""
-        with self._opening:
-            if self._journal_ is None:
-                self._journal_ = connect(self._url)
-            return self._journal_
+        """The journal, opened now if it was not yet."""
+        return self.engine.journal
 
     @property
     def is_open(self) -> bool:
         """Whether the journal was opened. Asking does not open it."""
-        return self._journal_ is not None
+        return self.engine.is_open
+
+    @property
+    def reflections(self) -> ReflectionPlans:
+        """Plans about the LangMem reflections in this journal, for `journal.run`."""
+        services = self.services
+        return ReflectionPlans(services.runs, services.serializer, services.clock)
 
     @property
     def url(self) -> str:
-        """Where the journal is, without its password."""
+        """The URL of the journal, without its password."""
         url = self._url or os.environ.get("PERDURE_URL", "")
         return re.sub(r"(?<=://)([^:/@]*):[^@]*@", r"\1:***@", url)
 
@@ -117,110 +140,39 @@ class Client:
         return f"<perdure.Client {self.url}>"
 
     @property
-    def _clock(self) -> Clock:
+    def services(self) -> Services:
+        """The plans behind the methods. For perdure's own modules; they may change."""
         with self._opening:
-            if self._clock_ is None:
-                self._clock_ = self._given_clock or JournalClock(self.journal)
-            return self._clock_
+            if self._services is None:
+                clock = self._given_clock or JournalClock(self.journal)
+                self._services = Services(self.engine, clock)
+            return self._services
 
     @property
-    def _ledger(self) -> Ledger:
-        return Ledger(self._serializer, self._clock, self._load, self._forget)
+    def blocking(self) -> BlockingClient:
+        """The same methods for callers without an event loop.
 
-    @property
-    def _inbox(self) -> Inbox:
-        return Inbox(self._serializer, self._clock)
+        run = client.blocking.start("campaign", {"to": "ada@example.com"})
+        """
+        return self._on_loop_thread(BlockingClient)
 
-    @property
-    def _effects(self) -> EffectService:
-        return EffectService(self._serializer, self._clock)
-
-    @property
-    def reflections(self) -> ReflectionPlans:
-        """Plans about the LangMem reflections in this journal, for `journal.run`."""
-        return ReflectionPlans(self._ledger, self._serializer, self._clock)
-
-    def _load(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
-        """The state at a checkpoint."""
-        from perdure.checkpoint.operations import CheckpointKey
-
-        place = CheckpointKey(thread_id, "", checkpoint_id)
-        found = yield from self._reader().get_tuple(place, False)
-        return None if found is None else found.checkpoint["channel_values"]
-
-    def _reader(self) -> Reader:
-        from perdure.checkpoint.cache import CheckpointCache
-        from perdure.checkpoint.reader import Reader
-        from perdure.checkpoint.row_format import RowFormat
-
-        return Reader(
-            RowFormat(self._serializer.codec, self._serializer.envelope), CheckpointCache(1, 0)
-        )
-
-    @property
-    def blocking(self) -> Asking:
-        """The same methods for callers without an event loop."""
+    def _on_loop_thread(self, kind: type[B]) -> B:
         with self._opening:
-            if self._blocking is None or self._blocking.pid != os.getpid():
-                self._blocking = self._lend()
-            return self._blocking
-
-    def _lend(self) -> Asking:
-        return Asking(self)
+            found = self._blocking
+            if not isinstance(found, kind) or not found.is_of_this_process:
+                found = self._blocking = kind(self)
+            return found
 
     def setup(self) -> None:
-        """Open the database and bring its schema up to date now. Otherwise the first use does."""
+        """Open the database and bring its schema up to date now instead of on first use."""
         _ = self.journal
 
     def close(self) -> None:
-        """Let the database go. What is queued is committed; runs are not touched."""
+        """Commit what is queued and close the database. Runs are not touched."""
         if self._blocking is not None:  # first: what it drives needs its lease to stop well
             self._blocking.close()
             self._blocking = None
-        self._let_go()
-
-    def _let_go(self) -> None:
-        if self._journal_ is not None:
-            self._journal_.close()
-
-    def __enter__(self) -> Self:
-        self.setup()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.setup)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await asyncio.to_thread(self.close)
-
-    # -- what a runtime knows better
-
-    def _graph(self, name: str, version: str | None) -> tuple[str, str]:
-        """The graph, and its version, that a caller means."""
-        return check_text("graph", name), check_text("version", version or "")
-
-    def _wake(self, *, stopped: bool = False) -> None:
-        """Something may be due, or is to be stopped, in this process."""
-
-    def _stop_here(self, run_id: str, why: str) -> None:
-        """Stop a run before its next step, if this process drives it."""
-
-    def _forget(self, thread_id: str) -> None:
-        """What is known of a thread is deleted."""
+        self.engine.close()
 
     # -- runs
 
@@ -240,14 +192,16 @@ class Client:
         multitask_strategy: Strategy = "enqueue",
         version: str | None = None,
     ) -> Run:
-        """Accept a run for good: when this returns, it is on disk, and workers bring it to its end.
+        """Accept a run. When this returns, the run is on disk and workers bring it to its end.
 
-        The same `key` on a thread gives the run it made before. Without a `thread_id` the thread is
-        a new one, or, with a key, the one of that key. On a thread with a run under way, `enqueue`
-        waits for its end, `reject` raises `ThreadBusy`, `interrupt` stops it and keeps its steps,
-        `rollback` stops it and deletes them.
+        The same `key` on a thread returns the run it started before. Without a `thread_id` the run
+        has a new thread, or with a `key` the thread of that key. If the thread has a run under way,
+        `enqueue` waits for its end, `reject` raises `ThreadBusy`, `interrupt` stops it and keeps
+        its steps, `rollback` stops it and deletes them. `after` delays the start.
+
+            run = await client.start("campaign", {"to": "ada@example.com"}, key="ada-2026-05")
         """
-        name, version = self._graph(graph, version)
+        name, version = self.engine.resolve_graph(graph, version)
         if multitask_strategy not in STRATEGIES:
             raise BadArgument(
                 f"multitask_strategy={multitask_strategy!r}: use one of {', '.join(STRATEGIES)}."
@@ -266,26 +220,29 @@ class Client:
         if durability is not None:
             setup["durability"] = durability
         thread_id = check_name("thread_id", str(thread_id))
-        plan = self._ledger.accept(
+        plan = self.services.runs.accept(
             (name, version), thread_id, setup, multitask_strategy, key=key, after=after
         )
         row = await self.journal.arun(plan)
-        self._wake(stopped=multitask_strategy in ("interrupt", "rollback"))
-        return await self.journal.arun(self._ledger.show(row))
+        self.engine.wake(stopped=multitask_strategy in ("interrupt", "rollback"))
+        return await self.journal.arun(self.services.runs.show(row))
 
     async def get(self, run_id: str, *, output: bool = True) -> Run:
-        """A run as it is now. With `output=False` what it gave back is not read."""
-        return await self.journal.arun(self._ledger.get(run_id, output=output))
+        """A run as it is now. With `output=False` its output is not read. Raises `NotFound`."""
+        return await self.journal.arun(self.services.runs.get(run_id, output=output))
 
     async def find(self, prefix: str) -> Run:
-        """The run with this id, or the only one whose id begins so, without its output.
+        """The run with this id, or the only one whose id starts with `prefix`, without its output.
 
-        Raises `NotFound`, or `BadArgument` if the beginning is too short or several runs have it.
+        Raises `NotFound`, or `BadArgument` if the prefix is too short or several runs have it.
         """
-        return await self.journal.arun(self._ledger.by_prefix(prefix))
+        return await self.journal.arun(self.services.runs.by_prefix(prefix))
 
     async def join(self, run_id: str, *, timeout: timedelta | None = None) -> Run:
-        """Wait until a run has ended, whoever drives it. Raises `TimeoutError` after `timeout`."""
+        """Wait until a run has ended, whichever process drives it.
+
+        Raises `TimeoutError` after `timeout`; the run goes on.
+        """
         if timeout is not None:
             check_duration("timeout", timeout)
         pause = 0.02
@@ -304,19 +261,24 @@ class Client:
         metadata: Mapping[str, Any] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
-        before: Run | None = None,
+        after: Run | None = None,
         limit: int = PAGE,
         output: bool = True,
+        before: None = None,
     ) -> list[Run]:
-        """Runs, newest first, at most `limit`; the page behind a run with `before`.
+        """Runs, newest first, at most `limit`. `after` is the last run of the page before.
 
-        `state` is one or several, `metadata` what a run must have among its own, and `since` and
-        `until` bound when it was accepted. Metadata is sealed, so every run is read until enough
-        have it. With `output=False` what they gave back is not read.
+        `state` is one state or several, `metadata` what a run's metadata must contain; `since` and
+        `until` bound when it was accepted. Metadata is encoded in the row, so every run is read
+        until enough match. With `output=False` outputs are not read.
+
+            page = await client.runs(state="held")
+            next_page = await client.runs(state="held", after=page[-1])
         """
+        check_renamed("before", "after", before)
         given = [state] if isinstance(state, str) else state
         states = None if given is None else {check_state(one).value for one in given}
-        position = None if before is None else (milliseconds(before.created_at), before.id)
+        position = None if after is None else (milliseconds(after.created_at), after.id)
         if until is not None:
             end = (milliseconds(check_time("until", until)), "")
             position = end if position is None else min(position, end)
@@ -332,7 +294,7 @@ class Client:
                 count=count,
             )
 
-        plan = self._ledger.page(
+        plan = self.services.runs.page(
             rows, position, check_limit(limit), check_dict("metadata", metadata), output=output
         )
         return await self.journal.arun(plan)
@@ -347,13 +309,17 @@ class Client:
         comment: str | None = None,
         by: str | None = None,
     ) -> None:
-        """Note how well a run did, now or weeks after its end; `about` is what part of it earned
-        that. The last word of a name and part counts, so to say it again changes nothing."""
+        """Store how well a run did, now or weeks after its end. `about` names a part of the run.
+
+        A score of the same name and part is replaced, so a repeated call changes nothing.
+
+            await client.score(run.id, "replied", 1.0, about="touch-2")
+        """
         given: Any = value
         is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-        if not is_number or not abs(given) <= LARGEST:
-            raise BadArgument(f"A score is a number, not {str(given)[:40]}.")
-        plan = self._ledger.score(
+        if not is_number or not abs(given) <= MAX_SCORE:
+            raise BadArgument(f"A score must be a number, not {str(given)[:40]}.")
+        plan = self.services.runs.score(
             run_id,
             check_name("name", name),
             float(value),
@@ -364,14 +330,22 @@ class Client:
         await self.journal.arun(plan)
 
     async def scores(self, run_id: str) -> list[Score]:
-        """What was said of a run, oldest first."""
-        return await self.journal.arun(self._ledger.scores(run_id))
+        """The scores of a run, oldest first."""
+        return await self.journal.arun(self.services.runs.scores(run_id))
 
-    async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Event]:
-        """The history of a run from event `after` on; it can be read while it grows."""
+    async def events(
+        self, run_id: str, *, after: int | Event = 0, limit: int | None = None
+    ) -> list[Event]:
+        """The history of a run, oldest first. `after` is the last event of the page before, or its
+        number. It can be read while it grows.
+
+            for event in await client.events(run.id):
+                print(event.at, event.kind, event.data)
+        """
         if limit is not None:
             check_limit(limit)
-        return await self.journal.arun(self._ledger.events(run_id, after, limit))
+        number = after.n if isinstance(after, Event) else after
+        return await self.journal.arun(self.services.runs.events(run_id, number, limit))
 
     # -- waits
 
@@ -384,8 +358,11 @@ class Client:
         after: Wait | None = None,
         limit: int = PAGE,
     ) -> list[Wait]:
-        """What is open, oldest first, at most `limit`; the page behind a wait with `after`."""
-        plan = self._inbox.waits(
+        """Open waits, oldest first, at most `limit`. `after` is the last wait of the page before.
+
+        inbox = await client.waits(kind="human")
+        """
+        plan = self.services.waits.waits(
             thread_id=thread_id,
             run_id=run_id,
             kind=None if kind is None else check_kind(kind).value,
@@ -395,28 +372,31 @@ class Client:
         return await self.journal.arun(plan)
 
     async def wait_history(self, run_id: str) -> list[WaitRecord]:
-        """Every wait a run has or had, with its answer."""
-        return await self.journal.arun(self._inbox.history(run_id))
+        """Every wait of a run, with its answer."""
+        return await self.journal.arun(self.services.waits.history(run_id))
 
     async def answer(self, wait_id: str, value: Any, *, by: str | None = None) -> None:
-        """Answer what a run asks a person. Accepted once; `by` is recorded with the time.
+        """Answer a wait for a person. Accepted once; `by` is stored with the time.
 
         Raises `AlreadyAnswered`, `WaitExpired`, `WaitClosed`, `WrongWait` or `BadAnswer`, and then
         changes nothing.
+
+            await client.answer(wait.id, {"approved": True}, by="ada")
         """
-        await self.journal.arun(self._inbox.answer(wait_id, value, by))
-        self._wake()
+        await self.journal.arun(self.services.waits.answer(wait_id, value, by))
+        self.engine.wake()
 
     async def signal(
         self, thread_id: str, name: str, value: Any = None, *, key: str | None = None
     ) -> bool:
         """Send a named message to a thread. It is on disk when this returns, and delivered once.
 
-        Kept when nobody waits for it yet. False: one with this `key` was sent before.
+        If no run waits for it yet, it is stored until one does. Returns False if a signal with this
+        `key` was sent before.
         """
-        kept = await self.journal.arun(self._inbox.signal(thread_id, name, value, key))
-        self._wake()
-        return kept
+        stored = await self.journal.arun(self.services.waits.signal(thread_id, name, value, key))
+        self.engine.wake()
+        return stored
 
     # -- effects
 
@@ -430,10 +410,10 @@ class Client:
         limit: int = PAGE,
         strict: bool = True,
     ) -> list[EffectRecord]:
-        """Effects, oldest first: of a run, of a thread, in a state. `state="unknown"` is what
-        waits for `settle`. `after` is the last one of the page before. With `strict=False` an
+        """Effects of a run, of a thread or in a state, oldest first. `state="unknown"` are those
+        that `settle` is for. `after` is the last effect of the page before. With `strict=False` an
         effect that cannot be read here is listed with the reason as its error."""
-        plan = self._effects.effects(
+        plan = self.services.effects.effects(
             run_id=run_id,
             thread_id=thread_id,
             state=None if state is None else check_effect_state(state).value,
@@ -454,23 +434,25 @@ class Client:
     ) -> None:
         """Settle an effect with an unknown outcome.
 
-        `done`: it happened, and `result` is what it would have returned. `retry`: it did not
-        happen, and is called. `fail`: it did not happen, and is not called; `reason` says why. The
-        event of the decision has `by` and `reason`. The run continues when no effect of it is
-        unknown.
+        `done`: it happened, and `result` is what the call would have returned. `retry`: it did not
+        happen, and is called again. `fail`: it did not happen and is not called again; `reason`
+        says why. The event of the decision has `by` and `reason`. The run continues when no effect
+        of it is unknown.
         """
-        await self.journal.arun(self._effects.settle(key, how, result, by, reason))
-        self._wake()
+        await self.journal.arun(self.services.effects.settle(key, how, result, by, reason))
+        self.engine.wake()
 
-    async def messages(self, *, limit: int = PAGE) -> list[Message]:
-        """What is in the outbox and not delivered yet, oldest first."""
-        return await self.journal.ado(messages.pending(self._serializer, check_limit(limit)))
+    async def messages(self, *, after: Message | None = None, limit: int = PAGE) -> list[Message]:
+        """Messages in the outbox that are not delivered yet, oldest first. `after` is the last
+        message of the page before."""
+        return await self.journal.arun(self.services.messages.page(after, check_limit(limit)))
 
     # -- control
 
     async def pause(self, run_id: str, *, grace: timedelta = GRACE, by: str | None = None) -> Run:
-        """Let a run rest until `resume`: at once, or after the step it is in."""
-        return await self._stop(run_id, "pause", State.PAUSED, grace, None, by)
+        """Pause a run until `resume`: at once, after its current step, or after `grace` in the
+        middle of the step."""
+        return await self._stop(run_id, Control.PAUSE, grace, None, by)
 
     async def cancel(
         self,
@@ -480,38 +462,33 @@ class Client:
         reason: str | None = None,
         by: str | None = None,
     ) -> Run:
-        """End a run: at once, or after the step it is in, or after `grace` in the middle of it."""
-        return await self._stop(run_id, "cancel", State.CANCELLED, grace, reason, by)
+        """End a run: at once, after its current step, or after `grace` in the middle of the step.
+
+        The compensations of its effects are run first, last effect first.
+        """
+        return await self._stop(run_id, Control.CANCEL, grace, reason, by)
 
     async def _stop(
-        self,
-        run_id: str,
-        verb: str,
-        state: State,
-        grace: timedelta,
-        reason: str | None,
-        by: str | None,
+        self, run_id: str, control: Control, grace: timedelta, reason: str | None, by: str | None
     ) -> Run:
-        plan = self._ledger.stop(run_id, verb, state, grace, reason=reason, by=by)
+        plan = self.services.runs.stop(run_id, control, grace, reason=reason, by=by)
         stopped = await self.journal.arun(plan)
         if stopped.state is State.RUNNING:
-            self._stop_here(run_id, verb)
-        self._wake()
+            self.engine.stop(run_id, control)
+        self.engine.wake()
         return stopped
 
     async def resume(self, run_id: str) -> Run:
         """Let a paused run go on."""
-        return await self._go_on(run_id, (State.PAUSED,), "resumed", "only a paused run can.")
+        resumed = await self.journal.arun(self.services.runs.resume(run_id))
+        self.engine.wake()
+        return resumed
 
     async def retry(self, run_id: str) -> Run:
-        """Try a run again that failed or is held, from its last step."""
-        why = "only a failed or held run can, if no later run of its thread has begun."
-        return await self._go_on(run_id, (State.FAILED, State.HELD), "retried", why)
-
-    async def _go_on(self, run_id: str, states: tuple[State, ...], kind: str, why: str) -> Run:
-        gone_on = await self.journal.arun(self._ledger.go_on(run_id, states, kind, why))
-        self._wake()
-        return gone_on
+        """Retry a failed or held run from its last step."""
+        retried = await self.journal.arun(self.services.runs.retry(run_id))
+        self.engine.wake()
+        return retried
 
     async def prune(
         self,
@@ -521,15 +498,15 @@ class Client:
         limit: int | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Delete runs that ended longer ago than that, with their history, and give how many.
+        """Delete runs that ended longer ago than `older_than`, with their history; return how many.
 
-        A thread of which no run is left loses its checkpoints too. `dry_run` only counts them.
+        A thread that has no run left loses its checkpoints too. `dry_run` only counts the runs.
         """
         wanted = [check_state(state) for state in states]
         if not set(wanted) <= ENDED:
             raise BadArgument("Only runs that ended can be pruned: done, failed, cancelled.")
         check_duration("older_than", older_than)
-        plan = self._ledger.prune(older_than, wanted, limit, dry_run=dry_run)
+        plan = self.services.runs.prune(older_than, wanted, limit, dry_run=dry_run)
         return await self.journal.arun(plan)
 
     # -- schedules
@@ -550,41 +527,44 @@ class Client:
     ) -> Schedule:
         """Start a run of a graph at each time of a cron line, each on a thread of its own.
 
-        A slot starts at most one run, however many workers there are. Slots that nobody was there
-        for are passed over, unless `catch_up` is True, or how long ago they may have been. The same
-        name again changes the schedule.
+        A slot starts at most one run, however many workers there are. Slots that passed while no
+        worker was running are skipped, unless `catch_up` is True, or a timedelta that says how old
+        they may be. The same name again changes the schedule.
+
+            await client.schedule("digest", "digest", cron="0 9 * * 1", timezone="Europe/Rome")
         """
-        chosen, version = self._graph(graph, None)
         check_text("name", name)
         setup = make_setup(
             input=input, metadata=metadata, tags=tags, context=context, config=config
         )
-        plan = self._ledger.schedule(
-            (chosen, version), setup, name=name, cron=cron, timezone=timezone, catch_up=catch_up
+        plan = self.services.schedules.put(
+            self.engine.resolve_graph(graph, None),
+            setup,
+            name=name,
+            cron=cron,
+            timezone=timezone,
+            catch_up=catch_up,
         )
-        await self.journal.arun(plan)
-        return next(one for one in await self.schedules() if one.name == name)
+        return await self.journal.arun(plan)
 
     async def schedules(self) -> list[Schedule]:
-        """Every schedule by name."""
-        return [row.to_schedule() for row in await self.journal.ado(schedules.every())]
+        """Every schedule, by name."""
+        return await self.journal.arun(self.services.schedules.all())
 
     async def unschedule(self, name: str) -> None:
-        """Remove a schedule; runs it started stay."""
-        if name not in {one.name for one in await self.schedules()}:
-            raise NotFound("schedule", name)
-        await self.journal.ado(schedules.delete(name))
+        """Delete a schedule. The runs it started stay. Raises `NotFound`."""
+        await self.journal.arun(self.services.schedules.delete(name))
 
     # -- for operators
 
     async def now(self) -> datetime:
         """The time by the journal's clock."""
-        return moment(await asyncio.to_thread(lambda: self._clock.now()))
+        return moment(await asyncio.to_thread(lambda: self.services.clock.now()))
 
     async def ping(self) -> None:
         """Read one row. Raises `Unavailable` if the journal does not answer."""
         journal = await asyncio.to_thread(lambda: self.journal)
-        await journal.ado(runs.next_due())
+        await journal.ado(claims.next_due())
 
     def schema_version(self) -> int | None:
         """The version of the journal's schema; None if there is no journal. Never creates one."""
@@ -599,32 +579,32 @@ class Client:
         return redact(text, self._url or os.environ.get("PERDURE_URL", ""))
 
 
-class Asking(Lender):
-    """`Client.blocking`: each method is the client's own."""
+class BlockingClient(LoopThread):
+    """`Client.blocking`: the client's methods, each blocking until it has returned."""
 
-    start = lent(Client.start)
-    get = lent(Client.get)
-    join = lent(Client.join)
-    runs = lent(Client.runs)
-    score = lent(Client.score)
-    scores = lent(Client.scores)
-    events = lent(Client.events)
-    waits = lent(Client.waits)
-    answer = lent(Client.answer)
-    signal = lent(Client.signal)
-    effects = lent(Client.effects)
-    settle = lent(Client.settle)
-    messages = lent(Client.messages)
-    pause = lent(Client.pause)
-    resume = lent(Client.resume)
-    cancel = lent(Client.cancel)
-    retry = lent(Client.retry)
-    prune = lent(Client.prune)
-    schedule = lent(Client.schedule)
-    schedules = lent(Client.schedules)
-    unschedule = lent(Client.unschedule)
-    find = lent(Client.find)
-    wait_history = lent(Client.wait_history)
-    now = lent(Client.now)
-    ping = lent(Client.ping)
-    doctor = lent(Client.doctor)
+    start = blocking_method(Client.start)
+    get = blocking_method(Client.get)
+    join = blocking_method(Client.join)
+    runs = blocking_method(Client.runs)
+    score = blocking_method(Client.score)
+    scores = blocking_method(Client.scores)
+    events = blocking_method(Client.events)
+    waits = blocking_method(Client.waits)
+    answer = blocking_method(Client.answer)
+    signal = blocking_method(Client.signal)
+    effects = blocking_method(Client.effects)
+    settle = blocking_method(Client.settle)
+    messages = blocking_method(Client.messages)
+    pause = blocking_method(Client.pause)
+    resume = blocking_method(Client.resume)
+    cancel = blocking_method(Client.cancel)
+    retry = blocking_method(Client.retry)
+    prune = blocking_method(Client.prune)
+    schedule = blocking_method(Client.schedule)
+    schedules = blocking_method(Client.schedules)
+    unschedule = blocking_method(Client.unschedule)
+    find = blocking_method(Client.find)
+    wait_history = blocking_method(Client.wait_history)
+    now = blocking_method(Client.now)
+    ping = blocking_method(Client.ping)
+    doctor = blocking_method(Client.doctor)

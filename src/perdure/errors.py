@@ -1,17 +1,17 @@
-"""Everything perdure raises on purpose.
+"""The errors that perdure raises.
 
-Facts are attributes, the message says what happened, to which id, and what to do next.
+Each has its facts as attributes; its message says what happened, to which id, and what to do next.
 """
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """Base of every error perdure raises on purpose."""
+    """Base of the errors that perdure raises."""
 
 
 class BadURL(Error):
-    """The database URL or the place it names cannot be used."""
+    """The database URL, or the database it names, cannot be used."""
 
 
 class SchemaTooNew(Error):
@@ -19,7 +19,7 @@ class SchemaTooNew(Error):
 
     def __init__(self, found: int, known: int) -> None:
         super().__init__(
-            f"The journal has schema version {found}, this perdure knows only up to {known}. "
+            f"The journal has schema version {found}, and this perdure knows up to {known}. "
             "Upgrade perdure in this process; nothing was read or written."
         )
         self.found, self.known = found, known
@@ -28,8 +28,8 @@ class SchemaTooNew(Error):
 class Unavailable(Error):
     """The database could not be reached, or did not answer before its deadline.
 
-    Calling again is safe. Unless the message says that the outcome of a commit is unknown, nothing
-    of the refused operation is in the journal.
+    Calling again is safe. Nothing of the operation is in the journal, unless the message says that
+    the outcome of a commit is unknown.
     """
 
 
@@ -50,14 +50,15 @@ class Closed(Error):
 
 
 class WriteLost(Error):
-    """An operation nobody waited for could not be stored; raised at the next call.
+    """An operation that was queued and not waited for could not be stored.
 
-    It was queued by `durability="auto"`, `"async"` or `"exit"` and the database refused it.
+    Raised at the next call. It was queued by `durability="auto"`, `"async"` or `"exit"`, and the
+    database refused it.
     """
 
 
 class Unserializable(Error):
-    """A value cannot be stored; refused before anything was acknowledged."""
+    """A value cannot be stored. It was refused before anything was acknowledged."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} cannot be stored: {reason}")
@@ -65,19 +66,19 @@ class Unserializable(Error):
 
 
 class TypeNotAllowed(Error):
-    """A type outside the allowlist was met, on the way in or on the way out."""
+    """A value to be stored or loaded has a type that is not on the allowlist."""
 
     def __init__(self, module: str, name: str, where: str) -> None:
         super().__init__(
             f"{where}: the type {module}.{name} is not allowed. If it is yours, pass it: "
-            f"Saver(..., allow=[{name}]). (A model, dataclass or enum named in the graph's state "
-            "schema is allowed by itself, if perdure.Saver was imported before it was compiled.)"
+            f"Saver(..., allow=[{name}]). (A model, dataclass or enum in the graph's state schema "
+            "is allowed automatically, if perdure.Saver was imported before it was compiled.)"
         )
         self.module, self.name, self.where = module, name, where
 
 
 class TooLarge(Error):
-    """A state is over the size limit; refused before anything was acknowledged."""
+    """A state is over the size limit. It was refused before anything was acknowledged."""
 
     def __init__(self, where: str, size: int, limit: int) -> None:
         super().__init__(
@@ -92,8 +93,8 @@ class Damaged(Error):
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(
-            f"{where} is damaged: {reason}. Other threads go on. Restore this one from a backup, "
-            "continue from an older checkpoint, or delete the thread."
+            f"{where} is damaged: {reason}. Other threads are not affected. Restore this one from "
+            "a backup, continue from an older checkpoint, or delete the thread."
         )
         self.where, self.reason = where, reason
 
@@ -107,21 +108,21 @@ class WrongKey(Error):
 
 
 class LeaseLost(BaseException):
-    """Another worker drives this run now. Nothing of what this one still does is stored.
+    """Another worker drives this run now. Nothing that this one still does is stored.
 
-    Not an `Exception`: the code of an agent must not catch it and go on.
+    Not an `Exception`, so that the agent's code does not catch it and go on.
     """
 
     def __init__(self, run_id: str) -> None:
         super().__init__(
-            f"Run {run_id} is driven by another worker now, or was stopped; this one writes "
+            f"Run {run_id} is driven by another worker now, or was stopped; this one stores "
             "nothing more. There is nothing to do."
         )
         self.run_id = run_id
 
 
 class BadArgument(Error, ValueError):
-    """A call that cannot mean anything: the message says what to pass instead."""
+    """An argument is invalid; the message says what to pass instead."""
 
 
 class UnknownGraph(Error):
@@ -140,49 +141,49 @@ class UnknownReflector(BadArgument):
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(
-            f"No reflector {name!r} is known here: {why}. Bring it back under this name, then "
-            "retry the reflection; or cancel it."
+            f"No reflector {name!r} is known here: {why}. Bring it back under this name and "
+            "retry the reflection, or cancel it."
         )
         self.name = name
 
 
 class ReflectionFailed(Error):
-    """A reflection came to no end: it is held until a person retries or cancels it."""
+    """A reflection failed for good. It is held until a person retries or cancels it."""
 
     def __init__(self, id: str, reason: str) -> None:
         super().__init__(
             f"Reflection {id} is held: {reason.rstrip('.')}. Correct the cause, then call "
-            f"retry({id!r}) or cancel() of its executor, or `perdure reflections`."
+            f"retry({id!r}) or cancel() of its executor, or use `perdure reflections`."
         )
         self.id, self.reason = id, reason
 
 
 class ReflectionLeft(Error):
-    """An executor was shut down before a reflection was over. It is on disk, and goes on with the
-    next executor of the same name."""
+    """An executor was shut down before a reflection ended. The reflection is on disk, and the next
+    executor of the same name goes on with it."""
 
     def __init__(self, id: str, executor: str) -> None:
         super().__init__(
             f"The executor {executor!r} was shut down before reflection {id} was over. Nothing is "
-            "lost: it is kept, and the next executor of this name goes on with it."
+            "lost: the next executor of this name goes on with it."
         )
         self.id, self.executor = id, executor
 
 
 class NotDurable(Error):
-    """A graph cannot be driven by a runtime as it is."""
+    """A graph, or a call of it, cannot be made durable."""
 
 
 class NotFound(Error):
-    """There is no such run, wait or schedule in this journal."""
+    """The journal has no such run, wait, schedule, effect or checkpoint."""
 
     def __init__(self, what: str, id: str) -> None:
-        super().__init__(f"There is no {what} {id!r} in this journal, or no longer.")
+        super().__init__(f"There is no {what} {id!r} in this journal. It may have been pruned.")
         self.what, self.id = what, id
 
 
 class ThreadBusy(Error):
-    """A thread has a run under way, and the call asked not to wait for it."""
+    """A thread has a run under way, and the call does not wait for it."""
 
     def __init__(self, thread_id: str, why: str) -> None:
         super().__init__(
@@ -193,7 +194,7 @@ class ThreadBusy(Error):
 
 
 class WrongState(Error):
-    """A run is not in a state in which this can be done; nothing was changed."""
+    """The state of a run does not allow this. Nothing was changed."""
 
     def __init__(self, run_id: str, state: str, verb: str, why: str) -> None:
         super().__init__(f"Run {run_id} is {state} and cannot {verb}: {why}")
@@ -201,15 +202,15 @@ class WrongState(Error):
 
 
 class AnswerRefused(Error):
-    """An answer was not accepted; nothing was changed."""
+    """An answer was not accepted. Nothing was changed."""
 
     def __init__(self, wait_id: str, why: str) -> None:
-        super().__init__(f"Wait {wait_id} takes no answer: {why}")
+        super().__init__(f"Wait {wait_id} does not accept this answer: {why}")
         self.wait_id = wait_id
 
 
 class AlreadyAnswered(AnswerRefused):
-    """Somebody answered before."""
+    """The wait has been answered."""
 
 
 class WaitExpired(AnswerRefused):
@@ -229,36 +230,36 @@ class BadAnswer(AnswerRefused):
 
 
 class Expired(Error):
-    """Inside an agent: nobody answered an `ask` in time, and it has no default."""
+    """Inside an agent: an `ask` without a default expired."""
 
 
 class TakenBack(Error):
-    """Inside an agent: a signal took an `ask` back, and it has no default. `value` is what came."""
+    """Inside an agent: a signal withdrew an `ask` without a default. `value` is the signal's."""
 
     def __init__(self, name: str, value: object = None) -> None:
         super().__init__(
-            f"The signal {name!r} took the question back. Give ask() a default=, or catch this."
+            f"The signal {name!r} withdrew the question. Give ask() a default=, or catch this."
         )
         self.name, self.value = name, value
 
 
 class NotInRun(Error):
-    """A function for the code of an agent was called outside of a graph."""
+    """A function for the nodes of a graph was called elsewhere."""
 
 
 class StepTimeout(Error):
-    """A step made no progress for as long as its graph was registered to allow."""
+    """A step made no progress within the timeout of its graph."""
 
 
 class NotDone(Error):
     """Raise this in an effect that knows that nothing happened on the far side.
 
-    Then there is no doubt about it: it may be tried again, also with `unknown="hold"`.
+    Its outcome is then known: it is retried, also with `unknown="hold"`.
     """
 
 
 class EffectFailed(Error):
-    """An effect failed for good, with an exception that cannot be made again from its record."""
+    """An effect failed for good, with an exception that cannot be restored from its record."""
 
     def __init__(self, key: str, kind: str, message: str) -> None:
         super().__init__(f"Effect {key} failed: {kind}: {message}")
@@ -266,41 +267,41 @@ class EffectFailed(Error):
 
 
 class EffectTimeout(Error, TimeoutError):
-    """An effect took longer than its `timeout`. Whether it happened is not known."""
+    """An effect took longer than its `timeout`. It may or may not have happened."""
 
     def __init__(self, key: str, seconds: float) -> None:
-        super().__init__(f"Effect {key} gave no answer within {seconds:g} s.")
+        super().__init__(f"Effect {key} did not return within {seconds:g} s.")
         self.key, self.seconds = key, seconds
 
 
 class EffectHeld(BaseException):
-    """Nobody knows what became of an effect, and its policy is to ask a person.
+    """The outcome of an effect is unknown, and its policy is to ask a person.
 
-    The run is held until `Runtime.settle`. Not an `Exception`: the code of an agent must not catch
-    it and go on.
+    The run is held until `Runtime.settle`. Not an `Exception`, so that the agent's code does not
+    catch it and go on.
     """
 
     def __init__(self, key: str, name: str, why: str) -> None:
         super().__init__(
-            f"What became of the effect {name!r} is not known ({why}). Find out, then settle it: "
+            f"The outcome of the effect {name!r} is unknown ({why}). Find out, then settle it: "
             f"Runtime.settle({key!r}, 'done', result), 'retry' or 'fail'; or perdure settle."
         )
         self.key, self.effect, self.why = key, name, why
 
 
 class Postponed(BaseException):
-    """An effect is to be tried again later, and until then its run gives its process back.
+    """An effect is retried later; until then its run waits without a process.
 
-    Not an `Exception`: the code of an agent must not catch it and go on.
+    Not an `Exception`, so that the agent's code does not catch it and go on.
     """
 
     def __init__(self, key: str, name: str, until: int, attempt: int) -> None:
-        super().__init__(f"The effect {name!r} is tried again later.")
+        super().__init__(f"The effect {name!r} is retried later.")
         self.key, self.effect, self.until, self.attempt = key, name, until, attempt
 
 
 class NotSettled(Error):
-    """An effect is not one that a person can settle now; nothing was changed."""
+    """An effect cannot be settled by a person now. Nothing was changed."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"Effect {key} cannot be settled: {why}")

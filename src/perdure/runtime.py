@@ -1,47 +1,49 @@
-"""The composition root: a runtime is a client of its journal that has graphs, and drives them."""
+"""`Runtime`, the composition root: a client of its journal that has graphs and drives them."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from perdure import langgraph_port
-from perdure.blocking import lent
-from perdure.checkpoint.reader import Reader
-from perdure.client import Asking, Client
+from perdure.blocking import blocking_method
+from perdure.client import BlockingClient, Client
 from perdure.engine.bound_graph import BoundGraph
-from perdure.engine.driver import Driver
-from perdure.engine.graphs import Graph, bind
-from perdure.engine.lease_keeper import Keeper
-from perdure.engine.outbox_delivery import Delivery
-from perdure.engine.worker import Worker
+from perdure.engine.engine import Engine
+from perdure.engine.graphs import bind
 from perdure.errors import BadArgument, Error, NotFound, UnknownGraph, WrongState
-from perdure.journal import Journal, Plan
+from perdure.journal import connect
 from perdure.journal.clock import Clock
-from perdure.journal.names import check_text
+from perdure.journal.names import check_renamed, check_text
 from perdure.operations import runs
-from perdure.operations.run_payload import open_setup
-from perdure.operations.runs import RunRow
+from perdure.operations.event_observer import observe
+from perdure.operations.run_payload import load_setup
 from perdure.saver import Saver
 from perdure.service.runs import GRACE
 from perdure.service.validation import check_duration, check_limit
-from perdure.types import Counts, Durability, Message, Retry, Run, State
+from perdure.types import Control, Counts, DrivenBy, Durability, Message, Observer, Retry, Run
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 
 class Runtime(Client):
-    """Runs that come back.
+    """Runs that survive crashes: a `Client` that registers graphs and drives their runs.
 
-    `url` is the journal, `PERDURE_URL` by default; it opens on first use. `lease` is how long a
+    `url` is the journal, `PERDURE_URL` by default; it is opened on first use. `lease` is how long a
     worker on another host may be silent before its runs are taken over; one that died on this host
-    is noticed at once. `allow`, `keys`, `max_bytes` and `durability` are those of `Saver`.
+    is noticed at once. `allow`, `encryption_keys`, `max_bytes` and `durability` are those of
+    `Saver`. `observer` is called for each event that this runtime stores.
+
+        runtime = Runtime("sqlite:///agents.db")
+        graph = runtime.register(builder, name="campaign")
+        graph.invoke({"to": "ada@example.com"}, {"configurable": {"thread_id": "ada"}})
     """
+
+    engine: Engine
+    """The engine in this process. For perdure's own modules; it may change."""
 
     def __init__(
         self,
@@ -49,68 +51,40 @@ class Runtime(Client):
         *,
         durability: Durability = "auto",
         allow: Iterable[type | tuple[str, ...]] = (),
-        keys: Mapping[str, bytes] | None = None,
+        encryption_keys: Mapping[str, bytes] | None = None,
         max_bytes: int = 256 * 1024 * 1024,
         lease: timedelta = timedelta(seconds=3),
         clock: Clock | None = None,
+        observer: Observer | None = None,
+        keys: None = None,
     ) -> None:
+        check_renamed("keys", "encryption_keys", keys)
         check_duration("lease", lease, timedelta(seconds=0.2))  # a shorter one is always lost
-        self._saver = Saver(url, durability, allow=allow, keys=keys, max_bytes=max_bytes)
-        super().__init__(url, clock=clock)
-        self._serializer, self._lease = self._saver.serializer, lease.total_seconds()
-        self._graphs: dict[str, Graph] = {}
-        self._newest: dict[str, Graph] = {}
-        self._workers: set[Worker] = set()
-        self._delivery = Delivery()
-        self._driver_: Driver | None = None
-        self._keeper_: Keeper | None = None
-
-    # -- opening and closing
+        saver = Saver(
+            durability=durability,
+            allow=allow,
+            encryption_keys=encryption_keys,
+            max_bytes=max_bytes,
+            journal=lambda: observe(connect(url), observer),
+        )
+        engine = Engine(saver, lease.total_seconds(), lambda: self.services)
+        self._compose(url, engine, clock)
 
     @property
     def saver(self) -> Saver:
-        """The checkpointer that every graph of this runtime is on."""
-        return self._saver
-
-    @property
-    def journal(self) -> Journal:
-        return self._saver.journal
-
-    @property
-    def is_open(self) -> bool:
-        return self._saver.is_open
+        """The checkpointer of every graph of this runtime."""
+        return self.engine.saver
 
     def __repr__(self) -> str:
         return f"<perdure.Runtime {self.url} of {', '.join(self.graphs) or 'no graphs'}>"
 
     @property
-    def _driver(self) -> Driver:
-        with self._opening:
-            if self._driver_ is None:
-                self._driver_ = Driver(self._saver, self._clock)
-            return self._driver_
+    def blocking(self) -> BlockingRuntime:
+        """The same methods for callers without an event loop.
 
-    @property
-    def _keeper(self) -> Keeper:
-        with self._opening:
-            if self._keeper_ is None or self._keeper_.pid != os.getpid():
-                driver = self._driver
-                self._keeper_ = Keeper(driver, driver.clock, lease=self._lease)
-            return self._keeper_
-
-    @property
-    def blocking(self) -> Blocking:
-        """The same methods for callers without an event loop."""
-        return cast(Blocking, super().blocking)
-
-    def _lend(self) -> Blocking:
-        return Blocking(self)
-
-    def _let_go(self) -> None:
-        if self._keeper_ is not None:
-            self._keeper_.close()
-            self._keeper_ = None
-        self._saver.close()
+        runtime.blocking.work(until_idle=True)
+        """
+        return self._on_loop_thread(BlockingRuntime)
 
     # -- graphs
 
@@ -125,26 +99,28 @@ class Runtime(Client):
         deaths: int = 5,
         hold: bool = False,
     ) -> BoundGraph:
-        """Let this runtime drive a graph, and give it back bound to the journal.
+        """Let this runtime drive a graph. Returns the graph bound to the journal.
 
-        It takes a StateGraph, a compiled graph or an `@entrypoint`, and does not change it.
-        `timeout` bounds a step: after that long without progress the segment counts as failed.
-        `retry` says what becomes of a segment that raised. After `deaths` workers in a row that
-        died with it, the later ones driving nothing else, a run is held. With `hold` a run that
-        failed for good is held too, for a person to retry. Runs keep the `version` they were
-        started with, and only a runtime that registered it drives them.
+        `graph` is a StateGraph, a compiled graph or an `@entrypoint`; it is not changed. `timeout`
+        bounds a step: after that long without progress the segment fails. `retry` says how often a
+        segment that raised is retried. After `deaths` workers in a row died with a run, the later
+        ones driving nothing else, the run is held. With `hold` a run that failed for good is held
+        too, for a person to retry. Runs keep the `version` they were started with, and only a
+        runtime that registered that version drives them.
+
+            graph = runtime.register(builder, name="campaign", retry=Retry(attempts=5))
         """
         check_duration("timeout", timeout, timedelta(milliseconds=1))
         if retry is not None and not isinstance(retry, Retry):
-            raise BadArgument(f"retry is a perdure.Retry(attempts=...), not {retry!r}.")
+            raise BadArgument(f"retry must be a perdure.Retry(attempts=...), not {retry!r}.")
         if deaths < 3:
             raise BadArgument(
-                f"deaths={deaths}: at least 3, as the first two may have been the work of another "
-                "run in the same worker."
+                f"deaths={deaths}: use at least 3, as the first two deaths may have been caused by "
+                "another run in the same worker."
             )
         bound = bind(
             graph,
-            self._saver,
+            self.saver,
             name=name,
             version=check_text("version", version),
             timeout=timeout,
@@ -154,63 +130,36 @@ class Runtime(Client):
         )
         check_text("name", bound.name)
         if "@" in bound.name:
-            raise BadArgument(f"The name of a graph must not have an '@': {bound.name!r}.")
-        if bound.key in self._graphs:
-            raise BadArgument(
-                f"A graph {bound.name!r} is registered already; give this one another name, or a "
-                "version."
-            )
-        self._graphs[bound.key] = self._newest[bound.name] = bound
-        return BoundGraph(bound, lambda: self._driver, lambda: self._keeper, self._accept_inline)
-
-    def compiled(self, name: str) -> Any:
-        """The compiled graph registered under this name, in its newest version, or None."""
-        graph = self._newest.get(name)
-        return None if graph is None else graph.pregel
+            raise BadArgument(f"The name of a graph must not contain '@': {bound.name!r}.")
+        self.engine.graphs.add(bound)
+        return BoundGraph(bound, self.engine)
 
     def unregister(self, name: str) -> None:
         """Stop driving a graph."""
-        self._newest.pop(name, None)
-        for key in [key for key, graph in self._graphs.items() if graph.name == name]:
-            del self._graphs[key]
+        self.engine.graphs.remove(name)
+
+    def compiled(self, name: str) -> Any:
+        """The compiled graph registered under this name, in its newest version, or None."""
+        graph = self.engine.graphs.newest(name)
+        return None if graph is None else graph.pregel
 
     @property
     def graphs(self) -> list[str]:
-        """The names of the graphs that are registered."""
-        return sorted(self._newest)
-
-    def _graph(self, name: str, version: str | None) -> tuple[str, str]:
-        if not self._graphs:  # a process that only starts runs, for workers elsewhere
-            return super()._graph(name, version)
-        if version is not None and f"{name}@{version}" in self._graphs:
-            return name, version
-        if version is None and name in self._newest:
-            return name, self._newest[name].version
-        known = [graph.title for graph in self._graphs.values()]
-        raise UnknownGraph(name if version is None else f"{name}@{version}", sorted(known))
-
-    def _accept_inline(
-        self, graph: Graph, thread_id: str, setup: dict[str, Any], strategy: str = "interrupt"
-    ) -> Plan[RunRow]:
-        """A run that its caller drives; a worker only if the caller does not come for it."""
-        return self._ledger.accept(
-            (graph.name, graph.version),
-            check_text("thread_id", thread_id),
-            setup,
-            strategy,
-            reserve=self._lease,
-            only=State.WAITING.value,
-        )
+        """The names of the registered graphs."""
+        return self.engine.graphs.names
 
     def deliver(self, topic: str, handler: Callable[[Message], Any]) -> None:
-        """Have the workers of this runtime hand the outbox's messages of a topic to `handler`.
+        """Have the workers of this runtime pass the outbox messages of a topic to `handler`.
 
-        At least once each, with the same id; one that raises is delivered again later.
+        Each is delivered at least once, always with the same id. If the handler raises, the message
+        is delivered again later.
+
+            runtime.deliver("mail", lambda message: smtp.send(message.id, message.payload))
         """
         check_text("topic", topic)
         if not callable(handler):
-            raise BadArgument(f"The handler of topic {topic!r} is a function, not {handler!r}.")
-        self._delivery.handlers[topic] = handler
+            raise BadArgument(f"The handler of topic {topic!r} must be callable, not {handler!r}.")
+        self.engine.delivery.handlers[topic] = handler
 
     async def fork(
         self,
@@ -221,39 +170,37 @@ class Runtime(Client):
         as_node: str | None = None,
         thread_id: str | None = None,
     ) -> Run:
-        """Start a run on a new thread that goes on from a checkpoint of this one.
+        """Start a run on a new thread that goes on from a checkpoint of this run.
 
         `at` is the id of a checkpoint, the latest by default; `update` changes its state first. The
         old run and its thread stay as they are.
         """
-        row = await self.journal.arun(self._ledger.find(run_id))
-        graph = self._graphs.get(f"{row.graph}@{row.version}") or self._newest.get(row.graph)
+        row = await self.journal.arun(self.services.runs.find(run_id))
+        graphs = self.engine.graphs
+        graph = graphs.find(row.graph, row.version) or graphs.newest(row.graph)
         if graph is None:
-            raise UnknownGraph(row.graph, sorted(self._graphs))
+            raise UnknownGraph(row.graph, sorted(graphs.chosen()))
         target = check_text("thread_id", thread_id or str(uuid.uuid4()))
         if await self.journal.ado(runs.page(thread_id=target, count=1)):
             raise BadArgument(f"Thread {target!r} has runs already; fork to a new thread.")
         source = {"configurable": {"thread_id": row.thread_id}}
         if at is not None:
             source["configurable"]["checkpoint_id"] = at
-        if await self._saver.aget_tuple(source) is None:  # type: ignore[arg-type]
+        if await self.saver.aget_tuple(source) is None:  # type: ignore[arg-type]
             if at is None:
                 raise WrongState(run_id, row.state, "be forked", "it has no checkpoint yet.")
             raise NotFound("checkpoint", at)
-        await self._saver.acopy_thread(row.thread_id, target)
+        await self.saver.acopy_thread(row.thread_id, target)
         place = {"configurable": {**source["configurable"], "thread_id": target}}
         if update is None and as_node is None:
             as_node = langgraph_port.COPY
         await graph.pregel.aupdate_state(place, update, as_node)  # type: ignore[arg-type]
-        setup = open_setup(self._saver.serializer, row)
+        setup = load_setup(self.saver.serializer, row)
         setup.pop("input", None)
-        plan = self._ledger.accept((graph.name, graph.version), target, setup, "reject")
+        plan = self.services.runs.accept((graph.name, graph.version), target, setup, "reject")
         forked = await self.journal.arun(plan)
-        self._wake()
-        return await self.journal.arun(self._ledger.show(forked))
-
-    async def _fire(self) -> int:
-        return await self.journal.arun(self._ledger.fire(self._newest))
+        self.engine.wake()
+        return await self.journal.arun(self.services.runs.show(forked))
 
     # -- driving
 
@@ -263,22 +210,26 @@ class Runtime(Client):
         concurrency: int = 50,
         until_idle: bool = False,
         grace: timedelta = GRACE,
-        signals: bool = True,
+        handle_signals: bool = True,
         graphs: Iterable[str] | None = None,
+        signals: None = None,
     ) -> Counts:
-        """Drive what is due until told to stop: by SIGTERM, SIGINT or cancellation.
+        """Drive due runs until SIGTERM, SIGINT or cancellation.
 
-        Then nothing more is claimed, and what is driven stops at its next step, or is given back
-        after `grace`. With `until_idle` it stops when nothing is due. An application with signal
-        handlers of its own passes `signals=False`, and cancels the task. `graphs` names those to
-        drive, all by default; then neither schedules are fired nor messages delivered.
+        Then nothing more is claimed, and each segment stops at its next step or is given back after
+        `grace`. With `until_idle` it stops when nothing is due. An application with signal handlers
+        of its own passes `handle_signals=False` and cancels the task. `graphs` names those to
+        drive, all by default; with it neither schedules are fired nor messages delivered.
+
+            asyncio.run(runtime.work())
         """
-        return await self._drive(
+        check_renamed("signals", "handle_signals", signals)
+        return await self.engine.drive(
             graphs=graphs,
             concurrency=concurrency,
             until_idle=until_idle,
             grace=check_duration("grace", grace).total_seconds(),
-            handle_signals=signals,
+            handle_signals=handle_signals,
         )
 
     async def tick(
@@ -288,53 +239,46 @@ class Runtime(Client):
         budget: timedelta | None = None,
         concurrency: int = 10,
         grace: timedelta = GRACE,
-        signals: bool = False,
+        handle_signals: bool = False,
+        signals: None = None,
     ) -> Counts:
-        """Drive what is due, at most `limit` segments, then return: for a cron.
+        """Drive due runs, at most `limit` segments, then return: for a cron job.
 
-        After `budget` nothing more is claimed and what is driven stops at its next step. Two calls
-        at once share the work. `concurrency=1` drives one after the other.
+        After `budget` nothing more is claimed and each segment stops at its next step. Two calls at
+        once share the work. `concurrency=1` drives one segment after the other.
         """
-        return await self._drive(
+        check_renamed("signals", "handle_signals", signals)
+        return await self.engine.drive(
             concurrency=concurrency,
-            driven="cron",
+            driven_by=DrivenBy.CRON,
             limit=check_limit(limit),
             budget=None if budget is None else check_duration("budget", budget).total_seconds(),
             until_idle=True,
             grace=check_duration("grace", grace).total_seconds(),
-            handle_signals=signals,
+            handle_signals=handle_signals,
         )
 
-    async def _drive(
-        self, *, handle_signals: bool, graphs: Iterable[str] | None = None, **bounds: Any
-    ) -> Counts:
-        if not self._graphs and not self._delivery.handlers:
-            raise BadArgument("This runtime has no graph to drive: call register() first.")
-        if bounds["concurrency"] < 1:
-            raise BadArgument("concurrency is at least 1.")
-        driver = await asyncio.to_thread(lambda: self._driver)
-        if graphs is None:
-            chosen = self._graphs
-            bounds |= {"schedules": self._fire, "delivery": self._delivery}
-        else:
-            names = {name for name, _ in (self._graph(name, None) for name in graphs)}
-            chosen = {key: one for key, one in self._graphs.items() if one.name in names}
-            bounds["knows_all"] = False
-        worker = Worker(driver, self._keeper, driver.clock, chosen, **bounds)
-        self._workers.add(worker)
-        try:
-            return await worker.run(handle_signals=handle_signals)
-        finally:
-            self._workers.discard(worker)
+    @property
+    def worker_id(self) -> str:
+        """The id under which this process holds leases."""
+        return self.engine.keeper.worker
+
+    def wake(self) -> None:
+        """Let the workers of this runtime look for due runs now, not at their next poll."""
+        self.engine.wake()
+
+    def stop_here(self, run_id: str, why: str) -> None:
+        """Stop a run before its next step, if this process drives it: `cancel` or `pause`."""
+        self.engine.stop(run_id, Control(why))
 
     # -- over HTTP
 
     def asgi(self, *, secret: str | None = None) -> Starlette:
-        """This runtime as an ASGI application: `GET /ok`, and `POST /cron/tick` for a cron.
+        """This runtime as an ASGI application: `GET /ok`, and `POST /cron/tick` for a cron service.
 
-        Ticks are off until there is a `secret`, by default `PERDURE_CRON_SECRET`: whoever sends it
-        as a bearer token has what is due driven. The application's lifespan opens and closes the
-        runtime, unless it is open; mounted into another application it opens on first use.
+        Ticks are off until there is a `secret`, by default `PERDURE_CRON_SECRET`: a request with it
+        as a bearer token drives due runs. The application's lifespan opens and closes the runtime,
+        unless it is open already; mounted into another application, it is opened on first use.
         """
         try:
             from perdure.server.app import make_app
@@ -342,41 +286,10 @@ class Runtime(Client):
             raise Error("asgi() needs the extra: pip install 'perdure[server]'") from error
         return make_app(self, self.tick, secret=secret)
 
-    # -- what this process drives is told at once
 
-    @property
-    def worker_id(self) -> str:
-        """The id under which this process holds leases."""
-        return self._keeper.worker
+class BlockingRuntime(BlockingClient):
+    """`Runtime.blocking`: the runtime's methods, each blocking until it has returned."""
 
-    def wake(self) -> None:
-        """Let the workers of this runtime look for due runs now, not at their next poll."""
-        self._wake()
-
-    def stop_here(self, run_id: str, why: str) -> None:
-        """Stop a run before its next step, if this process drives it."""
-        self._stop_here(run_id, why)
-
-    def _wake(self, *, stopped: bool = False) -> None:
-        if stopped and self._keeper_ is not None:
-            self._keeper_.nudge()
-        for worker in list(self._workers):
-            worker.wake()
-
-    def _stop_here(self, run_id: str, why: str) -> None:
-        if self._keeper_ is not None:
-            self._keeper_.stop(run_id, why)
-
-    def _reader(self) -> Reader:
-        return self._saver.reader
-
-    def _forget(self, thread_id: str) -> None:
-        self._saver.pruner.forget(thread_id)
-
-
-class Blocking(Asking):
-    """`Runtime.blocking`: each method is the runtime's own, run on a loop in another thread."""
-
-    fork = lent(Runtime.fork)
-    tick = lent(Runtime.tick)
-    work = lent(Runtime.work)
+    fork = blocking_method(Runtime.fork)
+    tick = blocking_method(Runtime.tick)
+    work = blocking_method(Runtime.work)

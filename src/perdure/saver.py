@@ -10,7 +10,15 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from datetime import timedelta
 from typing import Any
 from weakref import WeakSet
@@ -34,10 +42,12 @@ from perdure.checkpoint.reader import Reader
 from perdure.checkpoint.row_format import RowFormat
 from perdure.checkpoint.task_writes import TaskWriter
 from perdure.checkpoint.writer import Put, Writer
+from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, BadURL, Error
 from perdure.journal import Journal, Plan, connect
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
+from perdure.journal.names import check_renamed
 from perdure.segments.segment import find
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
@@ -45,17 +55,21 @@ from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 
 
-class Saver(BaseCheckpointSaver[int]):
+class Saver(ContextManaged, BaseCheckpointSaver[int]):
     """Checkpoints in a journal: smaller, faster, ordered, safe to load.
 
     `url` is `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`; `PERDURE_URL` by
     default. It opens on first use, and closes as a context manager, by `close()` or at exit.
     Use one saver from any number of threads and event loops, and one per process.
 
-    `allow` adds types to what the graph's schemas allow to be stored and loaded. `keys` turns
-    on encryption: {id: 16, 24 or 32 bytes}; the first is used for writing, all for reading.
-    `max_bytes` bounds the state of one checkpoint, `cache_bytes` what is kept in memory to
-    spare the next load.
+    `allow` adds types to those that the graph's schemas allow to be stored and loaded.
+    `encryption_keys` turns on encryption: {id: 16, 24 or 32 bytes}; the first is used for writing,
+    all for reading. `max_bytes` bounds the state of one checkpoint, `cache_bytes` the memory used
+    to spare the next load. `journal` is an open journal to use instead of `url`, or a function that
+    opens one.
+
+        with Saver("sqlite:///agents.db") as saver:
+            graph = builder.compile(checkpointer=saver)
     """
 
     def __init__(
@@ -64,22 +78,25 @@ class Saver(BaseCheckpointSaver[int]):
         durability: Durability = "auto",
         *,
         allow: Iterable[type | tuple[str, ...]] = (),
-        keys: Mapping[str, bytes] | None = None,
+        encryption_keys: Mapping[str, bytes] | None = None,
         max_bytes: int = 256 * 1024 * 1024,
         cache_bytes: int = 64 * 1024 * 1024,
-        journal: Journal | None = None,
+        journal: Journal | Callable[[], Journal] | None = None,
+        keys: None = None,
     ) -> None:
+        check_renamed("keys", "encryption_keys", keys)
         if durability not in ("auto", "sync", "async", "exit"):
             raise BadArgument(f"durability={durability!r}: use 'auto', 'sync', 'async' or 'exit'.")
         if url is not None and journal is not None:
             raise BadURL("Give the saver a url or a journal, not both.")
         self.durability = durability
-        self._url = url
-        self._journal = journal
-        self._own_journal = journal is None
+        self._connect = journal if callable(journal) else lambda: connect(url)
+        self._journal = None if callable(journal) else journal
+        self._own_journal = self._journal is None
         self._codec = Codec(allow)
         self._format = RowFormat(
-            self._codec, EncryptedEnvelope(keys) if keys is not None else ChecksumEnvelope()
+            self._codec,
+            ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys),
         )
         self._limits = max_bytes, cache_bytes
         self.start_afresh()
@@ -104,7 +121,7 @@ class Saver(BaseCheckpointSaver[int]):
         if self._journal is None:
             with self._opening:
                 if self._journal is None:
-                    self._journal = connect(self._url)
+                    self._journal = self._connect()
         return self._journal
 
     @property
@@ -131,19 +148,6 @@ class Saver(BaseCheckpointSaver[int]):
         """Open the database and bring its schema up to date now. Otherwise the first use does."""
         _ = self.journal
 
-    def __enter__(self) -> Saver:
-        self.setup()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Saver:
-        return self.__enter__()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
     # -- LangGraph's interface
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -161,8 +165,10 @@ class Saver(BaseCheckpointSaver[int]):
         thread before released it, and waited until that was on disk.
         """
         key, segment = key_of(config), find(config["configurable"])
-        untouched = segment is not None and segment.untouched
-        blank = segment is not None and untouched and not (key.id or segment.row.has_checkpoints)
+        untouched = blank = False
+        if segment is not None:
+            untouched = not segment.progress.has_written
+            blank = untouched and not (key.id or segment.lease.row.has_checkpoints)
         running = langgraph_port.is_graph_run(config["configurable"])
         return self.reader.get_tuple(key, running, blank), not untouched
 

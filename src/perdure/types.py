@@ -1,4 +1,4 @@
-"""The words of the runtime as values: a run, a wait, an event."""
+"""The values that users see: runs, waits, events, effects, messages, and their states."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from perdure.errors import BadArgument
 
@@ -15,50 +15,29 @@ Strategy = Literal["enqueue", "reject", "interrupt", "rollback"]
 
 
 class State(StrEnum):
-    """What a run is doing."""
+    """State of a run."""
 
     PENDING = "pending"
-    """Due now, at its time, or after the run before it on its thread."""
+    """Due now, at a set time, or after the run before it on its thread."""
     RUNNING = "running"
     """Leased: a worker drives it."""
     WAITING = "waiting"
-    """For the clock, a person or a signal."""
+    """Waits for the clock, a person or a signal."""
     PAUSED = "paused"
-    """Until `resume`."""
+    """Rests until `resume`."""
     HELD = "held"
-    """Needs a person: `reason` says why. `retry` goes on."""
+    """Needs a person; `reason` says why. `retry` continues it."""
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
 
 
 ENDED = frozenset({State.DONE, State.FAILED, State.CANCELLED})
-
-
-class EffectState(StrEnum):
-    """How far an effect is."""
-
-    OPEN = "open"
-    """About to be called, or called."""
-    DONE = "done"
-    FAILED = "failed"
-    """It raised, for good."""
-    UNKNOWN = "unknown"
-    """A person has to say what became of it."""
-    AGAIN = "again"
-    """Known not to have happened: called when its task comes to it."""
-
-
-class Kind(StrEnum):
-    """What a wait is for."""
-
-    CLOCK = "clock"
-    HUMAN = "human"
-    SIGNAL = "signal"
+"""The states in which a run is over."""
 
 
 class EventKind(StrEnum):
-    """What happened to a run. The values are stored in its history."""
+    """Kind of a run's event. `docs/runtime.md` lists the data of each."""
 
     STARTED = "started"
     CLAIMED = "claimed"
@@ -87,9 +66,63 @@ class EventKind(StrEnum):
     DONE = "done"
 
 
+class EffectState(StrEnum):
+    """State of an effect."""
+
+    OPEN = "open"
+    """The intent is stored; the call may have been made."""
+    DONE = "done"
+    FAILED = "failed"
+    """It raised, and is not retried."""
+    UNKNOWN = "unknown"
+    """It may or may not have happened: a person settles it."""
+    AGAIN = "again"
+    """Known not to have happened: called when its task reaches it."""
+
+
+class Kind(StrEnum):
+    """What a wait is for."""
+
+    CLOCK = "clock"
+    HUMAN = "human"
+    SIGNAL = "signal"
+
+
+class WaitState(StrEnum):
+    """State of a stored wait."""
+
+    OPEN = "open"
+    ANSWERED = "answered"
+    """An answer was accepted; no driver has handed it to its task yet."""
+    APPLIED = "applied"
+    """A driver handed the answer to the task."""
+    CONSUMED = "consumed"
+    """The task went on with the answer."""
+    CLOSED = "closed"
+    """The run ended, or asks something else now."""
+
+
+class Control(StrEnum):
+    """What a driver has been asked to do with its run."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+
+
+class DrivenBy(StrEnum):
+    """What kind of process drives a segment."""
+
+    WORKER = "worker"
+    """`work`."""
+    CRON = "cron"
+    """`tick`."""
+    CALL = "call"
+    """The caller of a bound graph."""
+
+
 @dataclass(frozen=True)
 class RunError:
-    """The exception a run, or its last segment, ended with."""
+    """The exception that ended a run or its last segment."""
 
     kind: str
     message: str
@@ -101,7 +134,13 @@ class RunError:
 
 @dataclass(frozen=True)
 class Run:
-    """One accepted input on a thread, as it was when it was read."""
+    """One accepted input on a thread, as read from the journal. It does not change afterwards:
+    call `get` again for the current state.
+
+        run = await runtime.get(run_id)
+        if run.state is State.HELD:
+            print(run.reason)
+    """
 
     id: str
     thread_id: str
@@ -122,12 +161,17 @@ class Run:
 
     @property
     def ended(self) -> bool:
+        """Whether the run is done, failed or cancelled."""
         return self.state in ENDED
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Why a run is not running."""
+    """An open wait of a run: for the clock, a person or a signal.
+
+    for wait in await runtime.waits(kind="human"):
+        await runtime.answer(wait.id, ask_a_person(wait.value))
+    """
 
     id: str
     run_id: str
@@ -154,13 +198,13 @@ class WaitRecord(Wait):
 
 @dataclass(frozen=True)
 class Score:
-    """How well a run did, told by whoever learned it."""
+    """A number that says how well a run, or a part of it, did."""
 
     run_id: str
     name: str
     value: float
     about: str
-    """The part of the run that earned it; empty: all of it."""
+    """The part of the run it is about; empty for the whole run."""
     at: datetime
     comment: str | None = None
     by: str | None = None
@@ -168,7 +212,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Event:
-    """One line of a run's history. `n` counts from 1 without a gap."""
+    """One entry of a run's history. `n` counts from 1 without gaps; `kind` is an `EventKind`."""
 
     n: int
     at: datetime
@@ -178,10 +222,10 @@ class Event:
 
 @dataclass(frozen=True)
 class EffectRecord:
-    """A call that left the process, or was about to, as it was when it was read."""
+    """One effect, as read from the journal."""
 
     key: str
-    """What the far side was given; what `settle` takes."""
+    """The idempotency key the far side was given. `settle` takes it."""
     name: str
     state: EffectState
     run_id: str
@@ -194,24 +238,29 @@ class EffectRecord:
     updated_at: datetime
     due_at: datetime | None
     undone: bool = False
-    """Whether its compensation was made."""
+    """Whether its compensation has run."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What `verify` gives for an effect that happened, with what it would have returned."""
+    """Returned by `verify` for an effect that did happen, with the result of the call.
+
+    def verify(key, *arguments):
+        found = api.payment_by_key(key)
+        return Done(found.id) if found else None
+    """
 
     result: Any = None
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is kept of an effect's arguments and result.
+    """Which parts of an effect's arguments and result are stored.
 
-    `arguments` names those to keep, all by default; `without` those to leave out. What is left out
-    is taken from the present call when an effect is tried again. Arguments with the name of a
-    secret, and Pydantic's secrets, are always left out. `result` makes of a result what is kept of
-    it, and what the caller gets, the first time too.
+    `arguments` names the arguments to store, all by default; `without` names those to leave out. A
+    retry takes what was left out from the current call. Arguments named like a secret, and
+    Pydantic's secrets, are never stored. `result` converts a result into the value that is stored,
+    which the caller gets too, the first time included.
     """
 
     arguments: Collection[str] | None = None
@@ -221,7 +270,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Message:
-    """What was put into the outbox. `id` is the same however often it is delivered."""
+    """A message in the outbox. Every delivery of it has the same `id`."""
 
     id: str
     topic: str
@@ -232,12 +281,12 @@ class Message:
     sent_at: datetime
     due_at: datetime | None = None
     error: str | None = None
-    """Why it was not delivered the last time."""
+    """Why the last delivery failed."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What starts runs on a cron line."""
+    """Starts a run at each time of a cron line."""
 
     name: str
     graph: str
@@ -248,7 +297,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a `tick`, or `work`, did."""
+    """What a call of `tick` or `work` did, in segments unless noted."""
 
     claimed: int = 0
     done: int = 0
@@ -258,19 +307,24 @@ class Counts:
     cancelled: int = 0
     paused: int = 0
     released: int = 0
-    """Given back unfinished: to be retried later, or because the time was up."""
+    """Given back unfinished: to be retried later, or because time ran out."""
     lost: int = 0
-    """Taken over by another worker meanwhile."""
+    """Taken over by another worker."""
     scheduled: int = 0
     """Runs started by schedules."""
     delivered: int = 0
-    """Messages of the outbox."""
+    """Outbox messages delivered."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """What becomes of a segment, or an effect, that raised: how often it is tried, and how long
-    between. Exceptions of the types in `final` are not tried again."""
+    """How often a segment or effect that raised is tried, and how long to wait in between.
+
+    The pause is `first`, then grows by `factor` up to `longest`. Exceptions of the types in `final`
+    are not retried.
+
+        runtime.register(graph, retry=Retry(attempts=5, first=timedelta(seconds=2)))
+    """
 
     attempts: int = 3
     first: timedelta = timedelta(seconds=1)
@@ -281,27 +335,49 @@ class Retry:
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.factor < 1 or min(self.first, self.longest) < timedelta(0):
             raise BadArgument(
-                f"{self}: attempts and factor are at least 1, and no time is negative."
+                f"{self}: attempts and factor must be at least 1, and no time may be negative."
             )
 
     def is_over(self, attempts: int, error: BaseException) -> bool:
-        """Whether it is not to be tried again."""
+        """Whether no further attempt is made."""
         return attempts >= self.attempts or isinstance(error, self.final)
 
     def pause(self, attempts: int) -> timedelta:
-        """How long to wait after that many attempts."""
+        """How long to wait after this many attempts."""
         return min(self.longest, self.first * self.factor ** min(attempts - 1, 64))
 
 
+class Observer(Protocol):
+    """Called for each event that this process stored, after its commit.
+
+    Never called before the commit or twice for one event, and not for an event that was refused or
+    rolled back. A process that dies between the commit and the call does not call it: the journal
+    is the complete history, an observer is for metrics and traces. An exception it raises is
+    logged. It is called in a thread of its own, one event at a time and in order.
+
+        class Counter:
+            def on_event(self, kind, run_id, thread_id, data, at):
+                metrics.increment(f"perdure.{kind}")
+
+        runtime = Runtime(observer=Counter())
+    """
+
+    def on_event(
+        self, kind: str, run_id: str, thread_id: str, data: Mapping[str, Any], at: datetime
+    ) -> None:
+        """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`."""
+
+
 def moment(ms: int) -> datetime:
-    """A time of the journal as an aware datetime."""
+    """Convert journal time, in milliseconds, to an aware datetime."""
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def maybe_moment(ms: int | None) -> datetime | None:
+    """`moment`, or None for None."""
     return None if ms is None else moment(ms)
 
 
 def milliseconds(at: datetime) -> int:
-    """An aware datetime as a time of the journal."""
+    """Convert an aware datetime to journal time, in milliseconds."""
     return round(at.timestamp() * 1000)

@@ -6,7 +6,6 @@ but each checkpoint is whole.
 """
 
 import asyncio
-import json
 import sqlite3
 import subprocess
 import sys
@@ -19,26 +18,11 @@ from langchain_core.messages import HumanMessage
 
 from perdure.saver import Saver
 from tests.support.crowd import SHARED, Telling, atalk, build, crowd, digest, lines, on
+from tests.support.fork_server import ForkServer
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = THREADS = 8
 TURNS = 3
-
-
-def child(module: str, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", module, *map(str, arguments)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def outcome(process: subprocess.Popen[str]) -> list[Any]:
-    out, problems = process.communicate(timeout=120)
-    assert process.returncode == 0, problems
-    return [json.loads(line) for line in out.splitlines()]
 
 
 def is_all_there(saver: Saver, told: list[Any]) -> None:
@@ -65,9 +49,17 @@ def has_all_that_was_said(saver: Saver, number: int, threads: int, turns: int) -
 
 
 @pytest.mark.slow
-def test_eight_processes_of_eight_threads_lose_and_tear_nothing(url: str) -> None:
-    crowded = [child("tests.support.crowd", url, n, THREADS, TURNS) for n in range(PROCESSES)]
-    told = [line for process in crowded for line in outcome(process)]
+def test_eight_processes_of_eight_threads_lose_and_tear_nothing(
+    fork_server: ForkServer, url: str
+) -> None:
+    order: dict[str, Any] = {"url": url, "threads": THREADS, "turns": TURNS}
+    crowded = [
+        fork_server.start("crowd:play", number=number, **order) for number in range(PROCESSES)
+    ]
+    told: list[Any] = []
+    for child in crowded:
+        assert child.wait(120) == 0
+        told += child.facts
     # Of each turn the input, its start and two nodes; on its own and on a shared thread.
     assert len(told) == PROCESSES * THREADS * TURNS * 2 * 4
     with Saver(url) as saver:
@@ -123,7 +115,9 @@ def test_many_coroutines_of_several_loops_share_one_saver(url: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["exit", "_exit"])
 def test_both_go_on_after_a_fork(url: str, how: str) -> None:
-    assert outcome(child("tests.support.forker", url, how)) == []
+    command = [sys.executable, "-W", "error", "-m", "tests.support.forker", url, how]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
     with Saver(url) as saver:
         graph = build(saver)
         for name, said in (

@@ -118,5 +118,5 @@ async def test_every_conformance_test_passes_whatever_is_waited_for(
 
 
 async def test_every_conformance_test_passes_with_encryption(sqlite_url: str) -> None:
-    async with perdure.Saver(sqlite_url, keys={"first": b"k" * 32}) as saver:
+    async with perdure.Saver(sqlite_url, encryption_keys={"first": b"k" * 32}) as saver:
         assert [name for one in Capability for name in await failures(saver, one)] == []

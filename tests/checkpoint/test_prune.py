@@ -266,7 +266,7 @@ def test_deleting_runs_keeps_what_other_runs_are_made_of(url: str) -> None:
 
 @pytest.mark.parametrize("keys", [None, {"k": b"k" * 32}], ids=["plain", "encrypted"])
 def test_a_copy_is_the_same_and_has_a_life_of_its_own(url: str, keys: Any) -> None:
-    with Saver(url, keys=keys) as saver:
+    with Saver(url, encryption_keys=keys) as saver:
         graph = chat(saver)
         for n in range(3):
             graph.invoke(say(n), on("a"))

@@ -57,7 +57,9 @@ def test_a_story_on_postgresql_is_the_same_as_in_memory(
 @EVERY_STORY
 def test_an_encrypted_story_is_the_same_as_in_memory(sqlite_url: str, name: str) -> None:
     keys = {"second": b"2" * 32, "first": b"1" * 16}
-    is_told_the_same(name, Savers(lambda: perdure.Saver(sqlite_url, keys=keys), True), "blocking")
+    is_told_the_same(
+        name, Savers(lambda: perdure.Saver(sqlite_url, encryption_keys=keys), True), "blocking"
+    )
 
 
 @pytest.mark.slow

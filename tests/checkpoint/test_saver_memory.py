@@ -21,6 +21,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Overwrite, interrupt
 
 from perdure.saver import Saver
+from tests.support.polling import until
 from tests.support.raw import config, put, values_of
 from tests.support.scripts import Graph
 
@@ -130,10 +131,8 @@ def test_what_is_queued_is_stored_though_nobody_remembers_the_saver(sqlite_url: 
 
     where = forget()
     gc.collect()
-    deadline = time.monotonic() + 10
     with Saver(sqlite_url) as saver:
-        while saver.get_tuple(where) is None:
-            assert time.monotonic() < deadline, "what was queued is gone"
+        until(lambda: saver.get_tuple(where), "what was queued")
 
 
 def _put_and_end(url: str) -> None:

@@ -48,7 +48,7 @@ class Late(Saver):
 
     def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
         if threading.current_thread() is not threading.main_thread():
-            self.handed_over.wait(5)
+            self.handed_over.wait(60)
         super().put_writes(config, writes, task_id, task_path)
 
     def put(
@@ -293,7 +293,7 @@ def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
     def hook(point: str) -> None:
         if point == "commit.before" and threading.current_thread().name == "perdure":
             under_way.set()
-            go_on.wait(5)
+            go_on.wait(60)
 
     with Saver(url, "async") as saver:
         graph = line(saver)
@@ -301,7 +301,7 @@ def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
         saver.flush()
         monkeypatch.setattr(failpoints, "hook", hook)
         graph.update_state(on("a"), {"count": 77})
-        assert under_way.wait(5)
+        assert under_way.wait(60)
         read: list[Any] = []
         reader = threading.Thread(target=lambda: read.append(graph.get_state(on("a"))))
         reader.start()

@@ -47,6 +47,12 @@ FORGED: list[tuple[Any, Any, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 class State(TypedDict, total=False):
     model: s.Model
     holders: Annotated[list[s.Plain], operator.add]

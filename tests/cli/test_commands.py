@@ -319,10 +319,10 @@ def test_a_run_that_cannot_be_stopped_says_the_one_reason(
 ) -> None:
     done, held = driven(rt, "quick"), driven(rt, "holds")
     for verb, end in (("pause", "paused"), ("cancel", "cancelled")):
-        over = f"perdure: Run {done.id} is done and cannot be {end}: it is over.\n"
+        over = f"perdure: Run {done.id} is done and cannot be {end}: it has ended.\n"
         assert command(verb, done.id).refused == over
     assert command("pause", held.id).refused.endswith(
-        "is held and cannot be paused: it rests already, until it is retried or cancelled.\n"
+        "is held and cannot be paused: it is held already, until it is retried or cancelled.\n"
     )
     assert command("cancel", held.id).done.out == f"{held.id} is cancelled.\n"
 
@@ -341,8 +341,8 @@ def test_every_command_takes_the_beginning_of_an_id(rt: perdure.Runtime, command
     assert "at least 6 characters" in command("pause", run.id[:5]).refused
     assert "More than one run begins with" in command("pause", run.id[:6]).refused
     assert command("effects", "--run", "nobody").refused == (
-        "perdure: There is no run 'nobody' in this journal, or no longer. `perdure runs` lists "
-        "what is there.\n"
+        "perdure: There is no run 'nobody' in this journal. It may have been pruned. `perdure "
+        "runs` lists what is there.\n"
     )
 
 
@@ -387,7 +387,7 @@ def test_an_unknown_effect_is_listed_and_settled(rt: perdure.Runtime, command: C
     assert settle_of(shown) == ["perdure", "settle", effect.key, "done", "--result", "JSON"]
     assert "done needs --result" in command("settle", effect.key, "done").refused
     assert (
-        "a text is '\"paid\"'" in command("settle", effect.key, "done", "--result", "paid").refused
+        "A text is '\"paid\"'" in command("settle", effect.key, "done", "--result", "paid").refused
     )
     assert "is not one of done, retry, fail" in command("settle", effect.key, "lost").refused
     assert command("settle", effect.key, "done", "--result", '"paid"', "--by", "ana").done
@@ -412,7 +412,7 @@ def test_an_effect_may_be_given_up_in_words(rt: perdure.Runtime, command: Comman
 
 
 def test_effects_that_cannot_be_read_are_listed_with_the_reason(url: str, command: Command) -> None:
-    with perdure.Runtime(url, keys={"k": b"0" * 32}) as rt:
+    with perdure.Runtime(url, encryption_keys={"k": b"0" * 32}) as rt:
         rt.register(chain(pay), name="pay", retry=perdure.Retry(attempts=1))
         driven(rt, "pay")
     shown = command("effects").done.out
@@ -476,13 +476,13 @@ def test_old_runs_are_counted_and_deleted_but_not_unasked(url: str, command: Com
 def test_migrate_makes_a_journal_and_check_only_looks(
     empty_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url, command = empty_url, commands_at(capsys, empty_url)
+    command = commands_at(capsys, empty_url)
     newest = max(migrations())
     checked = command("migrate", "--check")
-    assert (checked.code, version(url)) == (1, None)
+    assert (checked.code, version(empty_url)) == (1, None)
     assert "There is no journal yet" in checked.out
     assert command("migrate").done.out == f"The journal is created, with schema {newest}.\n"
-    assert version(url) == newest
+    assert version(empty_url) == newest
     assert command("migrate", "--check").done.out == f"The schema is {newest}, the newest.\n"
     assert "nothing to do" in command("migrate").done.out
 
@@ -760,9 +760,10 @@ def test_a_place_may_be_a_client_with_keys_and_then_langgraph_is_not_loaded(
 ) -> None:
     keys = "{'k': b'0' * 32}"
     (tmp_path / "journal.py").write_text(
-        f"from perdure.client import Client\nclient = Client({sqlite_url!r}, keys={keys})\n"
+        "from perdure.client import Client\n"
+        f"client = Client({sqlite_url!r}, encryption_keys={keys})\n"
     )
-    with Client(sqlite_url, keys={"k": b"0" * 32}) as client:
+    with Client(sqlite_url, encryption_keys={"k": b"0" * 32}) as client:
         client.blocking.start("g", metadata={"secret": "hush"})
     [told] = spawn("runs", "--json", "--at", "journal:client", cwd=tmp_path).done.json
     assert told["metadata"] == {"secret": "hush"}

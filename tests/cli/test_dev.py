@@ -10,16 +10,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import perdure
 from perdure.cli.dev import snapshot
 from perdure.types import Run, State
+from tests.support.polling import until
 
 AGENT = """
 import operator, os, time
@@ -118,7 +117,7 @@ class Dev:
             found[:] = re.findall(pattern, self.text)
             return bool(found) or not self._reader.is_alive()
 
-        happens(look, f"{pattern} in\n{self.text}")
+        until(look, f"{pattern} in\n{self.text}")
         assert found, f"{pattern} in\n{self.text}"
         return found[-1]
 
@@ -139,13 +138,6 @@ class Dev:
     def close(self) -> None:
         self.process.kill()
         self.ends()
-
-
-def happens(what: Callable[[], Any], name: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"{name} did not come"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -178,7 +170,7 @@ def dev(folder: Path) -> Iterator[Callable[..., Dev]]:
 
 
 def reaches(client: perdure.Client, run: Run, state: State) -> Run:
-    happens(lambda: client.blocking.get(run.id).state is state, f"{state} of {run.graph}")
+    until(lambda: client.blocking.get(run.id).state is state, f"{state} of {run.graph}")
     return client.blocking.get(run.id)
 
 
@@ -224,7 +216,7 @@ def in_the_middle(folder: Path, client: perdure.Client, shown: Dev) -> Run:
     """A run that is in its second step, and the first one is on disk."""
     run = client.blocking.start("held", {}, thread_id="t")
     shown.says(r"held t +step 1  first")
-    happens(lambda: "hold" in calls(folder), "the node")
+    until(lambda: "hold" in calls(folder), "the node")
     return run
 
 

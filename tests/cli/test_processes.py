@@ -312,9 +312,9 @@ def test_the_doctor_finds_nothing_wrong_with_a_journal_in_use(url: str, cli: Sta
     ("damage", "problem"),
     [
         ("DELETE FROM perdure_events WHERE n = 1", "the events of a run have a gap"),
-        ("UPDATE perdure_runs SET due_at = NULL", "nobody will look at it"),
+        ("UPDATE perdure_runs SET due_at = NULL", "will never be claimed"),
         ("UPDATE perdure_runs SET state = 'done'", "a run ended, but is still due"),
-        ("UPDATE perdure_runs SET state = 'waiting', due_at = NULL", "waits for nothing"),
+        ("UPDATE perdure_runs SET state = 'waiting', due_at = NULL", "has no open wait"),
     ],
     ids=["gap", "forgotten", "ended", "waits"],
 )

@@ -369,7 +369,7 @@ def test_an_env_file_is_read_as_others_read_it(tmp_path: Path) -> None:
 def test_an_env_file_that_is_not_there_is_told_and_no_error(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", {"graphs": {"letter": "./agent.py:builder"}, "env": ".env"})
     [note] = found(folder).notes
-    assert note.startswith("no file .env")
+    assert note.startswith("env names .env, which does not exist")
 
 
 # -- finding it, and what is wrong with it
@@ -459,7 +459,7 @@ def test_keys_that_are_for_a_server_or_an_image_are_no_error(tmp_path: Path) -> 
         ({"graphs": {"a": "./agent.py:leaves"}}, "SystemExit: no key \\(agent.py, line"),
         ({"graphs": {"a": "./broken.py:graph"}}, "SyntaxError: .* \\(broken.py, line 2\\)"),
         ({"graphs": {"a": "./needs.py:graph"}}, "'not_installed' \\(needs.py, line 1\\).*pip inst"),
-        ({"graphs": {"a@b": "./agent.py:builder"}}, "graph \"a@b\" .*must not have an '@'"),
+        ({"graphs": {"a@b": "./agent.py:builder"}}, "graph \"a@b\" .*must not contain '@'"),
     ],
     ids=range(25),
 )

@@ -34,7 +34,7 @@ def command(capsys: pytest.CaptureFixture[str], url: str) -> Command:
 
 def accept(client: Client, graph: str = "g", **given: object) -> Run:
     """A run that is accepted a minute after the one before it."""
-    clock = client._clock
+    clock = client.services.clock
     assert isinstance(clock, Clock)
     clock.advance(timedelta(minutes=1))
     return client.blocking.start(graph, None, **given)  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def test_several_states_can_be_asked_for(client: Client) -> None:
     assert ids(ask(state=State.PAUSED, thread_id=two.thread_id)) == [two.id]
     assert ids(ask(state=["paused"], thread_id=one.thread_id)) == []
     assert len(ask()) == 3
-    with pytest.raises(BadArgument, match="'over' is no state"):
+    with pytest.raises(BadArgument, match="'over' is not a state"):
         ask(state=["paused", "over"])
 
 
@@ -68,7 +68,7 @@ def test_metadata_is_looked_for_beyond_the_first_page(client: Client) -> None:
         accept(client, metadata={"campaign": 7, "n": n})
     ask = client.blocking.runs
     assert ids(ask(metadata=wanted, limit=1)) == [second.id]
-    assert ids(ask(metadata=wanted, limit=1, before=second)) == [first.id]
+    assert ids(ask(metadata=wanted, limit=1, after=second)) == [first.id]
     assert ids(ask(metadata=wanted)) == [second.id, first.id]
     assert len(ask(metadata={"campaign": 7})) == 7
     assert ask(metadata={"campaign": "7"}) == []
@@ -88,11 +88,11 @@ def test_since_is_within_and_until_is_beyond(client: Client) -> None:
     assert ids(ask(since=two.created_at)) == [three.id, two.id]
     assert ids(ask(until=two.created_at)) == [one.id]
     assert ids(ask(since=two.created_at, until=three.created_at)) == [two.id]
-    assert ids(ask(since=two.created_at, before=three)) == [two.id]
-    assert ids(ask(until=three.created_at, before=two)) == [one.id]
+    assert ids(ask(since=two.created_at, after=three)) == [two.id]
+    assert ids(ask(until=three.created_at, after=two)) == [one.id]
     assert ids(ask(thread_id=two.thread_id, since=two.created_at)) == [two.id]
     assert ids(ask(thread_id=one.thread_id, since=two.created_at)) == []
-    with pytest.raises(BadArgument, match="since is a datetime with a time zone"):
+    with pytest.raises(BadArgument, match="since must be a datetime with a time zone"):
         ask(since=datetime(2030, 1, 1))  # noqa: DTZ001
 
 
@@ -159,7 +159,7 @@ def test_an_age_may_be_given_instead_of_a_time(url: str, command: Command) -> No
     now = datetime.now(UTC)
     with Client(url, clock=Clock(now - timedelta(days=3))) as client:
         old = accept(client)
-        clock = client._clock
+        clock = client.services.clock
         assert isinstance(clock, Clock)
         clock.move_to(now - timedelta(hours=1))
         new = accept(client)
@@ -182,7 +182,7 @@ def test_json_goes_on_beyond_a_page_and_a_table_says_that_there_is_more(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--state", "over"], "'over' is no state; use one of pending"),
+        (["--state", "over"], "'over' is not a state; use one of pending"),
         (["--metadata", "campaign"], "write --metadata key=value"),
         (["--since", "soon"], "neither a duration, such as 3d, nor a time"),
         (["--limit", "0"], "must be at least 1"),

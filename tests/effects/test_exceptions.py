@@ -32,6 +32,12 @@ from tests.support.policies import (
 )
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 @every_way
 async def test_an_exception_is_retried_as_the_policy_says(sqlite_url: str, way: str) -> None:
     calls: list[str] = []

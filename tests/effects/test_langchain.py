@@ -62,6 +62,12 @@ CONFIG: Any = {"configurable": {"thread_id": "t"}}
 Middleware = AgentMiddleware[Any, Any, Any]
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 class Post:
     """A tool that sends mails, and what it sent, with which key."""
 
@@ -792,7 +798,7 @@ def killed(fork_server: ForkServer) -> Killed:
     """Has a process drive an agent, and die at a point."""
 
     def kill(agent: str, url: str, ledger: Path, point: str) -> None:
-        order = {"agent": agent, "url": url, "ledger": str(ledger), "point": point}
+        order: dict[str, Any] = {"agent": agent, "url": url, "ledger": str(ledger), "point": point}
         assert fork_server.run("langchain_child:run", **order).status == -9
 
     return kill

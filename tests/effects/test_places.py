@@ -23,6 +23,12 @@ from tests.support.agents import Log, chain, opened
 from tests.support.effects import AT_ONCE, Boom, Cut, Times, started
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 async def test_what_an_effect_calls_is_its_own_and_no_later_call_takes_it(url: str) -> None:
     sent: list[str] = []
     fails = Times(1)

@@ -16,7 +16,7 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure.errors import BadArgument, NotInRun
-from perdure.segments.segment import Segment
+from perdure.segments.recorded_reads import RecordedReads
 from perdure.testing import Clock
 from perdure.types import Retry, State
 from tests.support.agents import NOON, Log, chain, driving, gate, history, opened, reaches
@@ -172,7 +172,7 @@ async def test_a_worker_that_lost_its_lease_writes_nothing(table: str) -> None:
                 execute(table, "UPDATE perdure_runs SET token = token + 1, state = 'pending'")
                 stands.open()
                 await auntil(lambda: stands.left)
-                await auntil(lambda: not rt._keeper._holds)
+                await auntil(lambda: not rt.engine.keeper.driven)
             assert booked(table) == []
             assert states(table) == []
             execute(table, "UPDATE perdure_runs SET due_at = 0, worker = NULL")
@@ -325,9 +325,9 @@ async def test_a_branch_that_reads_meanwhile_and_one_that_reads_inside_do_not_wa
 ) -> None:
     loading, inside = threading.Event(), threading.Event()
     first = True
-    load = Segment._load
+    load = RecordedReads._load
 
-    def slow(self: Segment, task: str) -> Any:
+    def slow(self: RecordedReads, task: str) -> Any:
         loading.set()
         return load(self, task)
 
@@ -359,7 +359,7 @@ async def test_a_branch_that_reads_meanwhile_and_one_that_reads_inside_do_not_wa
     for node in (books, reads):
         builder.add_node(node)
         builder.add_edge("start", node.__name__)
-    monkeypatch.setattr(Segment, "_load", slow)
+    monkeypatch.setattr(RecordedReads, "_load", slow)
     async with opened(sqlite_url) as rt:
         run = await rt.start(rt.register(builder, name="agent", retry=AT_ONCE).name, {"log": []})
         await rt.tick(limit=1)

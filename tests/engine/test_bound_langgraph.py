@@ -322,7 +322,7 @@ def test_everything_else_that_runs_a_graph_has_a_lease() -> None:
 def test_a_call_without_a_thread_is_refused(rt: TemporaryRuntime) -> None:
     graph = rt.register(asking(), name="agent")
     for config in (None, RunnableConfig(), RunnableConfig(configurable={"thread_id": ""})):
-        with pytest.raises(BadArgument, match="names no thread"):
+        with pytest.raises(BadArgument, match="has no thread_id"):
             graph.invoke({"log": []}, config)
     assert rt.blocking.runs() == []
 

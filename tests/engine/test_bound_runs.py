@@ -30,6 +30,12 @@ from tests.support.polling import until
 # -- each call is a run
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 def test_each_call_leaves_a_run_with_its_events(rt: TemporaryRuntime) -> None:
     graph = rt.register(asking(), name="agent")
     graph.invoke({"log": ["in"]}, {**T, "metadata": {"user": "ana"}})

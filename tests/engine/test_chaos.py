@@ -60,7 +60,11 @@ class Workers:
         self._server, self._dice = server, dice
         marks = folder / "marks"
         marks.mkdir()
-        self._order = {"url": url, "folder": str(marks), "log": str(folder / "workers.log")}
+        self._order: dict[str, Any] = {
+            "url": url,
+            "folder": str(marks),
+            "log": str(folder / "workers.log"),
+        }
         self._alive = [self._start() for _ in range(WORKERS)]
         self._stopped: dict[Child, float] = {}
         self.did: Counter[str] = Counter()

@@ -23,6 +23,12 @@ from tests.support.agents import NOON, Calls, Log, chain, checkpoints, history, 
 HOUR = timedelta(hours=1)
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 def said(*texts: str) -> dict[str, Any]:
     return {"log": list(texts)}
 

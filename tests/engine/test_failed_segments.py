@@ -49,6 +49,12 @@ AT_ONCE = Retry(attempts=3, first=timedelta(0))
 # -- retry
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 class Broken:
     """A node that raises until it is repaired."""
 

@@ -18,11 +18,11 @@ import perdure
 import perdure.testing
 from perdure.errors import LeaseLost, ThreadBusy
 from perdure.journal import Refused
-from perdure.operations import runs
+from perdure.operations import claims
 from perdure.operations.invariants import examine
 from perdure.operations.runs import RunRow
 from perdure.testing import TemporaryRuntime
-from perdure.types import Durability, State
+from perdure.types import Durability, EventKind, State
 from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil, until
 from tests.support.raw import execute
@@ -71,7 +71,7 @@ def steal(rt: TemporaryRuntime, thread: str, *, away: timedelta = timedelta(days
     until = now + round(away.total_seconds() * 1000)
     [held] = [r for r in rt.blocking.runs(thread_id=thread) if r.state is State.RUNNING]
     # As `claim` does it, at a time when our lease is over.
-    op = runs.claim_run(
+    op = claims.claim_run(
         rt.saver.serializer, "elsewhere:1:thief", now + 3_600_000, until, thread, held.id
     )
     row: RunRow | None = rt.journal.do(op)
@@ -110,6 +110,7 @@ async def test_a_write_with_an_old_token_is_refused_in_each_durability_mode(
     rt.register(chain(work if colour == "function" else awork, then), name="g")
     run = await rt.start("g", {"log": []}, thread_id="t", durability=durability)
     counts = await rt.tick()
+    await auntil(lambda: left, "the look of the node that lost its lease")
     rt.journal.flush()
     assert (counts.claimed, counts.lost, counts.done) == (1, 1, 0)
     assert left[0]["perdure_runs"]
@@ -169,11 +170,11 @@ async def test_an_answer_that_a_fenced_driver_saw_is_handed_over_by_its_successo
     run = await rt.start("g", {"log": []}, thread_id="t")
     await rt.tick()
     [wait] = await rt.waits()
-    driver, graph = rt._driver, rt._graphs["g@"]
+    driver, graph = rt.engine.driver, rt.engine.graphs.chosen()["g@"]
     now = rt.clock.now()
 
     def claim(worker: str, now: int) -> RunRow:
-        op = runs.claim_run(rt.saver.serializer, worker, now, now + 3000, "t", run.id)
+        op = claims.claim_run(rt.saver.serializer, worker, now, now + 3000, "t", run.id)
         row: RunRow | None = rt.journal.do(op)
         assert row is not None
         return row
@@ -188,8 +189,8 @@ async def test_an_answer_that_a_fenced_driver_saw_is_handed_over_by_its_successo
     with pytest.raises(Refused):
         rt.journal.run(driver.begin(old, graph))
     # The second one has asked again meanwhile, and rests.
-    assert not isinstance(begun, runs.End)
-    rt.journal.run(driver.let_go(new, runs.End(State.WAITING, "waiting", {})))
+    assert not isinstance(begun, claims.SegmentEnd)
+    rt.journal.run(driver.end(new, claims.SegmentEnd(State.WAITING, EventKind.WAITING, {})))
     assert await rt.journal.ado(examine()) == []
     rt.clock.advance(timedelta(minutes=5))
     await rt.tick()

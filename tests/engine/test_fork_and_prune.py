@@ -243,7 +243,7 @@ async def test_a_run_that_is_claimed_while_its_worker_is_told_to_stop_is_given_b
         rt.register(chain(calls.node("one")), name="g")
         run = await rt.start("g", said("a"))
         monkeypatch.setattr(failpoints, "hook", hook)
-        working = asyncio.create_task(rt.work(signals=False, grace=timedelta(0)))
+        working = asyncio.create_task(rt.work(handle_signals=False, grace=timedelta(0)))
         assert await asyncio.to_thread(claiming.wait, 10)
         working.cancel()
         await asyncio.sleep(0)

@@ -20,11 +20,12 @@ import perdure
 from perdure.errors import LeaseLost, ThreadBusy
 from perdure.journal.clock import JournalClock, journal_time
 from perdure.journal.operation import Ambiguous, Op
-from perdure.operations import runs
-from perdure.operations.runs import End
+from perdure.operations import claims
+from perdure.operations.claims import SegmentEnd
 from perdure.saver import Saver
+from perdure.segments.lease import Lease
 from perdure.segments.segment import KEY, Segment
-from perdure.types import State
+from perdure.types import EventKind, State
 from tests.support.agents import chain, history, opened
 from tests.support.entries import faulty
 from tests.support.raw import execute
@@ -92,17 +93,17 @@ async def test_a_driver_whose_run_was_pruned_writes_nothing(url: str) -> None:
     async with opened(url) as rt:
         rt.register(chain(("echo", echo)), name="g")
         await rt.start("g", said("a"), thread_id="t")
-        driver, keeper = rt._driver, rt._keeper
-        claim = runs.claim(driver.serializer, keeper.worker, driver.clock.now(), 0, ["g@"], 1)
+        driver, keeper = rt.engine.driver, rt.engine.keeper
+        claim = claims.claim(driver.serializer, keeper.worker, driver.clock.now(), 0, ["g@"], 1)
         [row] = rt.journal.do(claim)
-        segment = Segment(row, rt.journal, driver.serializer, driver.clock)
-        segment.durability = "sync"
-        rt.journal.run(driver.let_go(row, End(State.CANCELLED, "cancelled", {})))
+        lease = Lease(row)
+        segment = Segment(lease, rt.journal, driver.serializer, driver.clock, durability="sync")
+        rt.journal.run(driver.end(row, SegmentEnd(State.CANCELLED, EventKind.CANCELLED, {})))
         rt.clock.advance(timedelta(days=1))
         assert await rt.prune(older_than=timedelta(hours=1)) == 1
         later = await rt.start("g", said("b"), thread_id="t")
         await rt.tick()
-        config: Any = {"configurable": {"thread_id": "t", KEY: segment.name}}
+        config: Any = {"configurable": {"thread_id": "t", KEY: segment.lease.name}}
         graph = chain(("echo", echo)).compile(checkpointer=rt.saver)
         with pytest.raises(LeaseLost):
             await graph.ainvoke(said("zombie"), config, durability="sync")
@@ -125,7 +126,7 @@ async def test_the_time_is_never_ahead_however_late_the_database_answers(
 
         monkeypatch.setattr(saver.journal, "read_committed", slowly)
         told = peek(journal_time())
-        assert JournalClock(saver.journal).now() - told < 1000
+        assert JournalClock(saver.journal).now() - told < 6000
 
 
 async def test_a_run_that_is_retried_while_it_is_pruned_keeps_its_history(url: str) -> None:
@@ -190,15 +191,15 @@ async def test_a_call_whose_process_died_does_not_block_the_next_one(sqlite_url:
     async with opened(sqlite_url) as rt:
         graph = rt.register(chain(("echo", echo)), name="g")
         setup = {"input": said("a"), "inline": True}
-        accepted = rt.journal.run(rt._ledger.accept(("g", ""), "t", setup, "interrupt"))
+        accepted = rt.journal.run(rt.services.runs.accept(("g", ""), "t", setup, "interrupt"))
         now, serializer = rt.clock.now(), rt.saver.serializer
-        rt.journal.do(runs.claim_run(serializer, "gone:1:ab", now, now, "t", accepted.id))
+        rt.journal.do(claims.claim_run(serializer, "gone:1:ab", now, now, "t", accepted.id))
         rt.clock.advance(timedelta(minutes=1))  # and nobody works here
         got = await graph.ainvoke(said("b"), {"configurable": {"thread_id": "t"}})
         assert got["log"][-1] == "echo"
         left = await rt.get(accepted.id)
         assert left.state is State.CANCELLED
-        assert "its caller is gone" in str(left.reason)
+        assert "its caller died" in str(left.reason)
 
 
 async def test_what_cannot_be_begun_is_held_and_says_why(sqlite_url: str) -> None:
@@ -224,7 +225,7 @@ def test_a_forked_process_has_a_loop_of_its_own(sqlite_url: str) -> None:
         rt.register(chain(("echo", echo)), name="g")
         rt.blocking.start("g", said("a"))
         if (pid := os.fork()) == 0:
-            signal.alarm(30)
+            signal.alarm(60)
             rt.blocking.start("g", said("b"))
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import perdure
-from perdure.operations import invariants, runs
+from perdure.operations import claims, invariants
 from perdure.operations.runs import RunRow
 from perdure.types import Run
 from tests.support.runtime_model import (
@@ -36,7 +36,7 @@ def script(*parts: Part) -> dict[str, Any]:
 
 def claim(side: Side, run: Run, worker: str) -> RunRow:
     now = side.clock.now()
-    op = runs.claim_run(side.driver.serializer, worker, now, now + LEASE, run.thread_id, run.id)
+    op = claims.claim_run(side.driver.serializer, worker, now, now + LEASE, run.thread_id, run.id)
     row = side.journal.do(op)
     assert row is not None
     return row
@@ -94,7 +94,7 @@ def test_a_run_behind_one_that_was_superseded_while_it_waited_is_next(side: Side
     rt.tick()
     second = rt.start("script", script(), thread_id="t")
     setup = {"input": script()}
-    plan = side.rt._ledger.accept(("script", ""), "t", setup, "interrupt", only="waiting")
+    plan = side.rt.services.runs.accept(("script", ""), "t", setup, "interrupt", only="waiting")
     third = side.journal.run(plan)
     assert side.journal.do(invariants.examine()) == []
     rt.tick()

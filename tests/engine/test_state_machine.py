@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from perdure import errors
-from perdure.operations import invariants, runs, waits
+from perdure.operations import claims, invariants, waits
 from tests.support import sweep
 from tests.support.runtime_model import (
     BROKEN,
@@ -133,7 +133,7 @@ class Runtimes(RuleBasedStateMachine):
         kind = self.model.answer(run, wait, value)
         for side in self.sides:
             rows = side.journal.do(waits.of_run(side.ids[run.name]))
-            bodies = {row.id: waits.open_body(side.driver.serializer, row) for row in rows}
+            bodies = {row.id: waits.load_body(side.driver.serializer, row) for row in rows}
             [id] = [
                 row.id
                 for row in rows
@@ -214,7 +214,9 @@ class Runtimes(RuleBasedStateMachine):
         claimed = []
         for side in self.sides:
             now, serializer = side.clock.now(), side.driver.serializer
-            op = runs.claim(serializer, worker, now, now + LEASE, ["script@"], 100, suspect=suspect)
+            op = claims.claim(
+                serializer, worker, now, now + LEASE, ["script@"], 100, suspect=suspect
+            )
             claimed.append({row.id: row for row in side.journal.do(op)})
             assert set(claimed[-1]) == {side.ids[run.name] for run in due}
         for run in due:
@@ -232,7 +234,7 @@ class Runtimes(RuleBasedStateMachine):
         rows = []
         for side in self.sides:
             now, serializer, id = side.clock.now(), side.driver.serializer, side.ids[run.name]
-            op = runs.claim_run(serializer, worker, now, now + LEASE, run.thread, id)
+            op = claims.claim_run(serializer, worker, now, now + LEASE, run.thread, id)
             rows.append(side.journal.do(op))
             assert (rows[-1] is not None) is free
         if free:
@@ -295,7 +297,7 @@ class Runtimes(RuleBasedStateMachine):
         if run.state == "running" and run.worker == lease.worker:
             run.due = until
         for side in self.sides:
-            side.journal.do(runs.renew(lease.worker, until, [side.ids[lease.run]]))
+            side.journal.do(claims.renew(lease.worker, until, [side.ids[lease.run]]))
 
     @precondition(lambda self: self.leases)
     @rule(pick=PICKS, notice=st.booleans())
@@ -308,7 +310,7 @@ class Runtimes(RuleBasedStateMachine):
                     assert run.due is not None
                     run.due = min(run.due, self.model.now)
             for side in self.sides:
-                side.journal.do(runs.expire(lease.worker, self.model.now))
+                side.journal.do(claims.expire(lease.worker, self.model.now))
 
     # what must be true
 

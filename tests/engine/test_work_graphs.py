@@ -17,6 +17,12 @@ from tests.support.agents import Calls, chain, driving, history, opened, reaches
 ONCE = Retry(attempts=1)
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 async def start(rt: TemporaryRuntime, *graphs: str) -> list[Run]:
     return [await rt.start(name, {"log": []}, thread_id=f"t-{name}") for name in graphs]
 
@@ -83,8 +89,8 @@ async def test_two_workers_of_one_runtime_each_drive_their_own(url: str) -> None
     async with opened(url) as rt:
         calls = three(rt)
         async with (
-            driving(rt, graphs=["a"], signals=False),
-            driving(rt, graphs=["b"], signals=False),
+            driving(rt, graphs=["a"], handle_signals=False),
+            driving(rt, graphs=["b"], handle_signals=False),
         ):
             made = await start(rt, "a", "b", "c")
             for run in made[:2]:

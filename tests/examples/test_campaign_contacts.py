@@ -38,6 +38,12 @@ HEADER = "email,name,company,zone\n"
 
 
 @pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
+@pytest.fixture
 def database(url: str) -> Database:
     """A journal with the tables of the application, and two campaigns."""
     perdure.connect(url).close()

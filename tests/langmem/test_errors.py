@@ -41,6 +41,12 @@ from tests.support.reflections import store as store
 # -- errors
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 def test_an_error_is_seen_tried_again_and_held_in_the_end(url: str, store: BaseStore) -> None:
     clock, tries = Clock(NOON), list[str]()
 

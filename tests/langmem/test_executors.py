@@ -29,6 +29,12 @@ from tests.support.reflections import store as store
 # -- on a runtime
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 async def test_any_worker_of_the_runtime_drives_reflections(url: str) -> None:
     """One without a store drives nothing by itself: a web process that only submits."""
     store = InMemoryStore()

@@ -36,6 +36,12 @@ from tests.support.reflections import (
 from tests.support.reflections import store as store
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 def test_a_user_who_calls_himself_like_a_variable_writes_to_himself(
     url: str, store: BaseStore
 ) -> None:

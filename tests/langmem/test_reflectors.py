@@ -41,6 +41,12 @@ from tests.support.reflections import (
 from tests.support.reflections import store as store
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 def reads_and_writes(payload: Any) -> str:
     remember(get_store(), payload["key"])
     return f"kept {payload['key']}"

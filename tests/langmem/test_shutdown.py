@@ -6,6 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from langgraph.config import get_store
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
@@ -32,6 +33,12 @@ from tests.support.reflections import (
 from tests.support.reflections import store as store
 
 REQUEST = ReflectionRequest(note("a", "stop"), (), "t")
+
+
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
 
 
 def test_shutdown_finishes_what_is_due_and_leaves_what_is_not(url: str, store: BaseStore) -> None:
@@ -113,7 +120,7 @@ async def test_a_reflection_that_a_worker_of_the_runtime_runs_is_released_by_shu
             executor = ReflectionExecutor(stopping_at(place), journal=rt, name="r", retry=ONCE)
             executor._resources.store = store  # without a worker of its own
             made = await asyncio.to_thread(executor._accept, "t", REQUEST, 0.0)
-            working = asyncio.create_task(rt.work(signals=False))
+            working = asyncio.create_task(rt.work(handle_signals=False))
             await asyncio.to_thread(until, lambda: place.entered)
             await executor.ashutdown(wait=False)
             place.open()

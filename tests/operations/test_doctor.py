@@ -10,7 +10,7 @@ from langgraph.graph import END, START, StateGraph
 
 import perdure
 from perdure.cli import main
-from perdure.operations import invariants, runs
+from perdure.operations import claims, invariants
 from perdure.testing import runtime
 from perdure.testing.runtimes import TemporaryRuntime
 from tests.support.raw import execute
@@ -82,7 +82,9 @@ def keep_busy(rt: TemporaryRuntime) -> dict[str, str]:
     rt.blocking.answer(wait.id, "yes")
     made["driven"] = start(rt, "nothing", "driven")
     now = rt.clock.now()
-    driven = runs.claim_run(rt._driver.serializer, "w", now, now + 3000, "driven", made["driven"])
+    driven = claims.claim_run(
+        rt.engine.driver.serializer, "w", now, now + 3000, "driven", made["driven"]
+    )
     assert rt.journal.do(driven) is not None
     return made
 

@@ -59,7 +59,7 @@ def test_nothing_of_a_value_can_be_read_in_the_database(url: str) -> None:
     if url.startswith("sqlite"):
         execute(url, "VACUUM")
         execute(url, "PRAGMA wal_checkpoint(TRUNCATE)")
-    with Saver(url, keys=NEW) as saver:
+    with Saver(url, encryption_keys=NEW) as saver:
         fill(saver)
         found = everything(url)
         assert SECRET.encode() not in found
@@ -90,7 +90,7 @@ def test_the_same_value_is_never_the_same_bytes_twice() -> None:
 def test_a_row_that_was_moved_is_refused(
     url: str, keys: dict[str, bytes] | None, table: str, move: str
 ) -> None:
-    with Saver(url, keys=keys) as saver:
+    with Saver(url, encryption_keys=keys) as saver:
         where = put(saver, {"a": [LONG]})
         put(saver, {"a": [LONG, LONG]}, parent=where)
         put(saver, {"b": LONG}, "u")
@@ -103,7 +103,7 @@ def test_a_row_that_was_moved_is_refused(
     if "channel" in move:
         refs = "replace(refs, '\"a\"', '\"b\"')"
         execute(url, f"UPDATE perdure_checkpoints SET refs = {refs}")
-    with Saver(url, keys=keys) as saver, pytest.raises((Damaged, WrongKey)):
+    with Saver(url, encryption_keys=keys) as saver, pytest.raises((Damaged, WrongKey)):
         assert list(saver.list(None)) == []
 
 
@@ -111,13 +111,13 @@ def test_a_row_that_was_moved_is_refused(
 def test_a_checkpoint_cannot_be_pointed_at_other_values_or_none(
     url: str, keys: dict[str, bytes] | None
 ) -> None:
-    with Saver(url, keys=keys) as saver:
+    with Saver(url, encryption_keys=keys) as saver:
         first = put(saver, {"a": "paid " + LONG})
         put(saver, {"a": "owing " + LONG}, parent=first)
     ((refs,),) = execute(url, "SELECT refs FROM perdure_checkpoints WHERE parent_id IS NULL")
     for forged in (refs, "[]", '[["a", 1, 0, 1]]', "[1]", "garbage", ""):
         execute(url, "UPDATE perdure_checkpoints SET refs = ? WHERE parent_id IS NOT NULL", forged)
-        with Saver(url, keys=keys) as saver, pytest.raises(Damaged, match=r"thread 't'"):
+        with Saver(url, encryption_keys=keys) as saver, pytest.raises(Damaged, match=r"thread 't'"):
             values_of(saver)
 
 
@@ -126,35 +126,46 @@ def test_a_row_in_plaintext_is_refused_when_keys_are_set(url: str, table: str, c
     with Saver(url) as saver:
         fill(saver)
     plain = execute(url, f"SELECT {column} FROM {table}")
-    with Saver(url, keys=NEW) as saver:
+    with Saver(url, encryption_keys=NEW) as saver:
         with pytest.raises(WrongKey, match=r"thread 't'.*not encrypted.*plaintext is refused"):
             saver.get_tuple(config())
         saver.delete_thread("t")
         fill(saver)
         assert values_of(saver)["small"] == SECRET
     rewrite(url, table, column, lambda _: bytes(plain[0][0]))
-    with Saver(url, keys=NEW) as saver, pytest.raises(WrongKey, match="plaintext is refused"):
+    with (
+        Saver(url, encryption_keys=NEW) as saver,
+        pytest.raises(WrongKey, match="plaintext is refused"),
+    ):
         saver.get_tuple(config())
 
 
 def test_an_encrypted_row_without_keys_says_what_to_do(url: str) -> None:
-    with Saver(url, keys=NEW) as saver:
+    with Saver(url, encryption_keys=NEW) as saver:
         fill(saver)
-    with Saver(url) as saver, pytest.raises(WrongKey, match=r"thread 't'.*keys=\{id: key\}"):
+    with (
+        Saver(url) as saver,
+        pytest.raises(WrongKey, match=r"thread 't'.*encryption_keys=\{id: key\}"),
+    ):
         saver.get_tuple(config())
 
 
 def test_keys_are_rotated_without_losing_what_was_stored(url: str) -> None:
-    with Saver(url, keys=OLD) as saver:
+    with Saver(url, encryption_keys=OLD) as saver:
         put(saver, {"a": LONG}, "old")
-    with Saver(url, keys={**NEW, **OLD}) as saver:
+    with Saver(url, encryption_keys={**NEW, **OLD}) as saver:
         assert values_of(saver, config("old")) == {"a": LONG}
         put(saver, {"a": LONG}, "new")
-    with Saver(url, keys=NEW) as saver:
+    with Saver(url, encryption_keys=NEW) as saver:
         assert values_of(saver, config("new")) == {"a": LONG}
-        with pytest.raises(WrongKey, match=r"thread 'old'.*key '2025', which is not in keys="):
+        with pytest.raises(
+            WrongKey, match=r"thread 'old'.*key '2025', which is not in encryption_keys="
+        ):
             saver.get_tuple(config("old"))
-    with Saver(url, keys={"2026": b"x" * 16}) as saver, pytest.raises(Damaged, match="'new'"):
+    with (
+        Saver(url, encryption_keys={"2026": b"x" * 16}) as saver,
+        pytest.raises(Damaged, match="'new'"),
+    ):
         saver.get_tuple(config("new"))
 
 
@@ -168,11 +179,11 @@ def test_threads_are_copied_pruned_and_travelled_in_with_keys(url: str) -> None:
     builder.add_node("two", lambda state: {"items": [LONG]})
     builder.add_edge(START, "one")
     builder.add_edge("one", "two")
-    with Saver(url, keys=OLD) as saver:
+    with Saver(url, encryption_keys=OLD) as saver:
         graph = builder.compile(checkpointer=saver)
         for run in ("r1", "r2"):
             graph.invoke({"items": ["start"]}, {**config(), "metadata": {"run_id": run}})
-    with Saver(url, keys={**NEW, **OLD}) as saver:
+    with Saver(url, encryption_keys={**NEW, **OLD}) as saver:
         graph = builder.compile(checkpointer=saver)
         whole = graph.get_state(config()).values
         assert len(whole["items"]) == 6
@@ -183,9 +194,9 @@ def test_threads_are_copied_pruned_and_travelled_in_with_keys(url: str) -> None:
         saver.prune(["copy"])
         assert graph.get_state(config("copy")).values == whole
         assert len(list(saver.list(config("copy")))) == 1
-    with Saver(url, keys=NEW) as saver:  # what was copied is under the new key
+    with Saver(url, encryption_keys=NEW) as saver:  # what was copied is under the new key
         assert values_of(saver, config("copy"))["items"] == whole["items"]
-    with Saver(url, keys={**NEW, **OLD}) as saver:
+    with Saver(url, encryption_keys={**NEW, **OLD}) as saver:
         saver.delete_for_runs(["r2"])
         assert saver.get_tuple(config("copy")) is None
         assert len(values_of(saver)["items"]) == 3
@@ -199,13 +210,13 @@ def test_threads_are_copied_pruned_and_travelled_in_with_keys(url: str) -> None:
 )  # fmt: skip
 def test_keys_of_a_wrong_size_or_type_are_refused_at_once(keys: Any) -> None:
     with pytest.raises(Error, match=r"16, 24 or 32|1 to 255 bytes"):
-        Saver("sqlite:///:memory:", keys=keys)
+        Saver("sqlite:///:memory:", encryption_keys=keys)
 
 
 def test_without_cryptography_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(Error, match=r"pip install 'perdure\[encryption\]'"):
-        Saver("sqlite:///:memory:", keys=NEW)
+        Saver("sqlite:///:memory:", encryption_keys=NEW)
 
 
 @settings(max_examples=300)

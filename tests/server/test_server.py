@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import asdict
 from datetime import timedelta
@@ -28,7 +27,7 @@ from perdure.errors import BadArgument, Closed
 from perdure.runtime import Runtime
 from perdure.types import Counts, State
 from tests.support.agents import Calls, chain, gate, opened, reaches
-from tests.support.polling import auntil
+from tests.support.polling import auntil, until
 
 SECRET = "a secret of a cron, long enough"
 KNOWN = {"Authorization": f"Bearer {SECRET}"}
@@ -304,7 +303,7 @@ async def test_a_caller_that_leaves_does_not_stop_the_tick(url: str) -> None:
             await asyncio.gather(asked, return_exceptions=True)
             door.open()
             await reaches(rt, run, State.DONE)
-            await auntil(lambda: not rt._workers)
+            await auntil(lambda: not rt.engine.is_driving)
 
 
 async def serving(app: Starlette, inside: Any) -> None:
@@ -318,7 +317,7 @@ async def test_the_lifespan_opens_the_runtime_and_closes_it(url: str) -> None:
     app = rt.asgi()
 
     async def look() -> None:
-        assert rt._saver._journal is not None
+        assert rt.engine.is_open
         async with asking(app) as http:
             assert (await http.get("/ok")).status_code == 200
 
@@ -352,7 +351,7 @@ async def test_a_server_that_stops_drains_its_ticks(url: str) -> None:
                 asyncio.get_running_loop().call_later(0.05, door.open)
 
             await serving(app, leave)
-            assert not rt._workers
+            assert not rt.engine.is_driving
             found = await rt.get(run.id)
             assert (found.state, found.attempts, calls) == (State.PENDING, 0, [])
             await asyncio.gather(*asked, return_exceptions=True)
@@ -440,7 +439,7 @@ class Server:
             found[:] = re.findall(pattern, "".join(self._lines))
             return bool(found) or not self._reader.is_alive()
 
-        happens(look, pattern)
+        until(look, pattern)
         assert found, "".join(self._lines)
         return found[0]
 
@@ -451,13 +450,6 @@ class Server:
         self.process.kill()
         self.process.wait(30)
         self._reader.join(30)
-
-
-def happens(what: Callable[[], bool], name: str) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < deadline, f"{name} did not come"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -489,7 +481,7 @@ def test_the_next_server_goes_on_where_one_was_stopped_in_the_middle_of_a_tick(
 
             asked = threading.Thread(target=tick)
             asked.start()
-            happens((folder / "there").exists, "the node")
+            until((folder / "there").exists, "the node")
             server.process.send_signal(how)
             if how == signal.SIGTERM:
                 server.says("(timeout graceful shutdown exceeded)")

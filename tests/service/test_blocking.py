@@ -22,7 +22,7 @@ from langgraph.types import interrupt
 
 import perdure
 from perdure.errors import Closed, NotFound, UnknownGraph
-from perdure.runtime import Blocking, Runtime
+from perdure.runtime import BlockingRuntime, Runtime
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import State
 
@@ -57,12 +57,12 @@ ASYNC = {name: one for name, one in methods(Runtime).items() if inspect.iscorout
 
 
 def test_every_public_coroutine_of_a_runtime_is_there_and_nothing_else() -> None:
-    assert methods(Blocking).keys() - {"close"} == ASYNC.keys()
+    assert methods(BlockingRuntime).keys() - {"close"} == ASYNC.keys()
 
 
 @pytest.mark.parametrize("name", list(ASYNC))
 def test_a_method_takes_what_the_runtimes_own_takes(name: str) -> None:
-    ours, theirs = getattr(Blocking, name), ASYNC[name]
+    ours, theirs = getattr(BlockingRuntime, name), ASYNC[name]
     assert inspect.signature(ours) == inspect.signature(theirs)
     assert ours.__doc__ == theirs.__doc__
     assert not inspect.iscoroutinefunction(ours)
@@ -131,10 +131,12 @@ async def test_it_can_be_used_beside_a_running_loop(rt: TemporaryRuntime) -> Non
 
 
 def test_a_closed_runtime_has_no_thread_of_it_left(rt: TemporaryRuntime) -> None:
+    before = set(threading.enumerate())
     rt.blocking.start("form", {"n": 1})
-    assert "perdure-blocking" in {thread.name for thread in threading.enumerate()}
+    made = set(threading.enumerate()) - before
+    assert "perdure-blocking" in {thread.name for thread in made}
     rt.close()
-    assert "perdure-blocking" not in {thread.name for thread in threading.enumerate()}
+    assert made.isdisjoint(threading.enumerate())
     with pytest.raises(Closed):
         rt.blocking.start("form", {"n": 1})
 

@@ -26,6 +26,12 @@ from tests.support.waiters import (
 )
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 @pytest.mark.parametrize("where", ["interrupt_before", "interrupt_after"])
 async def test_a_breakpoint_is_a_human_wait(url: str, where: str) -> None:
     def first(state: Log) -> Log:

@@ -179,7 +179,7 @@ async def test_an_answer_after_the_signal_is_refused(url: str) -> None:
         run = await begin(rt, asks(default="never mind"))
         [wait] = await rt.waits(kind="human")
         await rt.signal("t", "reply")
-        with pytest.raises(errors.WaitClosed, match="'reply' took it back"):
+        with pytest.raises(errors.WaitClosed, match="'reply' withdrew the question"):
             await rt.answer(wait.id, "yes")
         await rt.tick()
         assert (await rt.get(run.id)).output["value"] == "never mind"

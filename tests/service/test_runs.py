@@ -18,7 +18,7 @@ from langgraph.func import entrypoint
 from langgraph.runtime import Runtime as NodeRuntime
 
 import perdure
-from perdure.engine.driver import INLINE
+from perdure.engine.segment_end import MAX_STORED_OUTPUT
 from perdure.errors import (
     BadArgument,
     Error,
@@ -568,7 +568,7 @@ async def test_runs_are_paged_newest_first_without_a_gap(url: str) -> None:
         for thread, expected in ((None, 11), ("t0", 6)):
             found: list[Run] = []
             while page := await rt.runs(
-                thread_id=thread, limit=2, before=found[-1] if found else None
+                thread_id=thread, limit=2, after=found[-1] if found else None
             ):
                 assert len(page) <= 2
                 found += page
@@ -648,7 +648,7 @@ async def test_a_large_output_can_be_read_whole_when_the_thread_went_on(
     url: str, durability: Any
 ) -> None:
     def produce(state: Log) -> Any:
-        return {"value": f"{len(state['log'])}" * (4 * INLINE)}
+        return {"value": f"{len(state['log'])}" * (4 * MAX_STORED_OUTPUT)}
 
     async with opened(url) as rt:
         rt.register(chain(produce), name="g")
@@ -658,7 +658,7 @@ async def test_a_large_output_can_be_read_whole_when_the_thread_went_on(
         async with opened(url) as another:
             for n, run in ((1, first), (2, second)):
                 output = (await another.get(run.id)).output
-                assert output == {**said(*"ab"[:n]), "value": f"{n}" * (4 * INLINE)}
+                assert output == {**said(*"ab"[:n]), "value": f"{n}" * (4 * MAX_STORED_OUTPUT)}
 
 
 async def test_a_large_output_of_an_entrypoint_can_be_read_whole(url: str) -> None:
@@ -668,9 +668,9 @@ async def test_a_large_output_of_an_entrypoint_can_be_read_whole(url: str) -> No
 
     async with opened(url) as rt:
         rt.register(flow, name="g")
-        runs = [await rt.start("g", size, thread_id="t") for size in (10, 4 * INLINE)]
+        runs = [await rt.start("g", size, thread_id="t") for size in (10, 4 * MAX_STORED_OUTPUT)]
         await rt.tick()
-        assert [len((await rt.get(run.id)).output) for run in runs] == [10, 4 * INLINE]
+        assert [len((await rt.get(run.id)).output) for run in runs] == [10, 4 * MAX_STORED_OUTPUT]
 
 
 async def test_what_a_run_gives_back_is_what_invoke_gives(url: str) -> None:

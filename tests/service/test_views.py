@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.operations.run_payload import describe
+from perdure.operations.error_text import describe_error
 from perdure.service.views.attention import blockers, inbox, run_note
 from perdure.service.views.events import WORDING, Action, Tone, Verb, view_event
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
@@ -263,7 +263,7 @@ def test_bookkeeping_is_marked_as_routine() -> None:
 def test_an_exception_is_shown_with_the_last_line_of_the_users_own_code() -> None:
     with pytest.raises(perdure.errors.BadArgument) as raised:
         perdure.sleep(25)  # type: ignore[arg-type]
-    first, place = view_event(Event(1, START, "failed", describe(raised.value))).lines
+    first, place = view_event(Event(1, START, "failed", describe_error(raised.value))).lines
     assert "timedelta(seconds=25)" in first
     assert place.startswith("in test_an_exception_is_shown_with_the_last_line")
     assert __file__ in place

@@ -32,6 +32,12 @@ from tests.support.waiters import (
 # -- in subgraphs
 
 
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
 async def test_a_subgraph_waits_two_deep(url: str) -> None:
     async with healthy(url) as rt:
         inner = chain(asking("deep"), sleeping(DAY), listening("s"))

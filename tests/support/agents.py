@@ -162,8 +162,8 @@ async def reaches(rt: Runtime, run: Run, *states: State) -> Run:
 
 async def told_to_stop(rt: Runtime, run: Run) -> None:
     """Wait until the driver of a run, in this runtime, knows that it is to stop."""
-    holds = rt._keeper._holds
-    await auntil(lambda: [h for h in list(holds.values()) if h.run_id == run.id and h.drive.stop])
+    keeper = rt.engine.keeper
+    await auntil(lambda: [one for one in keeper.driven if one.run_id == run.id and one.drive.stop])
 
 
 async def history(rt: Runtime, run: Run) -> list[str]:

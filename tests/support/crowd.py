@@ -1,19 +1,15 @@
 """One process of a crowd on one journal.
 
-`python -m tests.support.crowd <url> <number> <threads> <turns>`.
-
 Each of its threads talks on a thread of its own and on some that all processes share, every other
-one as coroutines on an event loop of its own. It prints every checkpoint that was acknowledged, as
+one as coroutines on an event loop of its own. It tells every checkpoint that was acknowledged, as
 [thread, namespace, id, digest of its values], for the test to look for.
 """
 
 import asyncio
 import hashlib
 import itertools
-import json
 import operator
 import os
-import sys
 import threading
 from typing import Annotated, Any, Self, TypedDict
 
@@ -24,6 +20,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
 from perdure.saver import Saver
+from tests.support.fork_server import Tell
 from tests.support.scripts import Graph, plain
 
 SHARED = 3
@@ -153,14 +150,11 @@ def crowd(saver: Telling, number: int, threads: int, turns: int) -> list[BaseExc
     return errors
 
 
-def main(url: str, number: str, threads: str, turns: str) -> None:
-    with Telling(url) as saver:
-        errors = crowd(saver, int(number), int(threads), int(turns))
+def play(order: dict[str, Any], tell: Tell) -> None:
+    """One process of many: tells what was acknowledged."""
+    with Telling(order["url"]) as saver:
+        errors = crowd(saver, order["number"], order["threads"], order["turns"])
     for line in saver.told:
-        print(json.dumps(line))
+        tell(*line)
     if errors:
         raise errors[0]
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

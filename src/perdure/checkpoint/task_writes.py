@@ -113,8 +113,8 @@ class TaskWriter:
             "checkpoint_id": task.checkpoint_id,
             "task_id": task.task_id,
             "stamp": stamp,
-            "run_id": None if segment is None else segment.row.id,
-            "token": None if segment is None else segment.row.token,
+            "run_id": None if segment is None else segment.lease.run_id,
+            "token": None if segment is None else segment.lease.token,
         }
         waits = [] if segment is None else _waits(segment, task, writes, stamp)
         location = writes_location(*task[:4], stamp)
@@ -158,7 +158,7 @@ def _storable(writes: Writes, segment: Segment | None) -> Writes:
 
 def _waits(segment: Segment, task: TaskKey, writes: Writes, stamp: int) -> list[Statement]:
     """The waits that are stored with the interrupt of a task that the runtime drives."""
-    segment.untouched = False
+    segment.progress.note_write()
     given = dict(writes)
     if not given.get(INTERRUPT):
         return []
@@ -166,4 +166,4 @@ def _waits(segment: Segment, task: TaskKey, writes: Writes, stamp: int) -> list[
     before = before if isinstance(before, list) else [before]
     place = {**task._asdict(), "stamp": stamp}
     del place["thread_id"]
-    return segment.asks(given[INTERRUPT], before, place)
+    return segment.ask(given[INTERRUPT], before, place)

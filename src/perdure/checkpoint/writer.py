@@ -147,14 +147,14 @@ class Writer:
             moved = [] if parent is None else _moved(parent, checkpoint)
             nodes = sorted(filter(langgraph_port.is_node, moved))
             metadata = cast(dict[str, Any], put.metadata)
-            statements += segment.step(ns, checkpoint["id"], metadata, nodes)
+            statements += segment.progress.step(ns, checkpoint["id"], metadata, nodes)
         elements = [element for one in written for element in one.elements]
         values, shared = self._values(put, parent, elements, step, statements)
         size = sum([value.size for value in values.values()])
         location = checkpoint_location(thread_id, ns, checkpoint["id"])
         row = self._row(put, values, location, step, size)
         row["base"], row["base_step"] = (None, None) if parent is None else (parent.id, parent.step)
-        row["lease_of"] = None if segment is None else segment.row.id
+        row["lease_of"] = None if segment is None else segment.lease.run_id
         statements.append(Statement("insert_checkpoint", row))
 
         def share() -> None:

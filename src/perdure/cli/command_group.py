@@ -29,7 +29,7 @@ def _without_pydantic(params: list[Any]) -> list[Any]:
         described = getattr(param, "type_descriptor", None)
         convert = _converter(getattr(described, "annotation", None))
         if convert is not None and hasattr(param, "_runtime_param"):
-            param._runtime_param = _Converter(convert)
+            param._runtime_param = _Converter(convert)  # noqa: SLF001  Typer has no other hook
     return params
 
 

@@ -15,7 +15,7 @@ from perdure.cli.target import client_at, runtime_at
 from perdure.errors import Error
 
 if TYPE_CHECKING:
-    from perdure.client import Asking
+    from perdure.client import BlockingClient
     from perdure.types import Run
 
 Runs = Annotated[
@@ -74,7 +74,7 @@ def fork(
         print(forked.id)
 
 
-def _apply(at: str | None, prefixes: list[str], act: Callable[[Asking, str], Run]) -> None:
+def _apply(at: str | None, prefixes: list[str], act: Callable[[BlockingClient, str], Run]) -> None:
     """Do something to every run; one that refuses does not stop the others."""
     refused = False
     with client_at(at) as client:

@@ -74,7 +74,7 @@ async def _drive(
     showing.add_done_callback(_report_end)
     signals = not supervised  # a terminal signals both processes; the supervisor sends SIGTERM once
     working = asyncio.create_task(
-        rt.work(concurrency=concurrency, grace=timedelta(seconds=grace), signals=signals)
+        rt.work(concurrency=concurrency, grace=timedelta(seconds=grace), handle_signals=signals)
     )
     if supervised:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)

@@ -62,7 +62,7 @@ def _selected(client: Client, prefixes: list[str], filters: dict[str, Any]) -> I
     if prefixes:
         yield from [ask.get(ask.find(prefix).id) for prefix in prefixes]
     else:
-        yield from all_pages(lambda last: ask.runs(**filters, before=last, limit=PAGE))
+        yield from all_pages(lambda last: ask.runs(**filters, after=last, limit=PAGE))
 
 
 @contextlib.contextmanager

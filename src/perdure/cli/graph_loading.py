@@ -23,9 +23,8 @@ from typing import Any, Self
 
 from perdure.cli.langgraph_json import FOLDER, URL, Project
 from perdure.errors import BadArgument, Error
-from perdure.operations.run_payload import in_a_line
+from perdure.operations.error_text import one_line
 from perdure.runtime import Runtime
-from perdure.types import Counts
 
 
 def load_project(project: Project) -> ProjectRuntime:
@@ -82,10 +81,12 @@ class ProjectRuntime(Runtime):
         if inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain):
             arguments = _arguments(value)
             self._factories[name] = lambda: value(**arguments)
+            self.engine.expect(self._factories)
             return
         made = value(**_arguments(value)) if _is_factory(value) else value
         if inspect.isawaitable(made) or hasattr(made, "__aenter__"):
             self._factories[name] = lambda: made
+            self.engine.expect(self._factories)
         elif hasattr(made, "__enter__"):
             self._register(name, self._exits.enter_context(made))
         else:
@@ -111,6 +112,7 @@ class ProjectRuntime(Runtime):
                         made = await self._async_exits.enter_async_context(made)
                     self._register(name, made)
             self._factories = {}
+            self.engine.expect(())
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -127,19 +129,6 @@ class ProjectRuntime(Runtime):
             self._exits.close()
         finally:
             super().close()
-
-    def _graph(self, name: str, version: str | None) -> tuple[str, str]:
-        if name in self._factories and not version:
-            return name, ""
-        return super()._graph(name, version)
-
-    async def _drive(self, **bounds: Any) -> Counts:
-        if self._factories:
-            raise BadArgument(
-                f"{', '.join(self._factories)}: made by a coroutine. Open this runtime with `async "
-                "with` before it drives."
-            )
-        return await super()._drive(**bounds)
 
 
 # -- from a place to a value
@@ -253,7 +242,8 @@ def _server_runtime() -> Any:
     from langgraph_sdk import runtime
 
     nothing: Any = None
-    return runtime._ExecutionRuntime(access_context="threads.create_run", store=nothing)
+    made = runtime._ExecutionRuntime  # noqa: SLF001  the SDK has no public one
+    return made(access_context="threads.create_run", store=nothing)
 
 
 # -- what went wrong
@@ -272,4 +262,4 @@ def _named_errors(project: Project, name: str) -> Iterator[None]:
             f" Install its packages, such as: pip install -e {os.path.relpath(project.folder)}"
         )
         hint = install if isinstance(error, ModuleNotFoundError) else ""
-        raise BadArgument(f"{key}: {in_a_line(error, str(project.folder))}.{hint}") from error
+        raise BadArgument(f"{key}: {one_line(error, str(project.folder))}.{hint}") from error

@@ -50,7 +50,7 @@ def runs(
         ask = client.blocking.runs
         if json:
             size = min(limit, PAGE)
-            pages = all_pages(lambda last: ask(**filters, before=last, limit=size, output=False))
+            pages = all_pages(lambda last: ask(**filters, after=last, limit=size, output=False))
             for _, run in zip(range(limit), pages, strict=False):
                 output.print_json(
                     {name: one for name, one in vars(run).items() if name != "output"}

@@ -124,9 +124,9 @@ def _import(place: str) -> Any:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module}.".startswith(f"{missing}."):
             raise BadArgument(f"There is no module {module!r} in {Path.cwd()}.") from error
-        from perdure.operations.run_payload import in_a_line
+        from perdure.operations.error_text import one_line
 
-        raise BadArgument(f"{module} raised {in_a_line(error, str(Path.cwd()))}.") from error
+        raise BadArgument(f"{module} raised {one_line(error, str(Path.cwd()))}.") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise BadArgument(f"The module {module!r} has no {name!r}.")

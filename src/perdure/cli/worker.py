@@ -72,7 +72,7 @@ def tick(
                 limit,
                 budget=None if budget is None else timedelta(seconds=budget),
                 concurrency=concurrency,
-                signals=True,
+                handle_signals=True,
             )
             print_json(counts)
 

@@ -210,7 +210,7 @@ class CallRecord:
     ) -> Plan[None]:
         commit, task = self.write(state, outcome, data), self.task
         if task.segment is not None:
-            task.segment.touch()
+            task.segment.progress.move()
         if self.spec.reads and not task.is_sync:
             task.journal.commit_soon()
         # What would cost most to lose is not left to the next commit.

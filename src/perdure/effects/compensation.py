@@ -23,11 +23,12 @@ from perdure.errors import EffectHeld, Postponed
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import effects
+from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Owner, UndoState
-from perdure.operations.runs import End, RunRow
+from perdure.operations.runs import RunRow
 from perdure.saver import Saver
 from perdure.serde.serializer import where_effect
-from perdure.types import EffectState, State
+from perdure.types import EffectState, EventKind, State
 
 
 class Compensations:
@@ -36,7 +37,7 @@ class Compensations:
     def __init__(self, saver: Saver, clock: Clock) -> None:
         self._saver, self._clock = saver, clock
 
-    def run_all(self, run: RunRow) -> Plan[End]:
+    def run_all(self, run: RunRow) -> Plan[SegmentEnd]:
         """Make every compensation that is still to be made. Gives how the run ends."""
         found: list[EffectRow] = yield effects.of_run(run.id)
         for row in sorted(found, key=lambda row: row.settled, reverse=True):
@@ -47,13 +48,13 @@ class Compensations:
             except EffectHeld as held:
                 return _held(str(held), row)
             except Postponed as later:
-                return End(State.PENDING, "released", {}, due_at=later.until)
+                return SegmentEnd(State.PENDING, EventKind.RELEASED, {}, due_at=later.until)
             except Exception as error:
                 return _held(
                     f"effect {row.name!r} could not be undone: {type(error).__name__}: {error}", row
                 )
         found = yield effects.of_run(run.id)
-        return End(State.CANCELLED, "cancelled", effects.report(found))
+        return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, effects.report(found))
 
     def _run(self, run: RunRow, row: EffectRow) -> Plan[None]:
         effect = effect_named(row.name)
@@ -98,6 +99,7 @@ def _bind(effect: Effect, call: Mapping[str, Any]) -> Bound:
     return (call["result"], *args), kwargs
 
 
-def _held(reason: str, row: EffectRow) -> End:
+def _held(reason: str, row: EffectRow) -> SegmentEnd:
     data = {"reason": reason, "effects": [row.key]}
-    return End(State.HELD, "held", data, reason=f"it is being cancelled, but {reason}")
+    reason = f"it is being cancelled, but {reason}"
+    return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)

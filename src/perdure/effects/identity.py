@@ -74,7 +74,8 @@ class TaskContext:
         if self.records.is_loaded:
             return
         rows: list[EffectRow] = []
-        if self.is_nested or self.segment is None or not self.segment.is_fresh(self.checkpoint_id):
+        progress = None if self.segment is None else self.segment.progress
+        if self.is_nested or progress is None or not progress.is_new(self.checkpoint_id):
             rows = yield effects.of_task(self.owner.thread_id, self.id)
         self.records.load(rows)
 
@@ -169,7 +170,7 @@ def _task_of(
             saver,
             durability,
         )
-    row, stored_ns = segment.row, _stored(ns, segment.unstored)
+    row, stored_ns = segment.lease.row, _stored(ns, segment.unstored)
     owner, task_id = Owner(row.thread_id, row.id, row.token), hash_of(row.id, stored_ns)
     if stored_ns != ns:
         above = {root: id for root, id in above.items() if len(root) < len(stored_ns)}

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from perdure.errors import EffectFailed, TooLarge, Unserializable
-from perdure.operations import run_payload
+from perdure.operations import error_text
 from perdure.serde.redaction import redact
 from perdure.serde.serializer import Serializer, where_effect
 from perdure.types import Record
@@ -128,7 +128,7 @@ def dump_error(
 
 def describe(error: BaseException, secrets: Mapping[str, Any]) -> dict[str, str]:
     """The text of an exception, without secrets."""
-    return {name: redact(text, secrets) for name, text in run_payload.describe(error).items()}
+    return {name: redact(text, secrets) for name, text in error_text.describe_error(error).items()}
 
 
 def load_error(serializer: Serializer, key: str, blob: bytes) -> Exception:

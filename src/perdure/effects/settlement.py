@@ -48,7 +48,7 @@ class Settlement:
                 return (yield from self._run())
             except (EffectHeld, Postponed) as signal:
                 if segment is not None:
-                    segment.signal = segment.signal or signal  # the agent's code may swallow it
+                    segment.end_with(signal)  # the agent's code may swallow it
                 raise
 
     def _run(self) -> Plan[Any]:
@@ -186,7 +186,7 @@ class Settlement:
         if task.segment is not None:
             task.segment.check()
             if task.segment.is_overdue:
-                yield task.guarded(runs.fenced(task.segment.row, ()))
+                yield task.guarded(task.segment.lease.fenced())
 
     def _leave(self, error: BaseException) -> NoReturn:
         """The call was left from inside. If LangGraph or perdure steers by the exception, it is

@@ -1,4 +1,4 @@
-"""One call of a bound graph: what the caller gave, and what it makes of the stream."""
+"""One call of a bound graph: the caller's arguments, and the stream as a result."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import GraphOutput
 
 from perdure import langgraph_port
-from perdure.engine.driver import BREAKPOINTS, Drive
+from perdure.engine.drive import BREAKPOINTS, Drive
 from perdure.errors import BadArgument
 
 
-class Call:
-    """One call of a bound graph."""
+class BoundCall:
+    """The arguments of one call of a bound graph."""
 
     def __init__(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> None:
         self.input = input
         self.follows = False
-        """It goes on with a run that was begun before, and says itself with what."""
+        """It goes on with a run that has begun, and its input says how."""
         self._config: dict[str, Any] = dict(config or {})
         self._context = kwargs.pop("context", None)
         self._kwargs = kwargs
         configurable = dict(self._config.get("configurable") or {})
         thread_id = configurable.get("thread_id")
         if thread_id is None or thread_id == "":
-            raise BadArgument("The config names no thread: {'configurable': {'thread_id': ...}}.")
+            raise BadArgument(
+                "The config has no thread_id: pass {'configurable': {'thread_id': ...}}."
+            )
         self.thread_id = str(thread_id)
         self._durability = kwargs.pop("durability", None)
         self.arguments: dict[str, Any] = {}
 
     def setup(self) -> dict[str, Any]:
-        """What a worker needs to go on with this call. What only this process has stays here."""
+        """What a worker needs to go on with this call, of what can be stored."""
         setup: dict[str, Any] = {"inline": True}
         if self.input is not None:
             setup["input"] = self.input
@@ -57,8 +59,8 @@ class Call:
         setup["metadata"] = metadata
         return setup
 
-    def take(self, drive: Drive) -> None:
-        """Combine what the caller gave with what the run has."""
+    def apply(self, drive: Drive) -> None:
+        """Combine the arguments of the caller with those of the run."""
         if not self.follows and (self.input is None or drive.input is None):
             self.input = drive.input
         own = {k: v for k, v in self._config.items() if k not in ("configurable", "metadata")}
@@ -68,6 +70,7 @@ class Call:
         self.arguments = {**self._kwargs, **drive.arguments}
 
     def with_lease(self, drive: Drive) -> RunnableConfig:
+        """The caller's config with the lease of the run."""
         configurable = {
             **(self._config.get("configurable") or {}),
             **drive.config["configurable"],
@@ -75,8 +78,8 @@ class Call:
         return cast(RunnableConfig, {**self._config, "configurable": configurable})
 
 
-class Gathered:
-    """Makes of a stream what `invoke` returns."""
+class StreamResult:
+    """Collects a stream into what `invoke` returns."""
 
     def __init__(self, kwargs: dict[str, Any]) -> None:
         self._mode = kwargs.pop("stream_mode", "values")

@@ -1,7 +1,7 @@
-"""What `register` gives back: a graph to be used as before, each call a run under a lease.
+"""Bound graphs: what `register` returns. LangGraph's methods, each call a run under a lease.
 
-    invoke(input)              a new run of the thread; who waits on it is superseded, as LangGraph
-                               does, and one that is driven is waited for
+    invoke(input)              a new run of the thread; a run that waits on it is superseded, as in
+                               LangGraph, and one that is driven is waited for
     invoke(Command(resume=…))  answers the run that waits, and drives it
     invoke(None)               drives the run that is under way, or goes on from the last checkpoint
 
@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from typing import Any, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.graph import Graph as DrawableGraph
 from langgraph.types import Command, StateSnapshot
 
-from perdure.engine.bound_call import Call, Gathered
-from perdure.engine.driver import Drive, Driver, Raised, Returned, is_resume
+from perdure.engine.bound_call import BoundCall, StreamResult
+from perdure.engine.drive import Drive, Ended, Outcome, Raised, Returned, is_resume
+from perdure.engine.driver import Driver
+from perdure.engine.engine import Engine
 from perdure.engine.graphs import Graph
-from perdure.engine.lease_keeper import Hold, Keeper
+from perdure.engine.lease_keeper import DrivenSegment
 from perdure.errors import (
     BadArgument,
     Error,
@@ -30,15 +33,17 @@ from perdure.errors import (
     ThreadBusy,
 )
 from perdure.journal import Plan, Refused
-from perdure.operations import runs, waits
+from perdure.operations import claims, runs, waits
+from perdure.operations.claims import SegmentEnd
 from perdure.operations.events import change
-from perdure.operations.run_payload import open_setup
-from perdure.operations.runs import End, RunRow
-from perdure.service.waits import Inbox
-from perdure.types import ENDED, State
+from perdure.operations.run_payload import load_setup
+from perdure.operations.runs import RunRow
+from perdure.service.waits import WaitService
+from perdure.types import ENDED, Control, EventKind, State, WaitState
 
+UNANSWERABLE = (WaitState.CONSUMED, WaitState.CLOSED)
 POLL = 0.05
-"""Seconds between two looks at a run that another one drives."""
+"""Seconds between two looks at a run that another process drives."""
 REFUSED = frozenset(
     [
         "batch",
@@ -67,77 +72,85 @@ REFUSED = frozenset(
         "with_types",
     ]
 )
-"""What LangGraph would run outside of a lease, or what makes another graph that does."""
-
-Accept = Callable[..., Plan[RunRow]]
+"""Methods that would run a graph outside of a lease, or return a graph that does."""
 
 
 class BoundGraph:
-    """A graph on a runtime's journal."""
+    """A registered graph on a runtime's journal.
 
-    def __init__(
-        self,
-        graph: Graph,
-        driver: Callable[[], Driver],
-        keeper: Callable[[], Keeper],
-        accept: Accept,
-    ) -> None:
-        self._graph, self._keeper, self._accept = graph, keeper, accept
-        self._get_driver = driver
+    It has the methods of a compiled LangGraph graph. Those that would run it outside of a lease
+    raise `NotDurable`.
+
+        graph = runtime.register(builder, name="campaign")
+        graph.invoke({"to": "ada@example.com"}, {"configurable": {"thread_id": "ada"}})
+    """
+
+    def __init__(self, graph: Graph, engine: Engine) -> None:
+        self._graph, self._engine = graph, engine
 
     @property
     def _driver(self) -> Driver:
-        return self._get_driver()  # registering a graph opens nothing
+        return self._engine.driver  # not before: registering a graph opens nothing
 
     @property
-    def _inbox(self) -> Inbox:
-        return Inbox(self._driver.serializer, self._driver.clock)
+    def _waits(self) -> WaitService:
+        return WaitService(self._driver.serializer, self._driver.clock)
 
-    def _holding(self, drive: Drive) -> _Holding:
-        return _Holding(self._keeper(), drive)
+    @contextlib.contextmanager
+    def _leased(self, drive: Drive) -> Iterator[None]:
+        """While the lease of a call is renewed."""
+        keeper, driven = self._engine.keeper, DrivenSegment(drive, None, lambda ended: None)
+        keeper.add(driven)
+        try:
+            yield
+        finally:
+            keeper.remove(driven)
 
     @property
     def name(self) -> str:
+        """The name it is registered by."""
         return self._graph.name
 
     def __repr__(self) -> str:
         return f"<perdure graph {self._graph.key!r}>"
 
-    def __getattr__(self, name: str) -> Any:
-        if name in REFUSED:
-            raise NotDurable(
-                f"{name}() of the graph {self.name!r} would run outside of its lease. Use invoke, "
-                "ainvoke, stream or astream, or Runtime.start."
-            )
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._graph.pregel, name)
+    if not TYPE_CHECKING:  # type checkers see the methods below, and find misspelled ones
+
+        def __getattr__(self, name: str) -> Any:
+            if name in REFUSED:
+                raise NotDurable(
+                    f"{name}() of the graph {self.name!r} would run outside of its lease. Use "
+                    "invoke, ainvoke, stream or astream, or Runtime.start."
+                )
+            if name.startswith("_"):
+                raise AttributeError(name)
+            return getattr(self._graph.pregel, name)
 
     # -- running
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        return self._whole(self.stream, input, config, kwargs)
+        """Drive a run to its end, or to its next wait, and return LangGraph's result."""
+        result = StreamResult(kwargs)
+        for chunk in self.stream(input, config, **result.kwargs):
+            result.add(chunk)
+        return result.result()
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        gathered = Gathered(kwargs)
-        async for chunk in self.astream(input, config, **gathered.kwargs):
-            gathered.add(chunk)
-        return gathered.result()
-
-    def _whole(self, stream: Any, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
-        gathered = Gathered(kwargs)
-        for chunk in stream(input, config, **gathered.kwargs):
-            gathered.add(chunk)
-        return gathered.result()
+        """`invoke` without blocking the event loop."""
+        result = StreamResult(kwargs)
+        async for chunk in self.astream(input, config, **result.kwargs):
+            result.add(chunk)
+        return result.result()
 
     def stream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[Any]:
+        """Drive a run and yield LangGraph's chunks. A worker goes on if reading stops."""
         journal = self._driver.journal
-        call = Call(input, config, kwargs)
+        call = BoundCall(input, config, kwargs)
         drive = journal.run(self._open(call))
-        outcome: Returned | Raised = Returned()
-        with self._holding(drive):
+        outcome: Outcome = Returned()
+        with self._leased(drive):
             try:
                 yield from self._graph.pregel.stream(call.input, drive.config, **call.arguments)
             except LeaseLost as lost:
@@ -152,11 +165,12 @@ class BoundGraph:
     async def astream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
+        """`stream` without blocking the event loop."""
         journal = self._driver.journal
-        call = Call(input, config, kwargs)
+        call = BoundCall(input, config, kwargs)
         drive = await journal.arun(self._open(call))
-        outcome: Returned | Raised = Returned()
-        with self._holding(drive):
+        outcome: Outcome = Returned()
+        with self._leased(drive):
             try:
                 chunks = self._graph.pregel.astream(call.input, drive.config, **call.arguments)
                 async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)):
@@ -174,64 +188,90 @@ class BoundGraph:
     # -- looking and changing
 
     def get_state(self, config: RunnableConfig, **kwargs: Any) -> StateSnapshot:
+        """The state of a thread, by LangGraph."""
         return self._graph.pregel.get_state(config, **kwargs)
 
     async def aget_state(self, config: RunnableConfig, **kwargs: Any) -> StateSnapshot:
+        """`get_state` without blocking the event loop."""
         return await self._graph.pregel.aget_state(config, **kwargs)
 
     def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[StateSnapshot]:
+        """The states of a thread, newest first, by LangGraph."""
         return self._graph.pregel.get_state_history(config, **kwargs)
 
     def aget_state_history(
         self, config: RunnableConfig, **kwargs: Any
     ) -> AsyncIterator[StateSnapshot]:
+        """`get_state_history` without blocking the event loop."""
         return self._graph.pregel.aget_state_history(config, **kwargs)
 
     def update_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, **kwargs: Any
     ) -> RunnableConfig:
-        """As LangGraph's. A run that waits on the thread is driven again on the new state."""
+        """Change the state of a thread. A run that waits on it is driven again on the new state."""
         journal = self._driver.journal
-        call = Call(None, config, {})
-        drive, rests = journal.run(self._occupy(call))
-        with self._holding(drive):
+        call = BoundCall(None, config, {})
+        drive, waiting = journal.run(self._lease_for_update(call))
+        with self._leased(drive):
             try:
                 return self._graph.pregel.update_state(
                     call.with_lease(drive), values, as_node, **kwargs
                 )
             finally:
-                journal.run(self._after_update(drive, rests))
+                journal.run(self._after_update(drive, waiting))
 
     async def aupdate_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, **kwargs: Any
     ) -> RunnableConfig:
+        """`update_state` without blocking the event loop."""
         journal = self._driver.journal
-        call = Call(None, config, {})
-        drive, rests = await journal.arun(self._occupy(call))
-        with self._holding(drive):
+        call = BoundCall(None, config, {})
+        drive, waiting = await journal.arun(self._lease_for_update(call))
+        with self._leased(drive):
             try:
                 return await self._graph.pregel.aupdate_state(
                     call.with_lease(drive), values, as_node, **kwargs
                 )
             finally:
-                await journal.arun(self._after_update(drive, rests))
+                await journal.arun(self._after_update(drive, waiting))
+
+    def get_graph(self, config: RunnableConfig | None = None, **kwargs: Any) -> DrawableGraph:
+        """The graph as LangGraph draws it."""
+        return self._graph.pregel.get_graph(config, **kwargs)
+
+    @property
+    def nodes(self) -> Mapping[str, Any]:
+        """The nodes by name, as LangGraph has them."""
+        return self._graph.pregel.nodes
+
+    def get_subgraphs(self, **kwargs: Any) -> Iterator[tuple[str, Any]]:
+        """The subgraphs by name, by LangGraph."""
+        return self._graph.pregel.get_subgraphs(**kwargs)
+
+    def get_input_jsonschema(self, config: RunnableConfig | None = None) -> dict[str, Any]:
+        """The JSON Schema of the input."""
+        return self._graph.pregel.get_input_jsonschema(config)
+
+    def get_output_jsonschema(self, config: RunnableConfig | None = None) -> dict[str, Any]:
+        """The JSON Schema of the output."""
+        return self._graph.pregel.get_output_jsonschema(config)
 
     # -- plans
 
-    def _open(self, call: Call) -> Plan[Drive]:
+    def _open(self, call: BoundCall) -> Plan[Drive]:
         """The run of a call, claimed for it."""
         row = yield from self._find(call)
         begun = yield from self._driver.begin(row, self._graph, inline=True)
-        if isinstance(begun, End):
-            yield from self._driver.let_go(row, begun)
+        if isinstance(begun, SegmentEnd):
+            yield from self._driver.end(row, begun)
             raise Error(
                 f"Run {row.id} cannot be driven: it is {begun.state.value}, "
-                f"{begun.reason or 'because somebody stopped it'}."
+                f"{begun.reason or 'because it was stopped'}."
             )
-        call.take(begun)
+        call.apply(begun)
         return begun
 
-    def _find(self, call: Call) -> Plan[RunRow]:
+    def _find(self, call: BoundCall) -> Plan[RunRow]:
         if call.input is None or is_resume(call.input):
             under_way = yield from self._under_way(call.thread_id)
             if under_way is not None and not self._is_mine(under_way):
@@ -243,7 +283,7 @@ class BoundGraph:
                 if claimed is not None:
                     return claimed
                 raise ThreadBusy(call.thread_id, "another worker drives")
-        accepted = yield from self._accept(self._graph, call.thread_id, call.setup())
+        accepted = yield from self._engine.accept_inline(self._graph, call.thread_id, call.setup())
         while True:
             claimed = yield from self._claim(accepted)
             if claimed is not None:
@@ -251,35 +291,35 @@ class BoundGraph:
             yield POLL
             accepted = (yield runs.find(accepted.id)) or accepted
             if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
-                raise ThreadBusy(call.thread_id, f"was {accepted.state} by somebody else")
+                raise ThreadBusy(call.thread_id, f"was {accepted.state} by another caller")
             head = yield from self._under_way(call.thread_id)
             if head is None or head.n >= accepted.n:
                 continue
-            if head.state in ("held", "paused"):
+            if head.state in (State.HELD, State.PAUSED):
                 yield from self._withdraw(accepted)
                 raise ThreadBusy(call.thread_id, f"is {head.state} ({head.id})")
-            now, until = self._driver.clock.now(), self._keeper().until()
+            now, until = self._driver.clock.now(), self._engine.keeper.until()
             if head.state == State.WAITING and not self._is_due(head):
                 made = change(accepted.thread_id, accepted.id, now)
                 yield runs.supersede(self._driver.serializer, made)
-            elif self._is_left_behind(head, 2 * now - until):
-                yield from self._clear_away(head, accepted)
+            elif self._is_abandoned(head, 2 * now - until):
+                yield from self._cancel_abandoned(head, accepted)
             elif accepted.ready_at < (now + until) // 2:
                 yield runs.reserve(accepted, until)
 
-    def _is_left_behind(self, head: RunRow, since: int) -> bool:
-        """Whether a call died with its process, and for a whole lease nobody went on with it."""
+    def _is_abandoned(self, head: RunRow, since: int) -> bool:
+        """Whether a caller died, and for a whole lease no worker has gone on with its run."""
         dead = head.state == State.RUNNING and head.due_at is not None and head.due_at < since
         if not dead or not self._is_mine(head):
             return False
-        return bool(open_setup(self._driver.serializer, head).get("inline"))
+        return bool(load_setup(self._driver.serializer, head).get("inline"))
 
-    def _clear_away(self, head: RunRow, by: RunRow) -> Plan[None]:
+    def _cancel_abandoned(self, head: RunRow, by: RunRow) -> Plan[None]:
         claimed = yield from self._claim(head)
         if claimed is not None:
-            reason = f"its caller is gone, and run {by.id} is called for"
-            end = End(State.CANCELLED, "cancelled", {"by": by.id}, reason=reason)
-            yield from self._driver.let_go(claimed, end)
+            reason = f"its caller died, and run {by.id} takes its place"
+            end = SegmentEnd(State.CANCELLED, EventKind.CANCELLED, {"by": by.id}, reason=reason)
+            yield from self._driver.end(claimed, end)
 
     def _is_mine(self, row: RunRow) -> bool:
         return (row.graph, row.version) == (self._graph.name, self._graph.version)
@@ -289,33 +329,32 @@ class BoundGraph:
         yield runs.stop(
             self._driver.serializer,
             made,
-            control="cancel",
-            state=State.CANCELLED,
+            control=Control.CANCEL,
             grace=0,
             reason="its caller did not want to wait",
             by=None,
         )
 
     def _under_way(self, thread_id: str) -> Plan[RunRow | None]:
-        """The run of a thread that is not over."""
+        """The run of a thread that has not ended."""
         head: RunRow | None = yield runs.head(thread_id)
         return head
 
     def _claim(self, row: RunRow) -> Plan[RunRow | None]:
-        keeper = self._keeper()
+        keeper = self._engine.keeper
         keeper.start()
         now = self._driver.clock.now()
-        claimed: RunRow | None = yield runs.claim_run(
+        claimed: RunRow | None = yield claims.claim_run(
             self._driver.serializer, keeper.worker, now, keeper.until(), row.thread_id, row.id
         )
         return claimed
 
-    def _answer(self, row: RunRow, call: Call) -> Plan[None]:
+    def _answer(self, row: RunRow, call: BoundCall) -> Plan[None]:
         """Answer what the run waits for, as `Command(resume=...)` says."""
         found: list[waits.WaitRow] = yield waits.of_run(row.id)
-        open = [wait for wait in found if wait.state == "open"]
-        if not open and row.begun and all(w.state in ("consumed", "closed") for w in found):
-            call.follows = True  # its state was changed: what asks now gets it, by LangGraph's way
+        open = [wait for wait in found if wait.state == WaitState.OPEN]
+        if not open and row.begun and all(wait.state in UNANSWERABLE for wait in found):
+            call.follows = True  # its state was changed: LangGraph gives it to whatever asks now
             return
         resume = call.input.resume
         by_id = {wait.interrupt_id: wait for wait in open}
@@ -330,66 +369,59 @@ class BoundGraph:
                 f"Command(resume={{id: answer}}) with {', '.join(sorted(by_id)) or 'none'}."
             )
         for wait, value in answers:
-            yield from self._inbox.answer(wait.id, value, None)
+            yield from WaitService(self._driver.serializer, self._driver.clock).answer(
+                wait.id, value, None
+            )
         rest = Command(update=call.input.update, goto=call.input.goto)
         call.input, call.follows = (rest if rest != Command() else None), True
 
-    def _close(self, drive: Drive, outcome: Returned | Raised) -> Plan[None]:
+    def _close(self, drive: Drive, outcome: Outcome) -> Plan[None]:
         try:
             ended = yield from self._driver.finish(drive, outcome)
         except Refused:
-            ended = "lost"
-        if ended == "lost" and isinstance(outcome, Returned):
+            ended = Ended.LOST
+        if ended is Ended.LOST and isinstance(outcome, Returned):
             raise _taken_over(drive)
 
-    def _occupy(self, call: Call) -> Plan[tuple[Drive, bool]]:
-        """A lease on a thread for something else than driving: on its waiting run, or a new one."""
+    def _lease_for_update(self, call: BoundCall) -> Plan[tuple[Drive, bool]]:
+        """Lease a thread to change its state: by its waiting run, or by a new one."""
         row = yield from self._under_way(call.thread_id)
         if row is not None and not self._is_mine(row):
             raise ThreadBusy(call.thread_id, f"is of the graph {row.graph!r}")
-        rests = row is not None and row.state == State.WAITING and not self._is_due(row)
+        waiting = row is not None and row.state == State.WAITING and not self._is_due(row)
         claimed = None
-        if row is not None and rests:
+        if row is not None and waiting:
             claimed = yield from self._claim(row)
         elif row is not None:
             raise ThreadBusy(call.thread_id, f"is {row.state} ({row.id})")
         if claimed is None:
             setup = {"metadata": {"source": "update_state"}}
-            accepted = yield from self._accept(self._graph, call.thread_id, setup, "reject")
+            accepted = yield from self._engine.accept_inline(
+                self._graph, call.thread_id, setup, "reject"
+            )
             claimed = yield from self._claim(accepted)
         if claimed is None:
             raise ThreadBusy(call.thread_id, "another worker drives")
         begun = yield from self._driver.begin(claimed, self._graph, inline=True)
-        if isinstance(begun, End):
-            yield from self._driver.let_go(claimed, begun)
+        if isinstance(begun, SegmentEnd):
+            yield from self._driver.end(claimed, begun)
             raise ThreadBusy(call.thread_id, f"was {begun.state.value} just now")
-        return begun, rests
+        return begun, waiting
 
     def _is_due(self, row: RunRow) -> bool:
         return row.due_at is not None and row.due_at <= self._driver.clock.now()
 
-    def _after_update(self, drive: Drive, rests: bool) -> Plan[None]:
-        end: End | None = End(State.DONE, "done", {"source": "update_state"})
-        if rests:
+    def _after_update(self, drive: Drive, waiting: bool) -> Plan[None]:
+        source = {"source": "update_state"}
+        end: SegmentEnd | None = SegmentEnd(State.DONE, EventKind.DONE, source)
+        if waiting:
             found: list[waits.WaitRow] = yield waits.of_run(drive.row.id)
-            stands = any(wait.state == "open" and not wait.task_id for wait in found)
-            # At a breakpoint it stays. Else it looks at its new state, and asks again if it has to.
-            end = (yield from self._driver.after_breakpoint(drive)) if stands else None
-        again = End(State.PENDING, "updated", {}, due_at=self._driver.clock.now())
-        yield from self._driver.let_go(drive.row, end or again)
-
-
-class _Holding:
-    """Keeps the lease of an inline call."""
-
-    def __init__(self, keeper: Keeper, drive: Drive) -> None:
-        self._keeper, self._hold = keeper, Hold(drive, None, lambda kind: None)
-
-    def __enter__(self) -> None:
-        self._keeper.hold(self._hold)
-
-    def __exit__(self, *_: object) -> None:
-        self._keeper.drop(self._hold)
+            at_breakpoint = any(wait.state == WaitState.OPEN and not wait.task_id for wait in found)
+            # At a breakpoint it stays. Otherwise it goes on with its new state, and may ask again.
+            end = (yield from self._driver.stop_at_breakpoint(drive)) if at_breakpoint else None
+        now = self._driver.clock.now()
+        again = SegmentEnd(State.PENDING, EventKind.UPDATED, {}, due_at=now)
+        yield from self._driver.end(drive.row, end or again)
 
 
 def _is_interrupt_id(key: Any) -> bool:

@@ -1,17 +1,10 @@
-"""Graphs that a runtime drives: bound to its saver, and known by their shape.
-
-The shape of a graph is what a run needs to go on: its nodes, what triggers each, and the shapes of
-its subgraphs. A run remembers the shape it was last driven with. When the graph has another one,
-`lost_nodes` tells whether the run can go on; LangGraph itself would return as if it were finished.
-"""
+"""The graphs that a runtime drives: bound to its saver, and registered by name and version."""
 
 from __future__ import annotations
 
 import copy
 import functools
-import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
@@ -20,22 +13,19 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
-from langgraph.pregel.protocol import PregelProtocol
 
 from perdure import langgraph_port
-from perdure.errors import BadArgument, NotDurable
+from perdure.engine.graph_changes import topology_and_fingerprint
+from perdure.errors import BadArgument, NotDurable, UnknownGraph
 from perdure.saver import Saver
 from perdure.types import Retry
-
-Shape = dict[str, Any]
-
 
 Paths = frozenset[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph as it is registered."""
+    """A registered graph."""
 
     name: str
     version: str
@@ -45,7 +35,7 @@ class Graph:
     deaths: int
     hold: bool
     """Whether a run that failed for good is held, for a person to retry."""
-    shape: str = field(repr=False)
+    topology: str = field(repr=False)
     fingerprint: str
 
     @property
@@ -58,7 +48,7 @@ class Graph:
         return self.key if self.version else self.name
 
     @functools.cached_property
-    def stops(self) -> bool:
+    def has_breakpoints(self) -> bool:
         """Whether it, or a graph inside it, was compiled with breakpoints."""
         inner = [graph for _, graph in self.pregel.get_subgraphs(recurse=True)]
         return any(
@@ -69,7 +59,7 @@ class Graph:
 
     @functools.cached_property
     def durability(self) -> str:
-        """What LangGraph is told, so that it hands over checkpoints one by one.
+        """The durability with which LangGraph hands over checkpoints one by one.
 
         With `sync` it cannot run a subgraph that was compiled with checkpointer=False.
         """
@@ -77,7 +67,7 @@ class Graph:
 
     @functools.cached_property
     def unstored(self) -> Paths:
-        """The nodes in which a graph runs whose checkpoints are not stored."""
+        """The nodes that contain a graph whose checkpoints are not stored."""
         return _unstored(self.pregel, ())
 
     def output(self, at: CheckpointTuple) -> Any:
@@ -106,7 +96,7 @@ def bind(
     deaths: int,
     hold: bool,
 ) -> Graph:
-    """A copy of `graph` on the runtime's saver. What was given is not changed."""
+    """A copy of `graph` on the runtime's saver. The argument is not changed."""
     if isinstance(graph, StateGraph):
         pregel: Pregel[Any, Any, Any, Any] = graph.compile(checkpointer=saver, name=name)
         name = name or pregel.name
@@ -124,7 +114,7 @@ def bind(
         raise BadArgument("register() needs a name for this graph: register(graph, name='...').")
     if isinstance(context := pregel.context_schema, type):
         saver.with_allowlist([(context.__module__, context.__qualname__)])
-    shape = json.dumps(shape_of(pregel), sort_keys=True)
+    topology, fingerprint = topology_and_fingerprint(pregel)
     return Graph(
         name=name,
         version=version,
@@ -133,13 +123,13 @@ def bind(
         retry=retry,
         deaths=deaths,
         hold=hold,
-        shape=shape,
-        fingerprint=hashlib.blake2b(shape.encode(), digest_size=16).hexdigest(),
+        topology=topology,
+        fingerprint=fingerprint,
     )
 
 
 def _name_of(graph: Pregel[Any, Any, Any, Any]) -> str:
-    """A graph's name, or, if it has none of its own, that of its one function."""
+    """The name of a graph, or of its function if it has only one."""
     return next(iter(graph.nodes)) if len(graph.nodes) == 1 else graph.name
 
 
@@ -148,8 +138,8 @@ def _check_saver(given: Any, ours: Saver, name: str) -> None:
         return
     if isinstance(given, InMemorySaver):
         raise NotDurable(
-            f"The graph {name!r} was compiled with an in-memory saver: what it holds dies with "
-            "this process. Compile it without a checkpointer; the runtime brings its own."
+            f"The graph {name!r} was compiled with an in-memory saver, which loses its state when "
+            "the process ends. Compile it without a checkpointer; the runtime brings its own."
         )
     if isinstance(given, bool):
         raise NotDurable(
@@ -163,91 +153,58 @@ def _check_saver(given: Any, ours: Saver, name: str) -> None:
             f"The graph {name!r} was compiled with another saver ({type(given).__name__}), whose "
             "checkpoints are not in this runtime's journal. Compile it without a checkpointer."
         )
-    raise NotDurable(f"The graph {name!r} has a checkpointer of an unknown kind: {given!r}.")
+    raise NotDurable(
+        f"The graph {name!r} has a checkpointer of an unknown kind: {given!r}. "
+        "Compile it without a checkpointer; the runtime brings its own."
+    )
 
 
-def shape_of(graph: PregelProtocol[Any, Any, Any, Any]) -> Shape:
-    """The nodes of a graph, what triggers each, and their subgraphs."""
-    shape: Shape = {}
-    if isinstance(graph, Pregel):
-        inner = dict(graph.get_subgraphs())
-        for name, node in graph.nodes.items():
-            entry: Shape = {"triggers": sorted(node.triggers)}
-            if name in inner:
-                entry["graph"] = shape_of(inner[name])
-            shape[name] = entry
-    return shape
+class GraphRegistry:
+    """The graphs of a runtime, by name and version."""
 
+    def __init__(self) -> None:
+        self._by_key: dict[str, Graph] = {}
+        self._newest: dict[str, Graph] = {}
 
-def lost_nodes(old: Shape, new: Shape, at: CheckpointTuple) -> list[str]:
-    """The nodes at which the old graph would go on here, and the new one would not."""
-    lost = _pending(old, at, partly=True) - _pending(new, at, partly=True)
-    heard = {channel for entry in new.values() for channel in entry["triggers"]}
-    for _, channel, value in at.pending_writes or ():  # of tasks that ended, beside one that rests
-        if langgraph_port.is_send(channel) and value.node in old and value.node not in new:
-            lost.add(value.node)
-        elif channel not in heard:
-            lost |= {node for node, entry in old.items() if channel in entry["triggers"]}
-    return sorted(lost)
+    def add(self, graph: Graph) -> None:
+        if graph.key in self._by_key:
+            raise BadArgument(
+                f"A graph {graph.name!r} is registered already; give this one another name or a "
+                "version."
+            )
+        self._by_key[graph.key] = self._newest[graph.name] = graph
 
+    def remove(self, name: str) -> None:
+        """Remove every version of a graph."""
+        self._newest.pop(name, None)
+        for key in [key for key, graph in self._by_key.items() if graph.name == name]:
+            del self._by_key[key]
 
-def pending_nodes(shape: Shape, at: CheckpointTuple) -> list[str]:
-    """The nodes at which a graph goes on from a checkpoint."""
-    return sorted(_pending(shape, at))
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._newest)
 
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
 
-def stands_at_breakpoint(
-    graph: Graph,
-    more: Mapping[str, Any],
-    at: CheckpointTuple,
-    before: CheckpointTuple | None,
-) -> bool:
-    """Whether LangGraph stopped at this checkpoint because it was told to, `more` included."""
-    seen = langgraph_port.versions_at_stop(at.checkpoint)
-    versions = at.checkpoint["channel_versions"]
-    if not any(_is_newer(version, seen.get(channel)) for channel, version in versions.items()):
-        return False
-    stops = [graph.pregel.interrupt_before_nodes, more.get("interrupt_before")]
-    if _is_among(pending_nodes(json.loads(graph.shape), at), stops):
-        return True
-    known = {} if before is None else before.checkpoint["versions_seen"]
-    moved = at.checkpoint["versions_seen"].items()
-    ran = [n for n, what in moved if what != known.get(n) and langgraph_port.is_node(n)]
-    return _is_among(ran, [graph.pregel.interrupt_after_nodes, more.get("interrupt_after")])
+    def newest(self, name: str) -> Graph | None:
+        """The version of a graph that was registered last."""
+        return self._newest.get(name)
 
+    def find(self, name: str, version: str) -> Graph | None:
+        return self._by_key.get(f"{name}@{version}")
 
-def _is_among(nodes: list[str], stops: list[Any]) -> bool:
-    return any(stop == "*" or node in (stop or ()) for node in nodes for stop in stops)
+    def chosen(self, names: Collection[str] | None = None) -> Mapping[str, Graph]:
+        """Every version of these graphs, all by default, by key. The mapping of all is live."""
+        if names is None:
+            return self._by_key
+        return {key: graph for key, graph in self._by_key.items() if graph.name in names}
 
-
-def inside(shape: Shape, ns: str) -> Shape | None:
-    """The shape of the subgraph of a namespace, if it is still there."""
-    for node, _ in langgraph_port.namespace_nodes(ns):
-        entry = shape.get(node, {})
-        if "graph" not in entry:
-            return None
-        shape = entry["graph"]
-    return shape
-
-
-def _pending(shape: Shape, at: CheckpointTuple, partly: bool = False) -> set[str]:
-    checkpoint = at.checkpoint
-    versions, values = checkpoint["channel_versions"], checkpoint["channel_values"]
-    found = set()
-    for node, entry in shape.items():
-        seen = checkpoint["versions_seen"].get(node, {})
-        for channel in entry["triggers"]:
-            if channel not in values or not _is_newer(versions.get(channel), seen.get(channel)):
-                continue
-            if langgraph_port.has_joined(channel, node, values[channel], partly):
-                found.add(node)
-    for send in langgraph_port.pending_sends(values):
-        if send.node in shape:
-            found.add(send.node)
-        elif shape:
-            found.discard(send.node)
-    return found
-
-
-def _is_newer(version: Any, seen: Any) -> bool:
-    return version is not None and (seen is None or version > seen)
+    def resolve(self, name: str, version: str | None) -> tuple[str, str]:
+        """The name and version of the graph that a caller means."""
+        if version is not None and self.find(name, version) is not None:
+            return name, version
+        if version is None and name in self._newest:
+            return name, self._newest[name].version
+        known = [graph.title for graph in self._by_key.values()]
+        raise UnknownGraph(name if version is None else f"{name}@{version}", sorted(known))

@@ -1,9 +1,8 @@
-"""Keeps what this process drives: leases, time limits, requests to stop, and the dead next door.
+"""Renew the leases of this process, enforce its time limits, and notice dead workers on this host.
 
-One thread, so that it goes on when an event loop is blocked. A lease is kept only while whoever
-drives it can make progress: a loop that is blocked gives no pulse, and what it drives goes to
-another worker. A driver that does not come back in time loses its lease here, and its late writes
-are refused.
+All in one thread, so that it goes on when an event loop is blocked. A lease is renewed only while
+its driver can make progress: a blocked loop has no pulse, and its runs go to another worker. A
+driver that does not return in time loses its lease here, and its late writes are refused.
 """
 
 from __future__ import annotations
@@ -15,28 +14,30 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from perdure.engine.driver import Drive, Driver, told_to_stop
-from perdure.engine.liveness import Presence
+from perdure.engine.drive import Drive, Ended, StopReason
+from perdure.engine.driver import Driver
+from perdure.engine.liveness import ProcessLock
+from perdure.engine.segment_start import stopped
 from perdure.errors import Closed, Error, StepTimeout
 from perdure.journal.clock import Clock, JournalClock
-from perdure.operations import effects, runs
+from perdure.operations import claims, effects
+from perdure.operations.claims import LeaseRow, SegmentEnd
 from perdure.operations.effects import report
-from perdure.operations.runs import End, Lease
-from perdure.types import State
+from perdure.types import Control, EventKind, State
 
 BEAT = 0.25
-"""Seconds between two looks at everything; fewer when a lease is short."""
+"""Seconds between two rounds; fewer if a lease is short."""
 
 log = logging.getLogger("perdure")
 
 
 @dataclass
-class Pulse:
-    """An event loop's sign of life."""
+class LoopPulse:
+    """The sign of life of an event loop."""
 
     beaten: float = field(default_factory=time.monotonic)
     excused: int = 0
-    """How many plain effects, called by coroutines, block the loop just now."""
+    """Number of plain effects, called by coroutines, that block the loop now."""
 
     @property
     def at(self) -> float:
@@ -47,13 +48,13 @@ class Pulse:
 
 
 @dataclass(eq=False)
-class Hold:
-    """A segment this process drives."""
+class DrivenSegment:
+    """A segment that this process drives."""
 
     drive: Drive
-    pulse: Pulse | None
-    give_up: Callable[[str], None]
-    """Told that nobody waits for the driver any more, and how the segment ended."""
+    pulse: LoopPulse | None
+    give_up: Callable[[Ended], None]
+    """Called when its driver is no longer waited for, with how the segment ended."""
 
     @property
     def run_id(self) -> str:
@@ -64,16 +65,16 @@ class Hold:
         return self.drive.row.id, self.drive.row.token
 
 
-class Keeper:
-    """Of one runtime in one process."""
+class LeaseKeeper:
+    """The keeper thread of one runtime in one process."""
 
     def __init__(
-        self, driver: Driver, clock: Clock, *, lease: float, presence: Presence | None = None
+        self, driver: Driver, clock: Clock, *, lease: float, lock: ProcessLock | None = None
     ) -> None:
         self._driver, self._clock, self._lease = driver, clock, lease
         self.beat = min(BEAT, lease / 8)
-        self._presence = presence or Presence()
-        self._holds: dict[tuple[str, int], Hold] = {}
+        self._lock = lock or ProcessLock()
+        self._driven: dict[tuple[str, int], DrivenSegment] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -81,46 +82,54 @@ class Keeper:
         self._agreed = time.monotonic()
         self.pid = os.getpid()
         self.on_dead: set[Callable[[], None]] = set()
-        """Called when a dead worker's runs were made due."""
+        """Called when the runs of a dead worker were made due."""
 
     @property
     def worker(self) -> str:
-        return self._presence.id
+        """The name of this process as a worker."""
+        return self._lock.id
+
+    @property
+    def driven(self) -> list[DrivenSegment]:
+        """What this process drives now."""
+        return list(self._driven.values())
 
     def until(self) -> int:
-        """When a lease taken now runs out."""
+        """When a lease that begins now runs out."""
         return self._clock.now() + round(self._lease * 1000)
 
-    def keep(self, run_id: str) -> None:
-        """Keep the lease of a run that has no driver yet."""
-        self._driver.journal.do_unqueued(runs.renew(self.worker, self.until(), [run_id]))
+    def renew(self, run_id: str) -> None:
+        """Renew the lease of a run that is not driven yet."""
+        self._driver.journal.do_unqueued(claims.renew(self.worker, self.until(), [run_id]))
 
     def start(self) -> None:
         with self._changed:
             if self._thread is None and not self._closed:
-                self._presence.show()
+                self._lock.acquire()
                 self._thread = threading.Thread(
-                    target=self._keep, name="perdure-keeper", daemon=True
+                    target=self._loop, name="perdure-keeper", daemon=True
                 )
                 self._thread.start()
 
-    def hold(self, hold: Hold) -> None:
-        hold.drive.segment.kept_until = time.monotonic() + self._lease
-        hold.drive.segment.pulse = hold.pulse
-        self._holds[hold.key] = hold
+    def add(self, driven: DrivenSegment) -> None:
+        """Keep the lease of a segment from now on."""
+        driven.drive.segment.keep(self._lease)
+        driven.drive.segment.driven_in(driven.pulse)
+        self._driven[driven.key] = driven
 
-    def drop(self, hold: Hold) -> None:
-        self._holds.pop(hold.key, None)
+    def remove(self, driven: DrivenSegment) -> None:
+        """Keep the lease of a segment no longer."""
+        self._driven.pop(driven.key, None)
 
-    def stop(self, run_id: str, why: str) -> None:
-        """Somebody here asked to stop a run: if it is driven here, it begins no further step."""
-        for hold in list(self._holds.values()):
-            if hold.run_id == run_id:
-                hold.drive.ask_to_stop(why)
+    def stop(self, run_id: str, control: Control) -> None:
+        """Stop a run before its next step, if this process drives it."""
+        for driven in self.driven:
+            if driven.run_id == run_id:
+                driven.drive.ask_to_stop(StopReason(control.value))
         self.nudge()
 
     def nudge(self) -> None:
-        """Look at the journal now: somebody here asked to stop runs."""
+        """Look into the journal now: this process has asked to stop runs."""
         with self._changed:
             self._renewed = 0.0
             self._changed.notify_all()
@@ -132,110 +141,109 @@ class Keeper:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
         if self.pid == os.getpid():
-            self._presence.hide()
+            self._lock.release()
 
     # -- the thread
 
-    def _keep(self) -> None:
+    def _loop(self) -> None:
         while not self._closed:
             try:
-                self._look()
+                self._round()
             except Closed:
                 return
             except Error as error:
                 log.warning("The journal cannot be reached: %s", error)
             except Exception:
-                log.exception("Keeping leases failed; it is tried again.")
+                log.exception("Renewing leases failed; it is tried again.")
             with self._changed:
                 if not self._closed:
                     self._changed.wait(self.beat)
 
-    def _look(self) -> None:
+    def _round(self) -> None:
         now = time.monotonic()
-        holds = list(self._holds.values())
-        for hold in holds:
-            if now - hold.drive.segment.moved_at > hold.drive.graph.timeout.total_seconds():
-                self._time_is_up(hold)
-        if holds and now - self._renewed >= self._lease / 4:
+        every = self.driven
+        for driven in every:
+            graph = driven.drive.graph
+            if driven.drive.segment.progress.idle_seconds > graph.timeout.total_seconds():
+                self._time_out(driven)
+        if every and now - self._renewed >= self._lease / 4:
             self._renewed = now
-            self._renew(holds)
+            self._renew_all(every)
         if isinstance(self._clock, JournalClock) and now - self._agreed > 5.0:
             self._agreed = now
             self._clock.agree()
-        self._presence.beat()
+        self._lock.beat()
         if self.on_dead:
             self.find_dead()
 
-    def _renew(self, holds: list[Hold]) -> None:
+    def _renew_all(self, every: list[DrivenSegment]) -> None:
         journal = self._driver.journal
-        fresh = time.monotonic() - self._lease / 2
-        alive = [hold for hold in holds if hold.pulse is None or hold.pulse.at > fresh]
-        kept_until = time.monotonic() + self._lease
-        # Past the queue: however long a commit takes, leases are kept.
-        journal.do_unqueued(runs.renew(self.worker, self.until(), [hold.run_id for hold in alive]))
-        found = {lease.run_id: lease for lease in journal.read_committed(runs.leases(self.worker))}
-        for hold in holds:
-            if hold.key not in self._holds or hold.drive.segment.closing:
+        begun = time.monotonic()
+        recent = begun - self._lease / 2
+        alive = [one for one in every if one.pulse is None or one.pulse.at > recent]
+        # Past the queue: leases are renewed however long a commit takes.
+        journal.do_unqueued(claims.renew(self.worker, self.until(), [one.run_id for one in alive]))
+        found = {
+            lease.run_id: lease for lease in journal.read_committed(claims.leases(self.worker))
+        }
+        for driven in every:
+            if driven.key not in self._driven or driven.drive.segment.closing:
                 continue
-            lease = found.get(hold.run_id)
-            if lease is None or lease.token != hold.drive.row.token:
-                self._lose(hold, "lost")
+            lease = found.get(driven.run_id)
+            if lease is None or lease.token != driven.drive.row.token:
+                self._lose(driven, Ended.LOST)
                 continue
-            if hold in alive:
-                hold.drive.segment.kept_until = kept_until
+            if driven in alive:
+                driven.drive.segment.keep(begun + self._lease - time.monotonic())
             if lease.control is not None:
-                self._stop(hold, lease)
+                self._stop(driven, lease, Control(lease.control))
 
-    def _stop(self, hold: Hold, lease: Lease) -> None:
-        """Somebody cancelled or paused it: at the next step, or, when that takes too long, now."""
-        hold.drive.ask_to_stop(str(lease.control))
+    def _stop(self, driven: DrivenSegment, lease: LeaseRow, control: Control) -> None:
+        """Stop a cancelled or paused run at its next step, or at once when its grace is over."""
+        driven.drive.ask_to_stop(StopReason(control.value))
         now = self._clock.now()
         if lease.control_at is not None and lease.control_at <= now:
-            attempts = max(0, hold.drive.segment.attempts - 1)
-            found = self._driver.journal.read_committed(effects.of_run(hold.run_id))
-            left = report(found)
-            self._end(hold, told_to_stop(str(lease.control), now, attempts, forced=True, **left))
+            attempts = max(0, driven.drive.segment.progress.attempts - 1)
+            found = self._driver.journal.read_committed(effects.of_run(driven.run_id))
+            self._end(driven, stopped(control, now, attempts, forced=True, **report(found)))
 
-    def _time_is_up(self, hold: Hold) -> None:
-        graph, row = hold.drive.graph, hold.drive.row
+    def _time_out(self, driven: DrivenSegment) -> None:
+        graph, row = driven.drive.graph, driven.drive.row
         error = StepTimeout(
             f"Run {row.id} made no progress for {graph.timeout}, which is the timeout of graph "
             f"{graph.name!r}; register it with a longer one if a step may take that long."
         )
-        self._end(hold, self._driver.failed(hold.drive, error))
+        self._end(driven, self._driver.failed(driven.drive, error))
 
-    def release(self, hold: Hold) -> None:
+    def give_back(self, driven: DrivenSegment) -> None:
         """Give a run back whose driver is not waited for any longer."""
-        attempts = max(0, hold.drive.segment.attempts - 1)
-        self._end(
-            hold,
-            End(
-                State.PENDING,
-                "released",
-                {"forced": True},
-                due_at=self._clock.now(),
-                attempts=attempts,
-            ),
+        end = SegmentEnd(
+            State.PENDING,
+            EventKind.RELEASED,
+            {"forced": True},
+            due_at=self._clock.now(),
+            attempts=max(0, driven.drive.segment.progress.attempts - 1),
         )
+        self._end(driven, end)
 
-    def _end(self, hold: Hold, end: End) -> None:
-        """End a segment in its driver's place, whose writes are refused from here on."""
-        kind = self._driver.journal.run(self._driver.let_go(hold.drive.row, end))
-        self._lose(hold, kind)
+    def _end(self, driven: DrivenSegment, end: SegmentEnd) -> None:
+        """End a segment in place of its driver, whose writes are refused from here on."""
+        ended = self._driver.journal.run(self._driver.end(driven.drive.row, end))
+        self._lose(driven, ended)
 
-    def _lose(self, hold: Hold, kind: str) -> None:
-        hold.drive.segment.lost = True
-        hold.drive.ask_to_stop("lost")
-        self.drop(hold)
-        hold.give_up(kind)
+    def _lose(self, driven: DrivenSegment, ended: Ended) -> None:
+        driven.drive.segment.lose()
+        driven.drive.ask_to_stop(StopReason.LOST)
+        self.remove(driven)
+        driven.give_up(ended)
 
     def find_dead(self) -> None:
-        """Make due what workers of this host drove that are dead."""
+        """Make the runs of dead workers on this host due."""
         journal = self._driver.journal
-        found = [w for w in journal.read_committed(runs.workers()) if self._presence.is_dead(w)]
-        for worker in found:
-            journal.do(runs.expire(worker, self._clock.now()))
-            self._presence.bury(worker)
-        if found:
-            for tell in list(self.on_dead):
-                tell()
+        dead = [one for one in journal.read_committed(claims.workers()) if self._lock.is_dead(one)]
+        for worker in dead:
+            journal.do(claims.expire(worker, self._clock.now()))
+            self._lock.remove(worker)
+        if dead:
+            for callback in list(self.on_dead):
+                callback()

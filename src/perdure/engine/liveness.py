@@ -1,8 +1,8 @@
-"""Who is alive on this host, known at once: a lock that the kernel drops when a process dies.
+"""Notice dead workers on this host at once: the kernel drops a file lock when a process dies.
 
-Each process that drives runs holds a lock on a file named after it. Another one on this host that
-gets that lock knows the owner is dead, without waiting for a lease to run out. From another host,
-or another container, there is no such file, and the lease decides.
+Each process that drives runs locks a file named after it. Another process on this host that gets
+the lock knows that the owner is dead, without waiting for a lease to run out. On another host, or
+in another container, the file is not there, and the lease decides.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ import time
 from itertools import islice
 from pathlib import Path
 
-OLD = 3600.0
-"""Seconds after its last beat when nobody needs to know any more that a process is dead."""
+STALE = 3600.0
+"""Seconds after its last beat when the lock file of a dead process may be removed."""
 BEAT = 60.0
-SWEPT = 500
-"""Files of dead processes that one which begins removes at most."""
+"""Seconds between two beats."""
+MAX_SWEPT = 500
+"""Maximum number of stale lock files removed at start-up."""
 
 
-class Presence:
-    """This process, as others on this host can see it."""
+class ProcessLock:
+    """The lock by which other processes on this host see that this one is alive."""
 
     def __init__(self, folder: str | None = None) -> None:
         self._folder = Path(folder or Path(tempfile.gettempdir()) / f"perdure-{os.getuid()}")
@@ -36,20 +37,20 @@ class Presence:
         self._file: int | None = None
         self._beaten = time.monotonic()
 
-    def show(self) -> None:
-        """Let others see that this process is alive."""
+    def acquire(self) -> None:
+        """Lock this process's file."""
         if self._file is not None:
             return
-        with contextlib.suppress(OSError):  # then others wait for the lease, as on another host
+        with contextlib.suppress(OSError):  # then the lease decides, as on another host
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = os.open(self._path(self.id), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(file, fcntl.LOCK_EX)
             self._file = file
             os.register_at_fork(after_in_child=self._forget)
-            self._sweep(os.fstat(file).st_mtime - OLD)
+            self._sweep(os.fstat(file).st_mtime - STALE)
 
     def _sweep(self, before: float) -> None:
-        """Remove what processes left that died long ago, and drove nothing then."""
+        """Remove the files of processes that died long ago and drove nothing then."""
         with os.scandir(self._folder) as files:
             old = [
                 one
@@ -58,25 +59,26 @@ class Presence:
                 and one.is_file(follow_symlinks=False)
                 and one.stat(follow_symlinks=False).st_mtime < before
             ]
-        for one in islice(old, SWEPT):
+        for one in islice(old, MAX_SWEPT):
             if self._is_free(Path(one.path)):
                 Path(one.path).unlink(missing_ok=True)
 
     def beat(self) -> None:
-        """Say that it lives, for who sweeps."""
+        """Touch the file now and then, so that it is not stale."""
         if self._file is not None and time.monotonic() - self._beaten > BEAT:
             self._beaten = time.monotonic()
             with contextlib.suppress(OSError):
                 os.utime(self._file)
 
     def _forget(self) -> None:
-        # A child has the lock in common with its parent, and must not keep it alive.
+        # A child shares the lock with its parent, and must not keep it after the parent's death.
         if self._file is not None and self._pid != os.getpid():
             with contextlib.suppress(OSError):
                 os.close(self._file)
             self._file = None
 
-    def hide(self) -> None:
+    def release(self) -> None:
+        """Release the lock and remove the file."""
         if self._file is not None and self._pid == os.getpid():
             with contextlib.suppress(OSError):
                 self._path(self.id).unlink(missing_ok=True)
@@ -84,13 +86,13 @@ class Presence:
         self._file = None
 
     def is_dead(self, worker: str) -> bool:
-        """Whether a worker was on this host and is certainly gone."""
+        """Whether a worker was on this host and is certainly dead."""
         if worker == self.id:
             return False
         return self._is_free(self._path(worker))
 
     def _is_free(self, path: Path) -> bool:
-        """Whether the lock is there, and nobody has it."""
+        """Whether the file exists and is not locked."""
         try:
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -103,8 +105,8 @@ class Presence:
             os.close(file)
         return True
 
-    def bury(self, worker: str) -> None:
-        """Remove what a dead worker left on this host."""
+    def remove(self, worker: str) -> None:
+        """Remove the file of a dead worker."""
         with contextlib.suppress(OSError):
             self._path(worker).unlink(missing_ok=True)
 

@@ -17,27 +17,28 @@ from perdure.types import Message
 
 log = logging.getLogger("perdure")
 
-TURN = 60_000
-"""Milliseconds a handler may take before somebody else may deliver the same message."""
+HANDLER_TIME = 60_000
+"""Milliseconds a handler may take before another worker may deliver the same message."""
 PAGE = 20
 
 
-class Delivery:
-    """Handlers by topic, and the deliveries made to them."""
+class OutboxDelivery:
+    """Handlers by topic, and the deliveries to them."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, Callable[[Message], Any]] = {}
 
     async def is_due(self, journal: Journal, clock: Clock) -> bool:
+        """Whether there is a message for one of the handlers."""
         if not self.handlers:
             return False
         due = await journal.ado(messages.next_due(self.handlers))
         return due is not None and due <= clock.now()
 
     async def deliver(self, journal: Journal, serializer: Serializer, clock: Clock) -> int:
-        """Deliver what is due, side by side. Gives how many were delivered."""
+        """Deliver the due messages concurrently. Returns how many were delivered."""
         now = clock.now()
-        change, op = messages.take(self.handlers, now, now + TURN, PAGE)
+        change, op = messages.take(self.handlers, now, now + HANDLER_TIME, PAGE)
         taken = await journal.ado(op)
         done = await asyncio.gather(
             *(self._one(journal, serializer, clock, change, row) for row in taken)
@@ -53,14 +54,14 @@ class Delivery:
             if inspect.iscoroutinefunction(handler):
                 await handler(message)
             else:
-                given = await asyncio.to_thread(handler, message)
-                if inspect.isawaitable(given):  # an object, or a lambda around a coroutine
-                    await given
+                returned = await asyncio.to_thread(handler, message)
+                if inspect.isawaitable(returned):  # an object, or a lambda around a coroutine
+                    await returned
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-            log.warning("message %s of topic %r was not delivered: %s", row.id, row.topic, told)
+            text = f"{type(error).__name__}: {error}"
+            log.warning("message %s of topic %r was not delivered: %s", row.id, row.topic, text)
             pause = round(messages.REDELIVERY.pause(row.attempts).total_seconds() * 1000)
-            kind = type(error).__name__  # what it says may hold the payload
+            kind = type(error).__name__  # its message may contain the payload
             await journal.ado(messages.delay(row, change, clock.now() + pause, kind))
             return False
         await journal.ado(messages.delete(row))

@@ -1,4 +1,4 @@
-"""Threads for the plain functions of agents, which LangGraph runs beside the event loop."""
+"""Threads for the plain (not async) nodes of agents, which LangGraph runs beside the event loop."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ T = TypeVar("T")
 Job = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
-class Threads(ThreadPoolExecutor):
-    """As many threads as are needed at once, used again, and waited for by nobody.
+class NodeThreadPool(ThreadPoolExecutor):
+    """As many threads as are needed at once, reused, and not joined at exit.
 
-    The standard pool has a handful of threads, and a process does not end before they do: one
+    The standard pool has a handful of threads, and a process does not exit before they end: one
     function that never returns would keep a drained worker alive. It is a ThreadPoolExecutor by
-    name only, because an event loop takes no other.
+    name only, because an event loop accepts nothing else.
     """
 
     def __init__(self) -> None:
         super().__init__(max_workers=1)
-        self._rested: list[SimpleQueue[Job | None]] = []
+        self._idle: list[SimpleQueue[Job | None]] = []
 
     @classmethod
     def serve(cls, loop: AbstractEventLoop) -> None:
-        """Let a loop use these, unless somebody gave it a pool of his own."""
+        """Make this the pool of a loop, unless the application gave it one."""
         pool = getattr(loop, "_default_executor", None)
         if pool is None or getattr(pool, "_thread_name_prefix", None) == "asyncio":
             loop.set_default_executor(cls())
@@ -38,23 +38,23 @@ class Threads(ThreadPoolExecutor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
         try:
-            jobs = self._rested.pop()
+            jobs = self._idle.pop()
         except IndexError:
             jobs = SimpleQueue()
-            Thread(target=self._serve, args=(jobs,), name="perdure-node", daemon=True).start()
+            Thread(target=self._work, args=(jobs,), name="perdure-node", daemon=True).start()
         jobs.put((future, fn, args, kwargs))
         return future
 
-    def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
+    def _work(self, jobs: SimpleQueue[Job | None]) -> None:
         while (job := jobs.get()) is not None:
             _run(*job)
             del job
-            self._rested.append(jobs)
+            self._idle.append(jobs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        while self._rested:
+        while self._idle:
             with contextlib.suppress(IndexError):
-                self._rested.pop().put(None)
+                self._idle.pop().put(None)
 
 
 def _run(
@@ -65,7 +65,7 @@ def _run(
     try:
         result = fn(*args, **kwargs)
     except (SystemExit, KeyboardInterrupt) as error:
-        # In an event loop these would end it, and with it every other run of the worker.
+        # In an event loop these would end the loop, and with it every other run of the worker.
         raised = RuntimeError(f"{type(error).__name__}({error}) in a plain function")
         raised.__cause__ = error
         future.set_exception(raised)

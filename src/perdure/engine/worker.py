@@ -1,7 +1,7 @@
-"""Claim runs that are due and drive them, until there are none, or until told to stop.
+"""Claim due runs and drive them, until none is due or the worker is asked to stop.
 
-`tick` and `work` are the same loop with other bounds. Graphs are driven in the event loop that
-called, their plain functions in threads beside it.
+`tick` and `work` are the same loop with different limits. Graphs are driven in the event loop of
+the caller, their plain functions in threads beside it.
 """
 
 from __future__ import annotations
@@ -10,46 +10,48 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from perdure.engine.driver import Drive, Driver, Raised, Returned
+from perdure.engine.drive import Drive, Ended, Outcome, Raised, Returned, StopReason
+from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph
-from perdure.engine.lease_keeper import Hold, Keeper, Pulse
-from perdure.engine.outbox_delivery import Delivery
-from perdure.engine.thread_pool import Threads
+from perdure.engine.lease_keeper import DrivenSegment, LeaseKeeper, LoopPulse
+from perdure.engine.outbox_delivery import OutboxDelivery
+from perdure.engine.segment_start import held_by_error
+from perdure.engine.shutdown import drain_on_signals
+from perdure.engine.thread_pool import NodeThreadPool
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal import Refused
 from perdure.journal.clock import Clock
-from perdure.operations import runs
-from perdure.operations.runs import End, RunRow
-from perdure.types import Counts
+from perdure.operations import claims
+from perdure.operations.claims import SegmentEnd
+from perdure.operations.runs import RunRow
+from perdure.types import Counts, DrivenBy
 
 log = logging.getLogger("perdure")
 
 POLL = 0.2
-"""Seconds between two looks for what other processes made due."""
-PATIENCE = 10_000
-"""Milliseconds a suspect waits for a worker with nothing else to do before one makes room."""
+"""Seconds between two looks for runs that other processes made due."""
+SUSPECT_PATIENCE = 10_000
+"""Milliseconds a suspect waits for an idle worker before one makes room for it."""
 ALONE = 5.0
-"""Seconds a suspect is driven alone, unless it shows sooner that it kills nobody."""
+"""Seconds a suspect is driven alone, unless it makes progress sooner."""
 NAMES = {field.name for field in dataclasses.fields(Counts)}
 
 
 class _Alone:
-    """A suspect on its own: as long as it may kill this process, nothing else is in it."""
+    """A suspect that is driven alone: while it may kill this process, nothing else runs in it."""
 
-    def __init__(self, task: asyncio.Task[None], holds: set[Hold]) -> None:
-        self._task, self._holds = task, holds
+    def __init__(self, task: asyncio.Task[None], driven: set[DrivenSegment]) -> None:
+        self._task, self._driven = task, driven
         self._until = time.monotonic() + ALONE
 
     def is_over(self) -> bool:
-        progressed = any(hold.drive.segment.progressed for hold in self._holds)
-        return self._task.done() or progressed or time.monotonic() > self._until
+        moved = any(one.drive.segment.progress.has_moved for one in self._driven)
+        return self._task.done() or moved or time.monotonic() > self._until
 
 
 class Worker:
@@ -58,7 +60,7 @@ class Worker:
     def __init__(
         self,
         driver: Driver,
-        keeper: Keeper,
+        keeper: LeaseKeeper,
         clock: Clock,
         graphs: Mapping[str, Graph],
         *,
@@ -68,43 +70,43 @@ class Worker:
         until_idle: bool = False,
         grace: float = 10.0,
         schedules: Callable[[], Any] | None = None,
-        delivery: Delivery | None = None,
-        driven: str = "worker",
-        knows_all: bool = True,
+        delivery: OutboxDelivery | None = None,
+        driven_by: DrivenBy = DrivenBy.WORKER,
+        warn_of_others: bool = True,
     ) -> None:
-        """In the loop that drives. `knows_all` says that what is due of other graphs is worth a
-        warning."""
+        """In the loop that drives. `warn_of_others`: log due runs of graphs that are not these."""
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
         self._driver, self._keeper, self._clock, self._graphs = driver, keeper, clock, graphs
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
-        self._until_idle, self._driven = until_idle, driven
+        self._until_idle, self._driven_by = until_idle, driven_by
         self._schedules = schedules
-        self._delivery = delivery or Delivery()
+        self._delivery = delivery or OutboxDelivery()
         self._delivering: asyncio.Task[int] | None = None
         self._end = None if budget is None else time.monotonic() + budget
         self._counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._holds: set[Hold] = set()
+        self._driven: set[DrivenSegment] = set()
         self._draining = False
-        self._pulse = Pulse()
+        self._pulse = LoopPulse()
         self._fired = self._looked = self._asked_around = float("-inf")
-        self._names_strangers = knows_all
-        self._strangers: set[str] = set()
+        self._warn_of_others = warn_of_others
+        self._others: set[str] = set()
         self._next = POLL
         self._alone: _Alone | None = None
         self._crowded = False
 
     async def run(self, *, handle_signals: bool) -> Counts:
         """Drive runs; see `Runtime.work` and `Runtime.tick`."""
-        Threads.serve(self._loop)
+        NodeThreadPool.serve(self._loop)
         wake = self.wake
         self._keeper.on_dead.add(wake)
         self._keeper.start()
         beating = asyncio.create_task(self._beat())
         try:
             await asyncio.to_thread(self._keeper.find_dead)  # a tick may be over before the thread
-            with self._signals() if handle_signals else contextlib.nullcontext():
+            signals = drain_on_signals(self._loop, self.drain)
+            with signals if handle_signals else contextlib.nullcontext():
                 try:
                     await self._drive_all()
                 finally:
@@ -115,12 +117,12 @@ class Worker:
         return Counts(**{name: self._counts[name] for name in NAMES})
 
     def wake(self) -> None:
-        """Something may be due. From any thread."""
+        """Look for due runs now. May be called from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._woken.set)
 
     def drain(self) -> None:
-        """Take nothing more, and let what is driven stop at its next step."""
+        """Claim nothing more, and stop each segment at its next step."""
         self._draining = True
         self._woken.set()
 
@@ -128,32 +130,6 @@ class Worker:
         while True:
             self._pulse.beat()
             await asyncio.sleep(self._keeper.beat)
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT drain; the same one again is as rude as ever."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before: dict[signal.Signals, Any] = {}
-
-        def stop(number: signal.Signals) -> None:
-            log.info("%s: draining", number.name)
-            self._loop.remove_signal_handler(number)
-            signal.signal(number, before[number])
-            self.drain()
-            if _is_of_the_application(before[number]):
-                before[number](number, None)  # which has its own way to stop
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.getsignal(number)
-            self._loop.add_signal_handler(number, stop, number)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                self._loop.remove_signal_handler(number)
-                signal.signal(number, handler)
 
     # -- the loop
 
@@ -165,7 +141,7 @@ class Worker:
                 claimed = await self._claim()
                 await self._deliver()
             except (Unavailable, WriteLost) as error:
-                log.warning("The journal is in trouble: %s", error)
+                log.warning("The journal cannot be used now: %s", error)
                 claimed = 0
                 await asyncio.sleep(1.0)
             if self._is_over(claimed):
@@ -178,7 +154,7 @@ class Worker:
             return True
         if self._limit is not None and self._counts["claimed"] >= self._limit:
             return not self._tasks
-        # One that ended while we looked may have made something due behind our back.
+        # A segment that ended since the claim may have made something due.
         busy = self._tasks or self._delivering is not None
         idle = not claimed and not busy and not self._woken.is_set()
         return self._until_idle and idle
@@ -190,7 +166,7 @@ class Worker:
         if free <= 0:
             return 0
         journal, now = self._driver.journal, self._clock.now()
-        due = await journal.ado(runs.next_due())
+        due = await journal.ado(claims.next_due())
         self._next = POLL if due is None else min(POLL, max(0, due - now) / 1000)
         if due is None or due > now:
             return 0
@@ -198,38 +174,38 @@ class Worker:
             return 0
         if await self._make_room(now):
             return 0
-        claimed = await self._take(now, free)
+        claimed = await self._claim_up_to(now, free)
         if not claimed and not self._tasks:
-            claimed = await self._take(now, 1, suspect=True)
+            claimed = await self._claim_up_to(now, 1, suspect=True)
         if not claimed:
-            await self._name_strangers(now)
+            await self._warn_once(now)
         return claimed
 
-    async def _name_strangers(self, now: int) -> None:
-        """Say once of which graphs runs are due that this worker does not know."""
-        if not self._names_strangers or time.monotonic() - self._asked_around < 10.0:
+    async def _warn_once(self, now: int) -> None:
+        """Log once for each graph that has due runs and is not registered in this worker."""
+        if not self._warn_of_others or time.monotonic() - self._asked_around < 10.0:
             return
         self._asked_around = time.monotonic()
-        for name in await self._driver.journal.ado(runs.strangers_due(now, self._graphs)):
-            if name not in self._strangers:
-                self._strangers.add(name)
+        for name in await self._driver.journal.ado(claims.unregistered_due(now, self._graphs)):
+            if name not in self._others:
+                self._others.add(name)
                 log.warning("runs of %r are due, which is not registered in this worker", name)
 
-    async def _take(self, now: int, count: int, *, suspect: bool = False) -> int:
-        op = runs.claim(
+    async def _claim_up_to(self, now: int, count: int, *, suspect: bool = False) -> int:
+        op = claims.claim(
             self._driver.serializer,
             self._keeper.worker,
             now,
             self._keeper.until(),
             self._graphs,
             count,
-            driven=self._driven,
+            driven=self._driven_by,
             suspect=suspect,
         )
         claiming = asyncio.create_task(self._driver.journal.ado(op))
         try:
             await asyncio.shield(claiming)
-        finally:  # whoever is told to stop meanwhile still has what he claimed, and gives it back
+        finally:  # also if cancelled meanwhile: what was claimed has to be given back
             claimed = await claiming
             self._drive_these(claimed, suspect)
         return len(claimed)
@@ -241,16 +217,16 @@ class Worker:
             self._tasks.add(task)
             task.add_done_callback(self._finished)
             if suspect:
-                self._alone = _Alone(task, self._holds)
+                self._alone = _Alone(task, self._driven)
 
     async def _make_room(self, now: int) -> bool:
-        """Whether to take nothing, because a suspect found no free worker for too long."""
+        """Whether to claim nothing, because a suspect has waited too long for an idle worker."""
         if time.monotonic() - self._looked >= 1.0:
             self._looked = time.monotonic()
-            since = await self._driver.journal.ado(runs.suspect_due(now, self._graphs))
-            # Not for ever: what is driven here may take hours. Each minute there is a chance.
+            since = await self._driver.journal.ado(claims.suspect_due(now, self._graphs))
+            # Not for ever: what is driven here may take hours. One chance a minute.
             late = None if since is None else (now - since) % 60_000
-            self._crowded = late is not None and PATIENCE < late < 3 * PATIENCE
+            self._crowded = late is not None and SUSPECT_PATIENCE < late < 3 * SUSPECT_PATIENCE
         return self._crowded and bool(self._tasks)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
@@ -260,7 +236,7 @@ class Worker:
             log.error("Driving a run failed", exc_info=error)
 
     async def _rest(self) -> None:
-        """Until something may be due."""
+        """Wait until something may be due."""
         pause = self._next or POLL
         if self._end is not None:
             pause = min(pause, max(0.0, self._end - time.monotonic()))
@@ -275,7 +251,7 @@ class Worker:
             self._counts["scheduled"] += await self._schedules()
 
     async def _deliver(self) -> None:
-        """Deliver what is in the outbox, beside the runs."""
+        """Deliver messages of the outbox, beside the runs."""
         driver = self._driver
         if self._delivering is None and await self._delivery.is_due(driver.journal, self._clock):
             deliver = self._delivery.deliver(driver.journal, driver.serializer, self._clock)
@@ -292,49 +268,49 @@ class Worker:
                 self._counts["delivered"] += task.result()
 
     async def _drain(self) -> None:
-        """Let everything stop at its next step; give back what does not in time."""
-        for hold in list(self._holds):
-            hold.drive.ask_to_stop("shutdown")
+        """Stop each segment at its next step; give back those that do not stop in time."""
+        for driven in list(self._driven):
+            driven.drive.ask_to_stop(StopReason.SHUTDOWN)
         self._draining = True
         if under_way := self._tasks | ({self._delivering} if self._delivering else set()):
             await asyncio.wait(under_way, timeout=self._grace)
-        for hold in list(self._holds):
+        for driven in list(self._driven):
             try:
-                await asyncio.to_thread(self._keeper.release, hold)
+                await asyncio.to_thread(self._keeper.give_back, driven)
             except Error as error:
-                log.warning("Run %s is given back by its lease: %s", hold.run_id, error)
-                hold.give_up("released")
+                log.warning("Run %s is given back when its lease ends: %s", driven.run_id, error)
+                driven.give_up(Ended.RELEASED)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
 
     # -- one segment
 
     async def _drive(self, row: RunRow) -> None:
-        kind = "lost"
+        ended = Ended.LOST
         try:
-            kind = await self._segment(row)
+            ended = await self._segment(row)
         except (Refused, LeaseLost):
             pass
         except Unavailable as error:
-            log.warning("Run %s is left to its lease: %s", row.id, error)
+            log.warning("Run %s is left until its lease ends: %s", row.id, error)
         finally:
-            self._count(kind)
-            told = {"run_id": row.id}
-            log.info("run %s of %s: %s", row.id, row.graph, kind, extra=told)
+            self._counts[ended.value] += 1
+            extra = {"run_id": row.id}
+            log.info("run %s of %s: %s", row.id, row.graph, ended.value, extra=extra)
 
-    async def _begin(self, row: RunRow, graph: Graph) -> Drive | End:
+    async def _begin(self, row: RunRow, graph: Graph) -> Drive | SegmentEnd:
         begin = self._driver.journal.arun(self._driver.begin(row, graph))
         if row.control is None:
             return await begin
-        task = asyncio.create_task(begin)  # to undo what it did may take longer than a lease
+        task = asyncio.create_task(begin)  # compensations may take longer than a lease
         try:
             while not (await asyncio.wait({task}, timeout=self._keeper.beat))[0]:
-                await asyncio.to_thread(self._keeper.keep, row.id)
+                await asyncio.to_thread(self._keeper.renew, row.id)
             return await task
         finally:
             task.cancel()
 
-    async def _segment(self, row: RunRow) -> str:
+    async def _segment(self, row: RunRow) -> Ended:
         journal = self._driver.journal
         graph = self._graphs[f"{row.graph}@{row.version}"]
         try:
@@ -342,56 +318,46 @@ class Worker:
         except (Unavailable, Refused):
             raise
         except Exception as error:
-            begun = self._driver.unfit(error)
-        if isinstance(begun, End):
-            return await journal.arun(self._driver.let_go(row, begun))
-        ended: asyncio.Future[str] = self._loop.create_future()
+            begun = held_by_error(error)
+        if isinstance(begun, SegmentEnd):
+            return await journal.arun(self._driver.end(row, begun))
+        ended: asyncio.Future[Ended] = self._loop.create_future()
         task = asyncio.create_task(self._through_langgraph(begun))
 
-        def settle(kind: str, error: BaseException | None = None) -> None:
+        def settle(how: Ended, error: BaseException | None = None) -> None:
             if not ended.done():
-                ended.set_result(kind) if error is None else ended.set_exception(error)
+                ended.set_result(how) if error is None else ended.set_exception(error)
 
-        def done(task: asyncio.Task[str]) -> None:
+        def done(task: asyncio.Task[Ended]) -> None:
             error = None if task.cancelled() else task.exception()
-            settle("lost" if task.cancelled() or error else task.result(), error)
+            settle(Ended.LOST if task.cancelled() or error else task.result(), error)
 
-        def give_up(kind: str) -> None:
+        def give_up(how: Ended) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(settle, kind)
+                self._loop.call_soon_threadsafe(settle, how)
                 self._loop.call_soon_threadsafe(task.cancel)
 
         task.add_done_callback(done)
-        with self._holding(Hold(begun, self._pulse, give_up)):
+        with self._keeping(DrivenSegment(begun, self._pulse, give_up)):
             return await ended
 
     @contextlib.contextmanager
-    def _holding(self, hold: Hold) -> Iterator[None]:
-        self._holds.add(hold)
-        self._keeper.hold(hold)
+    def _keeping(self, driven: DrivenSegment) -> Iterator[None]:
+        self._driven.add(driven)
+        self._keeper.add(driven)
         if self._draining:
-            hold.drive.ask_to_stop("shutdown")
+            driven.drive.ask_to_stop(StopReason.SHUTDOWN)
         try:
             yield
         finally:
-            self._keeper.drop(hold)
-            self._holds.discard(hold)
+            self._keeper.remove(driven)
+            self._driven.discard(driven)
 
-    async def _through_langgraph(self, drive: Drive) -> str:
+    async def _through_langgraph(self, drive: Drive) -> Ended:
         try:
             pregel = drive.graph.pregel
             output = await pregel.ainvoke(drive.input, drive.config, **drive.arguments)
-            outcome: Returned | Raised = Returned(output)
+            outcome: Outcome = Returned(output)
         except BaseException as error:
             outcome = Raised(error)
         return await self._driver.journal.arun(self._driver.finish(drive, outcome))
-
-    def _count(self, kind: str) -> None:
-        self._counts[kind if kind in NAMES else "released"] += 1
-
-
-def _is_of_the_application(handler: Any) -> bool:
-    """Whether a signal handler is neither Python's nor the one of `asyncio.run`, which cancels."""
-    if not callable(handler) or handler is signal.default_int_handler:
-        return False
-    return getattr(getattr(handler, "func", handler), "__module__", "") != "asyncio.runners"

@@ -14,6 +14,7 @@ queued before it.
     journal             what can be asked of a journal
     group_commit        the ordered queue whose first waiter commits for all
     committer           one batch, and whether it was committed
+    commit_listener     tells a listener of committed events
     capabilities        what a database can do
     sqlite, postgres    the databases; sqlite_connections, sqlite_file, postgres_pool under them
     sql, queries.sql    every statement, by name, rendered for a dialect
@@ -31,11 +32,20 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from perdure.errors import BadURL
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.journal import Journal
-from perdure.journal.operation import Action, Op, Plan, Refused, Row, Statement
+from perdure.journal.operation import (
+    Action,
+    EventStatement,
+    Op,
+    Plan,
+    Refused,
+    Row,
+    Statement,
+)
 
 __all__ = [
     "Action",
     "Capabilities",
+    "EventStatement",
     "Journal",
     "Op",
     "Plan",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
+from perdure.journal.commit_listener import CommitListener, NotedTransaction
 from perdure.journal.operation import Ambiguous, Backend, Op, Refused, Row, Statement, Transaction
 
 T = TypeVar("T")
@@ -26,13 +27,24 @@ ATTEMPTS = 3
 class QueuedOperation(Generic[T]):
     """An operation in the queue, its outcome, and the coroutines that wait for it."""
 
-    __slots__ = ("_settled", "doubtful", "error", "futures", "op", "size", "value", "waited")
+    __slots__ = (
+        "_settled",
+        "doubtful",
+        "error",
+        "futures",
+        "op",
+        "sent",
+        "size",
+        "value",
+        "waited",
+    )
 
     def __init__(self, op: Op[T], waited: bool) -> None:
         self.op = op
         self.waited = waited
         self.size = 0  # its statements, if the database limits them
         self.doubtful = False  # it was in a commit whose outcome is still unknown
+        self.sent: Sequence[Statement] = ()  # if there is a listener
         self._settled = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -70,6 +82,8 @@ class Committer:
         self.lost: WriteLost | None = None
         """A failed operation that had no caller waiting for it."""
 
+        self.listener: CommitListener | None = None
+
     def commit(self, batch: list[QueuedOperation[Any]]) -> None:
         """Settle the operations of a batch; not all of them when the database is unavailable."""
         try:
@@ -93,6 +107,8 @@ class Committer:
                 except Exception as error:
                     queued.error = error
                 queued.settle()
+                if self.listener is not None:
+                    self.listener.note(queued.sent, rows)
 
     def _try_otherwise(self, queued: QueuedOperation[Any], error: Exception) -> None:
         if not isinstance(error, Refused) or queued.op.otherwise is None:
@@ -129,25 +145,36 @@ class Committer:
         """Commit what `work` does; when the reply is lost, read `proof`, or do the work again."""
         done: list[T] = []
 
+        noted: list[Statement] = []
+
         def doing(transaction: Transaction) -> None:
-            done[:] = [work(transaction)]
+            noted.clear()
+            observed = self.listener is not None
+            done[:] = [work(NotedTransaction(transaction, noted) if observed else transaction)]
 
         lost: Ambiguous | None = None
         for _ in range(ATTEMPTS):
             try:
                 self.backend.transact(doing)
-                return done[0]
+                break
             except Ambiguous as error:
                 lost = error
             if self.backend.read([proof])[0]:
-                return done[0]
-        raise _unknown_outcome(lost) from lost
+                break
+        else:
+            raise _unknown_outcome(lost) from lost
+        if self.listener is not None:
+            self.listener.note(noted, ())
+        return done[0]
 
     def _send(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
         for queued in batch:
             if queued.op.prepare is not None:
                 queued.op.prepare()
         scripts = [queued.op.render() for queued in batch]
+        if self.listener is not None:
+            for queued, script in zip(batch, scripts, strict=True):
+                queued.sent = script
         if self._bounded and len(batch) == 1:  # it may be an `otherwise`, not checked so far
             self.backend.capabilities.check(batch[0].op.name, scripts[0])
         rows = self.backend.commit([one for script in scripts for one in script])

@@ -132,6 +132,8 @@ class GroupCommit:
                 self.commit_through(newest)
             self.raise_lost()
         finally:
+            if self.committer.listener is not None:
+                self.committer.listener.drain()
             _OPEN.discard(self)
             with self._changed:
                 _BUSY.discard(self)
@@ -207,6 +209,8 @@ class GroupCommit:
                         woken = woken or not queued.settled()
                         del self.waiting[gate]
                         gate.release()
+        if self.committer.listener is not None:
+            self.committer.listener.tell()
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:

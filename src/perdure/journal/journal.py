@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from perdure.errors import Closed, Unavailable, Unsupported
 from perdure.journal.capabilities import Capabilities
+from perdure.journal.commit_listener import CommitListener, Listener
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.group_commit import CLOSED, GroupCommit
-from perdure.journal.operation import Ambiguous, Backend, Op, Plan, Statement, Transaction
+from perdure.journal.operation import Ambiguous, Backend, Op, Plan, Row, Statement, Transaction
 
 T = TypeVar("T")
 
@@ -33,10 +34,22 @@ class Journal:
         self, backend: Backend, *, interval: float = INTERVAL, capacity: int = CAPACITY
     ) -> None:
         self._backend, self._interval, self._capacity = backend, interval, capacity
+        self._listener: Listener | None = None
         self._group = self._new_group()
 
     def _new_group(self) -> GroupCommit:
-        return GroupCommit(self._backend, interval=self._interval, capacity=self._capacity)
+        group = GroupCommit(self._backend, interval=self._interval, capacity=self._capacity)
+        if self._listener is not None:
+            group.committer.listener = CommitListener(self._listener, self._read)
+        return group
+
+    def listen(self, listener: Listener) -> None:
+        """Have `listener` called after each commit that stored events. What it raises is logged."""
+        self._listener = listener
+        self._group.committer.listener = CommitListener(listener, self._read)
+
+    def _read(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        return self._backend.read(statements)
 
     def _check(self) -> GroupCommit:
         """The queue of this process. Raises `Closed` and `WriteLost`."""

@@ -22,3 +22,9 @@ def check_text(name: str, text: str) -> str:
     if size > longest:
         raise Unserializable(f"{name} {text[:60]!r}…", f"it is over {longest} bytes long")
     return text
+
+
+def check_renamed(old: str, new: str, value: object) -> None:
+    """Raise `BadArgument` if an argument was passed by its old name."""
+    if value is not None:
+        raise BadArgument(f"The argument {old}= is now called {new}=.")

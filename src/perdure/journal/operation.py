@@ -18,6 +18,19 @@ class Statement(NamedTuple):
     params: Mapping[str, Any]
 
 
+class EventStatement(Statement):
+    """A statement that stores an event, and the data of the event for `Journal.listen`."""
+
+    event: Mapping[str, Any]
+
+    def __new__(
+        cls, name: str, params: Mapping[str, Any], event: Mapping[str, Any]
+    ) -> EventStatement:
+        self = super().__new__(cls, name, params)
+        self.event = event
+        return self
+
+
 class Op(NamedTuple, Generic[T]):
     """One atomic batch of statements and a pure function from their rows to a result.
 

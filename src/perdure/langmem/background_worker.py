@@ -123,7 +123,7 @@ class BackgroundWorker:
             self._runtime.work(
                 concurrency=self._concurrency,
                 graphs=[self._graph],
-                signals=False,
+                handle_signals=False,
                 grace=GRACE,
             )
         )

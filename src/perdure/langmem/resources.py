@@ -18,7 +18,7 @@ from perdure.langmem.reflector import as_runnable, import_reflector, name_of, te
 from perdure.langmem.staged_writes import StagedWrite
 from perdure.langmem.store_access import StoreCalls
 from perdure.langmem.store_commit import StoreCommitter
-from perdure.operations import runs
+from perdure.operations import runs, turns
 from perdure.runtime import Runtime
 from perdure.serde.serializer import Serializer
 from perdure.service.reflections import graph_name
@@ -99,14 +99,14 @@ class ExecutorResources:
     def take_turn(self, namespace: Namespace, run_id: str) -> bool:
         if not namespace:
             return True
-        return self._runtime.journal.run(runs.take_turn(self._scope(namespace), run_id))
+        return self._runtime.journal.run(turns.take_turn(self._scope(namespace), run_id))
 
     def has_turn(self, namespace: Namespace, run_id: str) -> bool:
         """Whether this run still holds the turn. Raises `WrongState` if it was cancelled."""
         self._stop_if_cancelled(run_id)
         if not namespace:
             return True
-        return self._runtime.journal.do(runs.has_turn(self._scope(namespace), run_id))
+        return self._runtime.journal.do(turns.has_turn(self._scope(namespace), run_id))
 
     def _stop_if_cancelled(self, run_id: str) -> None:
         """Another process may have cancelled the run; its driver would learn of that later."""

@@ -1,4 +1,4 @@
-"""What an answer must look like: JSON Schema, checked before it is accepted."""
+"""Validation of answers against the JSON Schema of their question, before they are accepted."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from perdure.errors import BadAnswer, BadArgument
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
-    """Refuse a schema that no answer could be checked against."""
+    """Raise `BadArgument` if this is not a valid JSON Schema."""
     from jsonschema import Draft202012Validator, SchemaError
 
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise BadArgument(f"response_schema is no JSON Schema: {error.message}.") from error
+        raise BadArgument(f"response_schema is not a JSON Schema: {error.message}.") from error
 
 
 def check_answer(wait_id: str, schema: Mapping[str, Any], value: Any) -> None:
-    """Refuse an answer that does not fit. A schema that is none asks for nothing."""
+    """Raise `BadAnswer` if the answer does not fit. An invalid schema is not enforced."""
     from jsonschema import Draft202012Validator, SchemaError
 
     try:
@@ -38,7 +38,7 @@ def check_answer(wait_id: str, schema: Mapping[str, Any], value: Any) -> None:
 
 
 def _as_json(value: Any) -> Any:
-    """A model, dataclass, date or tuple as JSON would have it: that is what a schema is about."""
+    """The value as JSON has it: a schema does not know models, dataclasses, dates or tuples."""
     from pydantic_core import to_jsonable_python
 
     try:

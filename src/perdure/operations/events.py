@@ -1,7 +1,7 @@
-"""Changes of runs and their events: pure, no I/O, no colour.
+"""Changes of runs and their events: pure, no I/O.
 
-Every change of a run draws a number, leaves it in the row, and adds an event that carries it; the
-event is there if and only if the change was made, which settles a lost reply.
+Every change of a run draws a number, stores it in the row, and adds an event that carries it. The
+event exists if and only if the change was made, which also settles a lost reply.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from perdure.journal import Op, Statement
+from perdure.journal import EventStatement, Op, Statement
 from perdure.journal.ids import random_number
 from perdure.serde.serializer import Serializer, where_event
 from perdure.types import Event, moment
 
 
 class Change(NamedTuple):
-    """One change of one run, and what its statements share."""
+    """One change of one run: what its statements share."""
 
     thread_id: str
     run_id: str
@@ -35,28 +35,28 @@ class Change(NamedTuple):
     def event(
         self, serializer: Serializer, kind: str, data: Mapping[str, Any] | None = None
     ) -> Statement:
-        """The event of this change."""
-        return Statement(
-            "insert_event",
-            {**self.params, "kind": kind, "body": self.body(serializer, data)},
-        )
+        """The statement that stores the event of this change."""
+        params = {**self.params, "kind": str(kind), "body": self.body(serializer, data)}
+        return EventStatement("insert_event", params, data or {})
 
     def body(self, serializer: Serializer, data: Mapping[str, Any] | None = None) -> bytes:
         return serializer.dumps(dict(data or {}), where_event(self.number))
 
     @property
     def key(self) -> Statement:
+        """Finds the event if the change was made."""
         return Statement("find_event", self.params)
 
 
 def change(thread_id: str, run_id: str, now: int) -> Change:
+    """A new change of a run."""
     return Change(thread_id, run_id, now, random_number())
 
 
 def events(
     serializer: Serializer, thread_id: str, run_id: str, after: int, count: int
 ) -> Op[list[Event]]:
-    """The events of a run from number `after` on."""
+    """The events of a run after number `after`."""
     params = {"thread_id": thread_id, "id": run_id, "after": after, "count": count}
     return Op(
         "events",

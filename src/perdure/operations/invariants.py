@@ -1,4 +1,4 @@
-"""What must be true of every journal, whatever was killed when. `perdure doctor` checks it."""
+"""Invariants of every journal, whatever process was killed when. `perdure doctor` checks them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from perdure.journal import Op, Statement
 INVARIANTS = {
     "doctor_two_running": "two runs of one thread are driven at once",
     "doctor_out_of_turn": "a run is due although an earlier one of its thread is not over",
-    "doctor_forgotten": "a run is next on its thread, but nobody will look at it",
-    "doctor_no_wait": "a run waits for nothing that can come",
+    "doctor_forgotten": "a run is next on its thread, but will never be claimed",
+    "doctor_no_wait": "a run waits, but has no open wait",
     "doctor_clock_missed": "a run will be woken later than its clock says, or never",
-    "doctor_answer_unused": "an answer was accepted, but its run will not be looked at",
+    "doctor_answer_unused": "an answer was accepted, but its run will not be claimed",
     "doctor_ended_due": "a run ended, but is still due, leased or waiting",
     "doctor_gap": "the events of a run have a gap",
     "doctor_signal_twice": "a signal was taken by a wait that has another answer",
     "doctor_no_outcome": "an effect is settled, but has no outcome",
-    "doctor_signal_unused": "a signal is there, but the run that waits for it is not woken",
+    "doctor_signal_unused": "a signal is stored, but the run that waits for it is not woken",
 }
 WAL_RESET = (3, 51, 3)
-"""The first SQLite without the race between two connections that checkpoint a WAL."""
+"""The first SQLite without a race between two connections that checkpoint a WAL."""
 
 
 class Finding(NamedTuple):
-    """Something that must not be."""
+    """A violated invariant."""
 
     problem: str
     thread_id: str
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 
 
 def examine() -> Op[list[Finding]]:
-    """Everything that is wrong with a journal, from one snapshot of it."""
+    """Find every violated invariant, on one snapshot of the journal."""
     names = list(INVARIANTS)
     return Op(
         "doctor",
@@ -48,13 +48,13 @@ def examine() -> Op[list[Finding]]:
 
 
 def remarks(url: str) -> list[str]:
-    """What is worth knowing about the database itself."""
+    """Warnings about the database itself."""
     if url.startswith("sqlite:") and sqlite3.sqlite_version_info < WAL_RESET:
         fixed = ".".join(map(str, WAL_RESET))
         race = "a race between two processes that checkpoint a WAL at the same moment"
         advice = (
-            "Only processes that do so are concerned; upgrade SQLite, or Python's, when you can; "
-            "nothing is wrong with this journal."
+            "Only such processes are affected, and nothing is wrong with this journal. Upgrade "
+            "SQLite, or Python's copy of it, when you can."
         )
         older = f"SQLite {sqlite3.sqlite_version} is older than {fixed}, which fixed {race}."
         return [f"{older} {advice}"]

@@ -1,7 +1,7 @@
-"""Operations on schedules, and the slots of a cron line. Pure, no I/O, no colour.
+"""Operations on schedules, and the slots of a cron line. Pure, no I/O.
 
-A slot starts its run under a key made of the schedule and the time, on a thread of its own: however
-many workers fire it, and wherever one of them dies, there is one run.
+A slot starts its run under a key made of the schedule's name and the time, on a thread of its own.
+So there is one run per slot, however many workers fire it and wherever one of them dies.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from perdure.types import Schedule, milliseconds, moment
 
 LATE = 60_000
 """Milliseconds a slot may be late before it counts as missed."""
-MOST = 1000
-"""Slots that are caught up at once."""
+MAX_CATCH_UP = 1000
+"""Maximum number of slots caught up at once."""
 
 
 class ScheduleRow(NamedTuple):
@@ -39,29 +39,30 @@ class ScheduleRow(NamedTuple):
 
 
 def slots(cron: str, timezone: str, after: int) -> Iterator[int]:
-    """The times of a cron line after a time."""
+    """The slots of a cron line after a time."""
     try:
         zone = ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise BadArgument(
-            f"{timezone!r} is no time zone: use a name such as Europe/Rome."
+            f"{timezone!r} is not a time zone: use a name such as Europe/Rome."
         ) from error
     try:
         line = CronSim(cron, moment(after).astimezone(zone))
     except CronSimError as error:
-        raise BadArgument(f"{cron!r} is no cron line: {error}.") from error
+        raise BadArgument(f"{cron!r} is not a cron line: {error}.") from error
     for slot in line:
         yield milliseconds(slot)
 
 
 def next_slot(cron: str, timezone: str, after: int) -> int:
+    """The first slot after a time."""
     for slot in slots(cron, timezone, after):
         return slot
-    raise BadArgument(f"{cron!r} never comes.")
+    raise BadArgument(f"The cron line {cron!r} has no next time.")
 
 
 def due_slots(row: ScheduleRow, now: int) -> tuple[list[int], int]:
-    """The slots of a schedule to start now, and the one that is next after them."""
+    """The slots of a schedule to start now, and the slot after them."""
     due, following = [], row.next_at
     late = LATE if row.catch_up is None else row.catch_up
     for slot in [row.next_at, *_until(row, now)]:
@@ -70,13 +71,13 @@ def due_slots(row: ScheduleRow, now: int) -> tuple[list[int], int]:
             break
         if slot >= now - late:
             due.append(slot)
-    return due[-MOST:], following
+    return due[-MAX_CATCH_UP:], following
 
 
 def _until(row: ScheduleRow, now: int) -> Iterator[int]:
-    """Slots after the next one, up to the first that is not due."""
+    """The slots after `next_at`, up to and including the first that is not due."""
     late = LATE if row.catch_up is None else row.catch_up
-    # Nobody needs to count the minutes of a year that is not caught up.
+    # Slots too old to be caught up need not be enumerated.
     begin = max(row.next_at, now - late - 1)
     for slot in slots(row.cron, row.timezone, begin):
         if slot > row.next_at:
@@ -86,6 +87,7 @@ def _until(row: ScheduleRow, now: int) -> Iterator[int]:
 
 
 def key(name: str, slot: int) -> str:
+    """The key of a slot's run."""
     at = datetime.fromtimestamp(slot / 1000, UTC)
     return f"{name}@{at:%Y-%m-%dT%H:%M:%SZ}"
 
@@ -127,7 +129,7 @@ def every() -> Op[list[ScheduleRow]]:
 
 
 def due(now: int) -> Op[list[ScheduleRow]]:
-    """The schedules that have a slot to start."""
+    """The schedules with a slot to start."""
     return Op(
         "due_schedules",
         [Statement("due_schedules", {"now": now})],
@@ -136,7 +138,7 @@ def due(now: int) -> Op[list[ScheduleRow]]:
 
 
 def move(row: ScheduleRow, following: int) -> Op[None]:
-    """The slots before `following` are started, or passed over."""
+    """Note that the slots before `following` were started or skipped."""
     params = {"name": row.name, "slot": row.next_at, "next_at": following}
     return Op("move_schedule", [Statement("move_schedule", params)], lambda rows: None, write=True)
 

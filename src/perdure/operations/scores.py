@@ -1,4 +1,4 @@
-"""Operations on scores: how well a run did. Pure, no I/O, no colour."""
+"""Operations on scores: how well a run did. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from perdure.types import Score, milliseconds, moment
 
 
 def put(serializer: Serializer, thread_id: str, score: Score) -> Op[bool]:
-    """Note a score, in place of one of that name about the same. False if the run is gone."""
+    """Store a score, replacing the one of the same name and part. False if the run is gone."""
     where = where_score(score.run_id, score.name, score.about)
     params = {
         "thread_id": thread_id,

@@ -1,14 +1,14 @@
-"""Operations on waits, answers and signals. Pure, no I/O, no colour.
+"""Operations on waits, answers and signals. Pure, no I/O.
 
-A wait is stored in the same batch as LangGraph's interrupt write. Its id is made of the run, the
-place that asks and what is shown there, so asking the same again is the same wait, and an answer
-to something else than what is shown now finds its wait closed.
+A wait is stored in the same batch as LangGraph's interrupt write. Its id is a hash of the run, the
+place that asks and the value shown. Asking the same question again finds the same wait, and an
+answer to a value that is no longer shown finds its wait closed. Which of two callers wins:
 
-    two answers                 answer_wait: only an open one
-    an answer and its expiry    answer_wait, fire_wait: both look at the time in the row
-    an answer and the run       poke_run: it is due, or, while it is driven, not to rest
+    two answers                 answer_wait: only an open wait is answered
+    an answer and its expiry    answer_wait, fire_wait: both read the time in the row
+    an answer and the run       poke_run: the run is due, or, while driven, does not rest
     two signals of one key      insert_signal: the key is unique
-    one signal, two waits       take_signal: it has a wait, or none
+    one signal, two waits       take_signal: a signal has at most one wait
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 from perdure.journal import Op, Row, Statement
 from perdure.operations.events import Change, change
 from perdure.serde.serializer import Serializer, where_signal, where_wait
-from perdure.types import Kind, Wait, maybe_moment, moment
+from perdure.types import EventKind, Kind, Wait, maybe_moment, moment
 
 TIME_IS_UP = {"__perdure__": "time is up"}
-"""What a task is resumed with when nobody answered it in time."""
+"""Resumes a task whose wait expired."""
 TAKEN_BACK = "__perdure_taken_back__"
-"""The key under which a task finds the signal that took its question back."""
+"""Key of the answer that resumes a task whose question a signal withdrew."""
 
 
 class WaitRow(NamedTuple):
@@ -53,16 +53,16 @@ class WaitRow(NamedTuple):
 
 
 class Body(NamedTuple):
-    """What is inside a wait."""
+    """The serialised part of a wait."""
 
     value: Any
     schema: dict[str, Any] | None
     before: list[Any]
-    """The answers this task had already."""
+    """The answers the task has received so far."""
 
 
 class Question(NamedTuple):
-    """What the code of an agent asks, beside the value of LangGraph's interrupt."""
+    """What an agent waits for, besides the value of LangGraph's interrupt."""
 
     kind: Kind
     name: str | None = None
@@ -71,15 +71,17 @@ class Question(NamedTuple):
 
 
 def is_time_up(answer: Any) -> bool:
+    """Whether the wait expired."""
     return isinstance(answer, dict) and answer == TIME_IS_UP  # an array compares to an array
 
 
 def is_taken_back(answer: Any) -> bool:
+    """Whether a signal withdrew the question."""
     return isinstance(answer, dict) and [*answer] == [TAKEN_BACK]
 
 
-def is_ours(answer: Any) -> bool:
-    """Whether a task would take it for what only the driver hands over."""
+def is_reserved(answer: Any) -> bool:
+    """Whether a task would mistake this answer for one that only a driver gives."""
     return is_time_up(answer) or is_taken_back(answer)
 
 
@@ -89,12 +91,12 @@ def wait_id(run_id: str, interrupt_id: str, kind: str, shown: bytes) -> str:
     return digest.hexdigest()
 
 
-def open_body(serializer: Serializer, row: WaitRow) -> Body:
+def load_body(serializer: Serializer, row: WaitRow) -> Body:
     return Body(*serializer.loads(row.body, where_wait("body", row.id)))
 
 
 def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
-    body = open_body(serializer, row)
+    body = load_body(serializer, row)
     return Wait(
         id=row.id,
         run_id=row.run_id,
@@ -120,7 +122,7 @@ def ask(
     interrupt_id: str,
     place: dict[str, Any],
 ) -> list[Statement]:
-    """The statements that store a question, for the batch of its interrupt write."""
+    """The statements that store a wait, for the batch of its interrupt write."""
     shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
     id = wait_id(made.run_id, interrupt_id, question.kind, shown)
     params = {
@@ -144,7 +146,7 @@ def ask(
     }
     return [
         Statement("count_wait", params),
-        made.event(serializer, "wait", {k: v for k, v in data.items() if v is not None}),
+        made.event(serializer, EventKind.WAIT, {k: v for k, v in data.items() if v is not None}),
         Statement("insert_wait", params),
         Statement("close_replaced", params),
     ]
@@ -155,6 +157,7 @@ def _waits(rows: Sequence[Sequence[Row]]) -> list[WaitRow]:
 
 
 def find(wait_id: str) -> Op[WaitRow | None]:
+    """A wait by its id."""
     return Op(
         "wait",
         [Statement("wait_by_id", {"wait_id": wait_id})],
@@ -163,7 +166,7 @@ def find(wait_id: str) -> Op[WaitRow | None]:
 
 
 def of_run(run_id: str) -> Op[list[WaitRow]]:
-    """Every wait a run ever had."""
+    """Every wait of a run, closed ones included."""
     return Op("waits_of_run", [Statement("waits_of_run", {"id": run_id})], _waits)
 
 
@@ -177,7 +180,7 @@ def page(
 
 
 def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now: int) -> Op[bool]:
-    """Accept an answer. False if it comes too late."""
+    """Accept an answer. False if it is too late."""
     made = change(row.thread_id, row.run_id, now)
     params = {
         **made.params,
@@ -191,7 +194,7 @@ def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now
             Statement("lock_run", params),
             Statement("answer_wait", params),
             Statement("poke_run", params),
-            made.event(serializer, "answer", {"wait": row.id} | ({"by": by} if by else {})),
+            made.event(serializer, EventKind.ANSWER, {"wait": row.id} | ({"by": by} if by else {})),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
         write=True,
@@ -200,7 +203,7 @@ def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now
 
 
 def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int) -> Op[None]:
-    """The clock answers, for whoever drives the run."""
+    """Answer a wait whose time has come, under the driver's lease."""
     made = change(row.thread_id, row.run_id, now)
     params = {
         **made.params,
@@ -208,7 +211,7 @@ def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int)
         "token": token,
         "answer": serializer.dumps(value, where_wait("answer", row.id)),
     }
-    kind = "woke" if row.kind == Kind.CLOCK else "expired"
+    kind = EventKind.WOKE if row.kind == Kind.CLOCK else EventKind.EXPIRED
     return Op(
         f"fire {row.id}",
         [
@@ -224,7 +227,7 @@ def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int)
 
 
 def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[None]:
-    """Give a kept signal to a wait, if there is one."""
+    """Answer a wait with a stored signal of its name, if there is one."""
     made = change(row.thread_id, row.run_id, now)
     params = {**made.params, "wait_id": row.id, "name": row.name, "token": token}
     return Op(
@@ -234,7 +237,7 @@ def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[No
             Statement("take_signal", params),
             Statement("answer_by_signal", params),
             Statement("count_answer", params),
-            made.event(serializer, "signal", {"wait": row.id, "name": row.name}),
+            made.event(serializer, EventKind.SIGNAL, {"wait": row.id, "name": row.name}),
         ],
         lambda rows: None,
         write=True,
@@ -242,7 +245,7 @@ def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[No
 
 
 def apply(row: WaitRow, token: int) -> Op[None]:
-    """Note that an answer was handed to its task, by whoever drives the run: its end uses it up."""
+    """Note that the driver handed an answer to its task. The end of the segment consumes it."""
     params = {"thread_id": row.thread_id, "id": row.run_id, "token": token, "wait_id": row.id}
     statements = [Statement("fence", params), Statement("apply_wait", params)]
     return Op("apply_wait", statements, lambda rows: None, write=True)
@@ -257,7 +260,7 @@ def signal(
     value: Any,
     now: int,
 ) -> Op[bool]:
-    """Keep a signal, and wake who waits for it. False if one with this key was kept before."""
+    """Store a signal and wake the run that waits for it. False if its key was sent before."""
     params = {
         "thread_id": thread_id,
         "signal_id": signal_id,
@@ -270,7 +273,8 @@ def signal(
         f"signal {name!r} to thread {thread_id!r}",
         [
             Statement("insert_signal", params),
-            Statement("lock_runs", params),  # whoever lets one go meanwhile did not see the signal
+            # A driver that ends its segment at this moment has not seen the signal.
+            Statement("lock_runs", params),
             Statement("poke_thread", params),
             Statement("find_signal", params),
         ],
@@ -281,7 +285,7 @@ def signal(
 
 
 def signals_of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[dict[str, Any]]:
-    """The values of the signals that answered waits of a run, by wait."""
+    """The values of the signals that answered a run's waits, by wait id."""
     params = {"thread_id": thread_id, "id": run_id}
     return Op(
         "signals_of_run",

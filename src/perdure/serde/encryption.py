@@ -35,7 +35,7 @@ class ChecksumEnvelope:
 
     def unwrap(self, data: bytes, location: str, columns: str = "") -> bytes:
         if data[:1] == b"\x02":
-            raise WrongKey(location, "it is encrypted; pass Saver(..., keys={id: key})")
+            raise WrongKey(location, "it is encrypted; pass Saver(..., encryption_keys={id: key})")
         if data[:1] != b"\x01" or data[1:5] != _crc(data[5:], location + columns):
             raise Damaged(location, "its checksum does not match")
         return data[5:]
@@ -50,7 +50,7 @@ class EncryptedEnvelope:
         except ImportError as error:
             raise Error("Encryption needs the extra: pip install 'perdure[encryption]'") from error
         if not keys or not isinstance(keys, Mapping):
-            raise BadArgument("keys={} has no key; pass {id: 16, 24 or 32 random bytes}")
+            raise BadArgument("encryption_keys={} has no key; pass {id: 16, 24 or 32 random bytes}")
         given: Mapping[Any, Any] = keys
         for key_id, key in given.items():
             if not isinstance(key, bytes) or len(key) not in (16, 24, 32):
@@ -81,7 +81,8 @@ class EncryptedEnvelope:
         key_id = data[2:end].decode(errors="replace")
         cipher = self._ciphers.get(key_id)
         if cipher is None:
-            raise WrongKey(location, f"it was encrypted with key {key_id!r}, which is not in keys=")
+            why = f"it was encrypted with key {key_id!r}, which is not in encryption_keys="
+            raise WrongKey(location, why)
         try:
             return cipher.decrypt(
                 data[end : end + 12], data[end + 12 :], (location + columns).encode()

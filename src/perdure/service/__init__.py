@@ -1,1 +1,1 @@
-"""What callers ask of a journal, as plans: checked arguments in, public values out."""
+"""What callers ask of a journal, as plans: validated arguments in, public values out."""

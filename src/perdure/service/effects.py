@@ -16,7 +16,7 @@ from perdure.operations.events import change
 from perdure.operations.run_payload import UNREADABLE
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
-from perdure.types import EffectRecord, EffectState, RunError, State, milliseconds
+from perdure.types import EffectRecord, EffectState, EventKind, RunError, State, milliseconds
 
 STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
 """The state an effect gets, by how a person settles it."""
@@ -93,7 +93,7 @@ class EffectService:
         if run is not None and run.state == State.HELD and not left:
             made = change(run.thread_id, run.id, self._clock.now())
             # Not "retried": that would call again what a person just settled as failed.
-            yield runs.go_on(self._serializer, made, (State.HELD,), "resumed")
+            yield runs.resume(self._serializer, made, (State.HELD,), EventKind.RESUMED)
 
 
 def _check_decision(how: str, result: Any, by: str | None, reason: str | None) -> None:

@@ -21,13 +21,14 @@ from typing import Any
 from perdure.errors import NotFound, WrongState
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
-from perdure.operations import runs
+from perdure.operations import claims, runs
+from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
-from perdure.operations.run_payload import UNREADABLE, describe, open_setup
+from perdure.operations.run_payload import UNREADABLE, load_setup
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer, where_run
-from perdure.service.runs import Ledger, make_setup
-from perdure.types import RunError, State, maybe_moment, milliseconds, moment
+from perdure.service.runs import RunService, make_setup
+from perdure.types import Control, EventKind, RunError, State, maybe_moment, milliseconds, moment
 
 PREFIX = "reflection:"
 """Prefix of graph names and thread ids that belong to reflections."""
@@ -75,8 +76,8 @@ def debounce_thread(
 class ReflectionPlans:
     """The reflections of a journal."""
 
-    def __init__(self, ledger: Ledger, serializer: Serializer, clock: Clock) -> None:
-        self._ledger, self._serializer, self._clock = ledger, serializer, clock
+    def __init__(self, runs: RunService, serializer: Serializer, clock: Clock) -> None:
+        self._runs, self._serializer, self._clock = runs, serializer, clock
 
     def accept(
         self,
@@ -91,7 +92,7 @@ class ReflectionPlans:
         """Accept a reflection and return its id. It replaces the one on its thread that has not
         begun, in the same batch. The same `key` returns the reflection it made before."""
         setup = make_setup(input=input, metadata=metadata, tags=(), context=None, config=None)
-        row = yield from self._ledger.accept(
+        row = yield from self._runs.accept(
             (graph_name(executor), ""), thread_id, setup, "replace", key=key, after=after
         )
         return row.id
@@ -118,7 +119,7 @@ class ReflectionPlans:
         """Make a held reflection due again."""
         row = yield from self.find(id, executor)
         made = change(row.thread_id, id, self._clock.now())
-        if not (yield runs.go_on(self._serializer, made, (State.HELD,), "retried")):
+        if not (yield runs.resume(self._serializer, made, (State.HELD,), EventKind.RETRIED)):
             raise WrongState(id, row.state, "be retried", "only a held reflection can.")
 
     def cancel(self, id: str, executor: str | None = None, by: str | None = None) -> Plan[None]:
@@ -127,8 +128,7 @@ class ReflectionPlans:
         done = yield runs.stop(
             self._serializer,
             change(row.thread_id, id, self._clock.now()),
-            control="cancel",
-            state=State.CANCELLED,
+            control=Control.CANCEL,
             grace=GRACE,
             reason=None,
             by=by,
@@ -144,7 +144,7 @@ class ReflectionPlans:
         begun, margin = self._clock.now(), round(soon.total_seconds() * 1000)
         while is_alive():
             now = self._clock.now()
-            if not (yield runs.is_due(graph_name(executor), worker, begun, now, now + margin)):
+            if not (yield claims.is_due(graph_name(executor), worker, begun, now, now + margin)):
                 return
             yield DRAIN_PAUSE
 
@@ -152,12 +152,12 @@ class ReflectionPlans:
         error: RunError | None = None
         metadata: dict[str, Any] = {}
         try:
-            metadata = open_setup(self._serializer, row).get("metadata") or {}
+            metadata = load_setup(self._serializer, row).get("metadata") or {}
             if row.error is not None:
                 stored = self._serializer.loads(row.error, where_run("error", row.id))
                 error = RunError(*(stored[field.name] for field in fields(RunError)))
         except UNREADABLE as found:  # the rest of the list is still shown
-            error = RunError(**describe(found))
+            error = RunError(**describe_error(found))
         return Pending(
             id=row.id,
             executor=row.graph.removeprefix(PREFIX),

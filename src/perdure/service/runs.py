@@ -1,13 +1,12 @@
-"""Plans about runs: accept, show, stop, go on, prune, and what schedules start.
+"""Plans about runs: accept, show, cancel, pause, resume, retry, prune, score.
 
-A plan has no colour: the runtime awaits it, and a caller of a bound graph may block on it.
+A plan is neither async nor blocking: the runtime awaits it, a caller of a bound graph blocks on it.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,16 +15,19 @@ from perdure.errors import BadArgument, NotFound, ThreadBusy, WrongState
 from perdure.journal import Op, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
-from perdure.operations import effects, events, runs, schedules, scores
+from perdure.operations import effects, events, runs, scores
 from perdure.operations.effects import report
+from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
-from perdure.operations.run_payload import UNREADABLE, describe, open_labels, open_setup, tags_of
-from perdure.operations.runs import RunRow
-from perdure.serde.serializer import Serializer, where_run, where_schedule
+from perdure.operations.run_payload import UNREADABLE, load_labels, load_setup, tags_of
+from perdure.operations.runs import RunRow, stopped_state
+from perdure.serde.serializer import Serializer, where_run
 from perdure.service.validation import check_config, check_dict, check_tags
 from perdure.types import (
     ENDED,
+    Control,
     Event,
+    EventKind,
     Run,
     RunError,
     Score,
@@ -35,16 +37,14 @@ from perdure.types import (
     moment,
 )
 
-log = logging.getLogger("perdure")
-
 GRACE = timedelta(seconds=10)
 PAGE = 100
 SHORTEST_PREFIX = 6
-"""Characters of a run's id that may stand for all of it."""
+"""Minimum number of characters of a run id's prefix."""
 
 
-class Ledger:
-    """The runs of a journal, for whoever asks for them."""
+class RunService:
+    """Plans about the runs of a journal."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Ledger:
         load: Callable[[str, str], Plan[Mapping[str, Any] | None]],
         forget: Callable[[str], None],
     ) -> None:
-        """`load` gives the state at a checkpoint of a thread; `forget` is told of threads that are
-        deleted."""
+        """`load` reads the state of a thread at a checkpoint; `forget` drops what is cached of a
+        thread."""
         self._serializer, self._clock = serializer, clock
         self._load, self._forget = load, forget
 
@@ -74,8 +74,8 @@ class Ledger:
     ) -> Plan[RunRow]:
         """Accept a run of a graph, given as (name, version), or find the one of this key.
 
-        For `reserve` seconds it is kept for a caller who drives it himself. `only` names the state
-        in which a run is stopped by the strategies `interrupt` and `rollback`.
+        For `reserve` seconds no worker claims it, only a caller that drives it itself. With `only`,
+        the strategies `interrupt` and `rollback` stop runs in that state alone.
         """
         now = self._clock.now()
         made = change(thread_id, new_id(), now)
@@ -94,7 +94,7 @@ class Ledger:
             grace=round(GRACE.total_seconds() * 1000),
         )
         if row is None:
-            raise ThreadBusy(thread_id, "is not over")
+            raise ThreadBusy(thread_id, "has not ended")
         return row
 
     def _at(self, name: str, given: timedelta | datetime) -> int:
@@ -102,17 +102,21 @@ class Ledger:
             return self._clock.now() + round(given.total_seconds() * 1000)
         if getattr(given, "tzinfo", None) is not None:
             return milliseconds(given)
-        raise BadArgument(f"{name} is a timedelta or a datetime with a time zone, not {given!r}.")
+        raise BadArgument(
+            f"{name} must be a timedelta or a datetime with a time zone, not {given!r}."
+        )
 
     # -- showing
 
     def find(self, run_id: str) -> Plan[RunRow]:
+        """The row of a run. Raises `NotFound`."""
         row: RunRow | None = yield runs.find(str(run_id))
         if row is None:
             raise NotFound("run", str(run_id))
         return row
 
     def get(self, run_id: str, *, output: bool = True) -> Plan[Run]:
+        """A run as its users see it, with its output if that is wanted."""
         row = yield from self.find(run_id)
         return (yield from self.show(row, output=output))
 
@@ -123,7 +127,7 @@ class Ledger:
                 f"There is no run {prefix!r}: give its id, or at least {SHORTEST_PREFIX} "
                 "characters of its beginning. `perdure runs` lists them."
             )
-        rows: list[RunRow] = yield runs.of_prefix(prefix)
+        rows: list[RunRow] = yield runs.find_by_prefix(prefix)
         if not rows:
             raise NotFound("run", prefix)
         if len(rows) > 1 and rows[0].id != prefix:
@@ -139,7 +143,7 @@ class Ledger:
         *,
         output: bool = True,
     ) -> Plan[list[Run]]:
-        """Runs with all of this metadata. `op` reads the rows before a position, so many."""
+        """Runs that have all of this metadata. `op` reads that many rows before a position."""
         found: list[Run] = []
         while len(found) < limit:
             size = max(limit, PAGE) if metadata else limit
@@ -156,31 +160,31 @@ class Ledger:
         return found
 
     def _has(self, row: RunRow, metadata: Mapping[str, Any]) -> bool:
-        """Whether a run has all of this. It is sealed in its row, so no statement can tell."""
+        """Whether a run has all of this metadata, which SQL cannot see inside its blob."""
         try:
             has = {
-                **(open_setup(self._serializer, row).get("metadata") or {}),
-                **open_labels(self._serializer, row),
+                **(load_setup(self._serializer, row).get("metadata") or {}),
+                **load_labels(self._serializer, row),
             }
         except UNREADABLE:
             return False
         return all(key in has and has[key] == value for key, value in metadata.items())
 
     def show(self, row: RunRow, *, output: bool = True) -> Plan[Run]:
-        """A run as its users see it; its output is left unread unless it is wanted."""
+        """A run as its users see it, with its output if that is wanted."""
         setup: dict[str, Any] = {}
         labels: dict[str, Any] = {}
         result = error = None
         try:
-            setup = open_setup(self._serializer, row)
-            labels = open_labels(self._serializer, row)
+            setup = load_setup(self._serializer, row)
+            labels = load_labels(self._serializer, row)
             if output:
                 result = yield from self._output(row)
             if row.error is not None:
-                told = self._serializer.loads(row.error, where_run("error", row.id))
-                error = RunError(*(told[field.name] for field in fields(RunError)))
+                stored = self._serializer.loads(row.error, where_run("error", row.id))
+                error = RunError(*(stored[field.name] for field in fields(RunError)))
         except UNREADABLE as found:  # the other runs of a list can still be seen
-            error = RunError(**describe(found))
+            error = RunError(**describe_error(found))
         return Run(
             id=row.id,
             thread_id=row.thread_id,
@@ -207,10 +211,10 @@ class Ledger:
     def _output(self, row: RunRow) -> Plan[Any]:
         if row.output is None:
             return None
-        kept = self._serializer.loads(row.output, where_run("output", row.id))
-        if len(kept) == 1:
-            return kept[0]
-        checkpoint_id, channels, rest = kept
+        stored = self._serializer.loads(row.output, where_run("output", row.id))
+        if len(stored) == 1:
+            return stored[0]
+        checkpoint_id, channels, rest = stored
         values = yield from self._load(row.thread_id, checkpoint_id)
         if values is None:
             return None  # pruned
@@ -219,6 +223,7 @@ class Ledger:
         return rest | {channel: values[channel] for channel in channels if channel in values}
 
     def events(self, run_id: str, after: int, limit: int | None) -> Plan[list[Event]]:
+        """The events of a run after number `after`."""
         row = yield from self.find(run_id)
         found: list[Event] = []
         while limit is None or len(found) < limit:
@@ -230,52 +235,56 @@ class Ledger:
                 break
         return found
 
-    # -- stopping and going on
+    # -- cancelling and pausing
 
     def stop(
         self,
         run_id: str,
-        verb: str,
-        state: State,
+        control: Control,
         grace: timedelta,
         *,
         reason: str | None = None,
         by: str | None = None,
     ) -> Plan[Run]:
-        """Cancel or pause a run, at once or by telling its driver."""
+        """Cancel or pause a run: at once, or by asking its driver."""
         row = yield from self.find(run_id)
-        found = (yield effects.of_run(row.id)) if verb == "cancel" else []
-        made = change(row.thread_id, row.id, self._clock.now())
+        found = (yield effects.of_run(row.id)) if control is Control.CANCEL else []
         done = yield runs.stop(
             self._serializer,
-            made,
+            change(row.thread_id, row.id, self._clock.now()),
             effects=report(found),
-            control=verb,
-            state=state,
+            control=control,
             grace=round(grace.total_seconds() * 1000),
             reason=reason,
             by=by,
         )
         row = yield from self.find(run_id)
+        state = stopped_state(control)
         if not done and row.state != state:
-            why = (
-                "it is over."
-                if State(row.state) in ENDED
-                else "it rests already, until it is retried or cancelled."
-                if row.state == State.HELD
-                else "it is being cancelled."
-            )
-            raise WrongState(row.id, row.state, f"be {state.value}", why)
+            raise WrongState(row.id, row.state, f"be {state.value}", _why_not(row))
         return (yield from self.show(row))
 
-    def go_on(self, run_id: str, states: tuple[State, ...], kind: str, why: str) -> Plan[Run]:
-        """Make a run due that rests in one of these states."""
+    def resume(self, run_id: str) -> Plan[Run]:
+        """Make a paused run due."""
+        why = "only a paused run can."
+        return self._make_due(run_id, (State.PAUSED,), EventKind.RESUMED, why)
+
+    def retry(self, run_id: str) -> Plan[Run]:
+        """Make a failed or held run due."""
+        why = "only a failed or held run can, if no later run of its thread has begun."
+        return self._make_due(run_id, (State.FAILED, State.HELD), EventKind.RETRIED, why)
+
+    def _make_due(
+        self, run_id: str, states: tuple[State, ...], kind: EventKind, why: str
+    ) -> Plan[Run]:
         row = yield from self.find(run_id)
         made = change(row.thread_id, row.id, self._clock.now())
-        if not (yield runs.go_on(self._serializer, made, states, kind)):
+        if not (yield runs.resume(self._serializer, made, states, kind)):
             row = yield from self.find(run_id)
-            raise WrongState(run_id, row.state, f"be {kind}", why)
+            raise WrongState(run_id, row.state, f"be {kind.value}", why)
         return (yield from self.get(run_id))
+
+    # -- pruning
 
     def prune(
         self,
@@ -285,13 +294,14 @@ class Ledger:
         *,
         dry_run: bool = False,
     ) -> Plan[int]:
+        """Delete runs that ended longer ago than that. Returns how many; `dry_run` only counts."""
         before = self._clock.now() - round(older_than.total_seconds() * 1000)
         if dry_run:
-            return len((yield runs.old(states, before, limit or sys.maxsize)))
+            return len((yield runs.ended_before(states, before, limit or sys.maxsize)))
         count = 0
         while limit is None or count < limit:
             size = PAGE if limit is None else min(PAGE, limit - count)
-            found = yield runs.old(states, before, size)
+            found = yield runs.ended_before(states, before, size)
             for thread_id, run_id in found:
                 yield runs.delete(thread_id, run_id)
                 self._forget(thread_id)
@@ -322,50 +332,14 @@ class Ledger:
         found: list[Score] = yield scores.of_run(self._serializer, row.thread_id, row.id)
         return found
 
-    # -- schedules
 
-    def schedule(
-        self,
-        graph: tuple[str, str],
-        setup: dict[str, Any],
-        *,
-        name: str,
-        cron: str,
-        timezone: str,
-        catch_up: bool | timedelta,
-    ) -> Plan[None]:
-        body = self._serializer.dumps(
-            {**setup, "version": graph[1]}, where_schedule(name), "schedule"
-        )
-        yield schedules.put(
-            name=name,
-            graph=graph[0],
-            cron=cron,
-            timezone=timezone,
-            catch_up=catch_up,
-            next_at=schedules.next_slot(cron, timezone, self._clock.now()),
-            body=body,
-        )
-
-    def fire(self, graphs: Collection[str]) -> Plan[int]:
-        """Start what schedules of these graphs have due, and tell how many runs that were."""
-        now, started = self._clock.now(), 0
-        for row in (yield schedules.due(now)):
-            if row.graph not in graphs:
-                continue  # another application's, with other types and keys
-            try:
-                setup = self._serializer.loads(row.body, where_schedule(row.name))
-            except UNREADABLE as error:
-                log.warning("the schedule %r cannot be started: %s", row.name, error)
-                continue
-            graph = (row.graph, setup.pop("version"))
-            due, following = schedules.due_slots(row, now)
-            for slot in due:
-                key = schedules.key(row.name, slot)
-                yield from self.accept(graph, f"schedule:{key}", setup, "enqueue", key=key)
-                started += 1
-            yield schedules.move(row, following)
-        return started
+def _why_not(row: RunRow) -> str:
+    """Why a run cannot be cancelled or paused."""
+    if State(row.state) in ENDED:
+        return "it has ended."
+    if row.state == State.HELD:
+        return "it is held already, until it is retried or cancelled."
+    return "it is being cancelled."
 
 
 def make_setup(
@@ -376,7 +350,7 @@ def make_setup(
     context: Any,
     config: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """What a run is given at every segment."""
+    """What each segment of a run is started with."""
     setup: dict[str, Any] = {
         "metadata": check_dict("metadata", metadata),
         "tags": check_tags(tags),

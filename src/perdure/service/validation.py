@@ -1,4 +1,4 @@
-"""What callers of the runtime pass, checked before anything is stored."""
+"""Validation of callers' arguments, before anything is stored."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ def check_state(given: State | str) -> State:
     try:
         return State(given)
     except ValueError:
-        raise BadArgument(f"{given!r} is no state; use one of {', '.join(State)}.") from None
+        raise BadArgument(f"{given!r} is not a state; use one of {', '.join(State)}.") from None
 
 
 def check_kind(given: Kind | str) -> Kind:
     try:
         return Kind(given)
     except ValueError:
-        raise BadArgument(f"{given!r} is no kind of wait; use {', '.join(Kind)}.") from None
+        raise BadArgument(
+            f"{given!r} is not a kind of wait; use one of {', '.join(Kind)}."
+        ) from None
 
 
 def check_effect_state(given: EffectState | str) -> EffectState:
@@ -30,11 +32,11 @@ def check_effect_state(given: EffectState | str) -> EffectState:
         return EffectState(given)
     except ValueError:
         states = ", ".join(EffectState)
-        raise BadArgument(f"{given!r} is no state of an effect; use one of {states}.") from None
+        raise BadArgument(f"{given!r} is not a state of an effect; use one of {states}.") from None
 
 
 def check_name(name: str, given: str) -> str:
-    """A text that names something, and so is not empty."""
+    """A name: a text that is not empty."""
     if not given:
         raise BadArgument(f"{name} must not be empty.")
     return check_text(name, given)
@@ -42,15 +44,17 @@ def check_name(name: str, given: str) -> str:
 
 def check_duration(name: str, given: timedelta, least: timedelta = timedelta(0)) -> timedelta:
     if not isinstance(given, timedelta):
-        raise BadArgument(f"{name} is a timedelta, such as timedelta(seconds=5), not {given!r}.")
+        raise BadArgument(
+            f"{name} must be a timedelta, such as timedelta(seconds=5), not {given!r}."
+        )
     if given < least:
-        raise BadArgument(f"{name}={given} is less than {least}.")
+        raise BadArgument(f"{name}={given} must be at least {least}.")
     return given
 
 
 def check_time(name: str, given: datetime) -> datetime:
     if getattr(given, "tzinfo", None) is None:
-        raise BadArgument(f"{name} is a datetime with a time zone, not {given!r}.")
+        raise BadArgument(f"{name} must be a datetime with a time zone, not {given!r}.")
     return given
 
 
@@ -62,22 +66,24 @@ def check_limit(limit: int) -> int:
 
 def check_tags(tags: Iterable[str]) -> list[str]:
     if isinstance(tags, str):
-        raise BadArgument(f"tags is a list of texts, not the one text {tags!r}.")
+        raise BadArgument(f"tags must be a list of texts, not the single text {tags!r}.")
     return [str(tag) for tag in tags]
 
 
 def check_dict(name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
     if given is not None and not isinstance(given, Mapping):
-        raise BadArgument(f"{name} is a dict, not {given!r}.")
+        raise BadArgument(f"{name} must be a dict, not {given!r}.")
     return dict(given or {})
 
 
 def check_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    kept = check_dict("config", config)
-    if "callbacks" in kept:
-        raise BadArgument("config['callbacks'] cannot be stored; give them to the graph instead.")
-    inner = kept.get("configurable") or {}
+    checked = check_dict("config", config)
+    if "callbacks" in checked:
+        raise BadArgument("config['callbacks'] cannot be stored; pass them to the graph instead.")
+    inner = checked.get("configurable") or {}
     for name in ("thread_id", "checkpoint_id", "run_id"):
         if name in inner:
-            raise BadArgument(f"config['configurable'][{name!r}] is the runtime's own business.")
-    return kept
+            raise BadArgument(
+                f"config['configurable'][{name!r}] is set by the runtime; leave it out."
+            )
+    return checked

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from perdure.operations.run_payload import is_own
+from perdure.operations.error_text import is_user_code
 from perdure.service.views.wording import utc_time
 from perdure.types import EffectState, Event, EventKind, Kind
 
@@ -213,5 +213,5 @@ def _exception(data: Data) -> tuple[str, ...]:
     shown = [*message[:MESSAGE_LINES], *(["…"] if len(message) > MESSAGE_LINES else [])]
     lines = [f"{data.get('kind')}: {shown[0] if shown else ''}", *shown[1:]]
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', data.get("traceback") or "")
-    own = [f"in {name}, {file}:{line}" for file, line, name in frames if is_own(file)]
+    own = [f"in {name}, {file}:{line}" for file, line, name in frames if is_user_code(file)]
     return (*lines, *own[-1:])

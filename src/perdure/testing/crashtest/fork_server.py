@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from perdure.errors import BadArgument, Error
-from perdure.operations.run_payload import in_a_line
+from perdure.operations.error_text import one_line
 from perdure.testing.crashtest import drive
 from perdure.testing.crashtest.messages import Connection, JsonLines, send
 from perdure.testing.crashtest.model import Point
@@ -60,10 +60,10 @@ def _find(place: str) -> tuple[Any, str]:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise BadArgument(f"{name} raised {in_a_line(error, str(Path.cwd()))}.") from error
+            raise BadArgument(f"{name} raised {one_line(error, str(Path.cwd()))}.") from error
         raise BadArgument(f"There is no module {name!r} in {Path.cwd()}.") from error
     except (Exception, SystemExit) as error:
-        raise BadArgument(f"{name} raised {in_a_line(error, str(Path.cwd()))}.") from error
+        raise BadArgument(f"{name} raised {one_line(error, str(Path.cwd()))}.") from error
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):

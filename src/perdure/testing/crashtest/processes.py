@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from perdure.errors import BadArgument, Error
 from perdure.testing.crashtest.messages import JsonLines, send
@@ -54,19 +54,10 @@ class ForkServer:
     """The process that has imported the agent. Raises `BadArgument` if it cannot."""
 
     def __init__(self, place: str, *, url: str, stock: bool) -> None:
-        self._control, theirs = socket.socketpair()
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         self._slots: list[Slot] = []
         self._opening = threading.Lock()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "perdure.testing.crashtest.fork_server", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=self._printed,
-            stderr=self._printed,
-            start_new_session=True,  # Ctrl-C ends the judge
-        )
-        theirs.close()
+        self._control, self._process = start_process(self._printed)
         try:
             order = {"place": place, "path": _paths(), "url": url, "stock": stock}
             send(self._control, order)
@@ -181,6 +172,21 @@ class Slot:
 
     def close(self) -> None:
         self._control.close()
+
+
+def start_process(output: IO[bytes]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Start a fork server; the socket that controls it, and its process."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "perdure.testing.crashtest.fork_server", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C ends the judge
+        )
+    return ours, process
 
 
 def _note(messages: JsonLines, ours: socket.socket, facts: list[list[Any]]) -> bool:

@@ -1,0 +1,41 @@
+"""`with` and `async with` for everything that is opened by `setup()` and closed by `close()`."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+
+class ContextManaged:
+    """Opens on entering a `with` or `async with` block, and closes on leaving it."""
+
+    def setup(self) -> None:
+        """Open now. By default there is nothing to do."""
+
+    def close(self) -> None:
+        """Close. By default there is nothing to do."""
+
+    def __enter__(self) -> Self:
+        self.setup()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.setup)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)

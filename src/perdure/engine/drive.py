@@ -1,0 +1,119 @@
+"""A segment that is ready to be driven, and how LangGraph left it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.runtime import RunControl
+from langgraph.types import Command
+
+from perdure.checkpoint.operations import CheckpointKey
+from perdure.engine.graphs import Graph
+from perdure.journal import Plan
+from perdure.operations.runs import RunRow
+from perdure.saver import Saver
+from perdure.segments.segment import Segment
+
+BREAKPOINTS = ("interrupt_before", "interrupt_after")
+
+
+class StopReason(StrEnum):
+    """Why a driver is asked to stop at the next step."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    SHUTDOWN = "shutdown"
+    LOST = "lost"
+    """Another worker has the run, or its time ran out."""
+
+
+class Ended(StrEnum):
+    """How a segment ended: the field of `Counts` that counts it."""
+
+    DONE = "done"
+    WAITING = "waiting"
+    FAILED = "failed"
+    HELD = "held"
+    CANCELLED = "cancelled"
+    PAUSED = "paused"
+    RELEASED = "released"
+    LOST = "lost"
+
+
+FROM_CHECKPOINT: Any = object()
+"""The output is in the last checkpoint."""
+
+
+@dataclass(frozen=True)
+class Returned:
+    """LangGraph returned: the graph is at its end, or waits."""
+
+    output: Any = FROM_CHECKPOINT
+
+
+@dataclass(frozen=True)
+class Raised:
+    """LangGraph raised."""
+
+    error: BaseException
+
+
+Outcome = Returned | Raised
+
+
+@dataclass
+class Drive:
+    """A segment that is ready to be driven: what LangGraph is called with."""
+
+    segment: Segment
+    graph: Graph
+    input: Any
+    config: RunnableConfig
+    context: Any
+    control: RunControl
+    inline: bool = False
+    """Driven for a caller, who gets exceptions as before: perdure retries nothing."""
+    breakpoints: dict[str, Any] = field(default_factory=dict)
+    """Breakpoints of this run, besides those the graph was compiled with."""
+    stop: StopReason | None = None
+
+    @property
+    def row(self) -> RunRow:
+        return self.segment.lease.row
+
+    @property
+    def has_breakpoints(self) -> bool:
+        return bool(self.breakpoints) or self.graph.has_breakpoints
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What LangGraph is called with, besides input and config."""
+        # LangGraph hands over each checkpoint; the saver decides which of them are waited for.
+        return {
+            "context": self.context,
+            "durability": self.graph.durability,
+            "control": self.control,
+            **self.breakpoints,
+        }
+
+    def ask_to_stop(self, why: StopReason) -> None:
+        """Stop before the next step."""
+        self.stop = self.stop or why
+        self.control.request_drain(why.value)
+
+
+def is_resume(input: Any) -> bool:
+    """Whether an input is LangGraph's way to answer an interrupt."""
+    return isinstance(input, Command) and input.resume is not None
+
+
+def latest_checkpoint(
+    saver: Saver, thread_id: str, ns: str = "", id: str | None = None
+) -> Plan[CheckpointTuple | None]:
+    """A checkpoint of a thread, by default the latest."""
+    found = yield from saver.reader.get_tuple(CheckpointKey(thread_id, ns, id), False)
+    return found

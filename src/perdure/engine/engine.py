@@ -1,0 +1,157 @@
+"""The engine of a runtime: its graphs, its lease keeper, its workers. A client's `LocalEngine`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from perdure.engine.driver import Driver
+from perdure.engine.graphs import Graph, GraphRegistry
+from perdure.engine.lease_keeper import LeaseKeeper
+from perdure.engine.outbox_delivery import OutboxDelivery
+from perdure.engine.worker import Worker
+from perdure.errors import BadArgument
+from perdure.journal import Journal, Plan
+from perdure.journal.clock import Clock
+from perdure.journal.names import check_text
+from perdure.operations.runs import RunRow
+from perdure.saver import Saver
+from perdure.serde.serializer import Serializer
+from perdure.service.local_engine import state_at
+from perdure.service.services import Services
+from perdure.types import Control, Counts, State
+
+
+class Engine:
+    """What drives runs in this process. It opens nothing before its first use."""
+
+    def __init__(self, saver: Saver, lease: float, services: Callable[[], Services]) -> None:
+        self.saver, self._lease, self._get_services = saver, lease, services
+        self.graphs = GraphRegistry()
+        self.delivery = OutboxDelivery()
+        self._expected: set[str] = set()
+        self._workers: set[Worker] = set()
+        self._opening = threading.RLock()
+        self._driver: Driver | None = None
+        self._keeper: LeaseKeeper | None = None
+
+    @property
+    def journal(self) -> Journal:
+        return self.saver.journal
+
+    @property
+    def serializer(self) -> Serializer:
+        return self.saver.serializer
+
+    @property
+    def is_open(self) -> bool:
+        return self.saver.is_open
+
+    @property
+    def clock(self) -> Clock:
+        return self._get_services().clock
+
+    @property
+    def driver(self) -> Driver:
+        with self._opening:
+            if self._driver is None:
+                self._driver = Driver(self.saver, self.clock)
+            return self._driver
+
+    @property
+    def keeper(self) -> LeaseKeeper:
+        with self._opening:
+            if self._keeper is None or self._keeper.pid != os.getpid():
+                self._keeper = LeaseKeeper(self.driver, self.clock, lease=self._lease)
+            return self._keeper
+
+    # -- graphs
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Graphs that are registered later: until then runs of them are accepted, none driven."""
+        self._expected = set(names)
+
+    def resolve_graph(self, name: str, version: str | None) -> tuple[str, str]:
+        if name in self._expected and not version:
+            return name, ""
+        if not self.graphs:  # a process that only starts runs, for workers elsewhere
+            return check_text("graph", name), check_text("version", version or "")
+        return self.graphs.resolve(name, version)
+
+    def accept_inline(
+        self, graph: Graph, thread_id: str, setup: dict[str, Any], strategy: str = "interrupt"
+    ) -> Plan[RunRow]:
+        """Accept a run that its caller drives; a worker does only if the caller dies first."""
+        return self._get_services().runs.accept(
+            (graph.name, graph.version),
+            check_text("thread_id", thread_id),
+            setup,
+            strategy,
+            reserve=self._lease,
+            only=State.WAITING.value,
+        )
+
+    # -- driving
+
+    @property
+    def is_driving(self) -> bool:
+        """Whether a worker runs in this process."""
+        return bool(self._workers)
+
+    async def drive(
+        self, *, handle_signals: bool, graphs: Iterable[str] | None = None, **limits: Any
+    ) -> Counts:
+        """Drive due runs of these graphs, all by default. `limits` are those of `Worker`."""
+        if self._expected:
+            raise BadArgument(
+                f"{', '.join(sorted(self._expected))}: made by a coroutine. Open this runtime "
+                "with `async with` before it drives."
+            )
+        if not self.graphs and not self.delivery.handlers:
+            raise BadArgument("This runtime has no graph to drive: call register() first.")
+        if limits["concurrency"] < 1:
+            raise BadArgument("concurrency must be at least 1.")
+        driver = await asyncio.to_thread(lambda: self.driver)
+        if graphs is None:
+            chosen = self.graphs.chosen()
+            limits |= {"schedules": self._fire_schedules, "delivery": self.delivery}
+        else:
+            chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
+            limits["warn_of_others"] = False
+        worker = Worker(driver, self.keeper, driver.clock, chosen, **limits)
+        self._workers.add(worker)
+        try:
+            return await worker.run(handle_signals=handle_signals)
+        finally:
+            self._workers.discard(worker)
+
+    async def _fire_schedules(self) -> int:
+        plan = self._get_services().schedules.fire(self.graphs.names)
+        return await self.journal.arun(plan)
+
+    # -- what the client of this process asks for
+
+    def wake(self, *, stopped: bool = False) -> None:
+        if stopped and self._keeper is not None:
+            self._keeper.nudge()
+        for worker in list(self._workers):
+            worker.wake()
+
+    def stop(self, run_id: str, control: Control) -> None:
+        if self._keeper is not None:
+            self._keeper.stop(run_id, control)
+
+    def forget(self, thread_id: str) -> None:
+        self.saver.pruner.forget(thread_id)
+
+    def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
+        return state_at(self.saver.reader, thread_id, checkpoint_id)
+
+    def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+        self.saver.close()

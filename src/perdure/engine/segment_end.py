@@ -1,0 +1,247 @@
+"""The end of a segment: what its outcome means for the run, stored in one batch with its event."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from langgraph.errors import EmptyInputError, GraphDrained, GraphRecursionError, InvalidUpdateError
+
+from perdure.effects.recording import describe, is_recorded
+from perdure.engine.breakpoints import stop_at_breakpoint
+from perdure.engine.drive import (
+    FROM_CHECKPOINT,
+    Drive,
+    Ended,
+    Outcome,
+    Raised,
+    Returned,
+    StopReason,
+    latest_checkpoint,
+)
+from perdure.engine.segment_start import held_by_error
+from perdure.errors import (
+    BadArgument,
+    EffectHeld,
+    Expired,
+    LeaseLost,
+    NotInRun,
+    Postponed,
+    TooLarge,
+    Unavailable,
+    Unserializable,
+)
+from perdure.journal import Plan
+from perdure.journal.clock import Clock
+from perdure.operations import claims, effects
+from perdure.operations.claims import SegmentEnd
+from perdure.operations.effects import EffectRow, Owner, report
+from perdure.operations.events import change
+from perdure.operations.run_payload import UNREADABLE, dump_error, dump_output
+from perdure.operations.runs import RunRow
+from perdure.operations.waits import Question
+from perdure.saver import Saver
+from perdure.segments.questions import ask_for_run
+from perdure.types import EffectState, EventKind, Kind, State, moment
+
+log = logging.getLogger("perdure")
+
+MAX_STORED_OUTPUT = 16 * 1024
+"""Bytes of output that are stored in the run's row; a larger one is read from its checkpoint."""
+FINAL = (
+    BadArgument,
+    Expired,
+    NotInRun,
+    Unserializable,
+    TooLarge,
+    GraphRecursionError,
+    InvalidUpdateError,
+    EmptyInputError,
+)
+"""Errors that a retry would only raise again."""
+
+
+class SegmentFinish:
+    """Plans for the end of a segment."""
+
+    def __init__(self, saver: Saver, clock: Clock) -> None:
+        self._saver, self._clock, self._serializer = saver, clock, saver.serializer
+
+    def finish(self, drive: Drive, outcome: Outcome) -> Plan[Ended]:
+        """End a segment after LangGraph returned or raised."""
+        segment = drive.segment
+        segment.begin_end()
+        while segment.is_busy and not segment.is_lost:
+            yield 0.01  # an effect of a node that was cancelled: its outcome is worth waiting for
+        segment.close()
+        if segment.signal is not None and not segment.is_lost:
+            outcome = Raised(segment.signal)  # also if the agent's code swallowed it
+        error = outcome.error if isinstance(outcome, Raised) else None
+        if segment.is_lost or isinstance(error, LeaseLost):
+            return Ended.LOST
+        if isinstance(outcome, Raised):
+            end = yield from self._after_error(drive, outcome.error)
+        else:
+            end = yield from self._after_return(drive, outcome)
+        if end.state is State.FAILED and not drive.inline:
+            end = (yield from self._held_by_unknown(drive)) or end
+        if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
+            end = end._replace(data=report((yield effects.of_run(drive.row.id))))
+        return (yield from self.end(drive.row, end))
+
+    def end(self, row: RunRow, end: SegmentEnd) -> Plan[Ended]:
+        """End a segment as decided."""
+        made = change(row.thread_id, row.id, self._clock.now())
+        if not (yield claims.end_segment(self._serializer, made, row.token, end)):
+            return Ended.LOST
+        _log_end(row, end)
+        return Ended.RELEASED if end.state is State.PENDING else Ended(end.state.value)
+
+    # -- LangGraph returned
+
+    def _after_return(self, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
+        if drive.segment.questions.reached_top:
+            return SegmentEnd(State.WAITING, EventKind.WAITING, {})
+        if drive.has_breakpoints:
+            stopped = yield from self.stop_at_breakpoint(drive)
+            if stopped is not None:
+                return stopped
+        held = yield from self._held_by_abandoned(drive)
+        return held or (yield from self._done(drive, outcome))
+
+    def stop_at_breakpoint(self, drive: Drive) -> Plan[SegmentEnd | None]:
+        """The end of a segment that stopped at a breakpoint. None if it did not."""
+        return (yield from stop_at_breakpoint(self._saver, drive, self._clock.now()))
+
+    def _done(self, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
+        output = outcome.output
+        if output is FROM_CHECKPOINT:
+            at = yield from latest_checkpoint(self._saver, drive.row.thread_id)
+            output = None if at is None else drive.graph.output(at)
+        blob = dump_output(self._serializer, drive.row, [output])
+        if len(blob) > MAX_STORED_OUTPUT:
+            at = yield from latest_checkpoint(self._saver, drive.row.thread_id)
+            if at is not None:
+                channels = drive.graph.pregel.output_channels
+                names = channels if isinstance(channels, str) else list(channels)
+                stored = at.checkpoint["channel_values"]
+                rest = {}  # an empty channel may have a value that is not in the checkpoint
+                if isinstance(output, dict) and not isinstance(channels, str):
+                    rest = {name: output[name] for name in output if name not in stored}
+                place = [at.checkpoint["id"], names, rest]
+                blob = dump_output(self._serializer, drive.row, place)
+        return SegmentEnd(State.DONE, EventKind.DONE, {}, output=blob)
+
+    # -- LangGraph raised
+
+    def _after_error(self, drive: Drive, error: BaseException) -> Plan[SegmentEnd]:
+        if isinstance(error, Postponed):
+            return (yield from self._postponed(drive, error))
+        if isinstance(error, EffectHeld):
+            return (yield from self._held_by_effect(drive, error))
+        now, attempts = self._clock.now(), drive.segment.progress.attempts
+        left = not isinstance(error, Exception) and (drive.stop is not None or drive.inline)
+        away = isinstance(error, Unavailable) and not drive.inline
+        asked = drive.stop in (StopReason.CANCEL, StopReason.PAUSE)
+        if isinstance(error, GraphDrained) or left or away or asked:
+            # Drained, cancelled with its task, its reader left, or the journal was away: another
+            # worker goes on, unless the row says that the run was cancelled or paused.
+            return _released(now, max(0, attempts - 1))
+        if isinstance(error, UNREADABLE):
+            return held_by_error(error)
+        if isinstance(error, asyncio.CancelledError) and attempts < drive.graph.deaths:
+            return _released(now, attempts)  # its event loop ended, perhaps because of another run
+        return self.failed(drive, error)
+
+    def failed(self, drive: Drive, error: BaseException) -> SegmentEnd:
+        """The end of a segment that raised: for good, or to be retried after a pause."""
+        attempts, retry = drive.segment.progress.attempts, drive.graph.retry
+        described = describe(error, drive.segment.secrets)
+        blob = dump_error(self._serializer, drive.row, described)
+        data: dict[str, Any] = described | {"attempts": attempts}
+        over = isinstance(error, FINAL) or is_recorded(error) or retry.is_over(attempts, error)
+        if not drive.inline and not over:
+            at = self._clock.now() + round(retry.pause(attempts).total_seconds() * 1000)
+            data["retry_at"] = moment(at)
+            end = SegmentEnd(State.PENDING, EventKind.FAILED, data, due_at=at)
+        elif drive.graph.hold and not drive.inline:
+            reason = f"{described['kind']}: {described['message']}"
+            data |= {"final": True, "reason": reason}
+            end = SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
+        else:
+            end = SegmentEnd(State.FAILED, EventKind.FAILED, data | {"final": True})
+        return end._replace(attempts=attempts, error=blob)
+
+    # -- effects
+
+    def _postponed(self, drive: Drive, error: Postponed) -> Plan[SegmentEnd]:
+        """An effect is retried later. Until then the run waits for the clock, unless the outcome
+        of another effect is unknown: that holds it."""
+        unknown = yield from self._unknown(drive)
+        if unknown:
+            why = f"and {error.effect!r} is retried later"
+            held = EffectHeld(unknown[0].key, unknown[0].name, why)
+            return (yield from self._held_by_effect(drive, held))
+        data = {"effect": error.effect, "key": error.key, "attempt": error.attempt}
+        yield ask_for_run(
+            drive.segment.lease,
+            self._serializer,
+            self._clock.now(),
+            Question(Kind.CLOCK, wake_at=error.until),
+            {**data, "wake_at": moment(error.until).isoformat()},
+            f"effect:{error.key}",
+        )
+        return SegmentEnd(State.WAITING, EventKind.POSTPONED, data)
+
+    def _held_by_abandoned(self, drive: Drive) -> Plan[SegmentEnd | None]:
+        """Hold a run that reached its end without returning to an effect that was cut off."""
+        if not drive.row.begun:
+            return None
+        found: list[EffectRow] = yield effects.of_run(drive.row.id)
+        if not any(row.state == EffectState.OPEN and row.mark != 1 for row in found):
+            return None
+        owner = Owner(drive.row.thread_id, drive.row.id, drive.row.token)
+        yield effects.abandon(owner, self._clock.now())
+        return (yield from self._held_by_unknown(drive))
+
+    def _held_by_unknown(self, drive: Drive) -> Plan[SegmentEnd | None]:
+        """Hold a run that has effects with an unknown outcome, whatever else happened."""
+        unknown = yield from self._unknown(drive)
+        if not unknown:
+            return None
+        error = EffectHeld(unknown[0].key, unknown[0].name, "the run went on without it")
+        return (yield from self._held_by_effect(drive, error))
+
+    def _held_by_effect(self, drive: Drive, error: EffectHeld) -> Plan[SegmentEnd]:
+        """Hold a run until a person settles each of its unknown effects."""
+        keys = [row.key for row in (yield from self._unknown(drive))]
+        if error.key not in keys:
+            keys.append(error.key)
+        others = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
+        reason = f"{error}{others}"
+        data = {"reason": reason, "effects": keys}
+        return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
+
+    def _unknown(self, drive: Drive) -> Plan[list[EffectRow]]:
+        found: list[EffectRow] = yield effects.of_run(drive.row.id)
+        return [row for row in found if row.state == EffectState.UNKNOWN]
+
+
+def _released(now: int, attempts: int) -> SegmentEnd:
+    return SegmentEnd(State.PENDING, EventKind.RELEASED, {}, due_at=now, attempts=attempts)
+
+
+def _log_end(row: RunRow, end: SegmentEnd) -> None:
+    """Log what a person may have to look at."""
+    about = {"run_id": row.id}  # for handlers that show runs otherwise
+    run = f"run {row.id} of {row.graph!r} on thread {row.thread_id!r}"
+    if end.state is State.HELD:
+        log.warning("%s is held: %s", run, end.reason, extra=about)
+    elif end.kind is EventKind.FAILED:
+        error = f"{end.data['kind']}: {end.data['message']}"
+        if end.state is State.FAILED:
+            log.warning("%s failed: %s", run, error, extra=about)
+        else:
+            at = end.data["retry_at"]
+            log.warning("%s failed and is retried at %s: %s", run, at, error, extra=about)

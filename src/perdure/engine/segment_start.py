@@ -1,0 +1,252 @@
+"""The start of a segment: what is decided and done before LangGraph runs.
+
+A run that was cancelled or paused, that killed its workers, that cannot be read, or whose graph
+changed under it ends its segment here. For any other, the answers that have come in are handed to
+its tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.serde.types import RESUME
+from langgraph.runtime import RunControl
+
+from perdure.effects.compensation import Compensations
+from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
+from perdure.engine.drive import BREAKPOINTS, Drive, latest_checkpoint
+from perdure.engine.graph_changes import explain, lost_nodes, subgraph
+from perdure.engine.graphs import Graph
+from perdure.errors import Error
+from perdure.journal import Plan
+from perdure.journal.clock import Clock
+from perdure.operations import effects, runs, waits
+from perdure.operations.claims import SegmentEnd
+from perdure.operations.effects import EffectRow
+from perdure.operations.run_payload import UNREADABLE, load_setup, tags_of
+from perdure.operations.runs import RunRow
+from perdure.operations.waits import TAKEN_BACK, TIME_IS_UP, Body, WaitRow
+from perdure.saver import Saver
+from perdure.segments.lease import Lease
+from perdure.segments.segment import KEY, Segment
+from perdure.serde.serializer import where_wait
+from perdure.types import Control, EffectState, EventKind, Kind, State, WaitState
+
+ANSWERED = (WaitState.ANSWERED, WaitState.APPLIED)
+FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
+
+
+class SegmentStart:
+    """Plans for the start of a segment."""
+
+    def __init__(self, saver: Saver, clock: Clock) -> None:
+        self._saver, self._clock, self._serializer = saver, clock, saver.serializer
+        self._compensations = Compensations(saver, clock)
+        self._stored_topologies: set[str] = set()
+
+    def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | SegmentEnd]:
+        """What to drive, or how the segment ends if the run cannot be driven."""
+        if row.control == Control.CANCEL:
+            return (yield from self._compensations.run_all(row))
+        if row.control is not None:
+            attempts = max(0, row.attempts - 1)
+            return stopped(Control(row.control), self._clock.now(), attempts)
+        if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
+            return (yield from self._held_after_deaths(row))
+        try:
+            return (yield from self._prepare(row, graph, inline))
+        except UNREADABLE as error:
+            return held_by_error(error)
+
+    def _held_after_deaths(self, row: RunRow) -> Plan[SegmentEnd]:
+        reason = (
+            f"{row.attempts - 1} workers in a row died or went silent while they drove it, "
+            "without a step on disk in between"
+        )
+        found: list[EffectRow] = yield effects.of_run(row.id)
+        unsure = [one for one in found if one.state in (EffectState.OPEN, EffectState.UNKNOWN)]
+        data: dict[str, Any] = {"reason": reason}
+        if unsure:
+            names = sorted({one.name for one in unsure})
+            reason += f"; the outcome of {', '.join(map(repr, names))} is not known"
+            data = {"reason": reason, "effects": [one.key for one in unsure]}
+        return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
+
+    def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
+        setup = load_setup(self._serializer, row)
+        if row.n > 1 and not row.begun:
+            yield from self._roll_back(row.thread_id)
+        if row.begun:
+            held = yield from self._check_graph_change(row, graph)
+            if held is not None:
+                return held
+        drive = yield from self._make_drive(row, graph, setup, inline)
+        if row.begun:
+            found = yield from self._hand_over_answers(drive)
+            if not inline and (yield from is_at_breakpoint(self._saver, drive, found)):
+                # To drive it would let it go on, which no person has done.
+                now = self._clock.now()
+                return (yield from stop_at_breakpoint(self._saver, drive, now)) or drive
+        return drive
+
+    def _make_drive(
+        self, row: RunRow, graph: Graph, setup: Mapping[str, Any], inline: bool
+    ) -> Plan[Drive]:
+        fingerprint = None if row.fingerprint == graph.fingerprint else graph.fingerprint
+        if fingerprint is not None and fingerprint not in self._stored_topologies:
+            yield runs.store_topology(fingerprint, graph.topology)
+            self._stored_topologies.add(fingerprint)
+        segment = Segment(
+            Lease(row),
+            self._saver.journal,
+            self._serializer,
+            self._clock,
+            saver=self._saver,
+            durability=setup.get("durability") or self._saver.durability,
+            inline=inline,
+            unstored=graph.unstored,
+            fingerprint=fingerprint,
+        )
+        return Drive(
+            segment,
+            graph,
+            None if row.begun or "input" not in setup else setup["input"],
+            _config(segment, setup),
+            setup.get("context"),
+            RunControl(),
+            inline,
+            {name: setup[name] for name in BREAKPOINTS if name in setup},
+        )
+
+    def _roll_back(self, thread_id: str) -> Plan[None]:
+        """Delete the checkpoints of runs that were stopped by `rollback`."""
+        ids = yield runs.rolled_back(thread_id)
+        if ids:
+            yield from self._saver.pruner.delete_for_runs(ids, thread_id)
+        for id in ids:
+            yield runs.note_rolled_back(thread_id, id)
+
+    def _check_graph_change(self, row: RunRow, graph: Graph) -> Plan[SegmentEnd | None]:
+        """Hold a run whose place is gone from its graph."""
+        if row.fingerprint in (None, graph.fingerprint):
+            return None
+        stored = yield runs.topology(row.fingerprint)
+        if stored is None:
+            return None
+        old, new = json.loads(stored), json.loads(graph.topology)
+        places = {"": (old, new)}
+        for wait in (yield waits.of_run(row.id)):
+            if wait.state not in FINISHED and wait.ns:
+                places[wait.ns] = (subgraph(old, wait.ns) or {}, subgraph(new, wait.ns) or {})
+        for ns, (before, after) in places.items():
+            at = yield from latest_checkpoint(self._saver, row.thread_id, ns)
+            if at is not None and (lost := lost_nodes(before, after, at)):
+                data = explain(graph.name, ns, lost, before, after)
+                return SegmentEnd(State.HELD, EventKind.HELD, data, reason=data["reason"])
+        return None
+
+    # -- answers
+
+    def _hand_over_answers(self, drive: Drive) -> Plan[list[WaitRow]]:
+        """Hand the answers of people, signals and the clock to the tasks that wait for them."""
+        row, now = drive.row, self._clock.now()
+        found: list[WaitRow] = yield waits.of_run(row.id)
+        answered = False
+        for wait in found:
+            if wait.state != WaitState.OPEN:
+                continue
+            due = wait.wake_at if wait.kind == Kind.CLOCK else wait.expires_at
+            if wait.name is not None:
+                yield waits.deliver(self._serializer, wait, row.token, now)
+                answered = True
+            if due is not None and due <= now:
+                value = None if wait.kind == Kind.CLOCK else TIME_IS_UP
+                yield waits.fire(self._serializer, wait, value, row.token, now)
+                answered = True
+        if answered:
+            found = yield waits.of_run(row.id)
+        if any(wait.state in ANSWERED for wait in found):
+            yield from self._resume_tasks(drive, found)
+        return found
+
+    def _resume_tasks(self, drive: Drive, found: list[WaitRow]) -> Plan[None]:
+        row = drive.row
+        signals = yield waits.signals_of_run(self._serializer, row.thread_id, row.id)
+        for wait, body in self._newest(found):
+            if wait.state not in ANSWERED:
+                continue
+            if wait.task_id:  # a breakpoint or an effect has no task: the run just goes on
+                # LangGraph reads the answers of a task from its writes, where they survive.
+                self._saver.saw(wait.stamp)
+                answers = [*body.before, self._answer(wait, signals)]
+                config = _wait_config(drive, wait)
+                self._saver.put_writes(config, [(RESUME, answers)], wait.task_id, wait.path)
+            yield waits.apply(wait, row.token)
+
+    def _newest(self, found: list[WaitRow]) -> list[tuple[WaitRow, Body]]:
+        """Of each task the wait that it asked last."""
+        newest: dict[tuple[str, str], tuple[WaitRow, Body]] = {}
+        for wait in found:
+            if wait.state in FINISHED:
+                continue
+            body = waits.load_body(self._serializer, wait)
+            task = (wait.ns, wait.task_id or wait.interrupt_id)
+            if task not in newest or len(newest[task][1].before) <= len(body.before):
+                newest[task] = (wait, body)
+        return list(newest.values())
+
+    def _answer(self, wait: WaitRow, signals: Mapping[str, Any]) -> Any:
+        if wait.id not in signals:
+            return self._serializer.loads(wait.answer or b"", where_wait("answer", wait.id))
+        value = signals[wait.id]
+        return value if wait.kind == Kind.SIGNAL else {TAKEN_BACK: value}
+
+
+def held_by_error(error: Exception) -> SegmentEnd:
+    """The end of a segment that cannot begin: a person has to look."""
+    reason = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+    return SegmentEnd(State.HELD, EventKind.HELD, {"reason": reason}, reason=reason)
+
+
+def stopped(control: Control, now: int, attempts: int, **data: Any) -> SegmentEnd:
+    """The end of a segment whose run was cancelled or paused."""
+    if control is Control.CANCEL:
+        return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, data)
+    # If the pause was withdrawn, the row knows: then the run is due.
+    return SegmentEnd(State.PAUSED, EventKind.PAUSED, data, due_at=now, attempts=attempts)
+
+
+def _config(segment: Segment, setup: Mapping[str, Any]) -> RunnableConfig:
+    lease = segment.lease
+    given = dict(setup.get("config") or {})
+    configurable = {
+        **(given.pop("configurable", None) or {}),
+        "thread_id": lease.thread_id,
+        "run_id": lease.run_id,
+        KEY: lease.name,
+    }
+    config: dict[str, Any] = {
+        **given,
+        "configurable": configurable,
+        "metadata": {
+            **(given.get("metadata") or {}),
+            **(setup.get("metadata") or {}),
+            **segment.progress.labels,
+        },
+        "tags": [*(given.get("tags") or ()), *tags_of(lease.row, setup)],
+    }
+    return cast(RunnableConfig, config)
+
+
+def _wait_config(drive: Drive, wait: WaitRow) -> RunnableConfig:
+    return {
+        "configurable": {
+            "thread_id": wait.thread_id,
+            "checkpoint_ns": wait.ns,
+            "checkpoint_id": wait.checkpoint_id,
+            KEY: drive.segment.lease.name,
+        }
+    }

@@ -1,0 +1,89 @@
+"""Tell a listener of committed events: after the commit, in order, once, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from perdure.journal.operation import EventStatement, Row, Statement, Transaction
+
+DRAIN = 5.0
+"""Seconds that `close` waits for the listener."""
+
+Rows = Sequence[Sequence[Row]]
+Read = Callable[[Sequence[Statement]], list[list[Row]]]
+
+
+class Committed(NamedTuple):
+    """A committed statement that stores events, and the rows of its operation."""
+
+    statement: EventStatement
+    rows: Rows
+
+
+Listener = Callable[[Sequence[Committed], Read], None]
+"""Called with the statements of one or more commits, and a function that reads rows."""
+
+
+class CommitListener:
+    """The queue of events that are committed and not told yet, and the thread that tells them."""
+
+    def __init__(self, listener: Listener, read: Read) -> None:
+        self._listener, self._read = listener, read
+        self._committed: deque[Committed] = deque()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def note(self, statements: Iterable[Statement], rows: Rows) -> None:
+        """Queue the event statements of a committed operation."""
+        self._committed.extend(
+            Committed(one, rows) for one in statements if isinstance(one, EventStatement)
+        )
+
+    def tell(self) -> None:
+        """Have what is queued told."""
+        with self._lock:
+            if self._committed and self._thread is None:
+                thread = threading.Thread(
+                    target=self._tell_all, name="perdure-observer", daemon=True
+                )
+                thread.start()
+                self._thread = thread
+
+    def drain(self) -> None:
+        """Wait until everything is told, unless the listener itself calls this."""
+        self.tell()
+        with self._lock:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(DRAIN)
+
+    def _tell_all(self) -> None:
+        while True:
+            with self._lock:
+                if not self._committed:
+                    self._thread = None
+                    return
+                found = [self._committed.popleft() for _ in range(len(self._committed))]
+            try:
+                self._listener(found, self._read)
+            except Exception:
+                logging.getLogger("perdure").exception("Telling an observer of events failed.")
+
+
+class NotedTransaction:
+    """A transaction that notes the statements that are run in it."""
+
+    def __init__(self, transaction: Transaction, noted: list[Statement]) -> None:
+        self._transaction, self._noted = transaction, noted
+
+    @property
+    def connection(self) -> Any:
+        return self._transaction.connection
+
+    def run(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        self._noted += statements
+        return self._transaction.run(statements)

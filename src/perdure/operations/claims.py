@@ -1,0 +1,203 @@
+"""Operations of drivers: claim a run, renew its lease, end its segment. Pure, no I/O.
+
+A dead or silent worker loses its runs here: `expire` makes them due at once, and a lease that is
+not renewed runs out. Which of two drivers wins is decided by the statement named here:
+
+    claim and claim              claim: it raises the token
+    a driver and its successor   progress, fence, let_go: they carry the token
+    a driver and a stop request  let_go: it reads `control` in the row
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from perdure.journal import EventStatement, Op, Statement
+from perdure.journal.ids import random_number
+from perdure.operations.events import Change
+from perdure.operations.runs import RunRow
+from perdure.serde.serializer import Serializer, where_event
+from perdure.types import DrivenBy, EventKind, State
+
+
+class LeaseRow(NamedTuple):
+    """A lease as it is stored, and what the driver was asked to do."""
+
+    run_id: str
+    token: int
+    control: str | None
+    control_at: int | None
+
+
+class SegmentEnd(NamedTuple):
+    """How a segment ends: the argument of `end_segment`."""
+
+    state: State
+    kind: EventKind
+    data: Mapping[str, Any]
+    due_at: int | None = None
+    attempts: int = 0
+    output: bytes | None = None
+    error: bytes | None = None
+    reason: str | None = None
+
+
+def claim(
+    serializer: Serializer,
+    worker: str,
+    now: int,
+    until: int,
+    graphs: Iterable[str],
+    count: int,
+    *,
+    driven: DrivenBy = DrivenBy.WORKER,
+    suspect: bool = False,
+) -> Op[list[RunRow]]:
+    """Claim up to `count` due runs of these graphs.
+
+    With `suspect` only runs whose last workers died, otherwise only the others.
+    """
+    params = {
+        "worker": worker,
+        "now": now,
+        "until": until,
+        "names": json.dumps(sorted(graphs)),
+        "count": count,
+        "suspect": int(suspect),
+        "driven": driven.value,
+    }
+    return _claim("claim", serializer, params, driven)
+
+
+def claim_run(
+    serializer: Serializer, worker: str, now: int, until: int, thread_id: str, run_id: str
+) -> Op[RunRow | None]:
+    """Claim one run for a caller, due or not. None if another worker has it."""
+    params = {"worker": worker, "now": now, "until": until, "thread_id": thread_id, "id": run_id}
+    op = _claim("claim_run", serializer, params, DrivenBy.CALL)
+    return Op(
+        op.name,
+        op.statements,
+        lambda rows: RunRow(*rows[0][0]) if rows[0] else None,
+        write=True,
+        key=op.key,
+    )
+
+
+def _claim(
+    name: str, serializer: Serializer, params: dict[str, Any], driven: DrivenBy
+) -> Op[list[RunRow]]:
+    number = random_number()
+    data = {"worker": params["worker"], "driven": driven.value}
+    body = serializer.dumps(data, where_event(number))
+    params = {**params, "change": number, "body": body}
+    return Op(
+        name,
+        [Statement(name, params), EventStatement("insert_claim_events", params, data)],
+        lambda rows: [RunRow(*row) for row in rows[0]],
+        write=True,
+        key=Statement("claimed", params),
+    )
+
+
+def next_due() -> Op[int | None]:
+    """When the next run is due."""
+    return Op(
+        "next_due",
+        [Statement("next_due", {})],
+        lambda rows: int(rows[0][0][0]) if rows[0] else None,
+    )
+
+
+def unregistered_due(now: int, graphs: Iterable[str]) -> Op[list[str]]:
+    """Names of graphs with due runs that are not among `graphs`."""
+    params = {"now": now, "names": json.dumps(sorted(graphs))}
+    return Op(
+        "strangers_due",
+        [Statement("strangers_due", params)],
+        lambda rows: [f"{graph}@{version}".removesuffix("@") for graph, version in rows[0]],
+    )
+
+
+def suspect_due(now: int, graphs: Iterable[str]) -> Op[int | None]:
+    """Since when a suspect has been due."""
+    params = {"now": now, "names": json.dumps(sorted(graphs))}
+    return Op(
+        "suspect_due",
+        [Statement("suspect_due", params)],
+        lambda rows: int(rows[0][0][0]) if rows[0] else None,
+    )
+
+
+def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool]:
+    """Whether a graph has runs to begin by `before` that are due by `soon`, or that this worker
+    drives."""
+    params = {"graph": graph, "worker": worker, "before": before, "now": now, "soon": soon}
+    return Op("is_due", [Statement("is_due", params)], lambda rows: bool(rows[0]))
+
+
+def renew(worker: str, until: int, run_ids: Iterable[str]) -> Op[None]:
+    """Renew a worker's leases of these runs."""
+    params = {"worker": worker, "until": until, "names": json.dumps(sorted(run_ids))}
+    return Op("renew", [Statement("renew", params)], lambda rows: None, write=True)
+
+
+def leases(worker: str) -> Op[list[LeaseRow]]:
+    """The leases a worker has."""
+    return Op(
+        "leases",
+        [Statement("leases", {"worker": worker})],
+        lambda rows: [LeaseRow(*row) for row in rows[0]],
+    )
+
+
+def workers() -> Op[list[str]]:
+    """Every worker that has a lease."""
+    return Op("workers", [Statement("workers", {})], lambda rows: [row[0] for row in rows[0]])
+
+
+def expire(worker: str, now: int) -> Op[None]:
+    """End the leases of a dead worker: its runs are due."""
+    params = {"worker": worker, "now": now}
+    return Op("expire", [Statement("expire", params)], lambda rows: None, write=True)
+
+
+def end_segment(
+    serializer: Serializer, made: Change, token: int, end: SegmentEnd, *, waited: bool = True
+) -> Op[bool]:
+    """End a segment and its lease. False if the lease was lost; then nothing is changed."""
+    params = {
+        **made.params,
+        "token": token,
+        "state": end.state.value,
+        "due_at": end.due_at,
+        "attempts": end.attempts,
+        "output": end.output,
+        "error": end.error,
+        "reason": end.reason,
+        "kind": end.kind.value,
+        "body": made.body(serializer, end.data),
+    }
+    statements = [Statement("lock_thread", params), Statement("lock_run", params)]
+    # A postponed segment was stopped in the middle of its nodes: its answers and questions stay.
+    postponed = end.kind is EventKind.POSTPONED
+    if end.state in (State.WAITING, State.DONE) and not postponed:
+        statements.append(Statement("consume_waits", params))
+    if (end.state is State.WAITING and not postponed) or end.kind is EventKind.UPDATED:
+        statements.append(Statement("close_stale", params))
+    at = len(statements)
+    statements += [
+        Statement("let_go", params),
+        EventStatement("insert_end_event", params, end.data),
+        Statement("close_waits", params),
+        Statement("next_of_thread", params),
+    ]
+    return Op(
+        f"let_go {made.run_id}",
+        statements,
+        lambda rows: bool(rows[at] if len(rows) > at else rows[0]),
+        write=True,
+        key=made.key,
+    )

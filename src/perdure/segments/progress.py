@@ -1,0 +1,109 @@
+"""Progress of a segment: its checkpoints as steps of the run, and when it last moved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perdure.journal import Statement
+from perdure.journal.clock import Clock
+from perdure.operations.events import change
+from perdure.operations.run_payload import load_labels
+from perdure.segments.lease import Lease
+from perdure.serde.serializer import Serializer, where_run
+from perdure.types import EventKind
+
+
+class Progress:
+    """The progress of one segment."""
+
+    def __init__(
+        self, lease: Lease, serializer: Serializer, clock: Clock, fingerprint: str | None
+    ) -> None:
+        """`fingerprint` is stored with the first step, if the graph's changed."""
+        self._lease, self._serializer, self._clock = lease, serializer, clock
+        self._fingerprint = fingerprint
+        self._labels, self._labelled = load_labels(serializer, lease.row), False
+        self._made: set[str] = set()
+        self._moved, self._moved_at = False, time.monotonic()
+        self._wrote = False
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether it stored a step, or an effect's outcome."""
+        return self._moved
+
+    @property
+    def has_written(self) -> bool:
+        """Whether something was queued for it: until then all there is of the run is on disk."""
+        return self._wrote
+
+    @property
+    def attempts(self) -> int:
+        """Attempt number at the current step."""
+        return 1 if self._moved else self._lease.row.attempts
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        """What the agent added to the metadata of its run."""
+        return self._labels
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since it last moved."""
+        return time.monotonic() - self._moved_at
+
+    def is_new(self, checkpoint_id: str | None) -> bool:
+        """Whether this segment made the checkpoint, so that its tasks cannot have run before."""
+        return checkpoint_id in self._made
+
+    def move(self) -> None:
+        """Note that it made progress."""
+        self._moved = True
+        self._moved_at = time.monotonic()
+
+    def note_write(self) -> None:
+        """Note that writes of a task are queued."""
+        self._wrote = True
+
+    def note_question(self) -> None:
+        """Note that it asked something: alive, but not a step further."""
+        self._moved_at = time.monotonic()
+
+    def label(self, values: Mapping[str, Any]) -> None:
+        """Add labels. They are stored with the next step."""
+        labels = self._labels
+        if any(name not in labels or labels[name] != values[name] for name in values):
+            self._labels = {**labels, **values}
+            self._labelled = True
+
+    def step(
+        self, ns: str, checkpoint_id: str, metadata: Mapping[str, Any], nodes: Sequence[str]
+    ) -> list[Statement]:
+        """The statements that count a checkpoint as a step, under the fence, for its batch."""
+        self.move()
+        self._wrote = True
+        self._made.add(checkpoint_id)
+        made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
+        fingerprint, self._fingerprint = self._fingerprint, None
+        data: dict[str, Any] = {"step": metadata.get("step"), "source": metadata.get("source")}
+        data["checkpoint"] = checkpoint_id
+        if nodes:
+            data["nodes"] = list(nodes)
+        if ns:
+            data["ns"] = ns
+        labels = None
+        if self._labelled:
+            self._labelled = False
+            data["labels"] = dict(self._labels)
+            where = where_run("labels", self._lease.run_id)
+            labels = self._serializer.dumps(data["labels"], where, "label()")
+        params = {
+            **made.params,
+            "token": self._lease.token,
+            "fingerprint": fingerprint,
+            "labels": labels,
+        }
+        event = made.event(self._serializer, EventKind.STEP, data)
+        return [Statement("progress", params), event]

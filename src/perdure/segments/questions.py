@@ -1,0 +1,109 @@
+"""Questions of a segment: LangGraph's interrupts, stored as waits of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from perdure.journal import Op, Statement
+from perdure.journal.clock import Clock
+from perdure.operations import waits
+from perdure.operations.events import change
+from perdure.operations.waits import Body, Question
+from perdure.segments.lease import Lease
+from perdure.serde.serializer import Serializer
+from perdure.types import Kind, milliseconds
+
+
+class Interrupt(Protocol):
+    """What LangGraph hands to a saver for each interrupt."""
+
+    value: Any
+    id: str
+    response_schema: Any
+
+
+class Questions:
+    """The questions of one segment."""
+
+    def __init__(self, lease: Lease, serializer: Serializer, clock: Clock) -> None:
+        self._lease, self._serializer, self._clock = lease, serializer, clock
+        self._expected: dict[str, Question] = {}
+        self._depths: dict[str, tuple[int, int]] = {}
+        self._reached_top = False
+
+    @property
+    def reached_top(self) -> bool:
+        """Whether an interrupt reached the top of the graph: the run is about to wait."""
+        return self._reached_top
+
+    def expect(self, interrupt_id: str, question: Question) -> None:
+        """Say what an interrupt that is about to reach the saver waits for."""
+        self._expected[interrupt_id] = question
+
+    def ask(
+        self, interrupts: Sequence[Interrupt], before: list[Any], place: dict[str, Any]
+    ) -> list[Statement]:
+        """The statements that store a task's interrupts as waits, for the batch of its writes."""
+        if place["ns"] == "":
+            self._reached_top = True
+        statements = []
+        depth = (len(place["ns"]), len(place["path"]))
+        for one in interrupts:
+            # A parent repeats the interrupts of its child; the wait belongs to the child.
+            if depth < self._depths.get(one.id, depth):
+                continue
+            self._depths[one.id] = depth
+            schema = one.response_schema if isinstance(one.response_schema, dict) else None
+            statements += waits.ask(
+                self._serializer,
+                change(self._lease.thread_id, self._lease.run_id, self._clock.now()),
+                token=self._lease.token,
+                question=self._expected.get(one.id) or _question(one.value),
+                body=Body(one.value, schema, before),
+                interrupt_id=one.id,
+                place=place,
+            )
+        return statements
+
+
+def ask_for_run(
+    lease: Lease,
+    serializer: Serializer,
+    now: int,
+    question: Question,
+    value: Any,
+    interrupt_id: str,
+    checkpoint_id: str = "",
+) -> Op[None]:
+    """Store a wait of the run itself, not of one of its tasks."""
+    place = {"ns": "", "checkpoint_id": checkpoint_id, "task_id": "", "path": "", "stamp": 0}
+    return lease.fenced(
+        waits.ask(
+            serializer,
+            change(lease.thread_id, lease.run_id, now),
+            token=lease.token,
+            question=question,
+            body=Body(value, None, []),
+            interrupt_id=interrupt_id,
+            place=place,
+        )
+    )
+
+
+def _question(value: Any) -> Question:
+    """What a plain `interrupt(value)` waits for: the clock if it has a `wake_at`, else a person."""
+    at = value.get("wake_at") if isinstance(value, dict) else None
+    try:
+        if isinstance(at, str):
+            at = datetime.fromisoformat(at)
+        elif isinstance(at, (int, float)) and not isinstance(at, bool):
+            at = datetime.fromtimestamp(at, UTC)
+    except (ValueError, OverflowError, OSError):  # not a time
+        at = None
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            at = at.astimezone()
+        return Question(Kind.CLOCK, wake_at=milliseconds(at))
+    return Question(Kind.HUMAN)

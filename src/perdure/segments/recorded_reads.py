@@ -1,0 +1,83 @@
+"""Recorded reads: a value read by a task is the same when the task runs again."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from perdure.journal import Journal, Op, Statement
+from perdure.segments.lease import Lease
+from perdure.serde.serializer import Serializer, where_read
+
+T = TypeVar("T")
+
+
+class RecordedReads:
+    """The recorded reads of one segment."""
+
+    def __init__(self, lease: Lease, journal: Journal, serializer: Serializer) -> None:
+        self._lease, self._journal, self._serializer = lease, journal, serializer
+        self._by_task: dict[str, dict[int, Any]] = {}
+        self._ordinals: dict[tuple[str, int], int] = {}
+        self._lock = threading.Lock()
+
+    def ordinal(self, task: str, attempt: int) -> int:
+        """The number of a task's next read. Each attempt at the task counts from 0."""
+        with self._lock:
+            n = self._ordinals.get((task, attempt), 0)
+            self._ordinals[task, attempt] = n + 1
+            return n
+
+    def read(
+        self,
+        place: str,
+        n: int,
+        make: Callable[[], T],
+        *,
+        is_first: bool,
+        refuse: Callable[[], NoReturn],
+    ) -> T:
+        """The n-th read of a task: the recorded value, or `make()`, which is then recorded.
+
+        It is queued before anything that the task does with it, so it is in the journal wherever
+        its consequences are. `is_first` says that the task cannot have run before; `refuse` is
+        called if the journal refuses to store it.
+        """
+        task = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+        with self._lock:
+            known = self._by_task.get(task)
+        if known is None:
+            # Not under the lock: the journal may be in a transaction that asks for it.
+            loaded = {} if is_first else self._load(task)
+            with self._lock:
+                known = self._by_task.setdefault(task, loaded)
+        if n not in known:
+            known[n] = make()
+            self._journal.defer(self._store(task, n, known[n])._replace(otherwise=refuse))
+        value: T = known[n]
+        return value
+
+    def _load(self, task: str) -> dict[int, Any]:
+        run_id = self._lease.run_id
+        return self._journal.do(
+            Op(
+                "reads_of_task",
+                [Statement("reads_of_task", {**self._lease.params, "task": task})],
+                lambda rows: {
+                    n: self._serializer.loads(body, where_read(run_id, task, n))
+                    for n, body in rows[0]
+                },
+            )
+        )
+
+    def _store(self, task: str, n: int, value: Any) -> Op[None]:
+        body = self._serializer.dumps(value, where_read(self._lease.run_id, task, n))
+        params = {**self._lease.params, "task": task, "n": n, "body": body}
+        return Op(
+            "insert_read",
+            [self._lease.fence(), Statement("insert_read", params)],
+            lambda rows: None,
+            write=True,
+        )
