@@ -73,24 +73,13 @@ def checkpoint_at(
     return Op("checkpoint_at", [Statement(name, params) for name in names], result)
 
 
-def chains(thread_id: str, ns: str, refs: Iterable[ValueRef]) -> Op[list[tuple[ValueRef, bytes]]]:
-    """The bodies of whole chains, each up to its ref."""
-    return _select("chain_of", _value, _value_params(thread_id, ns, refs))
-
-
-def values_at(
-    thread_id: str, ns: str, refs: Iterable[ValueRef]
+def values(
+    thread_id: str, ns: str, refs: Iterable[ValueRef], *, chains: bool
 ) -> Op[list[tuple[ValueRef, bytes]]]:
-    """The bodies of single rows."""
-    return _select("value_at", _value, _value_params(thread_id, ns, refs))
-
-
-def _value_params(thread_id: str, ns: str, refs: Iterable[ValueRef]) -> list[dict[str, Any]]:
-    return [{"thread_id": thread_id, "ns": ns, **ref._asdict()} for ref in refs]
-
-
-def _value(channel: str, chain: int, seq: int, step: int, body: bytes) -> tuple[ValueRef, bytes]:
-    return ValueRef(channel, chain, seq, step), body
+    """The bodies of the rows at `refs`; with `chains`, of all the rows each is made of."""
+    every = [{"thread_id": thread_id, "ns": ns, **ref._asdict()} for ref in refs]
+    name = "chain_of" if chains else "value_at"
+    return _select(name, lambda *row: (ValueRef(*row[:4]), row[4]), every)
 
 
 def insert_value(

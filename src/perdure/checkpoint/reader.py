@@ -112,7 +112,7 @@ class Reader:
         self, row: CheckpointRow, refs: Sequence[ValueRef]
     ) -> Plan[dict[str, tuple[Any, StoredValue]]]:
         """The values at some refs of a checkpoint, and how they are stored, by channel."""
-        rows = yield operations.chains(row.thread_id, row.ns, refs)
+        rows = yield operations.values(row.thread_id, row.ns, refs, chains=True)
         bodies = self._format.load_values(row.thread_id, row.ns, rows)
         codec, location = self._format.codec, checkpoint_location(*row[:3])
         return {ref.channel: load_value(codec, ref, bodies, location) for ref in refs}
@@ -134,8 +134,8 @@ class Reader:
         location = "a write at " + checkpoint_location(*row[:3])
         every = [element for _, _, elements in chosen.values() for element in elements]
         refs = {ValueRef(*element[:4]) for element in every if isinstance(element, list)}
-        found = (yield operations.values_at(row.thread_id, row.ns, refs)) if refs else []
-        bodies = self._format.load_values(row.thread_id, row.ns, found)
+        wanted = operations.values(row.thread_id, row.ns, refs, chains=False)
+        bodies = self._format.load_values(row.thread_id, row.ns, (yield wanted) if refs else [])
         shared = {ref: elements_in_row(body) for ref, body in bodies.items()}
 
         def value_of(element: Any) -> Any:

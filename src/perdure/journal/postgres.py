@@ -22,7 +22,7 @@ from psycopg.rows import tuple_row
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import failpoints
 from perdure.journal.capabilities import Capabilities
-from perdure.journal.migrate import is_current, migrate, version
+from perdure.journal.migrate import migrate, migrations, version
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Ambiguous,
@@ -117,7 +117,9 @@ class Postgres:
             return cursor.fetchall() if cursor.description else []
 
         try:
-            if is_current(execute):  # and a role that may not create tables is enough
+            if version(execute) == max(
+                migrations()
+            ):  # and a role that may not create tables is enough
                 return
         except errors.UndefinedTable:
             pass

@@ -73,7 +73,7 @@ class PydanticAdapter(ClassAdapter):
         extra, private = value.__pydantic_extra__, value.__pydantic_private__
         more = None if len(given) == len(chosen) else sorted(given - chosen.keys())
         if extra or private or more or attributes:
-            state = [chosen, rest, extra, _defined(private), more, attributes]
+            state = [chosen, rest, extra, _defined(private) if private else None, more, attributes]
             while len(state) > 1 and not state[-1]:
                 state.pop()
             return state
@@ -105,7 +105,12 @@ class PydanticAdapter(ClassAdapter):
             set_raw(value, "__pydantic_extra__", extra)
             set_raw(value, "__pydantic_private__", None)
         if self.privates:
-            set_raw(value, "__pydantic_private__", self._private(private or {}))
+            private = private or {}
+            current = {
+                name: private[name] if name in private else attribute.get_default()
+                for name, attribute in self.privates.items()
+            }
+            set_raw(value, "__pydantic_private__", _defined(current))
         if attributes:
             value.__dict__.update(attributes)
         return value
@@ -117,14 +122,6 @@ class PydanticAdapter(ClassAdapter):
             raise type_changed(self.cls, error) from error
         set_raw(value, "__pydantic_fields_set__", value.__pydantic_fields_set__ - rest.keys())
         return value
-
-    def _private(self, stored: dict[str, Any]) -> dict[str, Any]:
-        fields = {name: item for name, item in stored.items() if name in self.privates}
-        for name in self.privates.keys() - stored.keys():
-            default = self.privates[name].get_default()
-            if not _undefined(default):
-                fields[name] = default
-        return fields
 
 
 class PydanticV1Adapter(ClassAdapter):
@@ -152,9 +149,5 @@ class PydanticV1Adapter(ClassAdapter):
         return set_attributes(value, private)
 
 
-def _defined(private: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if not private else {k: v for k, v in private.items() if not _undefined(v)}
-
-
-def _undefined(value: Any) -> bool:
-    return type(value).__name__ == "PydanticUndefinedType"
+def _defined(private: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in private.items() if type(v).__name__ != "PydanticUndefinedType"}
