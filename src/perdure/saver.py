@@ -93,25 +93,25 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         self._connect = journal if callable(journal) else lambda: connect(url)
         self._journal = None if callable(journal) else journal
         self._own_journal = self._journal is None
-        self._codec = Codec(allow)
-        self._format = RowFormat(
-            self._codec,
+        self.serializer = Serializer(
+            Codec(allow),
             ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys),
+            max_bytes,
         )
-        self._limits = max_bytes, cache_bytes
+        self._cache_bytes = cache_bytes
         self.start_afresh()
         _SAVERS.add(self)
-        super().__init__(serde=_Serde(self._codec))
+        super().__init__(serde=_Serde(self.serializer.codec))
 
     def start_afresh(self) -> None:
         """Make the state that belongs to this process alone."""
-        max_bytes, cache_bytes = self._limits
         self._opening = threading.Lock()
-        self._cache = cache = CheckpointCache(1024, cache_bytes)
-        self._writer = Writer(self.durability, self._format, cache, max_bytes)
-        self._task_writer = TaskWriter(self.durability, self._format, cache, max_bytes)
-        self.reader = Reader(self._format, cache)
-        self.pruner = Pruner(self._format, cache, lambda: self.journal.capabilities)
+        self._cache = cache = CheckpointCache(1024, self._cache_bytes)
+        row_format = RowFormat(self.serializer)
+        self._writer = Writer(self.durability, row_format, cache)
+        self._task_writer = TaskWriter(self.durability, row_format, cache)
+        self.reader = Reader(row_format, cache)
+        self.pruner = Pruner(row_format, cache, lambda: self.journal.capabilities)
 
     # -- opening and closing
 
@@ -324,14 +324,9 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         """Give later stamps than this one, which another process gave to writes."""
         self._cache.observe_stamp(stamp)
 
-    @property
-    def serializer(self) -> Serializer:
-        """The serializer of everything else in the journal."""
-        return Serializer(self._format.codec, self._format.envelope, self._limits[0])
-
     def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> Saver:
         """Called by LangGraph with the types of a graph's schemas."""
-        self._codec.allowlist.add(extra_allowlist)
+        self.serializer.codec.allowlist.add(extra_allowlist)
         return self
 
     def get_next_version(self, current: int | None, channel: None) -> int:

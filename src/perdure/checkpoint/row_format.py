@@ -12,8 +12,7 @@ from perdure.checkpoint.cache import TaskWrites
 from perdure.checkpoint.operations import CheckpointRow, WritesRow
 from perdure.checkpoint.value_chain import StoredValue, ValueRef
 from perdure.errors import Damaged, TypeNotAllowed, Unserializable
-from perdure.serde.codec import Codec
-from perdure.serde.encryption import Envelope
+from perdure.serde.serializer import Serializer
 
 
 class CheckpointState(NamedTuple):
@@ -54,8 +53,9 @@ _FIELDS = frozenset(
 class RowFormat:
     """Makes the blobs of rows and reads them back."""
 
-    def __init__(self, codec: Codec, envelope: Envelope) -> None:
-        self.codec, self.envelope = codec, envelope
+    def __init__(self, serializer: Serializer) -> None:
+        self.codec, self.envelope = serializer.codec, serializer.envelope
+        self.limit = serializer.limit  # bytes of one checkpoint, and of one task's writes
 
     def dump_state(
         self,

@@ -43,10 +43,10 @@ class TaskWriter:
     """Queues what tasks returned, in the order in which it comes."""
 
     def __init__(
-        self, durability: Durability, row_format: RowFormat, cache: CheckpointCache, max_bytes: int
+        self, durability: Durability, row_format: RowFormat, cache: CheckpointCache
     ) -> None:
         self._durability: Durability = durability
-        self._format, self._cache, self._max_bytes = row_format, cache, max_bytes
+        self._format, self._cache = row_format, cache
 
     def put(
         self, journal: Journal, config: RunnableConfig, writes: Writes, task_id: str, path: str
@@ -85,9 +85,9 @@ class TaskWriter:
         ]
         written = TaskWrites(task.task_id, entries)
         size = sum([len(element.data) for _, element in written.elements])
-        if size > self._max_bytes:
+        if size > self._format.limit:
             what = f"The writes of task {task.task_id} at {checkpoint_location(*task[:3])}"
-            raise TooLarge(what, size, self._max_bytes)
+            raise TooLarge(what, size, self._format.limit)
         return written
 
     def _elements(self, channel: str, value: Any) -> tuple[bool, list[WriteElement]]:

@@ -80,10 +80,10 @@ class Writer:
     """Queues checkpoints behind the writes of their step, with the least that must be stored."""
 
     def __init__(
-        self, durability: Durability, row_format: RowFormat, cache: CheckpointCache, max_bytes: int
+        self, durability: Durability, row_format: RowFormat, cache: CheckpointCache
     ) -> None:
         self._durability: Durability = durability
-        self._format, self._cache, self._max_bytes = row_format, cache, max_bytes
+        self._format, self._cache = row_format, cache
 
     def put(self, journal: Journal, put: Put, *, blocking: bool) -> QueuedOperation[None] | None:
         """Queue a checkpoint. Return it if the caller must wait until it is durable."""
@@ -231,8 +231,8 @@ class Writer:
         refs = refs_to_json([value.ref for value in values.values() if value.ref is not None])
         columns = checkpoint_columns(parent_id, run_id, step, refs)
         state = self._format.dump_state(put.checkpoint, metadata, values, location, columns)
-        if size + len(state) > self._max_bytes:
-            raise TooLarge(location, size + len(state), self._max_bytes)
+        if size + len(state) > self._format.limit:
+            raise TooLarge(location, size + len(state), self._format.limit)
         return {
             "thread_id": thread_id,
             "ns": ns,
