@@ -14,8 +14,7 @@ import sys
 from collections.abc import Iterable
 from datetime import datetime
 
-from perdure.cli.next_command import command_for
-from perdure.cli.output import TONE_STYLES, display_width, one_line, paint, printable, truncate
+from perdure.cli.output import command_for, display_width, one_line, paint, printable, truncate
 from perdure.client import Client
 from perdure.errors import Error, NotFound
 from perdure.service.views.attention import answer_action
@@ -105,7 +104,7 @@ class EventFeed:
         name = truncate(f"{printable(run.graph)} {printable(run.thread_id)}", WIDEST_NAME)
         self._columns = max(self._columns, display_width(name))
         name += " " * (self._columns - display_width(name))
-        print(f"{clock}  {name}  {paint(printable(text), TONE_STYLES.get(tone))}")
+        print(f"{clock}  {name}  {paint(printable(text), tone)}")
         for line in lines:
             print(f"{MARGIN}{line}")
         sys.stdout.flush()

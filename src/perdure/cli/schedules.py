@@ -6,8 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
-from perdure.cli.completion import complete_graph
-from perdure.cli.options import At, Json
+from perdure.cli.options import At, Json, complete_graph
 from perdure.cli.output import format_table, print_json
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import check_graph, client_at

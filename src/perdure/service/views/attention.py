@@ -61,21 +61,18 @@ def _question(wait: Wait, now: datetime) -> InboxItem:
     note = f"asked {age(wait.created_at, now)} ago{expires}"
     schema = wait.response_schema
     accepts = "" if schema is None else summarise_schema(schema) or str(schema)
-    action = answer_action(wait)
-    return InboxItem(wait, wait.thread_id, note, wait.value, action, accepts)
+    return InboxItem(wait, wait.thread_id, note, wait.value, answer_action(wait), accepts)
 
 
 def _unknown(effect: EffectRecord, now: datetime) -> InboxItem:
     title, note = f"{effect.name}  {effect.thread_id}", f"unknown for {age(effect.updated_at, now)}"
     shown = {**effect.arguments, **({"error": str(effect.error)} if effect.error else {})}
-    action = Action(Verb.SETTLE, (effect.key,))
-    return InboxItem(effect, title, note, shown, action)
+    return InboxItem(effect, title, note, shown, Action(Verb.SETTLE, (effect.key,)))
 
 
 def _held(run: Run, now: datetime) -> InboxItem:
     title, note = f"{run.graph}  {run.thread_id}", f"held {age(run.updated_at, now)} ago"
-    action = Action(Verb.RETRY, (run.id,))
-    return InboxItem(run, title, note, run.reason or "", action)
+    return InboxItem(run, title, note, run.reason or "", Action(Verb.RETRY, (run.id,)))
 
 
 def answer_action(wait: Wait) -> Action:
@@ -90,18 +87,18 @@ def blockers(
     found = [_wait(one) for one in waits if one.state == "open" and not run.ended]
     unknown = [one for one in effects if one.state is EffectState.UNKNOWN]
     for one in unknown:
-        action, text = Action(Verb.SETTLE, (one.key,)), f"effect {one.name} has an unknown outcome"
-        found.append(Blocker(text, Tone.BAD, action=action))
+        text = f"effect {one.name} has an unknown outcome"
+        found.append(Blocker(text, Tone.BAD, action=Action(Verb.SETTLE, (one.key,))))
     if run.error is not None and run.state is not State.DONE:
         found.append(Blocker(str(run.error), Tone.BAD))
     if run.reason and run.reason != str(run.error) and not unknown:
         found.append(Blocker(run.reason))
     if run.state in (State.HELD, State.FAILED) and not unknown:
-        action = Action(Verb.RETRY, (run.id,))
-        found.append(Blocker(f"{run.state} until it is retried", action=action))
+        text = f"{run.state} until it is retried"
+        found.append(Blocker(text, action=Action(Verb.RETRY, (run.id,))))
     if run.state is State.PAUSED:
-        action = Action(Verb.RESUME, (run.id,))
-        found.append(Blocker("paused until it is resumed", action=action))
+        text = "paused until it is resumed"
+        found.append(Blocker(text, action=Action(Verb.RESUME, (run.id,))))
     return found + _unclaimed(run, now)
 
 
@@ -123,10 +120,8 @@ def _unclaimed(run: Run, now: datetime) -> list[Blocker]:
         behind = run.state is State.PENDING
         return [Blocker("starts after the run before it on its thread")] if behind else []
     late = now - run.due_at
-    if late < LATE:
-        return []
     text = f"due for {duration(late)}, and no worker has claimed it: start perdure worker RUNTIME"
-    return [Blocker(text)]
+    return [Blocker(text)] if late >= LATE else []
 
 
 def run_note(run: Run, now: datetime) -> str:

@@ -30,9 +30,6 @@ class Tone(StrEnum):
     NOTABLE = "notable"
 
 
-EFFECT_TONES = {"done": Tone.NOTABLE, "open": Tone.PLAIN}
-
-
 class Verb(StrEnum):
     """What a person can do next. The values are commands of the command line."""
 
@@ -146,7 +143,8 @@ def _effect(facts: _Facts) -> EventView:
     text = f"effect {facts.name} {facts.state}{tries}{how}{later}{error}"
     unknown = facts.state == EffectState.UNKNOWN and "key" in data
     action = Action(Verb.SETTLE, (data["key"],)) if unknown else None
-    return EventView(text, EFFECT_TONES.get(facts.state, Tone.BAD), action=action)
+    tones: Mapping[str, Tone] = {EffectState.DONE: Tone.NOTABLE, EffectState.OPEN: Tone.PLAIN}
+    return EventView(text, tones.get(facts.state, Tone.BAD), action=action)
 
 
 def _failed(facts: _Facts) -> EventView:
