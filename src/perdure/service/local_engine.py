@@ -88,7 +88,7 @@ class NoEngine:
         from perdure.checkpoint.reader import Reader
         from perdure.checkpoint.row_format import RowFormat
 
-        rows = RowFormat(self.serializer.codec, self.serializer.envelope)
+        rows = RowFormat(self.serializer)
         return state_at(Reader(rows, CheckpointCache(1, 0)), thread_id, checkpoint_id)
 
     def close(self) -> None:
