@@ -293,7 +293,7 @@ async def test_effects_are_listed_page_by_page_and_by_what_is_asked_for(
             assert await asyncio.to_thread(main, ["effects", "--at", url, *arguments]) == 0
             return capsys.readouterr().out
 
-        assert "No effect waits for a person" in await told()
+        assert "No effect has an unknown outcome." in await told()
         shown = await told("--run", first.id)
         assert shown.count("send(to=") == 5
         assert "no such address" in shown

@@ -11,7 +11,7 @@ import pytest
 import perdure
 from perdure.operations.error_text import describe_error
 from perdure.service.views.attention import blockers, inbox, run_note
-from perdure.service.views.event_wording import WORDING, Action, Tone, Verb, view_event
+from perdure.service.views.event_wording import WORDING, NextStep, Tone, Verb, view_event
 from perdure.service.views.formatting import age, count, duration
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.types import (
@@ -234,18 +234,18 @@ def test_the_reader_of_an_event_chooses_how_times_look() -> None:
 @pytest.mark.parametrize(
     ("kind", "data", "action"),
     [
-        ("wait", wait("human"), Action(Verb.ANSWER, ("w",))),
-        ("wait", wait("signal", name="reply"), Action(Verb.SIGNAL, ("t", "reply"))),
+        ("wait", wait("human"), NextStep(Verb.ANSWER, ("w",))),
+        ("wait", wait("signal", name="reply"), NextStep(Verb.SIGNAL, ("t", "reply"))),
         ("wait", wait("clock", wake_at=START), None),
-        ("effect", {"name": "a", "key": "k", "state": "unknown"}, Action(Verb.SETTLE, ("k",))),
-        ("failed", {"final": True}, Action(Verb.RETRY, ("r",))),
+        ("effect", {"name": "a", "key": "k", "state": "unknown"}, NextStep(Verb.SETTLE, ("k",))),
+        ("failed", {"final": True}, NextStep(Verb.RETRY, ("r",))),
         ("failed", {"retry_at": START}, None),
-        ("held", {"reason": "x"}, Action(Verb.RETRY, ("r",))),
+        ("held", {"reason": "x"}, NextStep(Verb.RETRY, ("r",))),
         ("held", {"reason": "x", "effects": ["k"]}, None),
     ],
 )
 def test_an_event_that_calls_for_a_person_has_the_action(
-    kind: str, data: dict[str, Any], action: Action | None
+    kind: str, data: dict[str, Any], action: NextStep | None
 ) -> None:
     assert view_event(Event(1, START, kind, data), "r", "t").action == action
 
@@ -326,9 +326,9 @@ def test_a_run_that_needs_a_person_says_why_and_how_it_goes_on() -> None:
     assert [one.text for one in failed] == ["ValueError: no", "failed until it is retried"]
     assert failed[0].tone is Tone.BAD
     held = blockers(run(State.HELD, reason="it is unknown"), [], [effect()], NOW)
-    assert [one.action for one in held] == [Action(Verb.SETTLE, ("k",))]
+    assert [one.action for one in held] == [NextStep(Verb.SETTLE, ("k",))]
     [paused] = blockers(run(State.PAUSED), [], [], NOW)
-    assert paused.action == Action(Verb.RESUME, ("r",))
+    assert paused.action == NextStep(Verb.RESUME, ("r",))
 
 
 def test_a_due_run_without_a_worker_says_so() -> None:

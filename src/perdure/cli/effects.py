@@ -61,7 +61,7 @@ def effects(
 
 
 def _print(record: EffectRecord, at: str | None) -> None:
-    from perdure.service.views.event_wording import Action, Verb
+    from perdure.service.views.event_wording import NextStep, Verb
 
     shown = one_line(arguments(record.arguments))
     call = f"{record.key}  {record.name}"
@@ -74,7 +74,7 @@ def _print(record: EffectRecord, at: str | None) -> None:
     if record.error:
         print(f"         {one_line(str(record.error), 1000)}")
     if record.state == "unknown":
-        print(f"         {command_for(Action(Verb.SETTLE, (record.key,)), at)}")
+        print(f"         {command_for(NextStep(Verb.SETTLE, (record.key,)), at)}")
 
 
 def settle(
