@@ -19,7 +19,7 @@ from perdure.errors import BadArgument, Expired, NotInRun, TakenBack
 from perdure.journal.names import check_text
 from perdure.operations.answer_schema import check_schema
 from perdure.operations.waits import TAKEN_BACK, Question, is_taken_back, is_time_up
-from perdure.types import Kind, milliseconds, moment
+from perdure.types import Kind, deadline, milliseconds, moment
 
 if TYPE_CHECKING:
     from perdure.segments.segment import Segment
@@ -88,7 +88,7 @@ def ask(
         response_schema = adapter.json_schema()
     elif response_schema is not None:
         check_schema(response_schema)
-    question = Question(Kind.HUMAN, unless, expires_at=_deadline("expires", expires))
+    question = Question(Kind.HUMAN, unless, expires_at=deadline("expires", expires, now))
     while True:
         answer = _interrupt(value, question, response_schema)
         if is_time_up(answer):
@@ -112,7 +112,7 @@ def wait_for(name: str, *, timeout: timedelta | datetime | None = None, default:
     reply = perdure.wait_for("reply", timeout=timedelta(days=7))
     """
     _check_signal(name)
-    question = Question(Kind.SIGNAL, name=name, expires_at=_deadline("timeout", timeout))
+    question = Question(Kind.SIGNAL, name=name, expires_at=deadline("timeout", timeout, now))
     value = _interrupt({"signal": name}, question)
     return default if is_time_up(value) else value
 
@@ -180,16 +180,6 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
         return segment.read(f"effect {inside.key}", None, inside.reads, make)
     task = langgraph_port.task_info(config)
     return segment.read_next(task.namespace, task.attempt, task.checkpoint_id, make)
-
-
-def _deadline(name: str, given: timedelta | datetime | None) -> int | None:
-    if given is None:
-        return None
-    if isinstance(given, timedelta):
-        return milliseconds(now() + given)
-    if getattr(given, "tzinfo", None) is not None:
-        return milliseconds(given)
-    raise BadArgument(f"{name} must be a timedelta or a datetime with a time zone, not {given!r}.")
 
 
 def _interrupt(value: Any, question: Question, response_schema: Any = None) -> Any:

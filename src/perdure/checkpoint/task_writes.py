@@ -117,7 +117,7 @@ class TaskWriter:
 
 def _waits(segment: Segment, put: PutWrites, stamp: int) -> list[Statement]:
     """The waits that are stored with the interrupt of a task that the runtime drives."""
-    segment.progress.note_write()
+    segment.progress.has_written = True
     given = dict(put.writes)
     if not given.get(INTERRUPT):
         return []

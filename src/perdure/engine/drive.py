@@ -14,6 +14,7 @@ from langgraph.types import Command
 from perdure.checkpoint.operations import CheckpointKey
 from perdure.engine.graphs import Graph
 from perdure.journal import Plan
+from perdure.journal.clock import Clock
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
 from perdure.segments.segment import Segment
@@ -106,6 +107,14 @@ class Drive:
         self.control.request_drain(why.value)
 
 
+class SegmentPlans:
+    """What the plans before and after LangGraph share."""
+
+    def __init__(self, saver: Saver, clock: Clock) -> None:
+        self._saver, self.clock = saver, clock
+        self.journal, self.serializer = saver.journal, saver.serializer
+
+
 def is_resume(input: Any) -> bool:
     """Whether an input is LangGraph's way to answer an interrupt."""
     return isinstance(input, Command) and input.resume is not None
@@ -115,5 +124,4 @@ def latest_checkpoint(
     saver: Saver, thread_id: str, ns: str = "", id: str | None = None
 ) -> Plan[CheckpointTuple | None]:
     """A checkpoint of a thread, by default the latest."""
-    found = yield from saver.reader.get_tuple(CheckpointKey(thread_id, ns, id), False)
-    return found
+    return saver.reader.get_tuple(CheckpointKey(thread_id, ns, id), False)

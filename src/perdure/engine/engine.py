@@ -1,11 +1,10 @@
-"""The engine of a runtime: its graphs, its lease keeper, its workers. A client's `LocalEngine`."""
+"""The engine of a runtime: its graphs, its lease keeper, its workers."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from perdure.engine.driver import Driver
@@ -19,32 +18,27 @@ from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
-from perdure.serde.serializer import Serializer
-from perdure.service.local_engine import state_at
+from perdure.service.local_engine import LocalEngine
 from perdure.service.services import Services
 from perdure.types import Control, Counts, State
 
 
-class Engine:
+class Engine(LocalEngine):
     """What drives runs in this process. It opens nothing before its first use."""
 
     def __init__(self, saver: Saver, lease: float, services: Callable[[], Services]) -> None:
+        super().__init__(None, saver.serializer)
         self.saver, self._lease, self._get_services = saver, lease, services
         self.graphs = GraphRegistry()
         self.delivery = OutboxDelivery()
         self._expected: set[str] = set()
         self._workers: set[Worker] = set()
-        self._opening = threading.RLock()
         self._driver: Driver | None = None
         self._keeper: LeaseKeeper | None = None
 
     @property
     def journal(self) -> Journal:
         return self.saver.journal
-
-    @property
-    def serializer(self) -> Serializer:
-        return self.saver.serializer
 
     @property
     def is_open(self) -> bool:
@@ -147,8 +141,8 @@ class Engine:
     def forget(self, thread_id: str) -> None:
         self.saver.pruner.forget(thread_id)
 
-    def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
-        return state_at(self.saver.reader, thread_id, checkpoint_id)
+    def _checkpoint_reader(self) -> Any:
+        return self.saver.reader
 
     def close(self) -> None:
         if self._keeper is not None:

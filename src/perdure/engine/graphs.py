@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
+import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
@@ -15,8 +17,9 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
 from perdure import langgraph_port
-from perdure.engine.graph_changes import topology_and_fingerprint
+from perdure.engine.graph_changes import topology_of
 from perdure.errors import BadArgument, NotDurable, UnknownGraph
+from perdure.journal.names import check_text
 from perdure.saver import Saver
 from perdure.types import Retry
 
@@ -35,8 +38,6 @@ class Graph:
     deaths: int
     hold: bool
     """Whether a run that failed for good is held, for a person to retry."""
-    topology: str = field(repr=False)
-    fingerprint: str
 
     @property
     def key(self) -> str:
@@ -46,6 +47,16 @@ class Graph:
     def title(self) -> str:
         """Its name, and its version if it has one."""
         return self.key if self.version else self.name
+
+    @functools.cached_property
+    def topology(self) -> str:
+        """What a run needs of the graph to go on, as JSON."""
+        return json.dumps(topology_of(self.pregel), sort_keys=True)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """The hash of its topology."""
+        return hashlib.blake2b(self.topology.encode(), digest_size=16).hexdigest()
 
     @functools.cached_property
     def has_breakpoints(self) -> bool:
@@ -85,18 +96,8 @@ def _unstored(graph: Pregel[Any, Any, Any, Any], path: tuple[str, ...]) -> Paths
     return frozenset(found)
 
 
-def bind(
-    graph: Any,
-    saver: Saver,
-    *,
-    name: str | None,
-    version: str,
-    timeout: timedelta,
-    retry: Retry,
-    deaths: int,
-    hold: bool,
-) -> Graph:
-    """A copy of `graph` on the runtime's saver. The argument is not changed."""
+def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, Any, Any, Any]]:
+    """A copy of `graph` on the runtime's saver, and its name. The argument is not changed."""
     if isinstance(graph, StateGraph):
         pregel: Pregel[Any, Any, Any, Any] = graph.compile(checkpointer=saver, name=name)
         name = name or pregel.name
@@ -114,18 +115,9 @@ def bind(
         raise BadArgument("register() needs a name for this graph: register(graph, name='...').")
     if isinstance(context := pregel.context_schema, type):
         saver.with_allowlist([(context.__module__, context.__qualname__)])
-    topology, fingerprint = topology_and_fingerprint(pregel)
-    return Graph(
-        name=name,
-        version=version,
-        pregel=pregel,
-        timeout=timeout,
-        retry=retry,
-        deaths=deaths,
-        hold=hold,
-        topology=topology,
-        fingerprint=fingerprint,
-    )
+    if "@" in check_text("name", name):
+        raise BadArgument(f"The name of a graph must not contain '@': {name!r}.")
+    return name, pregel
 
 
 def _name_of(graph: Pregel[Any, Any, Any, Any]) -> str:

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from perdure.engine.drive import Drive, Ended, StopReason
 from perdure.engine.driver import Driver
 from perdure.engine.liveness import ProcessLock
+from perdure.engine.segment_end import released
 from perdure.engine.segment_start import stopped
 from perdure.errors import Closed, Error, StepTimeout
 from perdure.journal.clock import Clock, JournalClock
 from perdure.operations import claims, effects
 from perdure.operations.claims import LeaseRow, SegmentEnd
 from perdure.operations.effects import report
-from perdure.types import Control, EventKind, State
+from perdure.types import Control
 
 BEAT = 0.25
 """Seconds between two rounds; fewer if a lease is short."""
@@ -114,7 +115,7 @@ class LeaseKeeper:
     def add(self, driven: DrivenSegment) -> None:
         """Keep the lease of a segment from now on."""
         driven.drive.segment.keep(self._lease)
-        driven.drive.segment.driven_in(driven.pulse)
+        driven.drive.segment.pulse = driven.pulse
         self._driven[driven.key] = driven
 
     def remove(self, driven: DrivenSegment) -> None:
@@ -217,14 +218,8 @@ class LeaseKeeper:
 
     def give_back(self, driven: DrivenSegment) -> None:
         """Give a run back whose driver is not waited for any longer."""
-        end = SegmentEnd(
-            State.PENDING,
-            EventKind.RELEASED,
-            {"forced": True},
-            due_at=self._clock.now(),
-            attempts=max(0, driven.drive.segment.progress.attempts - 1),
-        )
-        self._end(driven, end)
+        attempts = max(0, driven.drive.segment.progress.attempts - 1)
+        self._end(driven, released(self._clock.now(), attempts, forced=True))
 
     def _end(self, driven: DrivenSegment, end: SegmentEnd) -> None:
         """End a segment in place of its driver, whose writes are refused from here on."""
@@ -232,7 +227,7 @@ class LeaseKeeper:
         self._lose(driven, ended)
 
     def _lose(self, driven: DrivenSegment, ended: Ended) -> None:
-        driven.drive.segment.lose()
+        driven.drive.segment.is_lost = True
         driven.drive.ask_to_stop(StopReason.LOST)
         self.remove(driven)
         driven.give_up(ended)

@@ -40,6 +40,7 @@ from perdure.journal.operation import (
     Refused,
     Row,
     Statement,
+    read_op,
 )
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "Row",
     "Statement",
     "connect",
+    "read_op",
     "version",
 ]
 

@@ -57,6 +57,13 @@ class Op(NamedTuple, Generic[T]):
         return self.statements() if callable(self.statements) else self.statements
 
 
+def read_op(
+    name: str, params: Mapping[str, Any], result: Callable[[Sequence[Sequence[Row]]], T]
+) -> Op[T]:
+    """An operation that reads with one statement and is named after it."""
+    return Op(name, [Statement(name, params)], result)
+
+
 class Action(Protocol):
     """Something other than an operation that a plan waits for, in either colour."""
 

@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from perdure.journal import Op, Row, Statement
+from perdure.journal import Op, Row, Statement, read_op
 from perdure.operations.events import Change, change
 from perdure.serde.serializer import Serializer, where_signal, where_wait
 from perdure.types import EventKind, Kind, Wait, maybe_moment, moment
@@ -158,16 +158,13 @@ def _waits(rows: Sequence[Sequence[Row]]) -> list[WaitRow]:
 
 def find(wait_id: str) -> Op[WaitRow | None]:
     """A wait by its id."""
-    return Op(
-        "wait",
-        [Statement("wait_by_id", {"wait_id": wait_id})],
-        lambda rows: WaitRow(*rows[0][0]) if rows[0] else None,
-    )
+    params = {"wait_id": wait_id}
+    return read_op("wait_by_id", params, lambda rows: WaitRow(*rows[0][0]) if rows[0] else None)
 
 
 def of_run(run_id: str) -> Op[list[WaitRow]]:
     """Every wait of a run, closed ones included."""
-    return Op("waits_of_run", [Statement("waits_of_run", {"id": run_id})], _waits)
+    return read_op("waits_of_run", {"id": run_id}, _waits)
 
 
 def page(
@@ -176,7 +173,7 @@ def page(
     """Open waits, oldest first."""
     at, id = after or (-1, "")
     params = {"kind": kind, "thread_id": thread_id, "after": at, "after_id": id, "count": count}
-    return Op("open_waits", [Statement("open_waits", params)], _waits)
+    return read_op("open_waits", params, _waits)
 
 
 def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now: int) -> Op[bool]:
@@ -286,9 +283,8 @@ def signal(
 
 def signals_of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[dict[str, Any]]:
     """The values of the signals that answered a run's waits, by wait id."""
-    params = {"thread_id": thread_id, "id": run_id}
-    return Op(
+    return read_op(
         "signals_of_run",
-        [Statement("signals_of_run", params)],
+        {"thread_id": thread_id, "id": run_id},
         lambda rows: {row[2]: serializer.loads(row[3], where_signal(row[1])) for row in rows[0]},
     )

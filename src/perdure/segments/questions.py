@@ -31,12 +31,8 @@ class Questions:
         self._lease, self._serializer, self._clock = lease, serializer, clock
         self._expected: dict[str, Question] = {}
         self._depths: dict[str, tuple[int, int]] = {}
-        self._reached_top = False
-
-    @property
-    def reached_top(self) -> bool:
+        self.reached_top = False
         """Whether an interrupt reached the top of the graph: the run is about to wait."""
-        return self._reached_top
 
     def expect(self, interrupt_id: str, question: Question) -> None:
         """Say what an interrupt that is about to reach the saver waits for."""
@@ -47,7 +43,7 @@ class Questions:
     ) -> list[Statement]:
         """The statements that store a task's interrupts as waits, for the batch of its writes."""
         if place["ns"] == "":
-            self._reached_top = True
+            self.reached_top = True
         statements = []
         depth = (len(place["ns"]), len(place["path"]))
         for one in interrupts:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from perdure.journal import Journal, Op, Statement
+from perdure.journal import Journal, Op, Statement, read_op
 from perdure.segments.lease import Lease
 from perdure.serde.serializer import Serializer, where_read
 
@@ -61,23 +61,12 @@ class RecordedReads:
 
     def _load(self, task: str) -> dict[int, Any]:
         run_id = self._lease.run_id
-        return self._journal.do(
-            Op(
-                "reads_of_task",
-                [Statement("reads_of_task", {**self._lease.params, "task": task})],
-                lambda rows: {
-                    n: self._serializer.loads(body, where_read(run_id, task, n))
-                    for n, body in rows[0]
-                },
-            )
-        )
+        params = {**self._lease.params, "task": task}
+        rows = self._journal.do(read_op("reads_of_task", params, lambda rows: rows[0]))
+        loads = self._serializer.loads
+        return {n: loads(body, where_read(run_id, task, n)) for n, body in rows}
 
     def _store(self, task: str, n: int, value: Any) -> Op[None]:
         body = self._serializer.dumps(value, where_read(self._lease.run_id, task, n))
         params = {**self._lease.params, "task": task, "n": n, "body": body}
-        return Op(
-            "insert_read",
-            [self._lease.fence(), Statement("insert_read", params)],
-            lambda rows: None,
-            write=True,
-        )
+        return self._lease.fenced([Statement("insert_read", params)])

@@ -78,9 +78,16 @@ class Segment:
         """Arguments of effects that are removed from what is stored of an error."""
         self._lock = threading.Lock()
         self._calls = 0
-        self._lost = self._ending = self._closing = False
-        self._signal: BaseException | None = None
-        self._pulse: Pulse | None = None
+        self.is_lost = False
+        """Whether another worker has the run: nothing more is written."""
+        self.ending = False
+        """Whether LangGraph has returned: no further effect begins."""
+        self.closing = False
+        """Whether its driver is ending it."""
+        self.pulse: Pulse | None = None
+        """That of the event loop it is driven in."""
+        self.signal: BaseException | None = None
+        """What an effect raised to end the segment: it is postponed, or its outcome unknown."""
         self._leased_until = float("inf")
         _SEGMENTS[lease.name] = self
 
@@ -95,27 +102,18 @@ class Segment:
         """Whether the lease may have run out. Then nothing is done before that is known."""
         return time.monotonic() > self._leased_until
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether another worker has the run: nothing more is written."""
-        return self._lost
-
-    def lose(self) -> None:
-        """Note that the lease is lost."""
-        self._lost = True
-
     def refuse(self) -> NoReturn:
         """The journal refused a write of this segment."""
-        self.lose()
+        self.is_lost = True
         raise LeaseLost(self.lease.run_id)
 
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is known to be lost, or the signal that ends the segment
         if the agent's code swallowed it."""
-        if self._lost:
+        if self.is_lost:
             raise LeaseLost(self.lease.run_id)
-        if self._signal is not None:
-            raise self._signal
+        if self.signal is not None:
+            raise self.signal
 
     # -- effects under way
 
@@ -125,7 +123,7 @@ class Segment:
         another one, which is waited for, can begin."""
         self.check()
         with self._lock:
-            if self._closing or (self._ending and not nested):
+            if self.closing or (self.ending and not nested):
                 raise LeaseLost(self.lease.run_id)
             self._calls += 1
         try:
@@ -137,19 +135,15 @@ class Segment:
     @contextlib.contextmanager
     def blocking(self) -> Iterator[None]:
         """While a plain effect, called in the event loop, keeps the loop from beating."""
-        if self._pulse is None:
+        if self.pulse is None:
             yield
             return
-        self._pulse.excused += 1
+        self.pulse.excused += 1
         try:
             yield
         finally:
-            self._pulse.beat()
-            self._pulse.excused -= 1
-
-    def driven_in(self, pulse: Pulse | None) -> None:
-        """Note in which event loop it is driven."""
-        self._pulse = pulse
+            self.pulse.beat()
+            self.pulse.excused -= 1
 
     @property
     def is_busy(self) -> bool:
@@ -157,29 +151,9 @@ class Segment:
         with self._lock:
             return self._calls > 0
 
-    # -- its end
-
-    @property
-    def signal(self) -> BaseException | None:
-        """What an effect raised to end the segment: it is postponed, or its outcome unknown."""
-        return self._signal
-
     def end_with(self, signal: BaseException) -> None:
         """End the segment with the first of these signals, even if the agent swallows it."""
-        self._signal = self._signal or signal
-
-    def begin_end(self) -> None:
-        """LangGraph has returned: no further effect begins."""
-        self._ending = True
-
-    def close(self) -> None:
-        """Its driver is ending it."""
-        self._closing = True
-
-    @property
-    def closing(self) -> bool:
-        """Whether its driver is ending it."""
-        return self._closing
+        self.signal = self.signal or signal
 
     # -- questions and recorded reads
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,9 +24,9 @@ from perdure.journal.clock import Clock
 from perdure.operations import claims, runs
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
-from perdure.operations.run_payload import UNREADABLE, load_setup
+from perdure.operations.run_payload import UNREADABLE, load_error, load_setup
 from perdure.operations.runs import RunRow
-from perdure.serde.serializer import Serializer, where_run
+from perdure.serde.serializer import Serializer
 from perdure.service.runs import RunService, make_setup
 from perdure.types import Control, EventKind, RunError, State, maybe_moment, milliseconds, moment
 
@@ -153,9 +153,7 @@ class ReflectionPlans:
         metadata: dict[str, Any] = {}
         try:
             metadata = load_setup(self._serializer, row).get("metadata") or {}
-            if row.error is not None:
-                stored = self._serializer.loads(row.error, where_run("error", row.id))
-                error = RunError(*(stored[field.name] for field in fields(RunError)))
+            error = load_error(self._serializer, row)
         except UNREADABLE as found:  # the rest of the list is still shown
             error = RunError(**describe_error(found))
         return Pending(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,7 +18,7 @@ from perdure.operations import effects, events, runs, scores
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
-from perdure.operations.run_payload import UNREADABLE, load_labels, load_setup, tags_of
+from perdure.operations.run_payload import UNREADABLE, load_error, load_labels, load_setup, tags_of
 from perdure.operations.runs import RunRow, stopped_state
 from perdure.serde.serializer import Serializer, where_run
 from perdure.service.validation import check_config, check_dict, check_tags
@@ -32,8 +31,8 @@ from perdure.types import (
     RunError,
     Score,
     State,
+    deadline,
     maybe_moment,
-    milliseconds,
     moment,
 )
 
@@ -79,7 +78,8 @@ class RunService:
         """
         now = self._clock.now()
         made = change(thread_id, new_id(), now)
-        ready = (now if after is None else self._at("after", after)) + round(reserve * 1000)
+        begin = deadline("after", after, lambda: moment(now))
+        ready = (now if begin is None else begin) + round(reserve * 1000)
         row: RunRow | None = yield runs.start(
             self._serializer,
             made,
@@ -96,15 +96,6 @@ class RunService:
         if row is None:
             raise ThreadBusy(thread_id, "has not ended")
         return row
-
-    def _at(self, name: str, given: timedelta | datetime) -> int:
-        if isinstance(given, timedelta):
-            return self._clock.now() + round(given.total_seconds() * 1000)
-        if getattr(given, "tzinfo", None) is not None:
-            return milliseconds(given)
-        raise BadArgument(
-            f"{name} must be a timedelta or a datetime with a time zone, not {given!r}."
-        )
 
     # -- showing
 
@@ -180,9 +171,7 @@ class RunService:
             labels = load_labels(self._serializer, row)
             if output:
                 result = yield from self._output(row)
-            if row.error is not None:
-                stored = self._serializer.loads(row.error, where_run("error", row.id))
-                error = RunError(*(stored[field.name] for field in fields(RunError)))
+            error = load_error(self._serializer, row)
         except UNREADABLE as found:  # the other runs of a list can still be seen
             error = RunError(**describe_error(found))
         return Run(
