@@ -177,9 +177,9 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
     if inside is not None and inside.owner is not None:
         # An effect has its own count: a recorded one is not called again, and must shift nothing.
         inside.reads += 1
-        return segment.read(f"effect {inside.key}", None, inside.reads, make)
+        return segment.reads.read(f"effect {inside.key}", None, inside.reads, make)
     task = langgraph_port.task_info(config)
-    return segment.read_next(task.namespace, task.attempt, task.checkpoint_id, make)
+    return segment.reads.read_next(task.namespace, task.attempt, task.checkpoint_id, make)
 
 
 def _interrupt(value: Any, question: Question, response_schema: Any = None) -> Any:

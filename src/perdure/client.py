@@ -16,16 +16,16 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from perdure.blocking import LoopThread, blocking_method
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument
-from perdure.journal import Journal, Op, version
+from perdure.journal import Journal, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_renamed, check_text
 from perdure.operations import claims, runs
-from perdure.operations.runs import RunRow
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer
@@ -280,17 +280,7 @@ class Client(ContextManaged):
             end = (milliseconds(check_time("until", until)), "")
             position = end if position is None else min(position, end)
         first = 0 if since is None else milliseconds(check_time("since", since))
-
-        def rows(position: tuple[int, str] | None, count: int) -> Op[list[RunRow]]:
-            return runs.page(
-                thread_id=thread_id,
-                states=states,
-                graph=graph,
-                since=first,
-                before=position,
-                count=count,
-            )
-
+        rows = partial(runs.page, thread_id=thread_id, states=states, graph=graph, since=first)
         plan = self.services.runs.page(
             rows, position, check_limit(limit), check_dict("metadata", metadata), output=output
         )

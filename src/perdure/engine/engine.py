@@ -115,7 +115,7 @@ class Engine(LocalEngine):
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
             limits["warn_of_others"] = False
-        worker = Worker(driver, self.keeper, driver.clock, chosen, **limits)
+        worker = Worker(driver, self.keeper, chosen, **limits)
         self._workers.add(worker)
         try:
             return await worker.run(handle_signals=handle_signals)

@@ -128,26 +128,20 @@ def _name_of(graph: Pregel[Any, Any, Any, Any]) -> str:
 def _check_saver(given: Any, ours: Saver, name: str) -> None:
     if given is None or given is ours:
         return
-    if isinstance(given, InMemorySaver):
-        raise NotDurable(
-            f"The graph {name!r} was compiled with an in-memory saver, which loses its state when "
-            "the process ends. Compile it without a checkpointer; the runtime brings its own."
-        )
-    if isinstance(given, bool):
-        raise NotDurable(
-            f"The graph {name!r} was compiled with checkpointer={given}, which is for subgraphs. "
-            "Compile it without a checkpointer; the runtime brings its own."
-        )
     if isinstance(given, Saver) and given.journal is ours.journal:
         return
-    if isinstance(given, BaseCheckpointSaver):
-        raise NotDurable(
-            f"The graph {name!r} was compiled with another saver ({type(given).__name__}), whose "
-            "checkpoints are not in this runtime's journal. Compile it without a checkpointer."
-        )
+    if isinstance(given, InMemorySaver):
+        what = "an in-memory saver, which loses its state when the process ends"
+    elif isinstance(given, bool):
+        what = f"checkpointer={given}, which is for subgraphs"
+    elif isinstance(given, BaseCheckpointSaver):
+        kind = type(given).__name__
+        what = f"another saver ({kind}), whose checkpoints are not in this runtime's journal"
+    else:
+        what = f"a checkpointer of an unknown kind: {given!r}"
     raise NotDurable(
-        f"The graph {name!r} has a checkpointer of an unknown kind: {given!r}. "
-        "Compile it without a checkpointer; the runtime brings its own."
+        f"The graph {name!r} was compiled with {what}. Compile it without a checkpointer; the "
+        "runtime brings its own."
     )
 
 

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from perdure.engine.drive import Drive, Ended, StopReason
 from perdure.engine.driver import Driver
@@ -24,28 +24,13 @@ from perdure.journal.clock import Clock, JournalClock
 from perdure.operations import claims, effects
 from perdure.operations.claims import LeaseRow, SegmentEnd
 from perdure.operations.effects import report
+from perdure.segments.segment import LoopPulse
 from perdure.types import Control
 
 BEAT = 0.25
 """Seconds between two rounds; fewer if a lease is short."""
 
 log = logging.getLogger("perdure")
-
-
-@dataclass
-class LoopPulse:
-    """The sign of life of an event loop."""
-
-    beaten: float = field(default_factory=time.monotonic)
-    excused: int = 0
-    """Number of plain effects, called by coroutines, that block the loop now."""
-
-    @property
-    def at(self) -> float:
-        return time.monotonic() if self.excused else self.beaten
-
-    def beat(self) -> None:
-        self.beaten = time.monotonic()
 
 
 @dataclass(eq=False)

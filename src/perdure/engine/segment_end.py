@@ -41,7 +41,6 @@ from perdure.operations.events import change
 from perdure.operations.run_payload import UNREADABLE, dump_error, dump_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
-from perdure.segments.questions import ask_for_run
 from perdure.types import EffectState, EventKind, Kind, State, moment
 
 log = logging.getLogger("perdure")
@@ -108,7 +107,7 @@ class SegmentFinish(SegmentPlans):
 
     def stop_at_breakpoint(self, drive: Drive) -> Plan[SegmentEnd | None]:
         """The end of a segment that stopped at a breakpoint. None if it did not."""
-        return stop_at_breakpoint(self._saver, drive, self.clock.now())
+        return stop_at_breakpoint(self._saver, drive)
 
     def _done(self, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
         output = outcome.output
@@ -180,10 +179,7 @@ class SegmentFinish(SegmentPlans):
             held = EffectHeld(unknown[0].key, unknown[0].name, why)
             return (yield from self._held_by_effect(drive, held))
         data = {"effect": error.effect, "key": error.key, "attempt": error.attempt}
-        yield ask_for_run(
-            drive.segment.lease,
-            self.serializer,
-            self.clock.now(),
+        yield drive.segment.questions.ask_for_run(
             Question(Kind.CLOCK, wake_at=error.until),
             {**data, "wake_at": moment(error.until).isoformat()},
             f"effect:{error.key}",

@@ -88,8 +88,7 @@ class SegmentStart(SegmentPlans):
             found = yield from self._hand_over_answers(drive)
             if not inline and (yield from is_at_breakpoint(self._saver, drive, found)):
                 # To drive it would let it go on, which no person has done.
-                now = self.clock.now()
-                return (yield from stop_at_breakpoint(self._saver, drive, now)) or drive
+                return (yield from stop_at_breakpoint(self._saver, drive)) or drive
         return drive
 
     def _make_drive(

@@ -18,17 +18,17 @@ from typing import Any
 from perdure.engine.drive import Drive, Ended, Outcome, Raised, Returned, StopReason
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph
-from perdure.engine.lease_keeper import DrivenSegment, LeaseKeeper, LoopPulse
+from perdure.engine.lease_keeper import DrivenSegment, LeaseKeeper
 from perdure.engine.outbox_delivery import OutboxDelivery
 from perdure.engine.segment_start import held_by_error
 from perdure.engine.shutdown import drain_on_signals
 from perdure.engine.thread_pool import NodeThreadPool
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal import Refused
-from perdure.journal.clock import Clock
 from perdure.operations import claims
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.runs import RunRow
+from perdure.segments.segment import LoopPulse
 from perdure.types import Counts, DrivenBy
 
 log = logging.getLogger("perdure")
@@ -61,7 +61,6 @@ class Worker:
         self,
         driver: Driver,
         keeper: LeaseKeeper,
-        clock: Clock,
         graphs: Mapping[str, Graph],
         *,
         concurrency: int,
@@ -77,7 +76,7 @@ class Worker:
         """In the loop that drives. `warn_of_others`: log due runs of graphs that are not these."""
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
-        self._driver, self._keeper, self._clock, self._graphs = driver, keeper, clock, graphs
+        self._driver, self._keeper, self._clock, self._graphs = driver, keeper, driver.clock, graphs
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
         self._until_idle, self._driven_by = until_idle, driven_by
         self._schedules = schedules
@@ -252,10 +251,8 @@ class Worker:
 
     async def _deliver(self) -> None:
         """Deliver messages of the outbox, beside the runs."""
-        driver = self._driver
-        if self._delivering is None and await self._delivery.is_due(driver.journal, self._clock):
-            deliver = self._delivery.deliver(driver.journal, driver.serializer, self._clock)
-            self._delivering = asyncio.create_task(deliver)
+        if self._delivering is None and await self._delivery.is_due(self._driver):
+            self._delivering = asyncio.create_task(self._delivery.deliver(self._driver))
             self._delivering.add_done_callback(self._delivered)
 
     def _delivered(self, task: asyncio.Task[int]) -> None:

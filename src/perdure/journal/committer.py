@@ -15,8 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
-from perdure.journal.commit_listener import CommitListener, NotedTransaction
-from perdure.journal.operation import Ambiguous, Backend, Op, Refused, Row, Statement, Transaction
+from perdure.journal.commit_listener import CommitListener
+from perdure.journal.operation import (
+    Ambiguous,
+    Backend,
+    Op,
+    OpenTransaction,
+    Refused,
+    Row,
+    Statement,
+    Transaction,
+)
 
 T = TypeVar("T")
 Results = Sequence[Sequence[Row]]
@@ -131,9 +140,12 @@ class Committer:
         noted: list[Statement] = []
 
         def doing(transaction: Transaction) -> None:
+            def run(statements: Sequence[Statement]) -> list[list[Row]]:
+                noted.extend(statements)
+                return transaction.run(statements)
+
             noted.clear()
-            observed = self.listener is not None
-            done[:] = [work(NotedTransaction(transaction, noted) if observed else transaction)]
+            done[:] = [work(OpenTransaction(transaction.connection, run))]
 
         lost: Ambiguous | None = None
         for _ in range(ATTEMPTS):

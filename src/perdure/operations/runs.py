@@ -74,7 +74,6 @@ def start(
     version: str,
     key: str | None,
     ready_at: int,
-    due_at: int,
     setup: bytes,
     strategy: str,
     only: str | None = None,
@@ -87,7 +86,7 @@ def start(
         "version": version,
         "key": key,
         "ready_at": ready_at,
-        "due_at": due_at,
+        "due_at": ready_at,
         "setup": setup,
         "reject": int(strategy == "reject"),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
@@ -82,32 +82,17 @@ def key(name: str, slot: int) -> str:
     return f"{name}@{moment(slot):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def put(
-    *,
-    name: str,
-    graph: str,
-    cron: str,
-    timezone: str,
-    catch_up: bool | timedelta,
-    next_at: int,
-    body: bytes,
-) -> Op[None]:
-    """Store a schedule."""
-    late: int | None = None
+def lateness(catch_up: bool | timedelta) -> int | None:
+    """How late a slot may be, in milliseconds, to be caught up. None: it is not."""
     if isinstance(catch_up, timedelta):
-        late = max(LATE, round(catch_up.total_seconds() * 1000))
-    elif catch_up:
-        late = 10**15
-    params: dict[str, Any] = {
-        "name": name,
-        "graph": graph,
-        "cron": cron,
-        "timezone": timezone,
-        "catch_up": late,
-        "next_at": next_at,
-        "body": body,
-    }
-    return Op("schedule", [Statement("put_schedule", params)], lambda rows: None, write=True)
+        return max(LATE, round(catch_up.total_seconds() * 1000))
+    return 10**15 if catch_up else None
+
+
+def put(row: ScheduleRow) -> Op[None]:
+    """Store a schedule."""
+    statement = Statement("put_schedule", row._asdict())
+    return Op("schedule", [statement], lambda rows: None, write=True)
 
 
 def _rows(rows: Sequence[Sequence[Row]]) -> list[ScheduleRow]:

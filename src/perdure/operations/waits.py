@@ -115,7 +115,6 @@ def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
 def ask(
     serializer: Serializer,
     made: Change,
-    *,
     token: int,
     question: Question,
     body: Body,

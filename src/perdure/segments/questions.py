@@ -52,40 +52,23 @@ class Questions:
                 continue
             self._depths[one.id] = depth
             schema = one.response_schema if isinstance(one.response_schema, dict) else None
-            statements += waits.ask(
-                self._serializer,
-                change(self._lease.thread_id, self._lease.run_id, self._clock.now()),
-                token=self._lease.token,
-                question=self._expected.get(one.id) or _question(one.value),
-                body=Body(one.value, schema, before),
-                interrupt_id=one.id,
-                place=place,
-            )
+            question = self._expected.get(one.id) or _question(one.value)
+            statements += self._ask(question, Body(one.value, schema, before), one.id, place)
         return statements
 
+    def ask_for_run(
+        self, question: Question, value: Any, interrupt_id: str, checkpoint_id: str = ""
+    ) -> Op[None]:
+        """Store a wait of the run itself, not of one of its tasks."""
+        place = {"ns": "", "checkpoint_id": checkpoint_id, "task_id": "", "path": "", "stamp": 0}
+        return self._lease.fenced(self._ask(question, Body(value, None, []), interrupt_id, place))
 
-def ask_for_run(
-    lease: Lease,
-    serializer: Serializer,
-    now: int,
-    question: Question,
-    value: Any,
-    interrupt_id: str,
-    checkpoint_id: str = "",
-) -> Op[None]:
-    """Store a wait of the run itself, not of one of its tasks."""
-    place = {"ns": "", "checkpoint_id": checkpoint_id, "task_id": "", "path": "", "stamp": 0}
-    return lease.fenced(
-        waits.ask(
-            serializer,
-            change(lease.thread_id, lease.run_id, now),
-            token=lease.token,
-            question=question,
-            body=Body(value, None, []),
-            interrupt_id=interrupt_id,
-            place=place,
-        )
-    )
+    def _ask(
+        self, question: Question, body: Body, interrupt_id: str, place: dict[str, Any]
+    ) -> list[Statement]:
+        made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
+        token = self._lease.token
+        return waits.ask(self._serializer, made, token, question, body, interrupt_id, place)
 
 
 def _question(value: Any) -> Question:

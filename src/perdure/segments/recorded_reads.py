@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.journal import Journal, Op, Statement, read_op
-from perdure.segments.lease import Lease
-from perdure.serde.serializer import Serializer, where_read
+from perdure.journal import Op, Statement, read_op
+from perdure.serde.serializer import where_read
+
+if TYPE_CHECKING:
+    from perdure.segments.segment import Segment
 
 T = TypeVar("T")
 
@@ -17,45 +19,42 @@ T = TypeVar("T")
 class RecordedReads:
     """The recorded reads of one segment."""
 
-    def __init__(self, lease: Lease, journal: Journal, serializer: Serializer) -> None:
-        self._lease, self._journal, self._serializer = lease, journal, serializer
+    def __init__(self, segment: Segment) -> None:
+        self._segment, self._lease = segment, segment.lease
+        self._journal, self._serializer = segment.journal, segment.serializer
         self._by_task: dict[str, dict[int, Any]] = {}
         self._ordinals: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
 
-    def ordinal(self, task: str, attempt: int) -> int:
-        """The number of a task's next read. Each attempt at the task counts from 0."""
+    def read_next(
+        self, task: str, attempt: int, checkpoint_id: str | None, make: Callable[[], T]
+    ) -> T:
+        """The next read of a task. Each attempt at the task counts from 0."""
         with self._lock:
             n = self._ordinals.get((task, attempt), 0)
             self._ordinals[task, attempt] = n + 1
-            return n
+        return self.read(task, checkpoint_id, n, make)
 
-    def read(
-        self,
-        place: str,
-        n: int,
-        make: Callable[[], T],
-        *,
-        is_first: bool,
-        refuse: Callable[[], NoReturn],
-    ) -> T:
+    def read(self, place: str, checkpoint_id: str | None, n: int, make: Callable[[], T]) -> T:
         """The n-th read of a task: the recorded value, or `make()`, which is then recorded.
 
         It is queued before anything that the task does with it, so it is in the journal wherever
-        its consequences are. `is_first` says that the task cannot have run before; `refuse` is
-        called if the journal refuses to store it.
+        its consequences are.
         """
+        self._segment.check()
         task = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
         with self._lock:
             known = self._by_task.get(task)
         if known is None:
             # Not under the lock: the journal may be in a transaction that asks for it.
+            is_first = self._segment.progress.is_new(checkpoint_id)
             loaded = {} if is_first else self._load(task)
             with self._lock:
                 known = self._by_task.setdefault(task, loaded)
         if n not in known:
             known[n] = make()
-            self._journal.defer(self._store(task, n, known[n])._replace(otherwise=refuse))
+            op = self._store(task, n, known[n])
+            self._journal.defer(op._replace(otherwise=self._segment.refuse))
         value: T = known[n]
         return value
 

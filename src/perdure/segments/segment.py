@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 from perdure.errors import LeaseLost
@@ -22,8 +23,6 @@ from perdure.segments.questions import Interrupt, Questions
 from perdure.segments.recorded_reads import RecordedReads
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
-
-T = TypeVar("T")
 
 KEY = "__perdure"
 """Where a segment is named in `config["configurable"]`."""
@@ -41,12 +40,20 @@ def find(configurable: Mapping[str, Any]) -> Segment | None:
     return segment
 
 
-class Pulse(Protocol):
+@dataclass
+class LoopPulse:
     """The sign of life of the event loop that a segment is driven in."""
 
-    excused: int
+    beaten: float = field(default_factory=time.monotonic)
+    excused: int = 0
+    """Number of plain effects, called by coroutines, that block the loop now."""
 
-    def beat(self) -> None: ...
+    @property
+    def at(self) -> float:
+        return time.monotonic() if self.excused else self.beaten
+
+    def beat(self) -> None:
+        self.beaten = time.monotonic()
 
 
 class Segment:
@@ -71,7 +78,7 @@ class Segment:
         self.inline, self.unstored = inline, unstored
         self.progress = Progress(lease, serializer, clock, fingerprint)
         self.questions = Questions(lease, serializer, clock)
-        self._reads = RecordedReads(lease, journal, serializer)
+        self.reads = RecordedReads(self)
         self.unstored_tasks: dict[Any, Any] = {}
         """Where effects find their records, for tasks whose checkpoints are not stored."""
         self.secrets: dict[str, Any] = {}
@@ -84,7 +91,7 @@ class Segment:
         """Whether LangGraph has returned: no further effect begins."""
         self.closing = False
         """Whether its driver is ending it."""
-        self.pulse: Pulse | None = None
+        self.pulse: LoopPulse | None = None
         """That of the event loop it is driven in."""
         self.signal: BaseException | None = None
         """What an effect raised to end the segment: it is postponed, or its outcome unknown."""
@@ -155,23 +162,9 @@ class Segment:
         """End the segment with the first of these signals, even if the agent swallows it."""
         self.signal = self.signal or signal
 
-    # -- questions and recorded reads
-
     def ask(
         self, interrupts: Sequence[Interrupt], before: list[Any], place: dict[str, Any]
     ) -> list[Statement]:
         """The statements that store a task's interrupts as waits, for the batch of its writes."""
         self.progress.note_question()
         return self.questions.ask(interrupts, before, place)
-
-    def read(self, place: str, checkpoint_id: str | None, n: int, make: Callable[[], T]) -> T:
-        """The n-th recorded read of a task: as it was the first time, or `make()`."""
-        self.check()
-        is_first = self.progress.is_new(checkpoint_id)
-        return self._reads.read(place, n, make, is_first=is_first, refuse=self.refuse)
-
-    def read_next(
-        self, task: str, attempt: int, checkpoint_id: str | None, make: Callable[[], T]
-    ) -> T:
-        """The next recorded read of an attempt at a task."""
-        return self.read(task, checkpoint_id, self._reads.ordinal(task, attempt), make)

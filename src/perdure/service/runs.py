@@ -87,7 +87,6 @@ class RunService:
             version=graph[1],
             key=key,
             ready_at=ready,
-            due_at=ready,
             setup=self._serializer.dumps(setup, where_run("setup", made.run_id), "start"),
             strategy=strategy,
             only=only,
@@ -127,18 +126,18 @@ class RunService:
 
     def page(
         self,
-        op: Callable[[tuple[int, str] | None, int], Op[list[RunRow]]],
+        op: Callable[..., Op[list[RunRow]]],
         before: tuple[int, str] | None,
         limit: int,
         metadata: Mapping[str, Any],
         *,
         output: bool = True,
     ) -> Plan[list[Run]]:
-        """Runs that have all of this metadata. `op` reads that many rows before a position."""
+        """Runs that have all of this metadata. `op(before=, count=)` reads the rows."""
         found: list[Run] = []
         while len(found) < limit:
             size = max(limit, PAGE) if metadata else limit
-            rows: list[RunRow] = yield op(before, size)
+            rows: list[RunRow] = yield op(before=before, count=size)
             for row in rows:
                 if metadata and not self._has(row, metadata):
                     continue
