@@ -172,6 +172,7 @@ def _segment() -> Segment | None:
 
 
 def _read(segment: Segment, make: Callable[[], T]) -> T:
+    segment.check()
     config = _config() or {}
     inside = current()
     if inside is not None and inside.owner is not None:

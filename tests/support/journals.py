@@ -35,7 +35,7 @@ SECRET = {"2026-11": bytes(range(32))}
 
 def opened(url: str, at: datetime, *, encrypted: bool = False) -> tuple[TemporaryRuntime, Any]:
     """A runtime with every graph, on a clock that stands at a time; and the graphs, bound."""
-    options: dict[str, Any] = {"keys": SECRET} if encrypted else {}
+    options: dict[str, Any] = {"encryption_keys": SECRET} if encrypted else {}
     rt = TemporaryRuntime(url, clock=Clock(at), **options)
     return rt, register(rt)
 

@@ -25,7 +25,6 @@ from perdure.engine.drive import Drive, Ended, Outcome, Raised, Returned, is_res
 from perdure.engine.driver import Driver
 from perdure.engine.engine import Engine
 from perdure.engine.graphs import Graph
-from perdure.engine.lease_keeper import DrivenSegment
 from perdure.errors import (
     BadArgument,
     Error,
@@ -111,12 +110,12 @@ class BoundGraph:
     @contextlib.contextmanager
     def _leased(self, drive: Drive) -> Iterator[None]:
         """While the lease of a call is renewed."""
-        keeper, driven = self._engine.keeper, DrivenSegment(drive, None, lambda ended: None)
-        keeper.add(driven)
+        keeper = self._engine.keeper
+        keeper.add(drive)
         try:
             yield
         finally:
-            keeper.remove(driven)
+            keeper.remove(drive)
 
     @property
     def name(self) -> str:
@@ -313,14 +312,8 @@ class BoundGraph:
 
     def _withdraw(self, row: RunRow) -> Plan[None]:
         made = change(row.thread_id, row.id, self._driver.clock.now())
-        yield runs.stop(
-            self._driver.serializer,
-            made,
-            control=Control.CANCEL,
-            grace=0,
-            reason="its caller did not want to wait",
-            by=None,
-        )
+        reason = "its caller did not want to wait"
+        yield runs.stop(self._driver.serializer, made, Control.CANCEL, 0, reason=reason)
 
     def _claim(self, row: RunRow) -> Plan[RunRow | None]:
         keeper = self._engine.keeper

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -66,7 +67,7 @@ class Raised:
 Outcome = Returned | Raised
 
 
-@dataclass
+@dataclass(eq=False)
 class Drive:
     """A segment that is ready to be driven: what LangGraph is called with."""
 
@@ -76,11 +77,11 @@ class Drive:
     config: RunnableConfig
     context: Any
     control: RunControl
-    inline: bool = False
-    """Driven for a caller, who gets exceptions as before: perdure retries nothing."""
     breakpoints: dict[str, Any] = field(default_factory=dict)
     """Breakpoints of this run, besides those the graph was compiled with."""
     stop: StopReason | None = None
+    give_up: Callable[[Ended], None] = lambda ended: None
+    """Called when its driver is no longer waited for, with how the segment ended."""
 
     @property
     def row(self) -> RunRow:

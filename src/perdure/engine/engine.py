@@ -114,7 +114,6 @@ class Engine(LocalEngine):
             limits |= {"schedules": self._fire_schedules, "delivery": self.delivery}
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
-            limits["warn_of_others"] = False
         worker = Worker(driver, self.keeper, chosen, **limits)
         self._workers.add(worker)
         try:

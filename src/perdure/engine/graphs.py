@@ -43,11 +43,6 @@ class Graph:
     def key(self) -> str:
         return f"{self.name}@{self.version}"
 
-    @property
-    def title(self) -> str:
-        """Its name, and its version if it has one."""
-        return self.key if self.version else self.name
-
     @functools.cached_property
     def topology(self) -> str:
         """What a run needs of the graph to go on, as JSON."""
@@ -192,5 +187,5 @@ class GraphRegistry:
             return name, version
         if version is None and name in self._newest:
             return name, self._newest[name].version
-        known = [graph.title for graph in self._by_key.values()]
+        known = [key.removesuffix("@") for key in self._by_key]
         raise UnknownGraph(name if version is None else f"{name}@{version}", sorted(known))

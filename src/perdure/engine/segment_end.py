@@ -79,7 +79,7 @@ class SegmentFinish(SegmentPlans):
             end = yield from self._after_error(drive, outcome.error)
         else:
             end = yield from self._after_return(drive, outcome)
-        if end.state is State.FAILED and not drive.inline:
+        if end.state is State.FAILED and not drive.segment.inline:
             end = (yield from self._held_by_unknown(drive)) or end
         if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
             end = end._replace(data=report((yield effects.of_run(drive.row.id))))
@@ -136,8 +136,8 @@ class SegmentFinish(SegmentPlans):
         if isinstance(error, EffectHeld):
             return (yield from self._held_by_effect(drive, error))
         now, attempts = self.clock.now(), drive.segment.progress.attempts
-        left = not isinstance(error, Exception) and (drive.stop is not None or drive.inline)
-        away = isinstance(error, Unavailable) and not drive.inline
+        left = not isinstance(error, Exception) and (drive.stop is not None or drive.segment.inline)
+        away = isinstance(error, Unavailable) and not drive.segment.inline
         asked = drive.stop in (StopReason.CANCEL, StopReason.PAUSE)
         if isinstance(error, GraphDrained) or left or away or asked:
             # Drained, cancelled with its task, its reader left, or the journal was away: another
@@ -156,11 +156,11 @@ class SegmentFinish(SegmentPlans):
         blob = dump_error(self.serializer, drive.row, described)
         data: dict[str, Any] = described | {"attempts": attempts}
         over = isinstance(error, FINAL) or is_recorded(error) or retry.is_over(attempts, error)
-        if not drive.inline and not over:
+        if not drive.segment.inline and not over:
             at = self.clock.now() + round(retry.pause(attempts).total_seconds() * 1000)
             data["retry_at"] = moment(at)
             end = SegmentEnd(State.PENDING, EventKind.FAILED, data, due_at=at)
-        elif drive.graph.hold and not drive.inline:
+        elif drive.graph.hold and not drive.segment.inline:
             reason = f"{described['kind']}: {described['message']}"
             data |= {"final": True, "reason": reason}
             end = SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)

@@ -116,7 +116,6 @@ class SegmentStart(SegmentPlans):
             _config(segment, setup),
             setup.get("context"),
             RunControl(),
-            inline,
             {name: setup[name] for name in BREAKPOINTS if name in setup},
         )
 

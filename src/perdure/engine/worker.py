@@ -18,7 +18,7 @@ from typing import Any
 from perdure.engine.drive import Drive, Ended, Outcome, Raised, Returned, StopReason
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph
-from perdure.engine.lease_keeper import DrivenSegment, LeaseKeeper
+from perdure.engine.lease_keeper import LeaseKeeper
 from perdure.engine.outbox_delivery import OutboxDelivery
 from perdure.engine.segment_start import held_by_error
 from perdure.engine.shutdown import drain_on_signals
@@ -45,12 +45,12 @@ NAMES = {field.name for field in dataclasses.fields(Counts)}
 class _Alone:
     """A suspect that is driven alone: while it may kill this process, nothing else runs in it."""
 
-    def __init__(self, task: asyncio.Task[None], driven: set[DrivenSegment]) -> None:
+    def __init__(self, task: asyncio.Task[None], driven: set[Drive]) -> None:
         self._task, self._driven = task, driven
         self._until = time.monotonic() + ALONE
 
     def is_over(self) -> bool:
-        moved = any(one.drive.segment.progress.has_moved for one in self._driven)
+        moved = any(one.segment.progress.has_moved for one in self._driven)
         return self._task.done() or moved or time.monotonic() > self._until
 
 
@@ -71,9 +71,9 @@ class Worker:
         schedules: Callable[[], Any] | None = None,
         delivery: OutboxDelivery | None = None,
         driven_by: DrivenBy = DrivenBy.WORKER,
-        warn_of_others: bool = True,
     ) -> None:
-        """In the loop that drives. `warn_of_others`: log due runs of graphs that are not these."""
+        """In the loop that drives. Without `schedules` it drives only some of the graphs, and does
+        not log due runs of others."""
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
         self._driver, self._keeper, self._clock, self._graphs = driver, keeper, driver.clock, graphs
@@ -85,11 +85,10 @@ class Worker:
         self._end = None if budget is None else time.monotonic() + budget
         self._counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._driven: set[DrivenSegment] = set()
+        self._driven: set[Drive] = set()
         self._draining = False
         self._pulse = LoopPulse()
         self._fired = self._looked = self._asked_around = float("-inf")
-        self._warn_of_others = warn_of_others
         self._others: set[str] = set()
         self._next = POLL
         self._alone: _Alone | None = None
@@ -182,7 +181,7 @@ class Worker:
 
     async def _warn_once(self, now: int) -> None:
         """Log once for each graph that has due runs and is not registered in this worker."""
-        if not self._warn_of_others or time.monotonic() - self._asked_around < 10.0:
+        if self._schedules is None or time.monotonic() - self._asked_around < 10.0:
             return
         self._asked_around = time.monotonic()
         for name in await self._driver.journal.ado(claims.unregistered_due(now, self._graphs)):
@@ -266,17 +265,17 @@ class Worker:
 
     async def _drain(self) -> None:
         """Stop each segment at its next step; give back those that do not stop in time."""
-        for driven in list(self._driven):
-            driven.drive.ask_to_stop(StopReason.SHUTDOWN)
+        for drive in list(self._driven):
+            drive.ask_to_stop(StopReason.SHUTDOWN)
         self._draining = True
         if under_way := self._tasks | ({self._delivering} if self._delivering else set()):
             await asyncio.wait(under_way, timeout=self._grace)
-        for driven in list(self._driven):
+        for drive in list(self._driven):
             try:
-                await asyncio.to_thread(self._keeper.give_back, driven)
+                await asyncio.to_thread(self._keeper.give_back, drive)
             except Error as error:
-                log.warning("Run %s is given back when its lease ends: %s", driven.run_id, error)
-                driven.give_up(Ended.RELEASED)
+                log.warning("Run %s is given back when its lease ends: %s", drive.row.id, error)
+                drive.give_up(Ended.RELEASED)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
 
@@ -335,20 +334,21 @@ class Worker:
                 self._loop.call_soon_threadsafe(task.cancel)
 
         task.add_done_callback(done)
-        with self._keeping(DrivenSegment(begun, self._pulse, give_up)):
+        begun.segment.pulse, begun.give_up = self._pulse, give_up
+        with self._keeping(begun):
             return await ended
 
     @contextlib.contextmanager
-    def _keeping(self, driven: DrivenSegment) -> Iterator[None]:
-        self._driven.add(driven)
-        self._keeper.add(driven)
+    def _keeping(self, drive: Drive) -> Iterator[None]:
+        self._driven.add(drive)
+        self._keeper.add(drive)
         if self._draining:
-            driven.drive.ask_to_stop(StopReason.SHUTDOWN)
+            drive.ask_to_stop(StopReason.SHUTDOWN)
         try:
             yield
         finally:
-            self._keeper.remove(driven)
-            self._driven.discard(driven)
+            self._keeper.remove(drive)
+            self._driven.discard(drive)
 
     async def _through_langgraph(self, drive: Drive) -> Ended:
         try:

@@ -41,6 +41,7 @@ from perdure.journal.operation import (
     Row,
     Statement,
     read_op,
+    with_params,
 )
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "connect",
     "read_op",
     "version",
+    "with_params",
 ]
 
 

@@ -57,6 +57,11 @@ class Op(NamedTuple, Generic[T]):
         return self.statements() if callable(self.statements) else self.statements
 
 
+def with_params(params: Mapping[str, Any], *names: str) -> list[Statement]:
+    """Statements that share their parameters, in order."""
+    return [Statement(name, params) for name in names]
+
+
 def read_op(
     name: str, params: Mapping[str, Any], result: Callable[[Sequence[Sequence[Row]]], T]
 ) -> Op[T]:

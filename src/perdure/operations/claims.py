@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from perdure.journal import EventStatement, Op, Row, Statement, read_op
+from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
 from perdure.operations.events import Change
 from perdure.operations.runs import RunRow
@@ -167,7 +167,7 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         "kind": end.kind.value,
         "body": made.body(serializer, end.data),
     }
-    statements = [Statement("lock_thread", params), Statement("lock_run", params)]
+    statements = with_params(params, "lock_thread", "lock_run")
     # A postponed segment was stopped in the middle of its nodes: its answers and questions stay.
     postponed = end.kind is EventKind.POSTPONED
     if end.state in (State.WAITING, State.DONE) and not postponed:
@@ -178,8 +178,7 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
     statements += [
         Statement("let_go", params),
         EventStatement("insert_end_event", params, end.data),
-        Statement("close_waits", params),
-        Statement("next_of_thread", params),
+        *with_params(params, "close_waits", "next_of_thread"),
     ]
     return Op(
         f"let_go {made.run_id}",

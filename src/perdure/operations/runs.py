@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perdure.journal import EventStatement, Op, Row, Statement, read_op
+from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
 from perdure.operations.events import Change
 from perdure.serde.serializer import Serializer, where_event
@@ -90,7 +90,7 @@ def start(
         "setup": setup,
         "reject": int(strategy == "reject"),
     }
-    statements = [Statement("insert_thread", params), Statement("count_run", params)]
+    statements = with_params(params, "insert_thread", "count_run")
     takes_over = strategy in ("interrupt", "rollback", "replace")
     if takes_over:
         only = "idle" if strategy == "replace" else only
@@ -204,11 +204,11 @@ def page(
 def stop(
     serializer: Serializer,
     made: Change,
-    *,
     control: Control,
     grace: int,
-    reason: str | None,
-    by: str | None,
+    *,
+    reason: str | None = None,
+    by: str | None = None,
     effects: Mapping[str, Any] | None = None,
 ) -> Op[bool]:
     """Cancel or pause a run. False if its state does not allow that."""
@@ -228,11 +228,9 @@ def stop(
     return Op(
         control.value,
         [
-            Statement("lock_thread", params),
-            Statement("stop_run", params),
+            *with_params(params, "lock_thread", "stop_run"),
             EventStatement("insert_stop_events", params, data),
-            Statement("close_waits", params),
-            Statement("next_of_thread", params),
+            *with_params(params, "close_waits", "next_of_thread"),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
         write=True,
@@ -253,9 +251,7 @@ def resume(
     return Op(
         kind.value,
         [
-            Statement("lock_thread", params),
-            Statement("lock_runs", params),
-            Statement("go_on", params),
+            *with_params(params, "lock_thread", "lock_runs", "go_on"),
             *([Statement("unpause", params)] if State.PAUSED in states else []),
             *([Statement("retry_effects", params)] if kind is EventKind.RETRIED else []),
             made.event(serializer, kind),
@@ -305,5 +301,4 @@ def delete(thread_id: str, run_id: str) -> Op[None]:
         for what in ("events", "reads", "effects", "signals", "waits", "scores", "turn")
     ]
     names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
-    statements = [Statement(name, params) for name in names]
-    return Op("delete_run", statements, lambda rows: None, write=True)
+    return Op("delete_run", with_params(params, *names), lambda rows: None, write=True)

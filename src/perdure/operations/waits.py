@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from perdure.journal import Op, Row, Statement, read_op
+from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.operations.events import Change, change
 from perdure.serde.serializer import Serializer, where_signal, where_wait
 from perdure.types import EventKind, Kind, Wait, maybe_moment, moment
@@ -187,9 +187,7 @@ def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now
     return Op(
         f"answer {row.id}",
         [
-            Statement("lock_run", params),
-            Statement("answer_wait", params),
-            Statement("poke_run", params),
+            *with_params(params, "lock_run", "answer_wait", "poke_run"),
             made.event(serializer, EventKind.ANSWER, {"wait": row.id} | ({"by": by} if by else {})),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
@@ -211,9 +209,7 @@ def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int)
     return Op(
         f"fire {row.id}",
         [
-            Statement("fence", params),
-            Statement("fire_wait", params),
-            Statement("count_answer", params),
+            *with_params(params, "fence", "fire_wait", "count_answer"),
             made.event(serializer, kind, {"wait": row.id}),
         ],
         lambda rows: None,
@@ -229,10 +225,7 @@ def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[No
     return Op(
         f"deliver {row.id}",
         [
-            Statement("fence", params),
-            Statement("take_signal", params),
-            Statement("answer_by_signal", params),
-            Statement("count_answer", params),
+            *with_params(params, "fence", "take_signal", "answer_by_signal", "count_answer"),
             made.event(serializer, EventKind.SIGNAL, {"wait": row.id, "name": row.name}),
         ],
         lambda rows: None,
@@ -243,8 +236,9 @@ def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[No
 def apply(row: WaitRow, token: int) -> Op[None]:
     """Note that the driver handed an answer to its task. The end of the segment consumes it."""
     params = {"thread_id": row.thread_id, "id": row.run_id, "token": token, "wait_id": row.id}
-    statements = [Statement("fence", params), Statement("apply_wait", params)]
-    return Op("apply_wait", statements, lambda rows: None, write=True)
+    return Op(
+        "apply_wait", with_params(params, "fence", "apply_wait"), lambda rows: None, write=True
+    )
 
 
 def signal(
@@ -267,13 +261,8 @@ def signal(
     }
     return Op(
         f"signal {name!r} to thread {thread_id!r}",
-        [
-            Statement("insert_signal", params),
-            # A driver that ends its segment at this moment has not seen the signal.
-            Statement("lock_runs", params),
-            Statement("poke_thread", params),
-            Statement("find_signal", params),
-        ],
+        # lock_runs: a driver that ends its segment at this moment has not seen the signal.
+        with_params(params, "insert_signal", "lock_runs", "poke_thread", "find_signal"),
         lambda rows: bool(rows[-1]),
         write=True,
         key=Statement("find_signal", params),

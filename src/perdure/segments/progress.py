@@ -22,7 +22,7 @@ class Progress:
         self, lease: Lease, serializer: Serializer, clock: Clock, fingerprint: str | None
     ) -> None:
         """`fingerprint` is stored with the first step, if the graph's changed."""
-        self._lease, self._serializer, self._clock = lease, serializer, clock
+        self._lease, self.serializer, self._clock = lease, serializer, clock
         self._fingerprint = fingerprint
         self.labels: Mapping[str, Any] = load_labels(serializer, lease.row)
         """What the agent added to the metadata of its run."""
@@ -84,12 +84,12 @@ class Progress:
             self._labelled = False
             data["labels"] = dict(self.labels)
             where = where_run("labels", self._lease.run_id)
-            labels = self._serializer.dumps(data["labels"], where, "label()")
+            labels = self.serializer.dumps(data["labels"], where, "label()")
         params = {
             **made.params,
             "token": self._lease.token,
             "fingerprint": fingerprint,
             "labels": labels,
         }
-        event = made.event(self._serializer, EventKind.STEP, data)
+        event = made.event(self.serializer, EventKind.STEP, data)
         return [Statement("progress", params), event]

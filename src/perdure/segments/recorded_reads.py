@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from perdure.journal import Op, Statement, read_op
+from perdure.journal import Journal, Op, Statement, read_op
+from perdure.segments.lease import Lease
+from perdure.segments.progress import Progress
 from perdure.serde.serializer import where_read
-
-if TYPE_CHECKING:
-    from perdure.segments.segment import Segment
 
 T = TypeVar("T")
 
@@ -19,9 +18,12 @@ T = TypeVar("T")
 class RecordedReads:
     """The recorded reads of one segment."""
 
-    def __init__(self, segment: Segment) -> None:
-        self._segment, self._lease = segment, segment.lease
-        self._journal, self._serializer = segment.journal, segment.serializer
+    def __init__(
+        self, journal: Journal, lease: Lease, progress: Progress, refuse: Callable[[], NoReturn]
+    ) -> None:
+        """`refuse` is called if the journal refuses to store a read."""
+        self._journal, self._lease, self._progress = journal, lease, progress
+        self._serializer, self._refuse = progress.serializer, refuse
         self._by_task: dict[str, dict[int, Any]] = {}
         self._ordinals: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
@@ -41,20 +43,19 @@ class RecordedReads:
         It is queued before anything that the task does with it, so it is in the journal wherever
         its consequences are.
         """
-        self._segment.check()
         task = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
         with self._lock:
             known = self._by_task.get(task)
         if known is None:
             # Not under the lock: the journal may be in a transaction that asks for it.
-            is_first = self._segment.progress.is_new(checkpoint_id)
+            is_first = self._progress.is_new(checkpoint_id)
             loaded = {} if is_first else self._load(task)
             with self._lock:
                 known = self._by_task.setdefault(task, loaded)
         if n not in known:
             known[n] = make()
             op = self._store(task, n, known[n])
-            self._journal.defer(op._replace(otherwise=self._segment.refuse))
+            self._journal.defer(op._replace(otherwise=self._refuse))
         value: T = known[n]
         return value
 

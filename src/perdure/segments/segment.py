@@ -57,8 +57,9 @@ class LoopPulse:
 
 
 class Segment:
-    """A claimed run. `inline`: driven for a caller who waits. `unstored`: the nodes, by their names
-    from the top, inside which no checkpoints are stored."""
+    """A claimed run. `inline`: driven for a caller, who gets exceptions as before: perdure retries
+    nothing. `unstored`: the nodes, by their names from the top, inside which no checkpoints are
+    stored."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Segment:
         self.inline, self.unstored = inline, unstored
         self.progress = Progress(lease, serializer, clock, fingerprint)
         self.questions = Questions(lease, serializer, clock)
-        self.reads = RecordedReads(self)
+        self.reads = RecordedReads(journal, lease, self.progress, self.refuse)
         self.unstored_tasks: dict[Any, Any] = {}
         """Where effects find their records, for tasks whose checkpoints are not stored."""
         self.secrets: dict[str, Any] = {}

@@ -125,15 +125,8 @@ class ReflectionPlans:
     def cancel(self, id: str, executor: str | None = None, by: str | None = None) -> Plan[None]:
         """Cancel a reflection that has not ended. A running one stops before it writes."""
         row = yield from self.find(id, executor)
-        done = yield runs.stop(
-            self._serializer,
-            change(row.thread_id, id, self._clock.now()),
-            control=Control.CANCEL,
-            grace=GRACE,
-            reason=None,
-            by=by,
-        )
-        if not done:
+        made = change(row.thread_id, id, self._clock.now())
+        if not (yield runs.stop(self._serializer, made, Control.CANCEL, GRACE, by=by)):
             raise WrongState(id, row.state, "be cancelled", "it has ended.")
 
     def drain(

@@ -240,9 +240,9 @@ class RunService:
         done = yield runs.stop(
             self._serializer,
             change(row.thread_id, row.id, self._clock.now()),
+            control,
+            round(grace.total_seconds() * 1000),
             effects=report(found),
-            control=control,
-            grace=round(grace.total_seconds() * 1000),
             reason=reason,
             by=by,
         )
