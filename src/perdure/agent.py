@@ -16,9 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure import langgraph_port
 from perdure.effects.context import current
 from perdure.errors import BadArgument, Expired, NotInRun, TakenBack
-from perdure.journal.names import check_text
 from perdure.operations.answer_schema import check_schema
-from perdure.operations.waits import TAKEN_BACK, Question, is_taken_back, is_time_up
+from perdure.operations.waits import (
+    TAKEN_BACK,
+    Question,
+    check_signal_name,
+    is_taken_back,
+    is_time_up,
+)
 from perdure.types import Kind, deadline, milliseconds, moment
 
 if TYPE_CHECKING:
@@ -79,7 +84,7 @@ def ask(
             "ask(default=...) needs expires=... or unless=...: without them it is never returned."
         )
     if unless is not None:
-        _check_signal(unless)
+        check_signal_name(unless)
     adapter = None
     if response_schema is not None and not isinstance(response_schema, dict):
         from pydantic import TypeAdapter
@@ -111,16 +116,10 @@ def wait_for(name: str, *, timeout: timedelta | datetime | None = None, default:
 
     reply = perdure.wait_for("reply", timeout=timedelta(days=7))
     """
-    _check_signal(name)
+    check_signal_name(name)
     question = Question(Kind.SIGNAL, name=name, expires_at=deadline("timeout", timeout, now))
     value = _interrupt({"signal": name}, question)
     return default if is_time_up(value) else value
-
-
-def _check_signal(name: str) -> None:
-    if not name or not isinstance(name, str):
-        raise BadArgument(f"The name of a signal is a text that is not empty, not {name!r}.")
-    check_text("name", name)
 
 
 def label(**values: Any) -> None:

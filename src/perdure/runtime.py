@@ -130,7 +130,7 @@ class Runtime(Client):
 
     def compiled(self, name: str) -> Any:
         """The compiled graph registered under this name, in its newest version, or None."""
-        graph = self.engine.graphs.newest(name)
+        graph = self.engine.graphs.newest.get(name)
         return None if graph is None else graph.pregel
 
     @property
@@ -167,7 +167,7 @@ class Runtime(Client):
         """
         row = await self.journal.arun(self.services.runs.find(run_id))
         graphs = self.engine.graphs
-        graph = graphs.find(row.graph, row.version) or graphs.newest(row.graph)
+        graph = graphs.find(row.graph, row.version) or graphs.newest.get(row.graph)
         if graph is None:
             raise UnknownGraph(row.graph, sorted(graphs.chosen()))
         target = check_text("thread_id", thread_id or str(uuid.uuid4()))

@@ -130,4 +130,4 @@ def _waits(segment: Segment, put: PutWrites, stamp: int) -> list[Statement]:
         "stamp": stamp,
     }
     before = before if isinstance(before, list) else [before]
-    return segment.ask(given[INTERRUPT], before, place)
+    return segment.questions.ask(given[INTERRUPT], before, place)

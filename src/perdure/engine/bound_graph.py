@@ -25,6 +25,7 @@ from perdure.engine.drive import Drive, Ended, Outcome, Raised, Returned, is_res
 from perdure.engine.driver import Driver
 from perdure.engine.engine import Engine
 from perdure.engine.graphs import Graph
+from perdure.engine.segment_start import FINISHED
 from perdure.errors import (
     BadArgument,
     Error,
@@ -44,7 +45,6 @@ from perdure.types import ENDED, Control, EventKind, State, WaitState
 P = ParamSpec("P")
 T = TypeVar("T")
 
-UNANSWERABLE = (WaitState.CONSUMED, WaitState.CLOSED)
 POLL = 0.05
 """Seconds between two looks at a run that another process drives."""
 REFUSED = frozenset(
@@ -260,11 +260,11 @@ class BoundGraph:
     def _find(self, call: BoundCall) -> Plan[RunRow]:
         if call.input is None or is_resume(call.input):
             under_way: RunRow | None = yield runs.head(call.thread_id)
-            if under_way is not None and not self._is_mine(under_way):
-                raise ThreadBusy(call.thread_id, f"is of the graph {under_way.graph!r}")
-            if under_way is not None and is_resume(call.input):
-                yield from self._answer(under_way, call)
             if under_way is not None:
+                if not self._is_mine(under_way):
+                    raise ThreadBusy(call.thread_id, f"is of the graph {under_way.graph!r}")
+                if is_resume(call.input):
+                    yield from self._answer(under_way, call)
                 claimed = yield from self._claim(under_way)
                 if claimed is not None:
                     return claimed
@@ -328,7 +328,7 @@ class BoundGraph:
         """Answer what the run waits for, as `Command(resume=...)` says."""
         found: list[waits.WaitRow] = yield waits.of_run(row.id)
         open = [wait for wait in found if wait.state == WaitState.OPEN]
-        if not open and row.begun and all(wait.state in UNANSWERABLE for wait in found):
+        if not open and row.begun and all(wait.state in FINISHED for wait in found):
             call.follows = True  # its state was changed: LangGraph gives it to whatever asks now
             return
         resume = call.input.resume

@@ -14,7 +14,6 @@ from perdure.engine.outbox_delivery import OutboxDelivery
 from perdure.engine.worker import Worker
 from perdure.errors import BadArgument
 from perdure.journal import Journal, Plan
-from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
@@ -45,21 +44,17 @@ class Engine(LocalEngine):
         return self.saver.is_open
 
     @property
-    def clock(self) -> Clock:
-        return self._get_services().clock
-
-    @property
     def driver(self) -> Driver:
         with self._opening:
             if self._driver is None:
-                self._driver = Driver(self.saver, self.clock)
+                self._driver = Driver(self.saver, self._get_services().clock)
             return self._driver
 
     @property
     def keeper(self) -> LeaseKeeper:
         with self._opening:
             if self._keeper is None or self._keeper.pid != os.getpid():
-                self._keeper = LeaseKeeper(self.driver, self.clock, lease=self._lease)
+                self._keeper = LeaseKeeper(self.driver, lease=self._lease)
             return self._keeper
 
     # -- graphs

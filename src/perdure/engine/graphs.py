@@ -145,7 +145,8 @@ class GraphRegistry:
 
     def __init__(self) -> None:
         self._by_key: dict[str, Graph] = {}
-        self._newest: dict[str, Graph] = {}
+        self.newest: dict[str, Graph] = {}
+        """By name, the version that was registered last."""
 
     def add(self, graph: Graph) -> None:
         if graph.key in self._by_key:
@@ -153,24 +154,20 @@ class GraphRegistry:
                 f"A graph {graph.name!r} is registered already; give this one another name or a "
                 "version."
             )
-        self._by_key[graph.key] = self._newest[graph.name] = graph
+        self._by_key[graph.key] = self.newest[graph.name] = graph
 
     def remove(self, name: str) -> None:
         """Remove every version of a graph."""
-        self._newest.pop(name, None)
+        self.newest.pop(name, None)
         for key in [key for key, graph in self._by_key.items() if graph.name == name]:
             del self._by_key[key]
 
     @property
     def names(self) -> list[str]:
-        return sorted(self._newest)
+        return sorted(self.newest)
 
     def __bool__(self) -> bool:
         return bool(self._by_key)
-
-    def newest(self, name: str) -> Graph | None:
-        """The version of a graph that was registered last."""
-        return self._newest.get(name)
 
     def find(self, name: str, version: str) -> Graph | None:
         return self._by_key.get(f"{name}@{version}")
@@ -185,7 +182,7 @@ class GraphRegistry:
         """The name and version of the graph that a caller means."""
         if version is not None and self.find(name, version) is not None:
             return name, version
-        if version is None and name in self._newest:
-            return name, self._newest[name].version
+        if version is None and name in self.newest:
+            return name, self.newest[name].version
         known = [key.removesuffix("@") for key in self._by_key]
         raise UnknownGraph(name if version is None else f"{name}@{version}", sorted(known))

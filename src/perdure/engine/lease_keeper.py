@@ -19,7 +19,7 @@ from perdure.engine.liveness import ProcessLock
 from perdure.engine.segment_end import released
 from perdure.engine.segment_start import stopped
 from perdure.errors import Closed, Error, StepTimeout
-from perdure.journal.clock import Clock, JournalClock
+from perdure.journal.clock import JournalClock
 from perdure.operations import claims, effects
 from perdure.operations.claims import LeaseRow, SegmentEnd
 from perdure.operations.effects import report
@@ -34,12 +34,10 @@ log = logging.getLogger("perdure")
 class LeaseKeeper:
     """The keeper thread of one runtime in one process."""
 
-    def __init__(
-        self, driver: Driver, clock: Clock, *, lease: float, lock: ProcessLock | None = None
-    ) -> None:
-        self._driver, self._clock, self._lease = driver, clock, lease
+    def __init__(self, driver: Driver, *, lease: float) -> None:
+        self._driver, self._clock, self._lease = driver, driver.clock, lease
         self.beat = min(BEAT, lease / 8)
-        self._lock = lock or ProcessLock()
+        self._lock = ProcessLock()
         self._driven: dict[str, Drive] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None

@@ -20,7 +20,6 @@ from perdure.journal.operation import (
     Ambiguous,
     Backend,
     Op,
-    OpenTransaction,
     Refused,
     Row,
     Statement,
@@ -145,7 +144,7 @@ class Committer:
                 return transaction.run(statements)
 
             noted.clear()
-            done[:] = [work(OpenTransaction(transaction.connection, run))]
+            done[:] = [work(Transaction(transaction.connection, run))]
 
         lost: Ambiguous | None = None
         for _ in range(ATTEMPTS):

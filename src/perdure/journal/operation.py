@@ -84,22 +84,13 @@ A plan has no colour either: `Journal.run` and `Journal.arun` follow any of them
 """
 
 
-class Transaction(Protocol):
+class Transaction(NamedTuple):
     """A transaction of the journal's database while it is open."""
 
-    @property
-    def connection(self) -> Any:
-        """The database's connection for the user's own statements, without commit and rollback."""
-
-    def run(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        """Run named statements."""
-
-
-class OpenTransaction(NamedTuple):
-    """A `Transaction` of any backend."""
-
     connection: Any
+    """The database's connection for the user's own statements, without commit and rollback."""
     run: Callable[[Sequence[Statement]], list[list[Row]]]
+    """Runs named statements."""
 
 
 ENDED_INSIDE = (

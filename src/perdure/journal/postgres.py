@@ -26,7 +26,6 @@ from perdure.journal.migrate import is_current, migrate, version
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Ambiguous,
-    OpenTransaction,
     Refused,
     Row,
     Statement,
@@ -140,7 +139,7 @@ class Postgres:
 
         try:
             with connection.transaction():
-                result = work(OpenTransaction(connection, run))
+                result = work(Transaction(connection, run))
                 run([])
                 failpoints.at("commit.before")
         finally:

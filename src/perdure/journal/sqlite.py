@@ -21,7 +21,6 @@ from perdure.journal.migrate import migrate, version
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Ambiguous,
-    OpenTransaction,
     Refused,
     Row,
     Statement,
@@ -104,7 +103,7 @@ class SQLite:
             return self._run(writer, statements)
 
         try:
-            result = work(OpenTransaction(borrowed, run))
+            result = work(Transaction(borrowed, run))
             run([])
         finally:
             borrowed.expire()

@@ -17,7 +17,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from perdure.errors import BadArgument
 from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.journal.names import check_text
 from perdure.operations.events import Change, change
 from perdure.serde.serializer import Serializer, where_signal, where_wait
 from perdure.types import EventKind, Kind, Wait, maybe_moment, moment
@@ -70,6 +72,12 @@ class Question(NamedTuple):
     expires_at: int | None = None
 
 
+def check_signal_name(name: str) -> None:
+    if not name or not isinstance(name, str):
+        raise BadArgument(f"The name of a signal is a text that is not empty, not {name!r}.")
+    check_text("name", name)
+
+
 def is_time_up(answer: Any) -> bool:
     """Whether the wait expired."""
     return isinstance(answer, dict) and answer == TIME_IS_UP  # an array compares to an array
@@ -83,12 +91,6 @@ def is_taken_back(answer: Any) -> bool:
 def is_reserved(answer: Any) -> bool:
     """Whether a task would mistake this answer for one that only a driver gives."""
     return is_time_up(answer) or is_taken_back(answer)
-
-
-def wait_id(run_id: str, interrupt_id: str, kind: str, shown: bytes) -> str:
-    digest = hashlib.blake2b(shown, digest_size=16)
-    digest.update(f"|{run_id}|{interrupt_id}|{kind}".encode())
-    return digest.hexdigest()
 
 
 def load_body(serializer: Serializer, row: WaitRow) -> Body:
@@ -123,7 +125,8 @@ def ask(
 ) -> list[Statement]:
     """The statements that store a wait, for the batch of its interrupt write."""
     shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
-    id = wait_id(made.run_id, interrupt_id, question.kind, shown)
+    place_of_asker = f"|{made.run_id}|{interrupt_id}|{question.kind}".encode()
+    id = hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
     params = {
         **made.params,
         **place,

@@ -12,7 +12,7 @@ from perdure.operations import waits
 from perdure.operations.events import change
 from perdure.operations.waits import Body, Question
 from perdure.segments.lease import Lease
-from perdure.serde.serializer import Serializer
+from perdure.segments.progress import Progress
 from perdure.types import Kind, milliseconds
 
 
@@ -27,8 +27,8 @@ class Interrupt(Protocol):
 class Questions:
     """The questions of one segment."""
 
-    def __init__(self, lease: Lease, serializer: Serializer, clock: Clock) -> None:
-        self._lease, self._serializer, self._clock = lease, serializer, clock
+    def __init__(self, lease: Lease, progress: Progress, clock: Clock) -> None:
+        self._lease, self._progress, self._clock = lease, progress, clock
         self._expected: dict[str, Question] = {}
         self._depths: dict[str, tuple[int, int]] = {}
         self.reached_top = False
@@ -42,6 +42,7 @@ class Questions:
         self, interrupts: Sequence[Interrupt], before: list[Any], place: dict[str, Any]
     ) -> list[Statement]:
         """The statements that store a task's interrupts as waits, for the batch of its writes."""
+        self._progress.note_question()
         if place["ns"] == "":
             self.reached_top = True
         statements = []
@@ -68,7 +69,9 @@ class Questions:
     ) -> list[Statement]:
         made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
         token = self._lease.token
-        return waits.ask(self._serializer, made, token, question, body, interrupt_id, place)
+        return waits.ask(
+            self._progress.serializer, made, token, question, body, interrupt_id, place
+        )
 
 
 def _question(value: Any) -> Question:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from perdure.journal import Journal, Op, Statement, read_op
+from perdure.journal import Journal, Statement, read_op
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
 from perdure.serde.serializer import where_read
@@ -54,8 +54,10 @@ class RecordedReads:
                 known = self._by_task.setdefault(task, loaded)
         if n not in known:
             known[n] = make()
-            op = self._store(task, n, known[n])
-            self._journal.defer(op._replace(otherwise=self._refuse))
+            body = self._serializer.dumps(known[n], where_read(self._lease.run_id, task, n))
+            params = {**self._lease.params, "task": task, "n": n, "body": body}
+            store = self._lease.fenced([Statement("insert_read", params)])
+            self._journal.defer(store._replace(otherwise=self._refuse))
         value: T = known[n]
         return value
 
@@ -65,8 +67,3 @@ class RecordedReads:
         rows = self._journal.do(read_op("reads_of_task", params, lambda rows: rows[0]))
         loads = self._serializer.loads
         return {n: loads(body, where_read(run_id, task, n)) for n, body in rows}
-
-    def _store(self, task: str, n: int, value: Any) -> Op[None]:
-        body = self._serializer.dumps(value, where_read(self._lease.run_id, task, n))
-        params = {**self._lease.params, "task": task, "n": n, "body": body}
-        return self._lease.fenced([Statement("insert_read", params)])

@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 from perdure.errors import LeaseLost
-from perdure.journal import Journal, Statement
+from perdure.journal import Journal
 from perdure.journal.clock import Clock
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
-from perdure.segments.questions import Interrupt, Questions
+from perdure.segments.questions import Questions
 from perdure.segments.recorded_reads import RecordedReads
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
@@ -78,7 +78,7 @@ class Segment:
         self.saver, self.durability = saver, durability
         self.inline, self.unstored = inline, unstored
         self.progress = Progress(lease, serializer, clock, fingerprint)
-        self.questions = Questions(lease, serializer, clock)
+        self.questions = Questions(lease, self.progress, clock)
         self.reads = RecordedReads(journal, lease, self.progress, self.refuse)
         self.unstored_tasks: dict[Any, Any] = {}
         """Where effects find their records, for tasks whose checkpoints are not stored."""
@@ -162,10 +162,3 @@ class Segment:
     def end_with(self, signal: BaseException) -> None:
         """End the segment with the first of these signals, even if the agent swallows it."""
         self.signal = self.signal or signal
-
-    def ask(
-        self, interrupts: Sequence[Interrupt], before: list[Any], place: dict[str, Any]
-    ) -> list[Statement]:
-        """The statements that store a task's interrupts as waits, for the batch of its writes."""
-        self.progress.note_question()
-        return self.questions.ask(interrupts, before, place)

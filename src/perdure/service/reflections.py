@@ -27,13 +27,11 @@ from perdure.operations.events import change
 from perdure.operations.run_payload import UNREADABLE, load_error, load_setup
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
-from perdure.service.runs import RunService, make_setup
+from perdure.service.runs import GRACE, RunService, make_setup
 from perdure.types import Control, EventKind, RunError, State, maybe_moment, milliseconds, moment
 
 PREFIX = "reflection:"
 """Prefix of graph names and thread ids that belong to reflections."""
-GRACE = 10_000
-"""Milliseconds that a running reflection gets to end when it is cancelled."""
 DRAIN_PAUSE = 0.02
 """Seconds between two looks while `drain` waits."""
 
@@ -126,7 +124,8 @@ class ReflectionPlans:
         """Cancel a reflection that has not ended. A running one stops before it writes."""
         row = yield from self.find(id, executor)
         made = change(row.thread_id, id, self._clock.now())
-        if not (yield runs.stop(self._serializer, made, Control.CANCEL, GRACE, by=by)):
+        grace = round(GRACE.total_seconds() * 1000)
+        if not (yield runs.stop(self._serializer, made, Control.CANCEL, grace, by=by)):
             raise WrongState(id, row.state, "be cancelled", "it has ended.")
 
     def drain(

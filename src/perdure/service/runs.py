@@ -20,7 +20,8 @@ from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
 from perdure.operations.run_payload import UNREADABLE, load_error, load_labels, load_setup, tags_of
 from perdure.operations.runs import RunRow, stopped_state
-from perdure.serde.serializer import Serializer, where_run
+from perdure.serde.serializer import where_run
+from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
 from perdure.types import (
     ENDED,
@@ -45,17 +46,8 @@ SHORTEST_PREFIX = 6
 class RunService:
     """Plans about the runs of a journal."""
 
-    def __init__(
-        self,
-        serializer: Serializer,
-        clock: Clock,
-        load: Callable[[str, str], Plan[Mapping[str, Any] | None]],
-        forget: Callable[[str], None],
-    ) -> None:
-        """`load` reads the state of a thread at a checkpoint; `forget` drops what is cached of a
-        thread."""
-        self._serializer, self._clock = serializer, clock
-        self._load, self._forget = load, forget
+    def __init__(self, engine: LocalEngine, clock: Clock) -> None:
+        self._engine, self._serializer, self._clock = engine, engine.serializer, clock
 
     # -- accepting
 
@@ -203,7 +195,7 @@ class RunService:
         if len(stored) == 1:
             return stored[0]
         checkpoint_id, channels, rest = stored
-        values = yield from self._load(row.thread_id, checkpoint_id)
+        values = yield from self._engine.state_at(row.thread_id, checkpoint_id)
         if values is None:
             return None  # pruned
         if isinstance(channels, str):
@@ -292,7 +284,7 @@ class RunService:
             found = yield runs.ended_before(states, before, size)
             for thread_id, run_id in found:
                 yield runs.delete(thread_id, run_id)
-                self._forget(thread_id)
+                self._engine.forget(thread_id)
             count += len(found)
             if len(found) < size:
                 break

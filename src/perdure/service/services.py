@@ -16,7 +16,7 @@ class Services:
 
     def __init__(self, engine: LocalEngine, clock: Clock) -> None:
         serializer, self.clock = engine.serializer, clock
-        self.runs = RunService(serializer, clock, engine.state_at, engine.forget)
+        self.runs = RunService(engine, clock)
         self.waits = WaitService(serializer, clock)
         self.effects = EffectService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock, self.runs)
