@@ -8,6 +8,9 @@ import pytest
 from matrix.__main__ import SHAPES, Line, render
 from matrix.graphs import INPUTS
 from perdure.testing.crashtest import CrashTest
+from tests.support.crashtest_server import warm as warm
+
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 @pytest.mark.slow

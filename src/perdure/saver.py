@@ -2,7 +2,7 @@
 
 Each method is written once, as a plan that yields operations and gets their results back; the
 blocking methods and the coroutines only differ in how they run it. What they wait for is decided
-by `perdure.checkpoint.durability`.
+by `perdure.checkpoint.writer` and `task_writes`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
 
 from langchain_core.runnables import RunnableConfig
@@ -35,32 +35,24 @@ from langgraph.checkpoint.base import (
 
 from perdure import langgraph_port
 from perdure.checkpoint.cache import CheckpointCache
-from perdure.checkpoint.config import (
-    check_texts,
-    config_for,
-    is_blank,
-    is_running,
-    is_untouched,
-    key_of,
-)
-from perdure.checkpoint.durability import CheckpointQueue
+from perdure.checkpoint.config import Search, configurable, key_of
 from perdure.checkpoint.operations import checkpoint_at
 from perdure.checkpoint.pruner import Pruner
-from perdure.checkpoint.reader import Reader, Search
+from perdure.checkpoint.reader import Reader
 from perdure.checkpoint.row_format import RowFormat
-from perdure.checkpoint.writer import Put
+from perdure.checkpoint.task_writes import TaskWriter
+from perdure.checkpoint.writer import Put, Writer
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, BadURL, Error
 from perdure.journal import Journal, Plan, connect
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
-from perdure.journal.names import check_renamed, check_text
+from perdure.journal.names import check_renamed
+from perdure.segments.segment import find
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
-
-T = TypeVar("T")
 
 
 class Saver(ContextManaged, BaseCheckpointSaver[int]):
@@ -101,24 +93,25 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         self._connect = journal if callable(journal) else lambda: connect(url)
         self._journal = None if callable(journal) else journal
         self._own_journal = self._journal is None
-        self._codec = Codec(allow)
-        self._format = RowFormat(
-            self._codec,
+        self.serializer = Serializer(
+            Codec(allow),
             ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys),
+            max_bytes,
         )
-        self._limits = max_bytes, cache_bytes
+        self._cache_bytes = cache_bytes
         self.start_afresh()
         _SAVERS.add(self)
-        super().__init__(serde=_Serde(self._codec))
+        super().__init__(serde=_Serde(self.serializer.codec))
 
     def start_afresh(self) -> None:
         """Make the state that belongs to this process alone."""
-        max_bytes, cache_bytes = self._limits
         self._opening = threading.Lock()
-        self._cache = cache = CheckpointCache(1024, cache_bytes)
-        self._queue = CheckpointQueue(self.durability, self._format, cache, max_bytes)
-        self.reader = Reader(self._format, cache)
-        self.pruner = Pruner(self._format, cache, lambda: self.journal.capabilities)
+        self._cache = cache = CheckpointCache(1024, self._cache_bytes)
+        row_format = RowFormat(self.serializer)
+        self._writer = Writer(self.durability, row_format, cache)
+        self._task_writer = TaskWriter(self.durability, row_format, cache)
+        self.reader = Reader(row_format, cache)
+        self.pruner = Pruner(row_format, cache, lambda: self.journal.capabilities)
 
     # -- opening and closing
 
@@ -158,16 +151,26 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
     # -- LangGraph's interface
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        if is_blank(config):
-            return None
-        plan = self.reader.get_tuple(key_of(config), is_running(config))
-        return self.journal.run(plan, flush=not is_untouched(config))
+        plan, flush = self._get_tuple(config)
+        return self.journal.run(plan, flush=flush)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        if is_blank(config):
-            return None
-        plan = self.reader.get_tuple(key_of(config), is_running(config))
-        return await self.journal.arun(plan, flush=not is_untouched(config))
+        plan, flush = self._get_tuple(config)
+        return await self.journal.arun(plan, flush=flush)
+
+    def _get_tuple(self, config: RunnableConfig) -> tuple[Plan[CheckpointTuple | None], bool]:
+        """The plan of `get_tuple`, and whether it must see what is queued.
+
+        A segment that has written nothing has nothing in the queue: the worker that drove its
+        thread before released it, and waited until that was on disk.
+        """
+        key, segment = key_of(config), find(config["configurable"])
+        untouched = blank = False
+        if segment is not None:
+            untouched = not segment.progress.has_written
+            blank = untouched and not (key.id or segment.lease.row.has_checkpoints)
+        running = langgraph_port.is_graph_run(config["configurable"])
+        return self.reader.get_tuple(key, running, blank), not untouched
 
     def list(
         self,
@@ -179,7 +182,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
     ) -> Iterator[CheckpointTuple]:
         search: Search | None = Search.of(config, filter, before, limit)
         while search is not None:
-            found, search = self._run(self.reader.page(search))
+            found, search = self.journal.run(self.reader.page(search))
             yield from found
 
     async def alist(
@@ -192,7 +195,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
     ) -> AsyncIterator[CheckpointTuple]:
         search: Search | None = Search.of(config, filter, before, limit)
         while search is not None:
-            found, search = await self._arun(self.reader.page(search))
+            found, search = await self.journal.arun(self.reader.page(search))
             for one in found:
                 yield one
 
@@ -203,10 +206,11 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        put = Put(config, checkpoint, metadata, new_versions)
-        if queued := self._queue.put(self.journal, put, blocking=True):
+        key, segment = key_of(config), find(config["configurable"])
+        put = Put(key, segment, config, checkpoint, metadata, new_versions)
+        if queued := self._writer.put(self.journal, put, blocking=True):
             self.journal.wait(queued)
-        return config_for(config, checkpoint["id"])
+        return configurable(*key[:2], checkpoint["id"])
 
     async def aput(
         self,
@@ -215,10 +219,11 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        put = Put(config, checkpoint, metadata, new_versions)
-        if queued := self._queue.put(self.journal, put, blocking=False):
+        key, segment = key_of(config), find(config["configurable"])
+        put = Put(key, segment, config, checkpoint, metadata, new_versions)
+        if queued := self._writer.put(self.journal, put, blocking=False):
             await self.journal.await_(queued)
-        return config_for(config, checkpoint["id"])
+        return configurable(*key[:2], checkpoint["id"])
 
     def put_writes(
         self,
@@ -227,7 +232,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        if queued := self._queue.put_writes(self.journal, config, writes, task_id, task_path):
+        if queued := self._task_writer.put(self.journal, config, writes, task_id, task_path):
             self.journal.wait(queued)
 
     def aput_writes(
@@ -240,7 +245,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         # Not a coroutine function: LangGraph calls it when the task ends and runs what it
         # returns later, when the checkpoint may already be there. So it is queued now.
         try:
-            queued = self._queue.put_writes(self.journal, config, writes, task_id, task_path)
+            queued = self._task_writer.put(self.journal, config, writes, task_id, task_path)
         except Exception as error:
             return _raise(error)
         return self._await(queued)
@@ -250,27 +255,22 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
             await self.journal.await_(queued)
 
     def delete_thread(self, thread_id: str) -> None:
-        self._run(self.pruner.delete_thread(check_text("thread_id", str(thread_id))))
+        self.journal.run(self.pruner.delete_thread(str(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._arun(self.pruner.delete_thread(check_text("thread_id", str(thread_id))))
+        await self.journal.arun(self.pruner.delete_thread(str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        self._run(self.pruner.delete_for_runs(check_texts("run_id", run_ids)))
+        self.journal.run(self.pruner.delete_for_runs(run_ids))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._arun(self.pruner.delete_for_runs(check_texts("run_id", run_ids)))
+        await self.journal.arun(self.pruner.delete_for_runs(run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        self._run(self._copy(source_thread_id, target_thread_id))
+        self.journal.run(self.pruner.copy_thread(source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await self._arun(self._copy(source_thread_id, target_thread_id))
-
-    def _copy(self, source: str, target: str) -> Plan[None]:
-        return self.pruner.copy_thread(
-            check_text("thread_id", source), check_text("thread_id", target)
-        )
+        await self.journal.arun(self.pruner.copy_thread(source_thread_id, target_thread_id))
 
     def prune(
         self,
@@ -285,7 +285,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         with `older_than` also everything younger than that. `delete` keeps nothing. Without
         `thread_ids` all threads are pruned; that is only allowed with `older_than`.
         """
-        self._run(self._prune(thread_ids, strategy, older_than))
+        self.journal.run(self.pruner.prune(thread_ids, strategy, older_than))
 
     async def aprune(
         self,
@@ -294,23 +294,17 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         strategy: str = "keep_latest",
         older_than: timedelta | None = None,
     ) -> None:
-        await self._arun(self._prune(thread_ids, strategy, older_than))
-
-    def _prune(
-        self, thread_ids: Sequence[str] | None, strategy: str, older_than: timedelta | None
-    ) -> Plan[None]:
-        threads = None if thread_ids is None else check_texts("thread_id", thread_ids)
-        return self.pruner.prune(threads, strategy, older_than)
+        await self.journal.arun(self.pruner.prune(thread_ids, strategy, older_than))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return self._run(self.reader.delta_history(key_of(config), channels))
+        return self.journal.run(self.reader.delta_history(key_of(config), channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return await self._arun(self.reader.delta_history(key_of(config), channels))
+        return await self.journal.arun(self.reader.delta_history(key_of(config), channels))
 
     def has(self, thread_id: str, ns: str, checkpoint_id: str) -> bool:
         """Whether a checkpoint is stored, or queued before anything queued from now on."""
@@ -330,24 +324,13 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         """Give later stamps than this one, which another process gave to writes."""
         self._cache.observe_stamp(stamp)
 
-    @property
-    def serializer(self) -> Serializer:
-        """The serializer of everything else in the journal."""
-        return Serializer(self._format.codec, self._format.envelope, self._limits[0])
-
     def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> Saver:
         """Called by LangGraph with the types of a graph's schemas."""
-        self._codec.allowlist.add(extra_allowlist)
+        self.serializer.codec.allowlist.add(extra_allowlist)
         return self
 
     def get_next_version(self, current: int | None, channel: None) -> int:
         return (current or 0) + 1
-
-    def _run(self, plan: Plan[T]) -> T:
-        return self.journal.run(plan)
-
-    async def _arun(self, plan: Plan[T]) -> T:
-        return await self.journal.arun(plan)
 
 
 _SAVERS: WeakSet[Saver] = WeakSet()

@@ -110,6 +110,7 @@ async def test_a_write_with_an_old_token_is_refused_in_each_durability_mode(
     rt.register(chain(work if colour == "function" else awork, then), name="g")
     run = await rt.start("g", {"log": []}, thread_id="t", durability=durability)
     counts = await rt.tick()
+    await auntil(lambda: left, "the look of the node that lost its lease")
     rt.journal.flush()
     assert (counts.claimed, counts.lost, counts.done) == (1, 1, 0)
     assert left[0]["perdure_runs"]

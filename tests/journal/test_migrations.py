@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from perdure.journal import connect, migrate, postgres, sqlite
+from perdure.journal import connect, migrate, postgres, sqlite, sqlite_connections
 from perdure.journal.sql import fill, split
 from tests.support.entries import add, stored
 
@@ -154,7 +154,7 @@ def killed_at(url: str, number: int) -> None:
                 original(counted, fragments)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            sqlite.migrate = deadly  # type: ignore[attr-defined]
+            sqlite_connections.migrate = deadly  # type: ignore[attr-defined]
             postgres.migrate = deadly  # type: ignore[attr-defined]
             connect(url)
         finally:

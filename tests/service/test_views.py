@@ -11,9 +11,9 @@ import pytest
 import perdure
 from perdure.operations.error_text import describe_error
 from perdure.service.views.attention import blockers, inbox, run_note
-from perdure.service.views.events import WORDING, Action, Tone, Verb, view_event
+from perdure.service.views.event_wording import WORDING, Action, Tone, Verb, view_event
+from perdure.service.views.formatting import age, count, duration
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
-from perdure.service.views.wording import age, count, duration
 from perdure.types import (
     EffectRecord,
     EffectState,

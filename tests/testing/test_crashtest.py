@@ -26,8 +26,10 @@ from perdure.errors import BadArgument
 from perdure.testing.crashtest import CrashTest, Outcome, Point, Problem, Report, place_of
 from perdure.testing.crashtest.values import differences, plain
 from tests.support import crashtest_agents
+from tests.support.crashtest_server import warm as warm
 from tests.support.polling import until
 
+pytestmark = pytest.mark.usefixtures("warm")
 AGENTS = "tests.support.crashtest_agents"
 SOURCE = Path(crashtest_agents.__file__)
 
@@ -52,7 +54,7 @@ def outcomes(report: Report) -> list[Outcome]:
 
 
 @pytest.fixture(scope="module")
-def one_mail() -> Report:
+def one_mail(warm: None) -> Report:
     """An agent with two recorded effects, killed everywhere."""
     return kill("one_mail", recovery=1)
 
@@ -404,9 +406,9 @@ def test_the_command_succeeds_and_prints_json() -> None:
         ([f"{AGENTS}:nothing"], "has no 'nothing'"),
         ([f"{AGENTS}:number"], "It is 7, and no StateGraph"),
         (["agents"], "names no graph"),
-        ([f"{AGENTS}:careful", "--input", "{"], "--input { is no JSON"),
+        ([f"{AGENTS}:careful", "--input", "{"], "--input { is not JSON"),
         ([f"{AGENTS}:careful", "--input", "@nowhere"], "No such file"),
-        ([f"{AGENTS}:careful", "--resume", "input"], "--resume is for --stock"),
+        ([f"{AGENTS}:careful", "--resume", "input"], "--resume needs --stock"),
         ([f"{AGENTS}:careful", "--url", "mysql://x"], "Leave the URL out"),
         ([f"{AGENTS}:careful", "--recovery", "some"], "--recovery"),
         ([f"{AGENTS}:careful", "--limit", "0"], "at least 1"),

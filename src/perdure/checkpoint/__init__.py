@@ -5,10 +5,11 @@
     value_chain a channel's value as rows: inline, one row, or a chain of changes
     value_diff  a list or dict is stored as its difference
     cache       what this process remembers of a thread, to find that difference
-    writer      from LangGraph's put and put_writes to operations
+    writer      from LangGraph's put to operations, and what is waited for
+    task_writes the same for put_writes
     reader      from rows back to LangGraph's tuples
     pruner      deleting and copying
-    config      what LangGraph's configs and checkpoints say
+    config      what LangGraph's configs say
 
 `perdure.saver` puts LangGraph's interface around it.
 """

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.checkpoint.value_chain import StoredValue, ValueRef
+from perdure.checkpoint.value_chain import StoredValue
 
 NULL_TASK = "00000000-0000-0000-0000-000000000000"
 """LangGraph's id for writes that no task made."""
@@ -45,7 +45,7 @@ class WriteElement:
         self.obj = obj  # a reference, so that its id stays its own
         self.key = id(obj)
         self.data = data
-        self.stored_in: tuple[ValueRef, int] | None = None
+        self.stored_in: tuple[str, int, int, int, int] | None = None  # a ref, and the index there
 
 
 class TaskWrites:
@@ -56,21 +56,16 @@ class TaskWrites:
     def __init__(
         self,
         task_id: str,
-        entries: list[tuple[int, str, WriteElement | list[WriteElement]]],
+        entries: list[tuple[int, str, bool, list[WriteElement]]],
         *,
         refused: bool = False,
     ) -> None:
         self.task_id = task_id
-        self.entries = entries
+        self.entries = entries  # each: index, channel, whether it is a list, elements
         # Not an interrupt or an error alone: the task will not run again.
-        ordinary = refused or any(n >= 0 for n, _, _ in entries)
+        ordinary = refused or any(entry[0] >= 0 for entry in entries)
         self.finished = task_id != NULL_TASK and ordinary
-        self.elements: list[tuple[str, WriteElement]] = []
-        for _, channel, written in entries:
-            if isinstance(written, list):
-                self.elements += [(channel, element) for element in written]
-            else:
-                self.elements.append((channel, written))
+        self.elements = [(channel, one) for _, channel, _, many in entries for one in many]
 
 
 @dataclass(slots=True)
@@ -105,10 +100,8 @@ class ThreadCache:
     def advance(self, latest: CachedCheckpoint) -> None:
         """Continue from `latest`; what belongs to older checkpoints is forgotten."""
         self.latest = latest
-        for id in [id for id in self.writes if id < latest.id]:
-            del self.writes[id]
-        for id in [id for id in self.tasks if id < latest.id]:
-            del self.tasks[id]
+        self.writes = {id: writes for id, writes in self.writes.items() if id >= latest.id}
+        self.tasks = {id: tasks for id, tasks in self.tasks.items() if id >= latest.id}
         self.stopped = {id for id in self.stopped if id >= latest.id}
 
 

@@ -1,19 +1,22 @@
-"""What LangGraph's configs and checkpoints say, and nothing else in them."""
+"""What LangGraph's configs say, and nothing else in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint
 
-from perdure import langgraph_port
-from perdure.checkpoint.operations import CheckpointKey
-from perdure.checkpoint.reader import configurable
+from perdure.checkpoint.operations import LAST, CheckpointKey, CheckpointRow
 from perdure.errors import Error
 from perdure.journal.names import check_text
-from perdure.segments.segment import Segment, find
+
+PAGE = 32
+"""Checkpoints read at once by a listing."""
+
+
+def configurable(thread_id: str, ns: str, id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": id}}
 
 
 def key_of(config: RunnableConfig) -> CheckpointKey:
@@ -31,44 +34,49 @@ def key_of(config: RunnableConfig) -> CheckpointKey:
     return CheckpointKey(thread_id, ns, id)
 
 
-def is_running(config: RunnableConfig) -> bool:
-    """Whether a run of a graph asks, and not code that looks at its state."""
-    return langgraph_port.is_graph_run(config["configurable"])
+class Search(NamedTuple):
+    """What a listing looks for, and how far it got."""
 
+    thread_id: str | None
+    ns: str | None
+    id: str | None
+    filter: Mapping[str, Any] | None
+    before: tuple[str, str, str]
+    limit: int | None
 
-def check_texts(name: str, values: Iterable[Any]) -> list[str]:
-    if isinstance(values, str):
-        raise Error(f"Pass a list of {name}s, not the single text {values!r}.")
-    return [check_text(name, str(value)) for value in values]
+    @classmethod
+    def of(
+        cls,
+        config: RunnableConfig | None,
+        filter: Mapping[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> Search:
+        if config is not None and not config.get("configurable"):
+            raise Error("The config names no thread. To list all threads, pass None.")
+        wanted = config["configurable"] if config else {}
+        thread_id = wanted.get("thread_id")
+        edge = before["configurable"].get("checkpoint_id") if before else None
+        exact = wanted.get("checkpoint_id")
+        ns = wanted.get("checkpoint_ns")
+        for name, text in (("checkpoint_ns", ns), ("checkpoint_id", exact), ("before", edge)):
+            if text is not None:
+                check_text(name, text)
+        return cls(
+            None if thread_id is None else check_text("thread_id", str(thread_id)),
+            ns,
+            exact,
+            filter,
+            (edge, "", "") if edge else (f"{exact} " if exact else LAST, LAST, LAST),
+            limit,
+        )
 
-
-def config_for(config: RunnableConfig, id: str) -> RunnableConfig:
-    wanted = config["configurable"]
-    return configurable(str(wanted["thread_id"]), wanted.get("checkpoint_ns") or "", id)
-
-
-def hands_back(checkpoint: Checkpoint) -> bool:
-    """Whether nothing more seems to be triggered by this checkpoint."""
-    return not any(map(langgraph_port.is_trigger, checkpoint.get("updated_channels") or ()))
-
-
-def segment_of(config: RunnableConfig) -> Segment | None:
-    """The segment this call belongs to, if the runtime drives it."""
-    return find(config["configurable"])
-
-
-def is_untouched(config: RunnableConfig) -> bool:
-    """Whether a run asks that has written nothing yet, so that the queue holds nothing for it.
-
-    The worker that drove its thread before has released it, and waited until that was on disk.
-    """
-    segment = segment_of(config)
-    return segment is not None and not segment.progress.has_written
-
-
-def is_blank(config: RunnableConfig) -> bool:
-    """Whether a run asks for the first checkpoint of a thread that has none."""
-    if not is_untouched(config) or config["configurable"].get("checkpoint_id"):
-        return False
-    segment = segment_of(config)
-    return segment is not None and not segment.lease.row.has_checkpoints
+    def after(self, rows: Sequence[CheckpointRow], found: int) -> Search | None:
+        """The search continued behind these rows; None when it is over."""
+        if len(rows) < PAGE or (self.limit is not None and found >= self.limit):
+            return None
+        last = rows[-1]
+        if self.id is not None and last.id < self.id:
+            return None
+        limit = None if self.limit is None else self.limit - found
+        return self._replace(before=(last.id, last.thread_id, last.ns), limit=limit)

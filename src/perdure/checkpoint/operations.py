@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from perdure.checkpoint.value_chain import ValueRef
 from perdure.journal import Op, Row, Statement
 
+T = TypeVar("T")
 LAST = "\U0010ffff"
 """Sorts after every checkpoint id."""
 
@@ -30,6 +31,8 @@ class CheckpointRow(NamedTuple):
     step: int
     refs: str
     state: bytes
+    created_at: int = 0
+    """Only read with a whole thread."""
 
 
 class WritesRow(NamedTuple):
@@ -41,12 +44,17 @@ class WritesRow(NamedTuple):
     body: bytes
 
 
-class ValueRow(NamedTuple):
-    channel: str
-    chain: int
-    seq: int
-    step: int
-    body: bytes
+def _select(name: str, make: Callable[..., T], every: Iterable[dict[str, Any]]) -> Op[list[T]]:
+    """The rows of one statement, run with each of these parameters."""
+    return Op(
+        name,
+        [Statement(name, params) for params in every],
+        lambda rows: [make(*row) for some in rows for row in some],
+    )
+
+
+def _delete(name: str, statements: Sequence[Statement]) -> Op[None]:
+    return Op(name, statements, lambda rows: None, write=True)
 
 
 def checkpoint_at(
@@ -55,49 +63,52 @@ def checkpoint_at(
     """The checkpoint `at`, or the newest, with its writes."""
     params = {"thread_id": thread_id, "ns": ns, "at": at or LAST}
 
-    def result(
-        rows: Sequence[Sequence[Row]],
-    ) -> tuple[CheckpointRow | None, list[WritesRow]]:
+    def result(rows: Sequence[Sequence[Row]]) -> tuple[CheckpointRow | None, list[WritesRow]]:
         found = [CheckpointRow(*row) for row in rows[0]]
         if not found or (at and found[0].id != at):
             return None, []
         return found[0], [WritesRow(*row) for row in rows[1]]
 
-    return Op(
-        "checkpoint_at",
-        [Statement("checkpoint_at", params), Statement("writes_at", params)],
-        result,
-    )
+    names = ("checkpoint_at", "writes_at")
+    return Op("checkpoint_at", [Statement(name, params) for name in names], result)
 
 
-def chains(thread_id: str, ns: str, refs: Iterable[ValueRef]) -> Op[list[ValueRow]]:
-    """The rows of whole chains, each up to its ref."""
-    return _values("chain_of", thread_id, ns, refs)
+def values(
+    thread_id: str, ns: str, refs: Iterable[ValueRef], *, chains: bool
+) -> Op[list[tuple[ValueRef, bytes]]]:
+    """The bodies of the rows at `refs`; with `chains`, of all the rows each is made of."""
+    every = [{"thread_id": thread_id, "ns": ns, **ref._asdict()} for ref in refs]
+    name = "chain_of" if chains else "value_at"
+    return _select(name, lambda *row: (ValueRef(*row[:4]), row[4]), every)
 
 
-def values_at(thread_id: str, ns: str, refs: Iterable[ValueRef]) -> Op[list[ValueRow]]:
-    """Single rows."""
-    return _values("value_at", thread_id, ns, refs)
+def insert_value(
+    thread_id: str, ns: str, ref: ValueRef, base: int | None, body: bytes
+) -> Statement:
+    """One row of a value; `base` is the step of the row it changes."""
+    channel, chain, seq, step = ref
+    params = {
+        "thread_id": thread_id,
+        "ns": ns,
+        "channel": channel,
+        "chain": chain,
+        "seq": seq,
+        "step": step,
+        "base": base if seq else None,
+        "body": body,
+    }
+    return Statement("insert_value", params)
 
 
-def _values(name: str, thread_id: str, ns: str, refs: Iterable[ValueRef]) -> Op[list[ValueRow]]:
-    return Op(
-        name,
-        [Statement(name, {"thread_id": thread_id, "ns": ns, **ref._asdict()}) for ref in refs],
-        lambda rows: [ValueRow(*row) for some in rows for row in some],
-    )
-
-
-def writes_of(checkpoints: Iterable[CheckpointRow]) -> Op[list[WritesRow]]:
+def writes_of(checkpoints: Iterable[CheckpointRow]) -> Op[list[list[WritesRow]]]:
+    """The writes of each checkpoint."""
+    keys = [
+        {"thread_id": row.thread_id, "ns": row.ns, "checkpoint_id": row.id} for row in checkpoints
+    ]
     return Op(
         "writes_of",
-        [
-            Statement(
-                "writes_of", {"thread_id": row.thread_id, "ns": row.ns, "checkpoint_id": row.id}
-            )
-            for row in checkpoints
-        ],
-        lambda rows: [WritesRow(*row) for some in rows for row in some],
+        [Statement("writes_of", key) for key in keys],
+        lambda rows: [[WritesRow(*row) for row in some] for some in rows],
     )
 
 
@@ -115,65 +126,40 @@ def page(
     else:
         name = "list_namespace"
         params |= {"thread_id": thread_id, "ns": ns}
-    return Op(name, [Statement(name, params)], lambda rows: [CheckpointRow(*r) for r in rows[0]])
+    return _select(name, CheckpointRow, [params])
 
 
 def ancestors(thread_id: str, ns: str, id: str, count: int) -> Op[list[CheckpointRow]]:
     params = {"thread_id": thread_id, "ns": ns, "id": id, "count": count}
-    return Op(
-        "ancestors",
-        [Statement("ancestors", params)],
-        lambda rows: [CheckpointRow(*row) for row in rows[0]],
-    )
+    return _select("ancestors", CheckpointRow, [params])
 
 
-class CheckpointOutline(NamedTuple):
-    """A checkpoint without its values."""
+def checkpoints_of(thread_id: str) -> Op[list[CheckpointRow]]:
+    """Every checkpoint of a thread, oldest first in its namespace."""
 
-    ns: str
-    id: str
-    parent_id: str | None
-    run_id: str | None
-    step: int
-    created_at: int
-    refs: str
-    state: bytes
+    def make(*row: Any) -> CheckpointRow:
+        return CheckpointRow._make((thread_id, *row[:5], *row[6:], row[5]))
 
-
-def outline(thread_id: str) -> Op[list[CheckpointOutline]]:
-    """Every checkpoint of a thread, oldest first in its namespace, without values."""
-    return Op(
-        "outline_of_thread",
-        [Statement("outline_of_thread", {"thread_id": thread_id})],
-        lambda rows: [CheckpointOutline(*row) for row in rows[0]],
-    )
+    return _select("outline_of_thread", make, [{"thread_id": thread_id}])
 
 
 def threads() -> Op[list[str]]:
-    return Op("threads", [Statement("threads", {})], lambda rows: [row[0] for row in rows[0]])
+    return _select("threads", str, [{}])
 
 
 def threads_of_runs(run_ids: Iterable[str]) -> Op[list[str]]:
-    return Op(
-        "threads_of_runs",
-        [Statement("threads_of_run", {"run_id": run_id}) for run_id in run_ids],
-        lambda rows: sorted({row[0] for some in rows for row in some}),
-    )
+    """The threads of each run; one that has several of these runs comes several times."""
+    return _select("threads_of_run", str, [{"run_id": run_id} for run_id in run_ids])
 
 
 def delete_thread(thread_id: str) -> Op[None]:
-    params = {"thread_id": thread_id}
-    return Op(
-        "delete_thread",
-        [
-            Statement("delete_thread_checkpoints", params),
-            Statement("delete_thread_writes", params),
-            Statement("delete_thread_values", params),
-            Statement("delete_thread_effects", params),
-        ],
-        lambda rows: None,
-        write=True,
+    names = (
+        "delete_thread_checkpoints",
+        "delete_thread_writes",
+        "delete_thread_values",
+        "delete_thread_effects",
     )
+    return _delete("delete_thread", [Statement(name, {"thread_id": thread_id}) for name in names])
 
 
 def delete_checkpoints(thread_id: str, checkpoints: Iterable[tuple[str, str]]) -> Op[None]:
@@ -183,39 +169,34 @@ def delete_checkpoints(thread_id: str, checkpoints: Iterable[tuple[str, str]]) -
         params = {"thread_id": thread_id, "ns": ns, "id": id}
         statements += [Statement("delete_checkpoint", params), Statement("delete_writes", params)]
     statements.append(Statement("delete_old_effects", {"thread_id": thread_id}))
-    return Op("delete_checkpoints", statements, lambda rows: None, write=True)
+    return _delete("delete_checkpoints", statements)
 
 
-class ValueKey(NamedTuple):
-    ns: str
-    ref: ValueRef
-    base: int | None
+def value_bases(
+    thread_id: str,
+) -> Op[tuple[dict[tuple[str, ValueRef], int | None], list[tuple[str, ValueRef]]]]:
+    """All values of a thread as (namespace, ref) with the base of each, and those in use."""
 
+    def result(rows: Sequence[Sequence[Row]]) -> Any:
+        bases = {(row[0], ValueRef(*row[1:5])): row[5] for row in rows[0]}
+        used = (*rows[1], *rows[2])
+        return bases, [(ns, ValueRef(*ref)) for ns, refs in used for ref in json.loads(refs)]
 
-def value_keys(thread_id: str) -> Op[tuple[list[ValueKey], list[tuple[str, ValueRef]]]]:
-    """The keys of all values of a thread, and the (namespace, ref) of those in use."""
-    params = {"thread_id": thread_id}
     names = ("value_keys", "checkpoint_refs", "writes_refs")
-
-    def result(rows: Sequence[Sequence[Row]]) -> tuple[list[ValueKey], list[tuple[str, ValueRef]]]:
-        keys = [ValueKey(row[0], ValueRef(*row[1:5]), row[5]) for row in rows[0]]
-        used = [
-            (ns, ValueRef(*ref)) for ns, refs in (*rows[1], *rows[2]) for ref in json.loads(refs)
-        ]
-        return keys, used
-
-    return Op("value_keys", [Statement(name, params) for name in names], result)
+    return Op("value_keys", [Statement(name, {"thread_id": thread_id}) for name in names], result)
 
 
 def delete_values(thread_id: str, values: Iterable[tuple[str, ValueRef]]) -> Op[None]:
-    statements = [
-        Statement("delete_value", {"thread_id": thread_id, "ns": ns, **ref._asdict()})
-        for ns, ref in values
-    ]
-    return Op("delete_values", statements, lambda rows: None, write=True)
+    every = [{"thread_id": thread_id, "ns": ns, **ref._asdict()} for ns, ref in values]
+    return _delete("delete_values", [Statement("delete_value", params) for params in every])
 
 
-def whole_thread(thread_id: str) -> Op[Sequence[Sequence[Row]]]:
-    params = {"thread_id": thread_id}
-    names = ("outline_of_thread", "all_values", "all_writes")
-    return Op("copy_thread", [Statement(name, params) for name in names], lambda rows: rows)
+def whole_thread(thread_id: str) -> Op[tuple[list[CheckpointRow], Sequence[Row], Sequence[Row]]]:
+    """The checkpoints, values and writes of a thread."""
+    checkpoints = checkpoints_of(thread_id)
+    names = ("all_values", "all_writes")
+    return Op(
+        "copy_thread",
+        [*checkpoints.render(), *[Statement(name, {"thread_id": thread_id}) for name in names]],
+        lambda rows: (checkpoints.result(rows[:1]), rows[1], rows[2]),
+    )

@@ -8,12 +8,13 @@ bounded size, in an order in which each batch leaves every remaining checkpoint 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from perdure.checkpoint import operations
 from perdure.checkpoint.cache import CheckpointCache
+from perdure.checkpoint.operations import CheckpointRow
 from perdure.checkpoint.row_format import (
     RowFormat,
     checkpoint_columns,
@@ -24,6 +25,7 @@ from perdure.checkpoint.row_format import (
 from perdure.checkpoint.value_chain import ValueRef
 from perdure.errors import Error, Unsupported
 from perdure.journal import Capabilities, Op, Plan, Row, Statement
+from perdure.journal.names import check_text
 
 T = TypeVar("T")
 
@@ -38,7 +40,7 @@ class Pruner:
         self,
         row_format: RowFormat,
         cache: CheckpointCache,
-        capabilities: Callable[[], Capabilities] = Capabilities,
+        capabilities: Callable[[], Capabilities],
     ) -> None:
         self._format, self._cache, self._capabilities = row_format, cache, capabilities
 
@@ -50,17 +52,18 @@ class Pruner:
         self._cache.forget(thread_id)
 
     def delete_thread(self, thread_id: str) -> Plan[None]:
+        check_text("thread_id", thread_id)
         yield operations.delete_thread(thread_id)
         self._cache.forget(thread_id)
 
     def delete_for_runs(self, run_ids: Sequence[str], only: str | None = None) -> Plan[None]:
         """Delete the checkpoints of runs; with `only`, on that thread alone: forks have copies."""
-        runs = {str(run_id) for run_id in run_ids}
-        threads = (yield operations.threads_of_runs(sorted(runs))) if only is None else [only]
-        for thread_id in threads:
-            outlines = yield operations.outline(thread_id)
-            doomed = {(outline.ns, outline.id) for outline in outlines if outline.run_id in runs}
-            yield from self._delete(thread_id, self._spare(thread_id, outlines, doomed))
+        runs = {*_check_texts("run_id", run_ids)}
+        threads = (yield operations.threads_of_runs(runs)) if only is None else [only]
+        for thread_id in sorted({*threads}):
+            checkpoints = yield operations.checkpoints_of(thread_id)
+            doomed = {row[1:3] for row in checkpoints if row.run_id in runs}
+            yield from self._delete(thread_id, self._spare(checkpoints, doomed))
 
     def prune(
         self, thread_ids: Sequence[str] | None, strategy: str, older_than: timedelta | None
@@ -69,22 +72,18 @@ class Pruner:
             raise Error(f"prune: strategy={strategy!r}; use 'keep_latest' or 'delete'.")
         if thread_ids is None and older_than is None:
             raise Error("prune: name the threads, or pass older_than= to prune all of them by age.")
+        threads = None if thread_ids is None else _check_texts("thread_id", thread_ids)
         now = time.time_ns() // 1_000_000
         limit = now + 1 if older_than is None else now - older_than // timedelta(milliseconds=1)
-        for thread_id in (yield operations.threads()) if thread_ids is None else thread_ids:
+        for thread_id in (yield operations.threads()) if threads is None else threads:
             if strategy == "delete" and older_than is None:
                 yield from self.delete_thread(thread_id)
                 continue
-            outlines = yield operations.outline(thread_id)
-            doomed = {
-                (outline.ns, outline.id) for outline in outlines if outline.created_at < limit
-            }
+            checkpoints = yield operations.checkpoints_of(thread_id)
+            doomed = {row[1:3] for row in checkpoints if row.created_at < limit}
             if strategy == "keep_latest":
-                doomed -= {
-                    outline[:2]
-                    for outline in {outline.ns: outline for outline in outlines}.values()
-                }
-                doomed = self._spare(thread_id, outlines, doomed)
+                newest = {row.ns: row.id for row in checkpoints}
+                doomed = self._spare(checkpoints, doomed - newest.items())
             yield from self._delete(thread_id, doomed)
 
     def _delete(self, thread_id: str, doomed: set[tuple[str, str]]) -> Plan[None]:
@@ -100,8 +99,7 @@ class Pruner:
         for some in _chunks(newest_first, max(1, (self._per_batch() - 1) // 2)):
             yield operations.delete_checkpoints(thread_id, some)
         self._cache.forget(thread_id)
-        keys, used = yield operations.value_keys(thread_id)
-        bases = {(key.ns, key.ref): key.base for key in keys}
+        bases, used = yield operations.value_bases(thread_id)
         reached: set[tuple[str, ValueRef]] = set()
         for ns, ref in used:
             at: ValueRef | None = ref
@@ -113,36 +111,28 @@ class Pruner:
             yield operations.delete_values(thread_id, garbage)
 
     def _spare(
-        self,
-        thread_id: str,
-        outlines: Sequence[operations.CheckpointOutline],
-        doomed: set[tuple[str, str]],
+        self, checkpoints: Sequence[CheckpointRow], doomed: set[tuple[str, str]]
     ) -> set[tuple[str, str]]:
         """`doomed` without the checkpoints a remaining one is rebuilt from.
 
         A LangGraph `DeltaChannel` without a value of its own is the sum of its ancestors'
         writes back to the last one that has a value.
         """
-        by_id = {outline[:2]: outline for outline in outlines}
+        by_id = {row[1:3]: row for row in checkpoints}
         spared: dict[tuple[str, str], set[str]] = {}
-        for outline in outlines:
-            if outline[:2] in doomed:
+        for row in checkpoints:
+            if row[1:3] in doomed:
                 continue
-            unfinished = self._unfinished(thread_id, outline)
-            above = by_id.get((outline.ns, outline.parent_id or ""))
+            unfinished = set(self._format.load_state(row).unfinished)
+            above = by_id.get((row.ns, row.parent_id or ""))
             while unfinished and above is not None:
-                known = spared.setdefault(above[:2], set())
+                known = spared.setdefault(above[1:3], set())
                 if unfinished <= known:
                     break  # from here on up it is spared for these channels already
                 known |= unfinished
-                unfinished &= self._unfinished(thread_id, above)
+                unfinished.intersection_update(self._format.load_state(above).unfinished)
                 above = by_id.get((above.ns, above.parent_id or ""))
         return doomed - spared.keys()
-
-    def _unfinished(self, thread_id: str, outline: operations.CheckpointOutline) -> set[str]:
-        location = checkpoint_location(thread_id, outline.ns, outline.id)
-        columns = checkpoint_columns(outline.parent_id, outline.run_id, outline.step, outline.refs)
-        return set(self._format.load_state(outline.state, location, columns).unfinished)
 
     def copy_thread(self, source: str, target: str) -> Plan[None]:
         """Copy a thread whole, to one that does not exist yet.
@@ -151,9 +141,11 @@ class Pruner:
         all. A crash before that leaves rows that no checkpoint refers to: copying again uses them,
         `delete_thread` deletes them.
         """
+        for thread_id in (source, target):
+            check_text("thread_id", thread_id)
         if source == target:
             raise Error(f"copy_thread: source and target are both {source!r}.")
-        if (yield operations.outline(target)):
+        if (yield operations.checkpoints_of(target)):
             raise Error(f"copy_thread: there is a thread {target!r} already; delete it first.")
         checkpoints, values, writes = yield operations.whole_thread(source)
         name, limit = f"copy_thread {source!r}", self._capabilities().statements_per_batch
@@ -162,7 +154,7 @@ class Pruner:
             raise Unsupported(name, need, limit)
         rows = [self._copied_value(row, source, target) for row in values]
         rows += [self._copied_writes(row, source, target) for row in writes]
-        last = [self._copied_checkpoint(row, source, target) for row in checkpoints]
+        last = [self._copied_checkpoint(row, target) for row in checkpoints]
         if len(rows) + len(last) <= self._per_batch():
             rows, last = [], rows + last
         for some in [*_chunks(rows, self._per_batch()), last]:
@@ -170,52 +162,34 @@ class Pruner:
         self._cache.forget(target)
 
     def _copied_value(self, row: Row, source: str, target: str) -> Statement:
-        ns, base, body = row[0], row[5], row[6]
-        ref = ValueRef(*row[1:5])
+        ns, ref, base, body = row[0], ValueRef(*row[1:5]), row[5], row[6]
         body = self._moved(body, value_location(source, ns, ref), value_location(target, ns, ref))
-        params = {"thread_id": target, "ns": ns, **ref._asdict(), "base": base, "body": body}
-        return Statement("insert_value", params)
+        return operations.insert_value(target, ns, ref, base, body)
 
     def _copied_writes(self, row: Row, source: str, target: str) -> Statement:
-        ns, checkpoint_id, task_id, stamp, refs, body = row
-        key = (ns, checkpoint_id, task_id, stamp)
-        params = {
-            "thread_id": target,
-            "ns": ns,
-            "checkpoint_id": checkpoint_id,
-            "task_id": task_id,
-            "stamp": stamp,
-            "refs": refs,
-            "body": self._moved(body, writes_location(source, *key), writes_location(target, *key)),
-        }
+        key = row[:4]
+        body = self._moved(row[5], writes_location(source, *key), writes_location(target, *key))
+        names = ("thread_id", "ns", "checkpoint_id", "task_id", "stamp", "refs", "body")
+        params = dict(zip(names, (target, *row[:5], body), strict=True))
         return Statement("insert_writes", {**params, "run_id": None, "token": None})
 
-    def _copied_checkpoint(self, row: Row, source: str, target: str) -> Statement:
-        ns, id, parent_id, run_id, step, created_at, refs, state = row
-        params = {
-            "thread_id": target,
-            "ns": ns,
-            "id": id,
-            "parent_id": parent_id,
-            "run_id": run_id,
-            "step": step,
-            "base": None,
-            "base_step": None,
-            "created_at": created_at,
-            "refs": refs,
-            "state": self._moved(
-                state,
-                checkpoint_location(source, ns, id),
-                checkpoint_location(target, ns, id),
-                checkpoint_columns(parent_id, run_id, step, refs),
-            ),
-        }
-        return Statement("insert_checkpoint", {**params, "lease_of": None})
+    def _copied_checkpoint(self, row: CheckpointRow, target: str) -> Statement:
+        places = checkpoint_location(*row[:3]), checkpoint_location(target, *row[1:3])
+        state = self._moved(row.state, *places, checkpoint_columns(*row[3:7]))
+        params = row._replace(thread_id=target, state=state)._asdict()
+        unguarded = {"base": None, "base_step": None, "lease_of": None}
+        return Statement("insert_checkpoint", {**params, **unguarded})
 
     def _moved(self, blob: bytes, source: str, target: str, columns: str = "") -> bytes:
         """A blob in a new envelope: an envelope is bound to the location of its row."""
         envelope = self._format.envelope
         return envelope.wrap(envelope.unwrap(bytes(blob), source, columns), target, columns)
+
+
+def _check_texts(name: str, values: Iterable[Any]) -> list[str]:
+    if isinstance(values, str):
+        raise Error(f"Pass a list of {name}s, not the single text {values!r}.")
+    return [check_text(name, str(value)) for value in values]
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, cast
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     CheckpointTuple,
@@ -22,70 +21,12 @@ from langgraph.checkpoint.base import (
 from perdure import langgraph_port
 from perdure.checkpoint import operations
 from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, ThreadCache
-from perdure.checkpoint.operations import LAST, CheckpointKey, CheckpointRow, WritesRow
-from perdure.checkpoint.row_format import (
-    CheckpointState,
-    RowFormat,
-    checkpoint_columns,
-    checkpoint_location,
-    writes_location,
-)
+from perdure.checkpoint.config import PAGE, Search, configurable
+from perdure.checkpoint.operations import CheckpointKey, CheckpointRow, WritesRow
+from perdure.checkpoint.row_format import RowFormat, checkpoint_location
 from perdure.checkpoint.value_chain import StoredValue, ValueRef, elements_in_row, load_value
-from perdure.errors import Damaged, Error
+from perdure.errors import Damaged
 from perdure.journal import Plan
-from perdure.journal.names import check_text
-
-T = TypeVar("T")
-PAGE = 32
-"""Checkpoints read at once by a listing."""
-
-
-class Search(NamedTuple):
-    """What a listing looks for, and how far it got."""
-
-    thread_id: str | None
-    ns: str | None
-    id: str | None
-    filter: Mapping[str, Any] | None
-    before: tuple[str, str, str]
-    limit: int | None
-
-    @classmethod
-    def of(
-        cls,
-        config: RunnableConfig | None,
-        filter: Mapping[str, Any] | None,
-        before: RunnableConfig | None,
-        limit: int | None,
-    ) -> Search:
-        if config is not None and not config.get("configurable"):
-            raise Error("The config names no thread. To list all threads, pass None.")
-        wanted = config["configurable"] if config else {}
-        thread_id = wanted.get("thread_id")
-        edge = before["configurable"].get("checkpoint_id") if before else None
-        exact = wanted.get("checkpoint_id")
-        ns = wanted.get("checkpoint_ns")
-        for name, text in (("checkpoint_ns", ns), ("checkpoint_id", exact), ("before", edge)):
-            if text is not None:
-                check_text(name, text)
-        return cls(
-            None if thread_id is None else check_text("thread_id", str(thread_id)),
-            ns,
-            exact,
-            filter,
-            (edge, "", "") if edge else (f"{exact} " if exact else LAST, LAST, LAST),
-            limit,
-        )
-
-    def after(self, rows: Sequence[CheckpointRow], found: int) -> Search | None:
-        """The search continued behind these rows; None when it is over."""
-        if len(rows) < PAGE or (self.limit is not None and found >= self.limit):
-            return None
-        last = rows[-1]
-        if self.id is not None and last.id < self.id:
-            return None
-        limit = None if self.limit is None else self.limit - found
-        return self._replace(before=(last.id, last.thread_id, last.ns), limit=limit)
 
 
 class Reader:
@@ -94,8 +35,15 @@ class Reader:
     def __init__(self, row_format: RowFormat, cache: CheckpointCache) -> None:
         self._format, self._cache = row_format, cache
 
-    def get_tuple(self, key: CheckpointKey, running: bool) -> Plan[CheckpointTuple | None]:
-        """The checkpoint of a key, or the newest. `running`: a run continues from it."""
+    def get_tuple(
+        self, key: CheckpointKey, running: bool, blank: bool = False
+    ) -> Plan[CheckpointTuple | None]:
+        """The checkpoint of a key, or the newest. `running`: a run continues from it.
+
+        `blank`: the thread is known to have none, so nothing is read.
+        """
+        if blank:
+            return None
         before = None
         while True:
             row, writes = yield operations.checkpoint_at(*key)
@@ -118,9 +66,8 @@ class Reader:
         newest: bool = False,
         running: bool = False,
     ) -> Plan[CheckpointTuple]:
-        location = checkpoint_location(row.thread_id, row.ns, row.id)
-        codec = self._format.codec
-        state = self._state(row, location)
+        location, codec = checkpoint_location(*row[:3]), self._format.codec
+        state = self._format.load_state(row)
         values = {channel: codec.decode(data, location) for channel, data in state.inline.items()}
         found = {c: StoredValue(len(d), hash(d), inline=d) for c, d in state.inline.items()}
         thread = self._cache.touch(row.thread_id, row.ns)
@@ -130,7 +77,7 @@ class Reader:
                 _take_cached(before, values, found)
         missing = [ref for ref in _refs(row) if ref.channel not in found]
         if missing:
-            for channel, loaded in (yield from self._values(row, missing, location)).items():
+            for channel, loaded in (yield from self._values(row, missing)).items():
                 values[channel], found[channel] = loaded
         pending = yield from self._pending_writes(row, writes)
         if (running and newest) or before is None:
@@ -162,19 +109,13 @@ class Reader:
         self._cache.resize(thread, latest.size)
 
     def _values(
-        self, row: CheckpointRow, refs: Sequence[ValueRef], location: str
+        self, row: CheckpointRow, refs: Sequence[ValueRef]
     ) -> Plan[dict[str, tuple[Any, StoredValue]]]:
         """The values at some refs of a checkpoint, and how they are stored, by channel."""
-        rows = yield operations.chains(row.thread_id, row.ns, refs)
-        bodies = {value[:4]: self._body(row, ValueRef(*value[:4]), value.body) for value in rows}
-        return {ref.channel: load_value(self._format.codec, ref, bodies, location) for ref in refs}
-
-    def _state(self, row: CheckpointRow, location: str) -> CheckpointState:
-        columns = checkpoint_columns(row.parent_id, row.run_id, row.step, row.refs)
-        return self._format.load_state(row.state, location, columns)
-
-    def _body(self, row: CheckpointRow, ref: ValueRef, body: bytes) -> bytes:
-        return self._format.load_value(row.thread_id, row.ns, ref, body)
+        rows = yield operations.values(row.thread_id, row.ns, refs, chains=True)
+        bodies = self._format.load_values(row.thread_id, row.ns, rows)
+        codec, location = self._format.codec, checkpoint_location(*row[:3])
+        return {ref.channel: load_value(codec, ref, bodies, location) for ref in refs}
 
     def _pending_writes(
         self, row: CheckpointRow, rows: Sequence[WritesRow]
@@ -185,20 +126,24 @@ class Reader:
         """
         chosen: dict[tuple[str, str, int], tuple[str, bool, list[Any]]] = {}
         for one in sorted(rows, key=lambda one: one.stamp):
-            path, entries = self._format.load_writes(one.body, writes_location(*one[:5]))
+            path, entries = self._format.load_writes(one)
             for n, channel, many, elements in entries:
                 order = writes_sort_key(path, one.task_id, n)
                 if n < 0 or order not in chosen:
                     chosen[order] = (channel, many, elements)
-        location = "a write at " + checkpoint_location(row.thread_id, row.ns, row.id)
-        bodies = yield from self._shared_bodies(row, [one[2] for one in chosen.values()])
+        location = "a write at " + checkpoint_location(*row[:3])
+        every = [element for _, _, elements in chosen.values() for element in elements]
+        refs = {ValueRef(*element[:4]) for element in every if isinstance(element, list)}
+        wanted = operations.values(row.thread_id, row.ns, refs, chains=False)
+        bodies = self._format.load_values(row.thread_id, row.ns, (yield wanted) if refs else [])
+        shared = {ref: elements_in_row(body) for ref, body in bodies.items()}
 
         def value_of(element: Any) -> Any:
             if isinstance(element, list):
                 ref = ValueRef(*element[:4])
-                if ref not in bodies:
+                if ref not in shared:
                     raise Damaged(location, f"row {ref} is missing")
-                element = bodies[ref][element[4]]
+                element = shared[ref][element[4]]
             return self._format.codec.decode(element, location)
 
         return [
@@ -207,17 +152,6 @@ class Reader:
                 chosen.items(), key=lambda item: item[0]
             )
         ]
-
-    def _shared_bodies(
-        self, row: CheckpointRow, writes: Sequence[Sequence[Any]]
-    ) -> Plan[dict[ValueRef, list[bytes]]]:
-        """The elements in the value rows that some writes refer to."""
-        refs = {ValueRef(*one[:4]) for write in writes for one in write if isinstance(one, list)}
-        if not refs:
-            return {}
-        found = yield operations.values_at(row.thread_id, row.ns, refs)
-        keyed = [(ValueRef(*value[:4]), value.body) for value in found]
-        return {ref: elements_in_row(self._body(row, ref, body)) for ref, body in keyed}
 
     def page(self, search: Search) -> Plan[tuple[list[CheckpointTuple], Search | None]]:
         found: list[CheckpointTuple] = []
@@ -228,12 +162,8 @@ class Reader:
         wanted = [row for row in wanted if self._matches(row, search.filter)]
         if search.limit is not None:
             wanted = wanted[: search.limit]
-        writes: dict[tuple[str, str, str], list[WritesRow]] = {}
-        if wanted:
-            for one in (yield operations.writes_of(wanted)):
-                writes.setdefault(one[:3], []).append(one)
-        for row in wanted:
-            own = writes.get((row.thread_id, row.ns, row.id), [])
+        writes = (yield operations.writes_of(wanted)) if wanted else []
+        for row, own in zip(wanted, writes, strict=True):
             try:
                 found.append((yield from self._load(row, own)))
             except Damaged:
@@ -245,9 +175,7 @@ class Reader:
     def _matches(self, row: CheckpointRow, filter: Mapping[str, Any] | None) -> bool:
         if not filter:
             return True
-        location = checkpoint_location(row.thread_id, row.ns, row.id)
-        state = self._state(row, location)
-        metadata = cast(dict[str, Any], state.metadata)
+        metadata = cast(dict[str, Any], self._format.load_state(row).metadata)
         return all(key in metadata and metadata[key] == value for key, value in filter.items())
 
     def delta_history(
@@ -268,15 +196,12 @@ class Reader:
         while row is not None and len(seeds) < len(history):
             ancestors = yield operations.ancestors(key.thread_id, key.ns, row.id, 4 * PAGE)
             row = ancestors[-1] if ancestors else None
-            by_id: dict[str, list[WritesRow]] = {}
-            if ancestors:
-                for one in (yield operations.writes_of(ancestors)):
-                    by_id.setdefault(one.checkpoint_id, []).append(one)
-            for ancestor in ancestors:
+            writes = (yield operations.writes_of(ancestors)) if ancestors else []
+            for ancestor, own in zip(ancestors, writes, strict=True):
                 open_channels = [channel for channel in history if channel not in seeds]
                 if not open_channels:
                     break
-                pending = yield from self._pending_writes(ancestor, by_id.get(ancestor.id, []))
+                pending = yield from self._pending_writes(ancestor, own)
                 for write in reversed(pending):
                     if write[1] in open_channels:
                         history[write[1]].append(write)
@@ -284,19 +209,18 @@ class Reader:
         return {
             channel: cast(
                 DeltaChannelHistory,
-                {"writes": writes[::-1]} | ({"seed": seeds[channel]} if channel in seeds else {}),
+                {"writes": newest[::-1]} | ({"seed": seeds[channel]} if channel in seeds else {}),
             )
-            for channel, writes in history.items()
+            for channel, newest in history.items()
         }
 
     def _seeds(self, row: CheckpointRow, channels: Sequence[str]) -> Plan[dict[str, Any]]:
         """The values this checkpoint itself has for some channels."""
-        location = checkpoint_location(row.thread_id, row.ns, row.id)
-        inline = self._state(row, location).inline
+        location, inline = checkpoint_location(*row[:3]), self._format.load_state(row).inline
         seeds = {c: self._format.codec.decode(inline[c], location) for c in channels if c in inline}
         refs = [ref for ref in _refs(row) if ref.channel in channels]
         if refs:
-            values = yield from self._values(row, refs, location)
+            values = yield from self._values(row, refs)
             seeds |= {channel: value for channel, (value, _) in values.items()}
         return seeds
 
@@ -314,7 +238,3 @@ def _take_cached(
 
 def _refs(row: CheckpointRow) -> list[ValueRef]:
     return [ValueRef(*ref) for ref in json.loads(row.refs)]
-
-
-def configurable(thread_id: str, ns: str, id: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": id}}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 import ormsgpack
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 
-from perdure.checkpoint.cache import TaskWrites, WriteElement
+from perdure.checkpoint.cache import TaskWrites
+from perdure.checkpoint.operations import CheckpointRow, WritesRow
 from perdure.checkpoint.value_chain import StoredValue, ValueRef
 from perdure.errors import Damaged, TypeNotAllowed, Unserializable
-from perdure.serde.codec import Codec
-from perdure.serde.encryption import Envelope
+from perdure.serde.serializer import Serializer
 
 
 class CheckpointState(NamedTuple):
@@ -53,8 +53,9 @@ _FIELDS = frozenset(
 class RowFormat:
     """Makes the blobs of rows and reads them back."""
 
-    def __init__(self, codec: Codec, envelope: Envelope) -> None:
-        self.codec, self.envelope = codec, envelope
+    def __init__(self, serializer: Serializer) -> None:
+        self.codec, self.envelope = serializer.codec, serializer.envelope
+        self.limit = serializer.limit  # bytes of one checkpoint, and of one task's writes
 
     def dump_state(
         self,
@@ -84,35 +85,35 @@ class RowFormat:
             raise
         return self.envelope.wrap(data, location, columns)
 
-    def load_state(self, blob: bytes, location: str, columns: str) -> CheckpointState:
-        data = self.envelope.unwrap(bytes(blob), location, columns)
+    def load_state(self, row: CheckpointRow) -> CheckpointState:
+        location = checkpoint_location(*row[:3])
+        data = self.envelope.unwrap(bytes(row.state), location, checkpoint_columns(*row[3:7]))
         try:
             return CheckpointState(*self.codec.decode(data, location))
         except TypeError as error:
             raise Damaged(location, str(error)) from error
 
-    def load_value(self, thread_id: str, ns: str, ref: ValueRef, blob: bytes) -> bytes:
-        return self.envelope.unwrap(bytes(blob), value_location(thread_id, ns, ref))
+    def load_values(
+        self, thread_id: str, ns: str, rows: Iterable[tuple[ValueRef, bytes]]
+    ) -> dict[ValueRef, bytes]:
+        unwrap = self.envelope.unwrap
+        return {ref: unwrap(bytes(b), value_location(thread_id, ns, ref)) for ref, b in rows}
 
     def dump_writes(self, path: str, writes: TaskWrites, location: str) -> bytes:
-        body = [path, [[n, channel, *_packed(one)] for n, channel, one in writes.entries]]
-        return self.envelope.wrap(ormsgpack.packb(body), location)
+        entries = [
+            [n, channel, many, [element.stored_in or element.data for element in elements]]
+            for n, channel, many, elements in writes.entries
+        ]
+        return self.envelope.wrap(ormsgpack.packb([path, entries]), location)
 
-    def load_writes(self, blob: bytes, location: str) -> tuple[str, list[list[Any]]]:
+    def load_writes(self, row: WritesRow) -> tuple[str, list[list[Any]]]:
         """The task's path, and for each write [index, channel, whether a list, elements]."""
+        location = writes_location(*row[:5])
         try:
-            path, entries = ormsgpack.unpackb(self.envelope.unwrap(bytes(blob), location))
+            path, entries = ormsgpack.unpackb(self.envelope.unwrap(bytes(row.body), location))
         except ValueError as error:
             raise Damaged(location, str(error)) from error
         return path, entries
-
-
-def _packed(written: WriteElement | list[WriteElement]) -> tuple[bool, list[Any]]:
-    """A write on disk: whether it is a list, and its elements, each as bytes or where they are."""
-    elements: Sequence[WriteElement] = written if isinstance(written, list) else [written]
-    return isinstance(written, list), [
-        e.data if e.stored_in is None else [*e.stored_in[0], e.stored_in[1]] for e in elements
-    ]
 
 
 # Each row's name, in messages and as what its envelope is bound to: old rows need the same text.

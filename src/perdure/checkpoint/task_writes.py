@@ -1,97 +1,123 @@
-"""From LangGraph's put_writes to operations: what the tasks of a step returned."""
+"""From LangGraph's put_writes to operations: what the tasks of a step returned.
+
+`perdure.checkpoint.writer` says what is waited for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
+from perdure import langgraph_port
 from perdure.checkpoint.cache import CheckpointCache, TaskWrites, WriteElement
+from perdure.checkpoint.config import key_of
 from perdure.checkpoint.row_format import RowFormat, checkpoint_location, writes_location
 from perdure.checkpoint.value_chain import check_channel, refs_to_json
 from perdure.checkpoint.writer import no_result
-from perdure.errors import TooLarge
+from perdure.errors import Error, TooLarge
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
-from perdure.segments.segment import Segment
+from perdure.journal.names import check_text
+from perdure.segments.segment import Segment, find
+from perdure.serde.redaction import redact
+from perdure.types import Durability
+
+Writes = Sequence[tuple[str, Any]]
 
 
-class PutWrites(NamedTuple):
-    """One call of LangGraph's `put_writes`."""
+class TaskKey(NamedTuple):
+    """The task whose writes these are."""
 
     thread_id: str
     ns: str
     checkpoint_id: str
-    writes: Sequence[tuple[str, Any]]
     task_id: str
     path: str
-    segment: Segment | None = None
 
 
 class TaskWriter:
     """Queues what tasks returned, in the order in which it comes."""
 
-    def __init__(self, row_format: RowFormat, cache: CheckpointCache, max_bytes: int) -> None:
-        self._format, self._cache, self._max_bytes = row_format, cache, max_bytes
+    def __init__(
+        self, durability: Durability, row_format: RowFormat, cache: CheckpointCache
+    ) -> None:
+        self._durability: Durability = durability
+        self._format, self._cache = row_format, cache
 
     def put(
-        self, journal: Journal, put: PutWrites, *, stops: bool, hold: bool
-    ) -> QueuedOperation[None]:
-        """Queue the writes of a task. `stops`: they are a question or an error."""
-        thread = self._cache.get(put.thread_id, put.ns)
+        self, journal: Journal, config: RunnableConfig, writes: Writes, task_id: str, path: str
+    ) -> QueuedOperation[None] | None:
+        """Queue the writes of a task. Return them if the caller must wait for them."""
+        thread_id, ns, checkpoint_id = key_of(config)
+        if checkpoint_id is None:
+            raise Error(f"put_writes for thread {thread_id!r} names no checkpoint_id.")
+        check_text("task_id", task_id)
+        check_text("task_path", path)
+        mode, segment = self._durability, find(config["configurable"])
+        if segment is not None:
+            segment.check()
+            mode = segment.durability
+        stops = any(channel in (INTERRUPT, ERROR) for channel, _ in writes)
+        task = TaskKey(thread_id, ns, checkpoint_id, task_id, path)
+        thread = self._cache.get(thread_id, ns)
+        writes = _storable(writes, segment)
         try:
-            written = self._encoded(put)
+            written = self._encoded(task, writes)
         except Exception:
             with thread.changed:  # the checkpoint must not wait for writes that are refused
-                refused = TaskWrites(put.task_id, [], refused=True)
-                thread.add_writes(put.checkpoint_id, refused)
+                thread.add_writes(checkpoint_id, TaskWrites(task_id, [], refused=True))
             raise
-        op = self._op(put, written, self._cache.next_stamp())
+        op = self._op(task, writes, written, segment)
         with thread.changed:
-            queued = journal.defer(op, hold=hold)
-            thread.add_writes(put.checkpoint_id, written, stops=stops)
-        return queued
+            queued = journal.defer(op, hold=mode == "exit")
+            thread.add_writes(checkpoint_id, written, stops=stops)
+        wait = (stops and mode != "async" and segment is None) or journal.full
+        return queued if wait else None
 
-    def _encoded(self, put: PutWrites) -> TaskWrites:
+    def _encoded(self, task: TaskKey, writes: Writes) -> TaskWrites:
         entries = [
-            (WRITES_IDX_MAP.get(channel, n), channel, self._elements(channel, value))
-            for n, (channel, value) in enumerate(put.writes)
+            (WRITES_IDX_MAP.get(channel, n), channel, *self._elements(channel, value))
+            for n, (channel, value) in enumerate(writes)
         ]
-        written = TaskWrites(put.task_id, entries)
+        written = TaskWrites(task.task_id, entries)
         size = sum([len(element.data) for _, element in written.elements])
-        if size > self._max_bytes:
-            location = checkpoint_location(put.thread_id, put.ns, put.checkpoint_id)
-            what = f"The writes of task {put.task_id} at {location}"
-            raise TooLarge(what, size, self._max_bytes)
+        if size > self._format.limit:
+            what = f"The writes of task {task.task_id} at {checkpoint_location(*task[:3])}"
+            raise TooLarge(what, size, self._format.limit)
         return written
 
-    def _elements(self, channel: str, value: Any) -> WriteElement | list[WriteElement]:
+    def _elements(self, channel: str, value: Any) -> tuple[bool, list[WriteElement]]:
+        """Whether a value is stored by its elements, and these."""
         check_channel(channel)
         if channel == ERROR and isinstance(value, BaseException):
             value = repr(value)  # as LangGraph's own savers do
         encode = self._format.codec.encode
         if type(value) is list and value:
-            return [
+            return True, [
                 WriteElement(item, encode(item, f"write to {channel}[{n}]"))
                 for n, item in enumerate(value)
             ]
-        return WriteElement(value, encode(value, f"write to {channel}"))
+        return False, [WriteElement(value, encode(value, f"write to {channel}"))]
 
-    def _op(self, put: PutWrites, written: TaskWrites, stamp: int) -> Op[None]:
-        segment = put.segment
-        waits = [] if segment is None else _waits(segment, put, stamp)
+    def _op(
+        self, task: TaskKey, writes: Writes, written: TaskWrites, segment: Segment | None
+    ) -> Op[None]:
+        stamp = self._cache.next_stamp()
         row: dict[str, Any] = {
-            "thread_id": put.thread_id,
-            "ns": put.ns,
-            "checkpoint_id": put.checkpoint_id,
-            "task_id": put.task_id,
+            "thread_id": task.thread_id,
+            "ns": task.ns,
+            "checkpoint_id": task.checkpoint_id,
+            "task_id": task.task_id,
             "stamp": stamp,
             "run_id": None if segment is None else segment.lease.run_id,
             "token": None if segment is None else segment.lease.token,
         }
-        location = writes_location(put.thread_id, put.ns, put.checkpoint_id, put.task_id, stamp)
+        waits = [] if segment is None else _waits(segment, task, writes, stamp)
+        location = writes_location(*task[:4], stamp)
 
         def forget() -> None:
             # Only a checkpoint in the same transaction may hold the bytes in our place.
@@ -99,9 +125,9 @@ class TaskWriter:
                 element.stored_in = None
 
         def statements() -> Sequence[Statement]:
-            refs = {e.stored_in[0] for _, e in written.elements if e.stored_in is not None}
+            refs = {e.stored_in[:4] for _, e in written.elements if e.stored_in is not None}
             row["refs"] = refs_to_json(sorted(refs)) if refs else None
-            row["body"] = self._format.dump_writes(put.path, written, location)
+            row["body"] = self._format.dump_writes(task.path, written, location)
             return [*waits, Statement("insert_writes", row)]
 
         return Op(
@@ -115,19 +141,29 @@ class TaskWriter:
         )
 
 
-def _waits(segment: Segment, put: PutWrites, stamp: int) -> list[Statement]:
+def _storable(writes: Writes, segment: Segment | None) -> Writes:
+    """The writes that are stored of a task, exceptions without secrets."""
+    if any(channel == ERROR and isinstance(value, BaseException) for channel, value in writes):
+        # LangGraph adds what a task wrote before it failed or was cancelled, and would take
+        # that for all it had to write: where to go next could be missing.
+        marks = (*WRITES_IDX_MAP, langgraph_port.ERROR_SOURCE)
+        writes = [one for one in writes if one[0] in marks]
+    if segment is None or not segment.secrets:
+        return writes
+    return [
+        (name, redact(repr(value), segment.secrets) if isinstance(value, BaseException) else value)
+        for name, value in writes
+    ]
+
+
+def _waits(segment: Segment, task: TaskKey, writes: Writes, stamp: int) -> list[Statement]:
     """The waits that are stored with the interrupt of a task that the runtime drives."""
     segment.progress.has_written = True
-    given = dict(put.writes)
+    given = dict(writes)
     if not given.get(INTERRUPT):
         return []
     before = given.get(RESUME, [])
-    place = {
-        "ns": put.ns,
-        "checkpoint_id": put.checkpoint_id,
-        "task_id": put.task_id,
-        "path": put.path,
-        "stamp": stamp,
-    }
     before = before if isinstance(before, list) else [before]
+    place = {**task._asdict(), "stamp": stamp}
+    del place["thread_id"]
     return segment.questions.ask(given[INTERRUPT], before, place)

@@ -14,10 +14,9 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import ormsgpack
@@ -30,8 +29,6 @@ from perdure.serde.codec import Codec
 INLINE = 64
 """Values up to so many bytes are stored inside the checkpoint's row."""
 _ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
-_DICT_OF = attrgetter("__dict__")
-_EXTRA_OF = attrgetter("__pydantic_extra__")
 
 
 class RowKind(IntEnum):
@@ -59,40 +56,33 @@ def check_channel(channel: str) -> str:
     return json.dumps(check_text("channel", channel))
 
 
-def refs_to_json(refs: Iterable[ValueRef]) -> str:
+def refs_to_json(refs: Iterable[tuple[str, int, int, int]]) -> str:
     """A list of refs as JSON, several times faster than `json.dumps`."""
     return f"[{','.join([f'[{check_channel(r[0])},{r[1]},{r[2]},{r[3]}]' for r in refs])}]"
 
 
-@dataclass(slots=True)
 class ChainElements:
     """What the last row of a chain described, so that the next change can be found."""
 
-    objects: list[Any]
-    hashes: list[int]
-    sizes: list[int]
-    chain_size: int
-    """Bytes of the whole chain, to know when to start a new one."""
-    kind: type
-    """list or dict."""
-    trusted: bool = True
-    """Every element is a message or immutable: identity decides."""
-    messages: int = 0
-    """How many elements are messages."""
-    ids: set[int] = field(default_factory=set)
-    pristine: list[dict[str, Any] | None] = field(default_factory=list)
-    """For each message what its fields were, to notice a change in place."""
+    def __init__(
+        self, kind: type, objects: Sequence[Any], encoded: Sequence[bytes], chain_size: int
+    ) -> None:
+        self.kind = kind  # list or dict
+        self.chain_size = chain_size  # of all rows, to know when to start a new chain
+        self.objects, self.ids = list(objects), set(map(id, objects))
+        self.hashes, self.sizes = list(map(hash, encoded)), list(map(len, encoded))
+        # Every element is a message or immutable: identity decides.
+        self.trusted = all(map(is_trusted, objects))
+        # For each message what its fields were, to notice a change in place.
+        self.pristine = list(map(snapshot, objects))
 
     def untouched(self) -> bool:
         """No message was changed in place since it was stored or loaded."""
-        if not self.messages:
-            return True
-        messages = [obj for obj in self.objects if isinstance(obj, BaseMessage)]
-        pristine = self.pristine
-        if len(messages) < len(pristine):
-            pristine = [was for was in pristine if was is not None]
         try:
-            return list(map(_DICT_OF, messages)) == pristine and not any(map(_EXTRA_OF, messages))
+            return all(
+                was is None or (obj.__dict__ == was and not obj.__pydantic_extra__)
+                for obj, was in zip(self.objects, self.pristine, strict=True)
+            )
         except Exception:  # a field whose comparison is not a truth value, such as an array
             return False
 
@@ -119,24 +109,6 @@ def outgrown(stored: StoredValue) -> bool:
     )
 
 
-def describe_elements(
-    kind: type, objects: list[Any], encoded: Sequence[bytes], size: int
-) -> ChainElements:
-    """The elements of a chain of `size` bytes."""
-    pristine = list(map(snapshot, objects))
-    return ChainElements(
-        objects=list(objects),
-        hashes=list(map(hash, encoded)),
-        sizes=list(map(len, encoded)),
-        chain_size=size,
-        kind=kind,
-        trusted=all(map(is_trusted, objects)),
-        ids=set(map(id, objects)),
-        pristine=pristine,
-        messages=len(pristine) - pristine.count(None),
-    )
-
-
 def is_trusted(value: Any) -> bool:
     """Whether an element is unchanged as long as it is the same object and was not returned."""
     if isinstance(value, BaseMessage):
@@ -154,20 +126,17 @@ def snapshot(value: Any) -> dict[str, Any] | None:
     }
 
 
-ChainRows = Mapping[tuple[str, int, int, int], bytes]
-
-
 def load_value(
-    codec: Codec, ref: ValueRef, rows: ChainRows, location: str
+    codec: Codec, ref: ValueRef, rows: Mapping[ValueRef, bytes], location: str
 ) -> tuple[Any, StoredValue]:
     """The value at `ref`, and how it is stored, from the rows of its chain."""
     changes: list[Any] = []
-    size = 0
-    at, seq = ref.step, ref.seq
+    size, at = 0, ref
     while True:
-        body = rows.get((ref.channel, ref.chain, seq, at))
+        body = rows.get(at)
         if body is None:
-            raise Damaged(f"{location} {ref.channel}", f"row {seq} of chain {ref.chain} is missing")
+            reason = f"row {at.seq} of chain {ref.chain} is missing"
+            raise Damaged(f"{location} {ref.channel}", reason)
         size += len(body)
         kind = body[0]
         if kind == RowKind.WHOLE:
@@ -177,7 +146,7 @@ def load_value(
         if kind in (RowKind.LIST, RowKind.DICT):
             break
         changes.append(content)
-        at, seq = content[0], seq - 1
+        at = at._replace(seq=at.seq - 1, step=content[0])
     encoded: list[bytes] = content
     for _, drop, sets, start, delete, inserted in reversed(changes):
         del encoded[:drop]
@@ -185,7 +154,7 @@ def load_value(
             encoded[n] = data
         encoded[start : start + delete] = inserted
     objects = [codec.decode(data, location) for data in encoded]
-    elements = describe_elements(list if kind == RowKind.LIST else dict, objects, encoded, size)
+    elements = ChainElements(list if kind == RowKind.LIST else dict, objects, encoded, size)
     stored = StoredValue(sum(elements.sizes), 0, ref=ref, elements=elements)
     return objects if kind == RowKind.LIST else dict(objects), stored
 

@@ -16,7 +16,6 @@ from operator import is_
 from typing import Any, NamedTuple
 
 import ormsgpack
-from langchain_core.messages import BaseMessage
 
 from perdure.checkpoint.value_chain import (
     INLINE,
@@ -24,7 +23,6 @@ from perdure.checkpoint.value_chain import (
     RowKind,
     StoredValue,
     ValueRef,
-    describe_elements,
     is_trusted,
     outgrown,
     snapshot,
@@ -94,41 +92,18 @@ def _elements_difference(
 
     last = before.elements if before is not None else None
     if before is not None and before.ref is not None and last and last.kind is type(value):
-        grown = len(items) - len(last.objects)
-        if (
-            grown >= 0
-            and last.trusted
-            and returned is not None
-            and returned.isdisjoint(last.ids)
-            and all(map(is_, last.objects, items))
-        ):
-            start = len(last.objects)
-            encoded = [encode(n) for n in range(start, len(items))]
-            change: _Change | None = _Change(0, [], start, 0, items[start:], encoded)
-        else:
-            change = _find_change(items, last, returned, encode)
+        change = _find_change(items, last, returned, encode)
         if change is not None:
-            found = _changed_elements(channel, type(value), before, before.ref, last, change, step)
+            found = _changed_elements(before, before.ref, last, change, step)
             if not outgrown(found.stored):
                 return found
-    return _whole_elements(codec, channel, value, items, encode, step)
-
-
-def _whole_elements(
-    codec: Codec,
-    channel: str,
-    value: Any,
-    items: list[Any],
-    encode: Callable[[int], bytes],
-    step: int,
-) -> Difference:
     encoded = [encode(n) for n in range(len(items))]
     size = sum(map(len, encoded))
     if size <= INLINE:
         data = codec.encode(value, channel)
         return Difference(StoredValue(len(data), hash(data), inline=data), None, ())
     body = bytes([RowKind.LIST if type(value) is list else RowKind.DICT]) + ormsgpack.packb(encoded)
-    elements = describe_elements(type(value), items, encoded, len(body))
+    elements = ChainElements(type(value), items, encoded, len(body))
     stored = StoredValue(size, 0, ref=ValueRef(channel, step, 0, step), elements=elements)
     return Difference(stored, body, items)
 
@@ -149,13 +124,17 @@ def _find_change(
 ) -> _Change | None:
     """How `items` came about from `last`, or None when storing all of it is better."""
     old = last.objects
+    start = len(old)
+    trusted = last.trusted and returned is not None
+    suspects = returned & last.ids if returned else ()
+    if trusted and not suspects and len(items) >= start and all(map(is_, old, items)):
+        fresh = [encode(n) for n in range(start, len(items))]
+        return _Change(0, [], start, 0, items[start:], fresh)
     drop = 0
     if old and items and old[0] is not items[0]:
         drop = next((n for n, obj in enumerate(old) if obj is items[0]), 0)
     kept, hashes = old[drop:], last.hashes[drop:]
     overlap = min(len(kept), len(items))
-    trusted = last.trusted and returned is not None
-    suspects = returned & last.ids if returned else ()
     encoded: dict[int, bytes] = {}
 
     def bytes_of(n: int) -> bytes:
@@ -188,20 +167,14 @@ def _find_change(
 
 
 def _changed_elements(
-    channel: str,
-    kind: type,
-    before: StoredValue,
-    ref: ValueRef,
-    last: ChainElements,
-    change: _Change,
-    step: int,
+    before: StoredValue, ref: ValueRef, last: ChainElements, change: _Change, step: int
 ) -> Difference:
     drop, sets, start, delete, objects, encoded = change
     if not (drop or sets or delete or objects):
         return Difference(before, None, ())
-    body = bytes([RowKind.LIST_CHANGE if kind is list else RowKind.DICT_CHANGE]) + ormsgpack.packb(
-        [ref.step, drop, [[n, data] for n, _, data in sets], start, delete, encoded]
-    )
+    kind = RowKind.LIST_CHANGE if last.kind is list else RowKind.DICT_CHANGE
+    replaced = [[n, data] for n, _, data in sets]
+    body = ormsgpack.packb([ref.step, drop, replaced, start, delete, encoded])
     size = before.size + sum(map(len, encoded))
     # `last` is changed and handed on, not copied: `before` is not used again.
     if drop or delete or sets:
@@ -215,16 +188,12 @@ def _changed_elements(
             last.pristine[n] = snapshot(obj)
             last.trusted = last.trusted and is_trusted(obj)
         last.ids = set(map(id, last.objects))
-        last.messages = sum(isinstance(obj, BaseMessage) for obj in last.objects)
     last.objects[start:start] = objects
     last.hashes[start:start] = map(hash, encoded)
     last.sizes[start:start] = map(len, encoded)
     last.pristine[start:start] = map(snapshot, objects)
     last.ids.update(map(id, objects))
     last.trusted = last.trusted and all(map(is_trusted, objects))
-    last.messages += sum(isinstance(obj, BaseMessage) for obj in objects)
-    last.chain_size += len(body)
-    stored = StoredValue(
-        size, 0, ref=ValueRef(channel, ref.chain, ref.seq + 1, step), elements=last
-    )
-    return Difference(stored, body, objects)
+    last.chain_size += 1 + len(body)
+    at = ValueRef(ref.channel, ref.chain, ref.seq + 1, step)
+    return Difference(StoredValue(size, 0, ref=at, elements=last), bytes([kind]) + body, objects)

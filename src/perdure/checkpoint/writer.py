@@ -7,6 +7,18 @@ queued.
 
 The bytes of a value that a task returned and a checkpoint then holds are stored once: when both
 go into the same transaction, the write refers to the checkpoint's row.
+
+`durability` decides what the caller waits for until it is on disk:
+
+    sync    every checkpoint
+    auto    the checkpoint after which the run hands control back (nothing more is triggered),
+            an interrupt and an error; the others are committed with them, at most 20 ms later.
+            Anything that leaves the process waits for all before it.
+    async   nothing; committed within 20 ms
+    exit    like auto, and between two such points it is committed about once a second
+
+A caller that passes LangGraph's own `durability="sync"` gets `sync` for that call. A run that the
+runtime drives is waited for as a whole, before its worker releases it.
 """
 
 from __future__ import annotations
@@ -25,7 +37,7 @@ from langgraph.checkpoint.base import (
 
 from perdure import langgraph_port
 from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, TaskWrites, WriteElement
-from perdure.checkpoint.operations import CheckpointKey
+from perdure.checkpoint.operations import CheckpointKey, insert_value
 from perdure.checkpoint.row_format import (
     RowFormat,
     checkpoint_columns,
@@ -47,14 +59,17 @@ from perdure.journal.committer import QueuedOperation
 from perdure.journal.ids import random_number
 from perdure.journal.names import check_text
 from perdure.segments.segment import Segment
+from perdure.types import Durability
 
 ARRIVAL = 2.0
 """Seconds `put` waits at most for the writes of its step to arrive from LangGraph's threads."""
 
 
 class Put(NamedTuple):
-    """One call of LangGraph's `put`."""
+    """One call of LangGraph's `put`. `key.id` is that of the parent."""
 
+    key: CheckpointKey
+    segment: Segment | None
     config: RunnableConfig
     checkpoint: Checkpoint
     metadata: CheckpointMetadata
@@ -64,41 +79,57 @@ class Put(NamedTuple):
 class Writer:
     """Queues checkpoints behind the writes of their step, with the least that must be stored."""
 
-    def __init__(self, row_format: RowFormat, cache: CheckpointCache, max_bytes: int) -> None:
-        self._format, self._cache, self._max_bytes = row_format, cache, max_bytes
+    def __init__(
+        self, durability: Durability, row_format: RowFormat, cache: CheckpointCache
+    ) -> None:
+        self._durability: Durability = durability
+        self._format, self._cache = row_format, cache
 
-    def put(
-        self,
-        journal: Journal,
-        key: CheckpointKey,
-        put: Put,
-        segment: Segment | None,
-        *,
-        arriving: bool,
-        hold: bool,
+    def put(self, journal: Journal, put: Put, *, blocking: bool) -> QueuedOperation[None] | None:
+        """Queue a checkpoint. Return it if the caller must wait until it is durable."""
+        segment = put.segment
+        asked = langgraph_port.durability_of(put.config["configurable"])
+        mode: Durability = "sync" if asked == "sync" else self._durability
+        if segment is not None:
+            segment.check()
+            mode = "sync" if segment.is_overdue else segment.durability
+        # Coroutines come in order, and a run that is put at its exit writes nothing before.
+        arriving = blocking and asked != "exit"
+        queued, stopped = self._queue(journal, put, arriving, hold=mode == "exit")
+        if mode == "sync" or journal.full:
+            return queued
+        if segment is not None or mode == "async":
+            return None
+        triggers = map(langgraph_port.is_trigger, put.checkpoint.get("updated_channels") or ())
+        return queued if stopped or (put.key.ns == "" and not any(triggers)) else None
+
+    def _queue(
+        self, journal: Journal, put: Put, arriving: bool, hold: bool
     ) -> tuple[QueuedOperation[None], bool]:
-        """Queue a checkpoint behind the writes of its step. `key.id` is that of its parent.
+        """Queue a checkpoint behind the writes of its step.
 
         `arriving`: they may still be on their way, and this thread may wait. Also returns whether
         a question or an error at this checkpoint arrived before it.
         """
         check_text("checkpoint_id", put.checkpoint["id"])
-        thread = self._cache.touch(key.thread_id, key.ns)
+        thread = self._cache.touch(put.key.thread_id, put.key.ns)
         with thread.put_lock:
             with thread.changed:
                 parent = thread.latest
-                if parent is not None and parent.id != key.id:
+                if parent is not None and parent.id != put.key.id:
                     parent = None
                 written: Sequence[TaskWrites] = ()
                 if parent is not None:
                     if arriving and put.metadata.get("source") == "loop":
                         tasks = thread.tasks.setdefault(parent.id, set())
-                        expected = _tasks_between(parent, put.checkpoint)
+                        moved = _moved(parent, put.checkpoint)
+                        nodes = [*filter(langgraph_port.is_node, moved)]
+                        expected = parent.sends + len(nodes) + (langgraph_port.START in moved)
                         if len(tasks) < expected:
                             thread.changed.wait_for(lambda: len(tasks) >= expected, ARRIVAL)
                     written = thread.writes.get(parent.id, ())
                 thread.latest = None  # until this one is queued: its values move into the next
-            latest, op = self._put_op(key, put, segment, parent, written)
+            latest, op = self._put_op(put, parent, written)
             with thread.changed:
                 thread.advance(latest)
                 queued = journal.defer(op, hold=hold)
@@ -107,40 +138,35 @@ class Writer:
         return queued, stopped
 
     def _put_op(
-        self,
-        key: CheckpointKey,
-        put: Put,
-        segment: Segment | None,
-        parent: CachedCheckpoint | None,
-        written: Sequence[TaskWrites],
+        self, put: Put, parent: CachedCheckpoint | None, written: Sequence[TaskWrites]
     ) -> tuple[CachedCheckpoint, Op[None]]:
-        thread_id, ns, _ = key
-        checkpoint = put.checkpoint
+        (thread_id, ns, _), segment, checkpoint = put.key, put.segment, put.checkpoint
         step = random_number(48)
         statements: list[Statement] = []
         if segment is not None:
-            nodes = [] if parent is None else sorted(_nodes_between(parent, checkpoint))
+            moved = [] if parent is None else _moved(parent, checkpoint)
+            nodes = sorted(filter(langgraph_port.is_node, moved))
             metadata = cast(dict[str, Any], put.metadata)
             statements += segment.progress.step(ns, checkpoint["id"], metadata, nodes)
         elements = [element for one in written for element in one.elements]
-        values, shared = self._values(key, put, parent, elements, step, statements)
+        values, shared = self._values(put, parent, elements, step, statements)
         size = sum([value.size for value in values.values()])
         location = checkpoint_location(thread_id, ns, checkpoint["id"])
-        row = self._row(key, put, values, location, step, size)
+        row = self._row(put, values, location, step, size)
         row["base"], row["base_step"] = (None, None) if parent is None else (parent.id, parent.step)
         row["lease_of"] = None if segment is None else segment.lease.run_id
         statements.append(Statement("insert_checkpoint", row))
 
         def share() -> None:
             for element, ref, n in shared:
-                element.stored_in = (ref, n)
+                element.stored_in = (*ref, n)
 
         def whole() -> Op[None]:
             # The checkpoint this one builds on was deleted meanwhile: store all of it.
             thread = self._cache.get(thread_id, ns)
             with thread.changed:
                 thread.latest = None
-            return self._put_op(key, put, segment, None, ())[1]
+            return self._put_op(put, None, ())[1]
 
         refused: Callable[[], Op[None]] | None = whole
         if parent is None:
@@ -160,7 +186,6 @@ class Writer:
 
     def _values(
         self,
-        key: CheckpointKey,
         put: Put,
         parent: CachedCheckpoint | None,
         elements: Sequence[tuple[str, WriteElement]],
@@ -171,6 +196,7 @@ class Writer:
 
         Adds the new rows to `statements`.
         """
+        thread_id, ns, _ = put.key
         known = parent.values if parent is not None else {}
         returned = _returned(elements)
         values: dict[str, StoredValue] = {}
@@ -187,21 +213,17 @@ class Writer:
             values[channel] = stored
             if body is not None and stored.ref is not None:
                 base = None if before is None or before.ref is None else before.ref.step
-                statements.append(self._insert_value(key, stored.ref, base, body))
+                location = value_location(thread_id, ns, stored.ref)
+                body = self._format.envelope.wrap(body, location)
+                statements.append(insert_value(thread_id, ns, stored.ref, base, body))
                 if elements:
                     shared += _shared(elements, channel, stored.ref, inserted)
         return values, shared
 
     def _row(
-        self,
-        key: CheckpointKey,
-        put: Put,
-        values: dict[str, StoredValue],
-        location: str,
-        step: int,
-        size: int,
+        self, put: Put, values: dict[str, StoredValue], location: str, step: int, size: int
     ) -> dict[str, Any]:
-        thread_id, ns, parent_id = key
+        thread_id, ns, parent_id = put.key
         metadata = get_checkpoint_metadata(put.config, put.metadata)
         run_id = None
         if metadata.get("run_id") is not None:
@@ -209,8 +231,8 @@ class Writer:
         refs = refs_to_json([value.ref for value in values.values() if value.ref is not None])
         columns = checkpoint_columns(parent_id, run_id, step, refs)
         state = self._format.dump_state(put.checkpoint, metadata, values, location, columns)
-        if size + len(state) > self._max_bytes:
-            raise TooLarge(location, size + len(state), self._max_bytes)
+        if size + len(state) > self._format.limit:
+            raise TooLarge(location, size + len(state), self._format.limit)
         return {
             "thread_id": thread_id,
             "ns": ns,
@@ -222,22 +244,6 @@ class Writer:
             "refs": refs,
             "state": state,
         }
-
-    def _insert_value(
-        self, key: CheckpointKey, ref: ValueRef, base: int | None, body: bytes
-    ) -> Statement:
-        channel, chain, seq, step = ref
-        params = {
-            "thread_id": key.thread_id,
-            "ns": key.ns,
-            "channel": channel,
-            "chain": chain,
-            "seq": seq,
-            "step": step,
-            "base": base if seq else None,
-            "body": self._format.envelope.wrap(body, value_location(key.thread_id, key.ns, ref)),
-        }
-        return Statement("insert_value", params)
 
 
 def no_result(rows: object) -> None:
@@ -261,19 +267,8 @@ def _returned(elements: Sequence[tuple[str, WriteElement]]) -> dict[str, set[int
     return found
 
 
-def _tasks_between(parent: CachedCheckpoint, checkpoint: Checkpoint) -> int:
-    """How many tasks ran between a checkpoint and its child."""
-    started = langgraph_port.START in _moved(parent, checkpoint)
-    return parent.sends + len(_nodes_between(parent, checkpoint)) + started
-
-
-def _nodes_between(parent: CachedCheckpoint, checkpoint: Checkpoint) -> list[str]:
-    """The nodes that ran in between because a channel triggered them."""
-    return [node for node in _moved(parent, checkpoint) if langgraph_port.is_node(node)]
-
-
 def _moved(parent: CachedCheckpoint, checkpoint: Checkpoint) -> list[str]:
-    """All that saw something new, LangGraph's own marks included."""
+    """The nodes that a channel triggered in between, and LangGraph's own marks that moved."""
     seen = checkpoint["versions_seen"].items()
     return [node for node, what in seen if what and what != parent.seen.get(node)]
 

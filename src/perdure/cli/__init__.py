@@ -15,7 +15,7 @@ and listings answer at once. Only commands that drive graphs load LangGraph.
 
     target          --at: the journal, Runtime or project that a command works on
     langgraph_json  reads a langgraph.json; graph_loading imports its graphs
-    parsing         values of arguments; output prints; next_command has commands to paste
+    parsing         values of arguments; output prints, and has commands to paste
     run_lookup      runs by the beginning of their ids, with everything that belongs to them
 
 What commands show is worded in `perdure.service.views`.
@@ -42,7 +42,6 @@ from perdure.cli import (
     reflections,
     runs,
     schedules,
-    show,
     start,
     worker,
 )
@@ -69,7 +68,7 @@ def _add(section: str, *commands: Any) -> None:
 
 
 _add("Drive", demo.demo, dev.dev, worker.worker, worker.tick)
-_add("Start and look", start.start, runs.runs, show.show)
+_add("Start and look", start.start, runs.runs, runs.show)
 _add("People and messages", inbox.inbox, inbox.answer, inbox.signal)
 _add("Change the course of a run", control.pause, control.resume, control.cancel)
 _add("Change the course of a run", control.retry, control.fork)

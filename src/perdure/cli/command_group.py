@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-Convert = Callable[[Any], Any]
+NOUNS = {bool: "yes or no", str: "a text", int: "a whole number", float: "a number"}
 
 
 class Command(TyperCommand):
@@ -26,18 +25,19 @@ class Command(TyperCommand):
 
 def _without_pydantic(params: list[Any]) -> list[Any]:
     for param in params:
-        described = getattr(param, "type_descriptor", None)
-        convert = _converter(getattr(described, "annotation", None))
-        if convert is not None and hasattr(param, "_runtime_param"):
-            param._runtime_param = _Converter(convert)  # noqa: SLF001  Typer has no other hook
+        kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
+        if get_origin(kind) is list:
+            [kind] = get_args(kind)
+        if (kind in NOUNS or get_origin(kind) is Literal) and hasattr(param, "_runtime_param"):
+            param._runtime_param = _Converter(kind)  # noqa: SLF001  Typer has no other hook
     return params
 
 
 class _Converter:
     """Converts an argument for Typer."""
 
-    def __init__(self, convert: Convert) -> None:
-        self._convert = convert
+    def __init__(self, kind: Any) -> None:
+        self._kind, self._choices = kind, get_args(kind)
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         many = param.multiple or param.nargs == -1
@@ -48,35 +48,15 @@ class _Converter:
         except ValueError as error:
             raise typer.BadParameter(str(error), ctx=ctx, param=param) from None
 
-
-def _converter(annotation: Any) -> Convert | None:
-    """The conversion to a type; None leaves it to Typer."""
-    if get_origin(annotation) is list:
-        [annotation] = get_args(annotation)
-    if get_origin(annotation) is Literal:
-        return lambda value: _choose(value, get_args(annotation))
-    kinds: dict[Any, str] = {
-        bool: "yes or no",
-        str: "a text",
-        int: "a whole number",
-        float: "a number",
-    }
-    if annotation not in kinds:
-        return None
-    return lambda value: _convert(annotation, value, kinds[annotation])
-
-
-def _choose(value: Any, choices: tuple[Any, ...]) -> Any:
-    if value not in choices:
-        raise ValueError(f"{value!r} is not one of {', '.join(map(str, choices))}.")
-    return value
-
-
-def _convert(kind: Convert, value: Any, noun: str) -> Any:
-    try:
-        return kind(value)
-    except ValueError:
-        raise ValueError(f"{value!r} is not {noun}.") from None
+    def _convert(self, value: Any) -> Any:
+        if self._choices:
+            if value not in self._choices:
+                raise ValueError(f"{value!r} is not one of {', '.join(self._choices)}.")
+            return value
+        try:
+            return self._kind(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is not {NOUNS[self._kind]}.") from None
 
 
 class Group(TyperGroup):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,8 +24,7 @@ Runs = Annotated[
 
 def pause(runs: Runs, at: At = None, by: By = None) -> None:
     """Pause runs until they are resumed."""
-    name = by or os.environ.get("USER")
-    _apply(at, runs, lambda client, run: client.pause(run, by=name))
+    _apply(at, runs, lambda client, run: client.pause(run, by=by))
 
 
 def resume(runs: Runs, at: At = None) -> None:
@@ -41,8 +39,7 @@ def cancel(
     by: By = None,
 ) -> None:
     """Cancel runs. Effects with a compensation are undone."""
-    name = by or os.environ.get("USER")
-    _apply(at, runs, lambda client, run: client.cancel(run, reason=reason, by=name))
+    _apply(at, runs, lambda client, run: client.cancel(run, reason=reason, by=by))
 
 
 def retry(runs: Runs, at: At = None) -> None:

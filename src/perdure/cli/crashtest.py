@@ -7,9 +7,9 @@ Exit codes: 0 the same result every time and nothing duplicated or lost, 1 somet
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator
+from json import dumps as to_json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,9 +19,7 @@ from perdure.cli.parsing import parse_json
 from perdure.errors import BadArgument
 
 if TYPE_CHECKING:
-    from perdure.testing.crashtest import Report, Trial
-
-INTERRUPTED = 130
+    from perdure.testing.crashtest import Trial
 
 
 def crashtest(
@@ -69,7 +67,6 @@ def crashtest(
     from rich.console import Console
 
     from perdure.testing.crashtest import CrashTest
-    from perdure.testing.crashtest.text import show
 
     if resume and not stock:
         raise BadArgument("--resume needs --stock: perdure knows where a run has to go on.")
@@ -92,13 +89,17 @@ def crashtest(
             progress=progress,
         )
         report = test.run()
-    _write_report(report, json, html)
-    if json != "-":
-        show(report, Console())
-    if report.interrupted:
-        raise Exit(INTERRUPTED)
+    if json == "-":
+        print(to_json(report.to_json(), indent=2))
+    else:
+        report.print(Console(highlight=False))
+        if json is not None:
+            text = to_json(report.to_json(), indent=2)
+            Path(json).write_text(f"{text}\n", encoding="utf-8")
+    if html is not None:
+        Path(html).write_text(report.to_html(), encoding="utf-8")
     if not report.ok:
-        raise Exit(1)
+        raise Exit(130 if report.interrupted else 1)
 
 
 @contextlib.contextmanager
@@ -122,17 +123,6 @@ def _progress_bar() -> Iterator[Callable[[str, int, int, Trial | None], None]]:
     with Progress(*columns, console=console, transient=True, disable=off) as bar:
         task = bar.add_task("starting", total=None, bad="")
         yield update
-
-
-def _write_report(report: Report, to_json: str | None, to_html: str | None) -> None:
-    if to_json is not None:
-        text = json.dumps(report.to_json(), indent=2)
-        if to_json == "-":
-            print(text)
-        else:
-            Path(to_json).write_text(text + "\n", encoding="utf-8")
-    if to_html is not None:
-        Path(to_html).write_text(report.to_html(), encoding="utf-8")
 
 
 def _parse_recovery(text: str) -> int | Literal["all"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,14 +36,10 @@ def _load_demo() -> Any:
         sys.path.insert(0, str(REPOSITORY))
     for package in PACKAGES:
         try:
-            found = importlib.util.find_spec(f"{package}.demo")
-        except ModuleNotFoundError:
-            continue
-        if found is None:
-            continue
-        try:
             return importlib.import_module(f"{package}.demo")
         except ModuleNotFoundError as error:
+            if f"{package}.demo.".startswith(f"{error.name}."):
+                continue
             raise BadArgument(
                 f"The demo needs {error.name}: run pip install '.[demo]' in a clone of perdure."
             ) from error

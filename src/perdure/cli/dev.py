@@ -32,6 +32,7 @@ POLL_INTERVAL = 0.3
 """Seconds between two looks at the files."""
 KILL_AFTER = 5.0
 """Seconds beyond its grace that a child has to stop."""
+STOPPING = "stopping at the next step; interrupt again to stop at once"
 CHILD = "import sys; from perdure.cli.dev_worker import main; sys.exit(main(*sys.argv[1:]))"
 SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "build", "dist"}
 
@@ -89,9 +90,7 @@ class Supervisor:
                 os.close(read_end)
                 self._watch(child, before)
                 if self._stopping.is_set() and child.poll() is None:
-                    print_status(
-                        "dev", "stopping at the next step; interrupt again to stop at once"
-                    )
+                    print_status("dev", STOPPING)
                 self._stop(child)
             finally:
                 os.close(write_end)
@@ -114,7 +113,7 @@ class Supervisor:
 
     def _spawn(self, pipe: int) -> subprocess.Popen[bytes]:
         self._children += 1
-        arguments = [str(self._file), *self._arguments, str(self._children > 1), str(pipe)]
+        arguments = [str(self._file), *self._arguments, str(self._children), str(pipe)]
         return subprocess.Popen([sys.executable, "-c", CHILD, *arguments], pass_fds=(pipe,))
 
     def _watch(self, child: subprocess.Popen[bytes], before: Snapshot) -> None:
@@ -126,9 +125,8 @@ class Supervisor:
                 return print_status("dev", f"{os.path.relpath(changed[0])} changed: restarting")
             if code is None and (code := child.poll()) is not None:
                 if code < 0:
-                    return print_status(
-                        "dev", f"killed by {signal.Signals(-code).name}: restarting"
-                    )
+                    killer = signal.Signals(-code).name
+                    return print_status("dev", f"killed by {killer}: restarting")
                 print_status("dev", "waiting for a change of the project's files")
             time.sleep(POLL_INTERVAL)
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perdure.cli.langgraph_json import Project, find_project
-from perdure.cli.next_command import at_option
-from perdure.cli.output import paint, print_error, print_status
+from perdure.cli.output import at_option, paint, print_error, print_status
 from perdure.errors import BadArgument, Error
 
 if TYPE_CHECKING:
@@ -23,35 +22,24 @@ if TYPE_CHECKING:
     from perdure.runtime import Runtime
 
 
-def main(file: str, at: str, concurrency: str, grace: str, again: str, pipe: str) -> int:
+def main(file: str, at: str, concurrency: str, grace: str, number: str, pipe: str) -> int:
     """The child's process. An interrupt from the terminal is left to the supervisor."""
     signal.signal(signal.SIGINT, lambda *_: None)
     _stop_with_parent(int(pipe))
-    is_restart = again == "True"
-    return drive_project(
-        Path(file), at, int(concurrency), float(grace), again=is_restart, supervised=True
-    )
+    return drive_project(Path(file), at, int(concurrency), float(grace), child=int(number))
 
 
-def drive_project(
-    file: Path,
-    at: str,
-    concurrency: int,
-    grace: float,
-    *,
-    again: bool = False,
-    supervised: bool = False,
-) -> int:
-    """Load a project and drive it until stopped. Returns the exit code."""
-
+def drive_project(file: Path, at: str, concurrency: int, grace: float, child: int = 0) -> int:
+    """Load a project and drive it until stopped. Returns the exit code. `child` is the number of
+    the supervisor's child, from 1; 0 without a supervisor."""
     from perdure.cli.event_feed import EventFeed
     from perdure.cli.graph_loading import load_project
 
     async def drive(project: Project) -> None:
         async with load_project(project) as rt:
             feed = EventFeed(rt, await rt.now(), at)
-            _introduce(project, rt, at, again=again)
-            await _drive(rt, feed, concurrency, grace, supervised=supervised)
+            _introduce(project, rt, at, again=child > 1)
+            await _drive(rt, feed, concurrency, grace, supervised=child > 0)
 
     try:
         project = find_project(file)

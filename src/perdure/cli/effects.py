@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from perdure.cli.next_command import command_for
 from perdure.cli.options import At, By, Json, Limit, Thread
 from perdure.cli.output import (
+    command_for,
     display_width,
     line_width,
     one_line,
@@ -22,7 +21,7 @@ from perdure.cli.output import (
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import client_at
 from perdure.errors import BadArgument
-from perdure.service.views.wording import arguments, count, utc_time
+from perdure.service.views.formatting import arguments, count, utc_time
 
 if TYPE_CHECKING:
     from perdure.types import EffectRecord
@@ -40,16 +39,14 @@ def effects(
     json: Json = False,
 ) -> None:
     """List effects, the calls that left the process; by default those with an unknown outcome."""
-    one = run or thread
-    state = state or ("all" if one else "unknown")
+    state = state or ("all" if run or thread else "unknown")
     wanted = None if state == "all" else state
     with client_at(at) as client:
         ask = client.blocking
         run_id = ask.find(run).id if run else None
         found = ask.effects(run_id, thread_id=thread, state=wanted, limit=limit, strict=False)
-        some_open = (
-            state == "unknown" and not one and ask.effects(state="open", limit=1, strict=False)
-        )
+        listed_all = state == "unknown" and not run and not thread
+        some_open = listed_all and ask.effects(state="open", limit=1, strict=False)
     for record in found:
         if json:
             print_json(record)
@@ -64,7 +61,7 @@ def effects(
 
 
 def _print(record: EffectRecord, at: str | None) -> None:
-    from perdure.service.views.events import Action, Verb
+    from perdure.service.views.event_wording import Action, Verb
 
     shown = one_line(arguments(record.arguments))
     call = f"{record.key}  {record.name}"
@@ -95,9 +92,9 @@ def settle(
     by: By = None,
 ) -> None:
     """Settle an effect with an unknown outcome. Its run goes on."""
-    value, name = _parse_result(how, result), by or os.environ.get("USER")
+    value = _parse_result(how, result)
     with client_at(at) as client:
-        client.blocking.settle(key, how, value, by=name, reason=reason)
+        client.blocking.settle(key, how, value, by=by, reason=reason)
     print(f"{key} is settled: {how}.")
 
 

@@ -14,13 +14,12 @@ import sys
 from collections.abc import Iterable
 from datetime import datetime
 
-from perdure.cli.next_command import command_for
-from perdure.cli.output import TONE_STYLES, display_width, one_line, paint, printable, truncate
+from perdure.cli.output import command_for, display_width, one_line, paint, printable, truncate
 from perdure.client import Client
 from perdure.errors import Error, NotFound
 from perdure.service.views.attention import answer_action
-from perdure.service.views.events import EventView, Verb, view_event
-from perdure.service.views.wording import duration
+from perdure.service.views.event_wording import EventView, Verb, view_event
+from perdure.service.views.formatting import duration
 from perdure.types import Event, EventKind, Run, State
 
 INTERVAL = 0.25
@@ -105,7 +104,7 @@ class EventFeed:
         name = truncate(f"{printable(run.graph)} {printable(run.thread_id)}", WIDEST_NAME)
         self._columns = max(self._columns, display_width(name))
         name += " " * (self._columns - display_width(name))
-        print(f"{clock}  {name}  {paint(printable(text), TONE_STYLES.get(tone))}")
+        print(f"{clock}  {name}  {paint(printable(text), tone)}")
         for line in lines:
             print(f"{MARGIN}{line}")
         sys.stdout.flush()

@@ -16,7 +16,7 @@ from perdure.cli.output import json_default
 from perdure.cli.runs import parse_filters
 from perdure.cli.target import client_at
 from perdure.errors import BadArgument
-from perdure.service.views.wording import count
+from perdure.service.views.formatting import count
 
 if TYPE_CHECKING:
     from perdure.client import Client

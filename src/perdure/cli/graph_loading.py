@@ -218,15 +218,18 @@ def _is_factory(value: Any) -> bool:
 def _arguments(function: Callable[..., Any]) -> dict[str, Any]:
     """The arguments for a function that makes a graph."""
     required = [
-        parameter
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        one
+        for one in inspect.signature(function).parameters.values()
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
     ]
     arguments: dict[str, Any] = {}
     for parameter in required:
         if "Runtime" in str(parameter.annotation) or parameter.name == "runtime":
-            arguments[parameter.name] = _server_runtime()
+            # The runtime that the Agent Server passes, here without a user and a store.
+            from langgraph_sdk import runtime
+
+            made: Any = runtime._ExecutionRuntime  # noqa: SLF001  the SDK has no public one
+            arguments[parameter.name] = made(access_context="threads.create_run", store=None)
         elif "config" in parameter.name or len(required) == 1:
             arguments[parameter.name] = {"configurable": {}}
         else:
@@ -235,15 +238,6 @@ def _arguments(function: Callable[..., Any]) -> dict[str, Any]:
     if any(p.kind is p.POSITIONAL_ONLY for p in required):
         raise BadArgument("the function that makes it has a positional-only argument.")
     return arguments
-
-
-def _server_runtime() -> Any:
-    """The runtime that the Agent Server passes, here without a user and a store."""
-    from langgraph_sdk import runtime
-
-    nothing: Any = None
-    made = runtime._ExecutionRuntime  # noqa: SLF001  the SDK has no public one
-    return made(access_context="threads.create_run", store=nothing)
 
 
 # -- what went wrong
@@ -258,8 +252,8 @@ def _named_errors(project: Project, name: str) -> Iterator[None]:
     except Error as error:
         raise BadArgument(f"{key}: {error}") from error
     except (Exception, SystemExit) as error:
-        install = (
-            f" Install its packages, such as: pip install -e {os.path.relpath(project.folder)}"
-        )
-        hint = install if isinstance(error, ModuleNotFoundError) else ""
+        hint = ""
+        if isinstance(error, ModuleNotFoundError):
+            folder = os.path.relpath(project.folder)
+            hint = f" Install its packages, such as: pip install -e {folder}"
         raise BadArgument(f"{key}: {one_line(error, str(project.folder))}.{hint}") from error

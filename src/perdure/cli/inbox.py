@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from perdure.cli.next_command import command_for
 from perdure.cli.options import At, By, Json, Thread
 from perdure.cli.output import (
+    command_for,
     json_default,
     line_width,
     one_line,
@@ -99,7 +98,7 @@ def answer(
         raise BadArgument("An answer is JSON, @FILE, - for stdin, or --text TEXT; give one.")
     parsed = parse_json("The answer", value, TEXT_HINT) if value is not None else text
     with client_at(at) as client:
-        client.blocking.answer(wait, parsed, by=by or os.environ.get("USER"))
+        client.blocking.answer(wait, parsed, by=by)
     print(f"{wait} is answered.")
 
 

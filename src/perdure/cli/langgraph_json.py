@@ -1,9 +1,9 @@
 """LangGraph projects: their `langgraph.json`, and where their journal is.
 
 The file is read, and nothing of the project is imported or changed; `graph_loading` imports it. The
-journal is `PERDURE_URL`, from the environment or from the
-project's `env`; else a SQLite file in `.perdure` beside the langgraph.json, which git ignores. An
-error names the file, the key, and what to do.
+journal is `PERDURE_URL`, from the environment or from the project's `env`; else a SQLite file in
+`.perdure` beside the langgraph.json, which git ignores. An error names the file, the key, and what
+to do.
 """
 
 from __future__ import annotations
@@ -86,12 +86,11 @@ def _read_project(file: Path) -> Project:
     notes: list[str] = []
     if unused := sorted(content.keys() - USED_KEYS - IMAGE_KEYS):
         notes.append(f"not used here: {', '.join(unused)}")
-    env = _read_env(file, content.get("env"), notes)
     return Project(
-        file=file,
+        file,
         graphs=_read_graphs(file, content.get("graphs")),
         paths=_read_paths(file, content.get("dependencies")),
-        env=env,
+        env=_read_env(file, content.get("env"), notes),
         notes=notes,
     )
 
@@ -103,22 +102,21 @@ def _read_graphs(file: Path, value: Any) -> dict[str, str]:
         )
     found = {}
     for name, where in value.items():
+        key = f'{file}: graph "{name}"'
         place = where.get("path") if isinstance(where, dict) else where
         if not isinstance(place, str):
-            raise BadArgument(
-                f"{_key(file, name)} is {json.dumps(where)}; write its place, such as "
-                '"./agent.py:graph".'
-            )
+            wrong = json.dumps(where)
+            raise BadArgument(f'{key} is {wrong}; write its place, such as "./agent.py:graph".')
         source, _, attribute = place.rpartition(":")
         if (source or place).endswith(JAVASCRIPT):
             raise BadArgument(
-                f"{_key(file, name)} is JavaScript ({place}), and perdure drives only Python. "
-                "Put it into another langgraph.json."
+                f"{key} is JavaScript ({place}), and perdure drives only Python. Put it into "
+                "another langgraph.json."
             )
         if not source or not attribute:
             raise BadArgument(
-                f"{_key(file, name)} is {place!r}, without a name: write "
-                f"{(source or place) + ':graph'!r} if the graph is called graph there."
+                f"{key} is {place!r}, without a name: write {(source or place) + ':graph'!r} if "
+                "the graph is called graph there."
             )
         found[name] = place
     return found
@@ -138,10 +136,6 @@ def _read_paths(file: Path, value: Any) -> list[Path]:
                 raise BadArgument(f'{file}: "dependencies" names {one}, which is not a folder.')
             found += [folder, folder / "src"]
     return [path for path in dict.fromkeys(found) if path.is_dir()]
-
-
-def _key(file: Path, name: str) -> str:
-    return f'{file}: graph "{name}"'
 
 
 # -- the environment
@@ -181,10 +175,7 @@ def parse_env(text: str, path: Path) -> dict[str, str]:
     found: dict[str, str] = {}
 
     def expand(value: str) -> str:
-        def look(match: re.Match[str]) -> str:
-            return os.environ.get(match[1], found.get(match[1], ""))
-
-        return re.sub(r"\$\{(\w+)\}", look, value)
+        return re.sub(r"\$\{(\w+)\}", lambda name: {**found, **os.environ}.get(name[1], ""), value)
 
     at = 0
     while at < len(text):

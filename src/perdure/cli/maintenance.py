@@ -12,7 +12,7 @@ from perdure.cli.output import print_json, printable
 from perdure.cli.parsing import parse_duration
 from perdure.cli.target import client_at
 from perdure.errors import BadArgument
-from perdure.service.views.wording import count
+from perdure.service.views.formatting import count
 
 
 def prune(

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and their completion in a shell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,24 @@ from typing import Annotated
 
 from typer import Option
 
-from perdure.cli.completion import complete_graph, complete_state
+STATES = ("pending", "running", "waiting", "paused", "held", "done", "failed", "cancelled")
+
+
+def complete_state(incomplete: str) -> list[str]:
+    return [state for state in STATES if state.startswith(incomplete)]
+
+
+def complete_graph(incomplete: str) -> list[str]:
+    """The graphs of the newest runs in the default journal. Never raises."""
+    from perdure.cli.target import client_at
+
+    try:
+        with client_at(None) as client:
+            newest = client.blocking.runs(limit=100, output=False)
+    except Exception:  # a shell that completes must not show an error
+        return []
+    return sorted({run.graph for run in newest if run.graph.startswith(incomplete)})
+
 
 At = Annotated[
     str | None,
@@ -18,7 +35,7 @@ At = Annotated[
         "types), or a folder with a langgraph.json. Default: PERDURE_URL, or the project here.",
     ),
 ]
-By = Annotated[str | None, Option(metavar="NAME", help="Who does it. Default: USER.")]
+By = Annotated[str | None, Option(metavar="NAME", envvar="USER", help="Who does it.")]
 Json = Annotated[bool, Option("--json", help="One JSON object per line.")]
 Limit = Annotated[int, Option(metavar="N", help="List at most N.")]
 Concurrency = Annotated[int, Option(metavar="N", help="Segments at once.")]

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import Error, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from perdure.service.views.event_wording import NextStep
 
 STYLES = {
     "bold": "1",
@@ -28,6 +32,10 @@ STYLES = {
     "blue": "34",
     "magenta": "35",
     "cyan": "36",
+    "good": "32",
+    "bad": "31",
+    "waits": "33",
+    "notable": "35",  # tones of a view
 }
 STATE_STYLES = {
     "pending": "blue",
@@ -42,7 +50,6 @@ STATE_STYLES = {
     "open": "cyan",
     "again": "blue",
 }
-TONE_STYLES = {"good": "green", "bad": "red", "waits": "yellow", "notable": "magenta"}
 LISTING_COMMANDS = {
     "run": "runs",
     "run of the thread": "runs",
@@ -93,6 +100,20 @@ def print_status(command: str, sentence: str) -> None:
     print(paint(f"perdure {command}: {sentence}", "bold"), flush=True)
 
 
+def at_option(at: str | None) -> str:
+    """The --at of a command that follows this one."""
+    return f" --at {shlex.quote(at)}" if at else ""
+
+
+def command_for(action: NextStep, at: str | None) -> str:
+    """The command of an action, to paste. In a shell it neither pipes nor redirects."""
+    ids = " ".join(map(shlex.quote, action.ids))
+    value = action.example if action.example == "JSON" else shlex.quote(action.example)
+    values = {"answer": f" {value}", "signal": f" {value}", "settle": " done --result JSON"}
+    choice = "  (or retry, or fail)" if action.verb == "settle" else ""
+    return f"perdure {action.verb} {ids}{values.get(action.verb, '')}{at_option(at)}{choice}"
+
+
 def is_terminal() -> bool:
     return sys.stdout.isatty()
 
@@ -107,10 +128,10 @@ def line_width(indent: int = 0) -> int:
 
 
 def paint(text: str, style: str | None) -> str:
-    """A text in a colour, where colours are shown."""
-    if not style or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return text
-    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if is_terminal() else text
+    """A text in a style, or in the style of a tone, where colours are shown."""
+    code = STYLES.get(style or "")
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal()
+    return text if plain or code is None else f"\x1b[{code}m{text}\x1b[0m"
 
 
 def paint_state(state: str, columns: int = 0) -> str:
@@ -166,9 +187,7 @@ def value_lines(value: Any, most: int) -> list[str]:
     columns = terminal_width() - 6 if is_terminal() else 2000
     kept = [one_line(line, columns) for line in lines[:most]]
     more = len(lines) - len(kept)
-    return (
-        [*kept, f"… {more} more {'line' if more == 1 else 'lines'}; see --json"] if more else kept
-    )
+    return [*kept, f"… {more} more line{'s' * (more != 1)}; see --json"] if more else kept
 
 
 def format_table(

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
-from perdure.cli.next_command import at_option
 from perdure.cli.options import At, Json, Limit
-from perdure.cli.output import one_line, paint_state, print_json, printable
+from perdure.cli.output import at_option, one_line, paint_state, print_json, printable
 from perdure.cli.target import client_at
 from perdure.errors import BadArgument
-from perdure.service.views.wording import count, utc_time
+from perdure.service.views.formatting import count, utc_time
 
 if TYPE_CHECKING:
     from perdure.service.reflections import Pending

@@ -62,14 +62,12 @@ def report_run(client: Client, run: Run) -> RunReport:
             problems.append(str(error))
             return []
 
-    def effects() -> list[EffectRecord]:
-        return list(all_pages(lambda last: ask.effects(run.id, after=last, limit=PAGE)))
-
+    effects = all_pages(lambda last: ask.effects(run.id, after=last, limit=PAGE))
     return RunReport(
         run,
         events=read(lambda: ask.events(run.id)),
         waits=read(lambda: ask.wait_history(run.id)),
-        effects=read(effects),
+        effects=read(lambda: list(effects)),
         scores=read(lambda: ask.scores(run.id)),
         unreadable=" ".join(problems),
     )

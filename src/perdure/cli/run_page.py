@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from perdure.cli.next_command import command_for
 from perdure.cli.output import (
-    TONE_STYLES,
+    command_for,
     is_terminal,
     line_width,
     one_line,
@@ -19,9 +18,9 @@ from perdure.cli.output import (
 )
 from perdure.cli.run_lookup import RunReport
 from perdure.service.views.attention import Blocker, blockers
-from perdure.service.views.events import view_event
+from perdure.service.views.event_wording import view_event
+from perdure.service.views.formatting import age, arguments, duration, graph_title, utc_time
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
-from perdure.service.views.wording import age, arguments, duration, graph_title, utc_time
 from perdure.types import Event, EventKind, Kind, Run, Score
 
 LONGEST_BAR = 40
@@ -52,7 +51,13 @@ def print_report(report: RunReport, at: str | None) -> None:
     periods = timeline(report.events, now)
     _print_header(run, today)
     _print_totals(periods, now)
-    _print_timeline(report, periods, now)
+    print()
+    details = _details(report)
+    for period in periods:
+        if period.kind is PeriodKind.DRIVEN:
+            _print_segment(run, period, details, now)
+        else:
+            _print_rest(run, period, now)
     _print_scores(report.scores)
     _print_blockers(blockers(run, report.waits, report.effects, today), report.unreadable, at)
 
@@ -95,16 +100,6 @@ def _print_totals(periods: list[Period], now: datetime) -> None:
         print(f"  {kind:30}  {duration(lasted):>8}  {percent}  {bar}")
 
 
-def _print_timeline(report: RunReport, periods: list[Period], now: datetime) -> None:
-    print()
-    details = _details(report)
-    for period in periods:
-        if period.kind is PeriodKind.DRIVEN:
-            _print_segment(report.run, period, details, now)
-        else:
-            _print_rest(report.run, period, now)
-
-
 def _print_segment(run: Run, period: Period, details: dict[str, str], now: datetime) -> None:
     lasted = f"{duration(period.lasted(now))}{'' if period.until else ' so far'}"
     recovered = paint("  recovered", "yellow") if period.recovered else ""
@@ -117,11 +112,11 @@ def _print_segment(run: Run, period: Period, details: dict[str, str], now: datet
         if view.routine:
             continue
         after = paint(f"+{duration(event.at - period.since):<7}", "dim")
-        print(f"      {after} {_styled(view.text, view.tone, 15)}")
+        print(f"      {after} {_fit(view.text, view.tone, 15)}")
         named = event.data.get("key") or event.data.get("wait", "")
         refers = event.kind in (EventKind.EFFECT, EventKind.WAIT) and named in details
         for line in (*view.lines, *([details[named]] if refers else ())):
-            print(f"               {paint(_fit(line, 15), 'dim')}")
+            print(f"               {_fit(line, 'dim', 15)}")
 
 
 def _details(report: RunReport) -> dict[str, str]:
@@ -131,12 +126,8 @@ def _details(report: RunReport) -> dict[str, str]:
     return effects | {one.id: one_line(one.value) for one in human}
 
 
-def _styled(text: str, tone: str, indent: int) -> str:
-    return paint(_fit(text, indent), TONE_STYLES.get(tone))
-
-
-def _fit(text: str, indent: int) -> str:
-    return one_line(text, line_width(indent) if is_terminal() else 300)
+def _fit(text: str, style: str, indent: int) -> str:
+    return paint(one_line(text, line_width(indent) if is_terminal() else 300), style)
 
 
 def _print_rest(run: Run, period: Period, now: datetime) -> None:
@@ -149,7 +140,7 @@ def _print_rest(run: Run, period: Period, now: datetime) -> None:
     print(paint(text, PERIOD_STYLES.get(period.kind)))
     for event in shown:
         view = view_event(event, run.id, run.thread_id)
-        print(f"      {_styled(view.text, view.tone, 6)}")
+        print(f"      {_fit(view.text, view.tone, 6)}")
 
 
 def _print_scores(scores: list[Score]) -> None:
@@ -168,7 +159,7 @@ def _print_blockers(found: list[Blocker], unreadable: str, at: str | None) -> No
         print("\nNow")
     for one in found:
         colon = ":" if one.action else ""
-        print(f"  {paint(one_line(one.text, 2000), TONE_STYLES.get(one.tone))}{colon}")
+        print(f"  {paint(one_line(one.text, 2000), one.tone)}{colon}")
         for line in value_lines(one.shown, 20) if one.shown is not None else ():
             print(f"    {line}")
         if one.action is not None:

@@ -1,18 +1,18 @@
-"""`perdure runs`: a list of runs, newest first."""
+"""`perdure runs`: a list of runs, newest first; `perdure show`: one run."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+from typer import Argument, Option
 
 from perdure.cli import output
 from perdure.cli.options import At, Graph, Json, Limit, Metadata, Since, States, Thread, Until
 from perdure.cli.parsing import parse_pairs, parse_past
 from perdure.cli.target import client_at
 from perdure.errors import BadArgument
-from perdure.service.views.wording import age, graph_title
+from perdure.service.views.formatting import age, graph_title
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -63,6 +63,32 @@ def runs(
         print(_table(found[:limit]))
         if len(found) > limit:
             print(output.paint(f"There are more than {limit}; see --limit.", "dim"))
+
+
+def show(
+    run: Annotated[
+        str | None, Argument(metavar="[RUN]", help="Its id, or at least 6 characters of it.")
+    ] = None,
+    at: At = None,
+    thread: Annotated[str | None, Option(metavar="ID", help="Newest run of this thread.")] = None,
+    events: Annotated[bool, Option("--events", help="List every event as stored.")] = False,
+    json: Annotated[bool, Option("--json", help="Everything as one JSON object.")] = False,
+) -> None:
+    """Show where a run spent its time, what it did, and what it is waiting for."""
+    from perdure.cli.run_lookup import find_run, report_run
+    from perdure.cli.run_page import print_event, print_report
+
+    with client_at(at) as client:
+        found = find_run(client, run, thread)
+        if events:
+            for event in client.blocking.events(found.id):
+                print_event(event, json=json)
+            return
+        if json:
+            output.print_json(report_run(client, client.blocking.get(found.id)).as_json())
+            return
+        report = report_run(client, found)
+    print_report(report, at)
 
 
 def parse_filters(

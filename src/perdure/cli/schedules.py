@@ -6,13 +6,12 @@ from typing import Annotated
 
 from typer import Option
 
-from perdure.cli.completion import complete_graph
-from perdure.cli.options import At, Json
+from perdure.cli.options import At, Json, complete_graph
 from perdure.cli.output import format_table, print_json
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import check_graph, client_at
 from perdure.errors import BadArgument
-from perdure.service.views.wording import utc_time
+from perdure.service.views.formatting import utc_time
 
 HEADERS = ("NAME", "GRAPH", "CRON", "ZONE", "NEXT")
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Exit, Option
 
-from perdure.cli.next_command import command_for
 from perdure.cli.options import At
-from perdure.cli.output import print_json, printable
+from perdure.cli.output import command_for, print_json, printable
 from perdure.cli.parsing import parse_delay, parse_json, parse_pairs
 from perdure.cli.target import check_graph, client_at
 
@@ -82,7 +81,7 @@ def start(
 
 def _follow(client: Client, run_id: str, at: str | None) -> Run:
     """Print the events of a run to stderr until it has ended or is held."""
-    from perdure.service.views.events import view_event
+    from perdure.service.views.event_wording import view_event
     from perdure.types import State
 
     seen = 0

@@ -57,13 +57,10 @@ def client_at(at: str | None, *, create: bool = False) -> Client:
     if _may_be_project(place):
         project = project_of(at)
         if project is None:
-            raise (
-                _bad_place(place, NAME_JOURNAL)
-                if place
-                else BadArgument(f"Which journal? {NAME_JOURNAL}")
-            )
-        client, missing = Client(project.url), f"The project in {project.folder} has no journal"
+            raise _bad_place(place, NAME_JOURNAL)
+        client = Client(project.url)
         if client.schema_version() is None:
+            missing = f"The project in {project.folder} has no journal"
             raise BadArgument(f"{missing}: `perdure dev` makes it.")
         return client
     if re.match(r"\w+:/|sqlite:", place):
@@ -101,9 +98,8 @@ def _may_be_project(place: str) -> bool:
 
 def _project_at(place: str, *, search_parents: bool = False) -> Project | None:
     path = Path(place)
-    if path.name != "langgraph.json" and not path.is_dir():
-        return None
-    if not search_parents and path.is_dir() and not (path / "langgraph.json").exists():
+    is_folder = path.is_dir() and (search_parents or (path / "langgraph.json").exists())
+    if not is_folder and path.name != "langgraph.json":
         return None
     from perdure.cli.langgraph_json import find_project
 
@@ -135,6 +131,8 @@ def _import(place: str) -> Any:
 
 
 def _bad_place(place: str, next_step: str) -> BadArgument:
+    if not place:
+        return BadArgument(f"Which journal? {next_step}")
     path = Path(place)
     if path.is_dir():
         return BadArgument(f"There is no langgraph.json in {path.absolute()}. {next_step}")

@@ -29,11 +29,6 @@ def migrations() -> Mapping[int, str]:
     return dict(sorted(found.items()))
 
 
-def is_current(execute: Execute) -> bool:
-    """Whether the schema is up to date. Only reads; raises `SchemaTooNew`."""
-    return version(execute) == max(migrations())
-
-
 def migrate(execute: Execute, fragments: Mapping[str, str]) -> None:
     """Bring the schema up to date. Must be called inside a transaction that holds the lock."""
     execute(VERSION_TABLE)

@@ -22,7 +22,7 @@ from psycopg.rows import tuple_row
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import failpoints
 from perdure.journal.capabilities import Capabilities
-from perdure.journal.migrate import is_current, migrate, version
+from perdure.journal.migrate import migrate, migrations, version
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Ambiguous,
@@ -46,14 +46,14 @@ FRAGMENTS = {
     "skip": "FOR UPDATE SKIP LOCKED",
     "identity": (
         "SELECT current_database(), CAST(extract(epoch FROM pg_postmaster_start_time()) AS TEXT)"
-        " || "
-        "CAST(current_schemas(false) AS TEXT)"
+        " || CAST(current_schemas(false) AS TEXT)"
     ),
     "names": "SELECT jsonb_array_elements_text(CAST(:names AS JSONB))",
     "clock": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
 }
 CONNECTIONS = 8
 MIGRATION_LOCK = 0x7065726475726500  # "perdure"
+_UNAVAILABLE = ("40", "53", "55", "57", "58")  # the server failed, and not the statement
 _WRITE = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
 _READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
@@ -116,7 +116,9 @@ class Postgres:
             return cursor.fetchall() if cursor.description else []
 
         try:
-            if is_current(execute):  # and a role that may not create tables is enough
+            if version(execute) == max(
+                migrations()
+            ):  # and a role that may not create tables is enough
                 return
         except errors.UndefinedTable:
             pass
@@ -163,7 +165,7 @@ class Postgres:
                 except psycopg.OperationalError as error:
                     if _is_ambiguous(error):
                         raise Ambiguous(f"{self._place}: {str(error).strip()}") from error
-                    if not _is_unavailable(error):
+                    if (error.sqlstate or "")[:2] not in _UNAVAILABLE:
                         raise
                     if not _is_transient(error) or time.monotonic() > give_up:
                         raise Unavailable(
@@ -224,11 +226,6 @@ _ABANDONED: list[Any] = []
 def _is_ambiguous(error: psycopg.Error) -> bool:
     """Whether the outcome is unknown: no answer, or the server's last words."""
     return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
-
-
-def _is_unavailable(error: psycopg.Error) -> bool:
-    """Whether the server failed, and not the statement."""
-    return error.sqlstate is not None and error.sqlstate[:2] in ("40", "53", "55", "57", "58")
 
 
 def _is_transient(error: psycopg.Error) -> bool:

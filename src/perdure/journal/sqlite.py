@@ -17,7 +17,7 @@ from urllib.parse import quote
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import failpoints
 from perdure.journal.capabilities import Capabilities
-from perdure.journal.migrate import migrate, version
+from perdure.journal.migrate import version
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Ambiguous,
@@ -45,6 +45,7 @@ FRAGMENTS = {
     "names": "SELECT value FROM json_each(:names)",
     "clock": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
 }
+# The database failed, and not the statement.
 _UNAVAILABLE = {
     getattr(sqlite3, f"SQLITE_{name}")
     for name in ("BUSY", "LOCKED", "IOERR", "FULL", "CANTOPEN", "READONLY", "NOMEM", "PROTOCOL")
@@ -80,19 +81,13 @@ class SQLite:
             check_file(path)
         self._path = path
         self._sql = {name: _compiled(sql) for name, sql in render(FRAGMENTS).items()}
-        self._connections = Connections(
-            path, deadline=deadline, synchronous=synchronous.upper(), migrate=_migrate
-        )
+        self._connections = Connections(path, deadline, synchronous.upper(), FRAGMENTS)
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        with self._connections.writing:
-            writer = self._connections.writer()
-            return self._commit(writer, lambda: self._run(writer, statements))
+        return self._commit(lambda writer: self._run(writer, statements))
 
     def transact(self, work: Callable[[Transaction], T]) -> T:
-        with self._connections.writing:
-            writer = self._connections.writer()
-            return self._commit(writer, lambda: self._work(writer, work))
+        return self._commit(lambda writer: self._work(writer, work))
 
     def _work(self, writer: sqlite3.Connection, work: Callable[[Transaction], T]) -> T:
         borrowed = _BorrowedConnection(writer)
@@ -109,32 +104,35 @@ class SQLite:
             borrowed.expire()
         return result
 
-    def _commit(self, writer: sqlite3.Connection, run: Callable[[], T]) -> T:
-        _roll_back(writer)  # what Ctrl-C may have left
-        try:
-            writer.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            raise Unavailable(
-                f"{self._path} stayed locked by another process: {error}. Nothing was written."
-            ) from error
-        try:
-            result = run()
-            failpoints.at("commit.before")
-        except BaseException as error:
-            _roll_back(writer)
-            if isinstance(error, sqlite3.IntegrityError) and "NOT NULL" in str(error):
-                raise Refused(str(error)) from error
-            if isinstance(error, sqlite3.OperationalError) and _is_unavailable(error):
-                raise Unavailable(f"{self._path}: {error}. Nothing was written.") from error
-            raise
-        try:
-            writer.execute("COMMIT")
-        except sqlite3.Error as error:
-            # A failed fsync says nothing about what reached the disk.
-            _roll_back(writer)
-            raise Ambiguous(f"{self._path}: {error}") from error
-        failpoints.at("commit.after")
-        return result
+    def _commit(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        with self._connections.writing:
+            writer = self._connections.writer()
+            _roll_back(writer)  # what Ctrl-C may have left
+            try:
+                writer.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                raise Unavailable(
+                    f"{self._path} stayed locked by another process: {error}. Nothing was written."
+                ) from error
+            try:
+                result = run(writer)
+                failpoints.at("commit.before")
+            except BaseException as error:
+                _roll_back(writer)
+                if isinstance(error, sqlite3.IntegrityError) and "NOT NULL" in str(error):
+                    raise Refused(str(error)) from error
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if isinstance(error, sqlite3.OperationalError) and code in _UNAVAILABLE:
+                    raise Unavailable(f"{self._path}: {error}. Nothing was written.") from error
+                raise
+            try:
+                writer.execute("COMMIT")
+            except sqlite3.Error as error:
+                # A failed fsync says nothing about what reached the disk.
+                _roll_back(writer)
+                raise Ambiguous(f"{self._path}: {error}") from error
+            failpoints.at("commit.after")
+            return result
 
     def _run(
         self, connection: sqlite3.Connection, statements: Sequence[Statement]
@@ -189,19 +187,10 @@ class _BorrowedConnection:
         return getattr(self._connection, name)
 
 
-def _migrate(writer: sqlite3.Connection) -> None:
-    migrate(lambda sql: writer.execute(sql).fetchall(), FRAGMENTS)
-
-
 def _roll_back(writer: sqlite3.Connection) -> None:
     if writer.in_transaction:
         with contextlib.suppress(sqlite3.Error):
             writer.execute("ROLLBACK")
-
-
-def _is_unavailable(error: sqlite3.OperationalError) -> bool:
-    """Whether the database failed, and not the statement."""
-    return error.sqlite_errorcode & 0xFF in _UNAVAILABLE
 
 
 def _compiled(sql: str) -> tuple[str, Callable[[Mapping[str, Any]], tuple[Any, ...]], bool]:

@@ -14,28 +14,24 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 
 from perdure.errors import BadURL, Unavailable
+from perdure.journal.migrate import migrate
 
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class Connections:
-    """Opens the file in WAL mode, calls `migrate` with the writer, and lends connections."""
+    """Opens the file in WAL mode, brings its schema up to date, and lends connections."""
 
     def __init__(
-        self,
-        path: str,
-        *,
-        deadline: float,
-        synchronous: str,
-        migrate: Callable[[sqlite3.Connection], None],
+        self, path: str, deadline: float, synchronous: str, fragments: Mapping[str, str]
     ) -> None:
         self.path, self.in_memory = path, path == ":memory:"
         self.writing = threading.Lock()
         """Held while the writer is used."""
-        self._deadline, self._synchronous, self._migrate = deadline, synchronous, migrate
+        self._deadline, self._synchronous, self._fragments = deadline, synchronous, fragments
         self._closed = False
         self._idle: list[sqlite3.Connection] = []
         self._reading = 0
@@ -77,9 +73,12 @@ class Connections:
         with self.writing:
             self._closed = True
             _OPEN.discard(self)
-            while self._idle:
-                self._idle.pop().close()
-            self._writer.close()
+            self._close_all()
+
+    def _close_all(self) -> None:
+        self._writer.close()
+        while self._idle:
+            self._idle.pop().close()
 
     def close_before_fork(self) -> None:
         """Wait for the connections in use, keep others from them, close them all."""
@@ -87,12 +86,9 @@ class Connections:
         self._reads.acquire()
         while self._reading:
             self._reads.wait()
-        if self._closed:
-            return
-        self._closed_for_fork = True
-        self._writer.close()
-        while self._idle:
-            self._idle.pop().close()
+        if not self._closed:
+            self._closed_for_fork = True
+            self._close_all()
 
     def resume_after_fork(self) -> None:
         self._reads.release()
@@ -137,7 +133,7 @@ class Connections:
             writer.execute("PRAGMA temp_store = MEMORY")
             # Also when nothing is to be migrated: a file that cannot be written is refused here.
             with transaction(writer, "BEGIN IMMEDIATE"):
-                self._migrate(writer)
+                migrate(lambda sql: writer.execute(sql).fetchall(), self._fragments)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in LOCKED:
                 raise Unavailable(f"{self.path} stayed locked by another process.") from error

@@ -25,9 +25,9 @@ BUILTINS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "O": (OrderedDict, dict, OrderedDict),
     "C": (Counter, dict, Counter),
     "e": (defaultdict, lambda v: [_factory(v), dict(v)], lambda p: _defaultdict(*p)),
-    "d": (dt.datetime, lambda v: [v.isoformat(), v.tzinfo, v.fold], lambda p: _datetime(*p)),
+    "d": (dt.datetime, lambda v: _iso(v), lambda p: _from_iso(dt.datetime, *p)),
     "D": (dt.date, dt.date.isoformat, dt.date.fromisoformat),
-    "T": (dt.time, lambda v: [v.isoformat(), v.tzinfo, v.fold], lambda p: _time(*p)),
+    "T": (dt.time, lambda v: _iso(v), lambda p: _from_iso(dt.time, *p)),
     "l": (dt.timedelta, lambda v: [v.days, v.seconds, v.microseconds], lambda p: dt.timedelta(*p)),
     "z": (dt.timezone, lambda v: [v.utcoffset(None), v.tzname(None)], lambda p: _timezone(*p)),
     "Z": (zoneinfo.ZoneInfo, lambda v: _zone_key(v), zoneinfo.ZoneInfo),
@@ -58,19 +58,17 @@ def letter_of(value: Any) -> str | None:
     if isinstance(value, type):
         raise Unserializable("", f"{value!r} is a class, not a value")
     numpy = sys.modules.get("numpy")
-    if numpy is None:
+    if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
         return None
-    if type(value) is numpy.ndarray:
-        return "a"
-    return "a" if isinstance(value, numpy.generic) and type(value) is value.dtype.type else None
+    return "a" if type(value) in (numpy.ndarray, value.dtype.type) else None
 
 
-def _datetime(text: str, zone: dt.tzinfo | None, fold: int) -> dt.datetime:
-    return dt.datetime.fromisoformat(text).replace(tzinfo=zone, fold=fold)
+def _iso(value: Any) -> list[Any]:
+    return [value.isoformat(), value.tzinfo, value.fold]
 
 
-def _time(text: str, zone: dt.tzinfo | None, fold: int) -> dt.time:
-    return dt.time.fromisoformat(text).replace(tzinfo=zone, fold=fold)
+def _from_iso(cls: Any, text: str, zone: dt.tzinfo | None, fold: int) -> Any:
+    return cls.fromisoformat(text).replace(tzinfo=zone, fold=fold)
 
 
 def _timezone(offset: dt.timedelta, name: str) -> dt.timezone:

@@ -19,6 +19,9 @@ class ClassAdapter:
     named = False
     """Whether the state is a list of dicts by field name, so that a part has the path `.name`."""
 
+    def __init__(self, cls: Any) -> None:
+        self.cls = cls
+
     def get_state(self, value: Any) -> Any:
         raise NotImplementedError
 
@@ -32,12 +35,9 @@ def attributes_of(value: Any, slots: Iterable[str] = ()) -> dict[str, Any]:
     return fields | {
         name: item
         for name, item in getattr(value, "__dict__", {}).items()
-        if not name.startswith("__") and not _is_cached(type(value), name)
+        if not name.startswith("__")
+        and not any(isinstance(b.__dict__.get(name), cached_property) for b in type(value).__mro__)
     }
-
-
-def _is_cached(cls: Any, name: str) -> bool:
-    return any(isinstance(base.__dict__.get(name), cached_property) for base in cls.__mro__)
 
 
 def set_attributes(value: Any, fields: dict[str, Any]) -> Any:

@@ -28,12 +28,16 @@ from perdure.serde.class_adapter import (
 from perdure.serde.pydantic_types import PydanticAdapter, PydanticV1Adapter
 
 _HEAP_TYPE = 1 << 9
+_PLAIN: dict[Any, Callable[[Any], Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    list: list,
+    dict: dict,
+}
 
 
 class EnumAdapter(ClassAdapter):
-    def __init__(self, cls: Any) -> None:
-        self.cls = cls
-
     def get_state(self, value: Any) -> Any:
         return value.value
 
@@ -44,17 +48,15 @@ class EnumAdapter(ClassAdapter):
 class NamedTupleAdapter(ClassAdapter):
     named = True
 
-    def __init__(self, cls: Any) -> None:
-        self.cls, self.names = cls, cls._fields
-
     def get_state(self, value: Any) -> Any:
-        return [dict(zip(self.names, value, strict=True))]
+        return [dict(zip(self.cls._fields, value, strict=True))]
 
     def restore(self, state: Any) -> Any:
         (fields,) = state
-        if tuple(fields) == self.names:
+        names = self.cls._fields
+        if tuple(fields) == names:
             return tuple.__new__(self.cls, fields.values())
-        return construct(self.cls, {n: v for n, v in fields.items() if n in self.names})
+        return construct(self.cls, {n: v for n, v in fields.items() if n in names})
 
 
 class SubclassAdapter(ClassAdapter):
@@ -65,9 +67,7 @@ class SubclassAdapter(ClassAdapter):
         self.slots = slots_of(cls)
 
     def get_state(self, value: Any) -> Any:
-        base = self.base
-        plain = base(value) if base in (list, dict) else _PLAIN[base](value)
-        return [plain, attributes_of(value, self.slots)]
+        return [_PLAIN[self.base](value), attributes_of(value, self.slots)]
 
     def restore(self, state: Any) -> Any:
         plain, attributes = state
@@ -77,13 +77,6 @@ class SubclassAdapter(ClassAdapter):
         else:
             value = self.base.__new__(self.cls, plain)
         return set_attributes(value, attributes or {})
-
-
-_PLAIN: dict[Any, Callable[[Any], Any]] = {
-    str: str.__str__,
-    int: int.__int__,
-    float: float.__float__,
-}
 
 
 class FieldsAdapter(ClassAdapter):
@@ -147,7 +140,7 @@ def _adapter(cls: Any) -> ClassAdapter:
     if hasattr(cls, "__fields__") and hasattr(cls, "__fields_set__"):
         return PydanticV1Adapter(cls)
     base = next(b for b in cls.__mro__ if not b.__flags__ & _HEAP_TYPE)
-    if base in (str, int, float, list, dict) and not is_dataclass(cls):
+    if base in _PLAIN and not is_dataclass(cls):
         return SubclassAdapter(cls, base)
     if is_dataclass(cls) and base is object:
         return FieldsAdapter(cls, tuple(f.name for f in dataclass_fields(cls)), dataclass=True)

@@ -148,12 +148,11 @@ class Codec:
         try:
             return adapter_for(find(module, name))
         except (ImportError, AttributeError) as error:
-            reason = f"its type {module}.{name} no longer exists ({error}); bring it back"
-            raise Damaged(location, reason) from error
+            cause: Exception = error
+            reason = f"no longer exists ({error}); bring it back"
         except Unserializable as error:
-            raise Damaged(
-                location, f"its type {module}.{name} can no longer be deserialised: {error.reason}"
-            ) from error
+            cause, reason = error, f"can no longer be deserialised: {error.reason}"
+        raise Damaged(location, f"its type {module}.{name} {reason}") from cause
 
     # -- the slow way: walks through everything and knows the path
 
@@ -175,14 +174,15 @@ class Codec:
         ancestors[id(value)] = None
         try:
             if cls is list:
-                return [
-                    self._convert(item, f"{path}[{n}]", ancestors) for n, item in enumerate(value)
-                ]
+                return self._convert_list(value, path, ancestors)
             if cls is dict:
                 return self._convert_dict(value, path, ancestors)
             return self._convert_object(value, path, ancestors)
         finally:
             del ancestors[id(value)]
+
+    def _convert_list(self, items: list[Any], path: str, ancestors: dict[int, None]) -> Any:
+        return [self._convert(item, f"{path}[{n}]", ancestors) for n, item in enumerate(items)]
 
     def _convert_dict(self, value: dict[Any, Any], path: str, ancestors: dict[int, None]) -> Any:
         pairs = [self._convert_pair(pair, path, ancestors) for pair in value.items()]
@@ -222,9 +222,7 @@ class Codec:
         if adapter is not None and adapter.named:
             converted: Any = [self._convert_part(part, path, ancestors) for part in state]
         elif type(state) is list:
-            converted = [
-                self._convert(item, f"{path}[{n}]", ancestors) for n, item in enumerate(state)
-            ]
+            converted = self._convert_list(state, path, ancestors)
         else:
             converted = self._convert(state, path, ancestors)
         return ormsgpack.Ext(code, _pack([*head, converted]))
@@ -239,9 +237,8 @@ class Codec:
 
 
 _pack: Callable[[Any], bytes] = partial(ormsgpack.packb, option=_OPTION)
-_UTC = ormsgpack.Ext(
-    BUILTIN, _pack(["z", [ormsgpack.Ext(BUILTIN, _pack(["l", [0, 0, 0]])), "UTC"]])
-)
+_NO_OFFSET = ormsgpack.Ext(BUILTIN, _pack(["l", [0, 0, 0]]))
+_UTC = ormsgpack.Ext(BUILTIN, _pack(["z", [_NO_OFFSET, "UTC"]]))
 
 
 def _atom(value: Any, path: str) -> Any:

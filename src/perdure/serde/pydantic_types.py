@@ -44,7 +44,6 @@ class PydanticAdapter(ClassAdapter):
                 self.defaults[name] = field.default
                 if not isinstance(field.default, _IMMUTABLE):
                     self.fresh[name] = partial(copy.deepcopy, field.default)
-        self.names = frozenset(cls.model_fields)
         self.message = message
         # In the class's order. What is not to be left out must be in the state.
         left_out = self.defaults.keys() - self.fresh.keys() if message else ()
@@ -74,19 +73,17 @@ class PydanticAdapter(ClassAdapter):
         extra, private = value.__pydantic_extra__, value.__pydantic_private__
         more = None if len(given) == len(chosen) else sorted(given - chosen.keys())
         if extra or private or more or attributes:
-            state = [chosen, rest, extra, _defined(private), more, attributes]
+            state = [chosen, rest, extra, _defined(private) if private else None, more, attributes]
             while len(state) > 1 and not state[-1]:
                 state.pop()
             return state
         return [chosen, rest] if rest else [chosen]
 
     def _sort_out(self, value: Any, fields: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        if missing := self.names - fields.keys():
+        if missing := self.blank.keys() - fields.keys():
             raise Unserializable("", f"it lacks its own field {sorted(missing)[0]!r}")
-        attributes = {
-            name: item for name, item in attributes_of(value).items() if name not in self.names
-        }
-        return {name: fields[name] for name in fields if name in self.names}, attributes
+        attributes = {n: item for n, item in attributes_of(value).items() if n not in self.blank}
+        return {name: fields[name] for name in fields if name in self.blank}, attributes
 
     def restore(self, state: Any) -> Any:
         chosen, rest = state[0], state[1] if len(state) > 1 else {}
@@ -108,7 +105,12 @@ class PydanticAdapter(ClassAdapter):
             set_raw(value, "__pydantic_extra__", extra)
             set_raw(value, "__pydantic_private__", None)
         if self.privates:
-            set_raw(value, "__pydantic_private__", self._private(private or {}))
+            private = private or {}
+            current = {
+                name: private[name] if name in private else attribute.get_default()
+                for name, attribute in self.privates.items()
+            }
+            set_raw(value, "__pydantic_private__", _defined(current))
         if attributes:
             value.__dict__.update(attributes)
         return value
@@ -120,14 +122,6 @@ class PydanticAdapter(ClassAdapter):
             raise type_changed(self.cls, error) from error
         set_raw(value, "__pydantic_fields_set__", value.__pydantic_fields_set__ - rest.keys())
         return value
-
-    def _private(self, stored: dict[str, Any]) -> dict[str, Any]:
-        fields = {name: item for name, item in stored.items() if name in self.privates}
-        for name in self.privates.keys() - stored.keys():
-            default = self.privates[name].get_default()
-            if not _undefined(default):
-                fields[name] = default
-        return fields
 
 
 class PydanticV1Adapter(ClassAdapter):
@@ -155,9 +149,5 @@ class PydanticV1Adapter(ClassAdapter):
         return set_attributes(value, private)
 
 
-def _defined(private: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if not private else {k: v for k, v in private.items() if not _undefined(v)}
-
-
-def _undefined(value: Any) -> bool:
-    return type(value).__name__ == "PydanticUndefinedType"
+def _defined(private: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in private.items() if type(v).__name__ != "PydanticUndefinedType"}

@@ -83,9 +83,8 @@ class Cron:
     def _is_authorised(self, request: Request) -> bool:
         header = request.headers.get("authorization", "").encode("latin-1")
         scheme, _, token = header.partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(
-            token.strip(), self._secret or b""
-        )
+        same = hmac.compare_digest(token.strip(), self._secret or b"")
+        return scheme.lower() == b"bearer" and same
 
     def _begin(self, bounds: dict[str, Any]) -> asyncio.Task[Counts]:
         task = asyncio.ensure_future(self._tick(**bounds))
@@ -105,12 +104,8 @@ async def _read_parameters(request: Request) -> dict[str, Any]:
     passed |= await _read_body(request)
     if unknown := sorted(passed.keys() - PARAMETERS):
         raise BadRequest(f"{unknown[0]!r} is not a parameter; use {', '.join(PARAMETERS)}.")
-    chosen = {name: _number(name, passed.get(name)) for name in PARAMETERS}
-    return {
-        "limit": int(chosen["limit"]),
-        "concurrency": int(chosen["concurrency"]),
-        "budget": timedelta(seconds=chosen["budget"]),
-    }
+    bounds: dict[str, Any] = {name: _number(name, passed.get(name)) for name in PARAMETERS}
+    return bounds | {"budget": timedelta(seconds=bounds["budget"])}
 
 
 async def _read_body(request: Request) -> dict[str, Any]:
@@ -130,9 +125,9 @@ async def _read_body(request: Request) -> dict[str, Any]:
 
 def _number(name: str, passed: Any) -> float:
     default, least, most = PARAMETERS[name]
+    whole = isinstance(default, int)
     if passed is None:
         return default
-    whole = isinstance(default, int)
     try:
         found = math.nan if isinstance(passed, bool) else float(passed)
     except (TypeError, ValueError, OverflowError):
@@ -142,7 +137,7 @@ def _number(name: str, passed: Any) -> float:
         raise BadRequest(
             f"{name} must be {kind} from {least:g} to {most:g}, not {str(passed)[:40]!r}."
         )
-    return found
+    return int(found) if whole else found
 
 
 def _error(status: int, message: str) -> JSONResponse:

@@ -66,8 +66,7 @@ class LocalEngine:
         from perdure.checkpoint.reader import Reader
         from perdure.checkpoint.row_format import RowFormat
 
-        rows = RowFormat(self.serializer.codec, self.serializer.envelope)
-        return Reader(rows, CheckpointCache(1, 0))
+        return Reader(RowFormat(self.serializer), CheckpointCache(1, 0))
 
     def close(self) -> None:
         """Stop driving and close the journal."""

@@ -4,9 +4,9 @@ Pure: values in, frozen dataclasses out. A view knows no database, terminal, col
 command line, and any other display, only renders it. Text of users is returned as it is: escaping
 it is the renderer's part.
 
-    events       one event as a sentence, with its tone and the action it calls for
-    timeline     the history of a run as periods: driven, asleep, waiting
-    attention    what a run is waiting for now; what the inbox shows
-    wording      times, durations and counts in words
+    event_wording    one event as a sentence, with its tone and the next step it calls for
+    timeline         the history of a run as periods: driven, asleep, waiting
+    attention        what a run is waiting for now; what the inbox shows
+    formatting       times, durations and counts in words
     schema_summary   a JSON Schema in one line, and an answer that fits it
 """

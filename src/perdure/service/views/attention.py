@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.service.views.events import Action, Tone, Verb
+from perdure.service.views.event_wording import NextStep, Tone, Verb
+from perdure.service.views.formatting import age, duration, utc_time
 from perdure.service.views.schema_summary import example_answer, summarise_schema
-from perdure.service.views.wording import age, duration, utc_time
 from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitRecord
 
 LATE = timedelta(seconds=5)
@@ -26,7 +26,7 @@ class InboxItem:
     """Since when, and until when."""
     shown: Any
     """What the person decides about: a question, the arguments of a call, a reason."""
-    action: Action
+    action: NextStep
     """`answer`, `settle` or `retry`."""
     accepts: str = ""
     """The answers that fit, in a line."""
@@ -40,7 +40,7 @@ class Blocker:
     tone: Tone = Tone.PLAIN
     shown: Any = None
     """The question to a person."""
-    action: Action | None = None
+    action: NextStep | None = None
 
 
 def inbox(
@@ -61,26 +61,23 @@ def _question(wait: Wait, now: datetime) -> InboxItem:
     note = f"asked {age(wait.created_at, now)} ago{expires}"
     schema = wait.response_schema
     accepts = "" if schema is None else summarise_schema(schema) or str(schema)
-    action = answer_action(wait)
-    return InboxItem(wait, wait.thread_id, note, wait.value, action, accepts)
+    return InboxItem(wait, wait.thread_id, note, wait.value, answer_action(wait), accepts)
 
 
 def _unknown(effect: EffectRecord, now: datetime) -> InboxItem:
     title, note = f"{effect.name}  {effect.thread_id}", f"unknown for {age(effect.updated_at, now)}"
     shown = {**effect.arguments, **({"error": str(effect.error)} if effect.error else {})}
-    action = Action(Verb.SETTLE, (effect.key,))
-    return InboxItem(effect, title, note, shown, action)
+    return InboxItem(effect, title, note, shown, NextStep(Verb.SETTLE, (effect.key,)))
 
 
 def _held(run: Run, now: datetime) -> InboxItem:
     title, note = f"{run.graph}  {run.thread_id}", f"held {age(run.updated_at, now)} ago"
-    action = Action(Verb.RETRY, (run.id,))
-    return InboxItem(run, title, note, run.reason or "", action)
+    return InboxItem(run, title, note, run.reason or "", NextStep(Verb.RETRY, (run.id,)))
 
 
-def answer_action(wait: Wait) -> Action:
+def answer_action(wait: Wait) -> NextStep:
     """Answer a wait, with an answer that its schema accepts if there are choices."""
-    return Action(Verb.ANSWER, (wait.id,), example_answer(wait.response_schema) or "JSON")
+    return NextStep(Verb.ANSWER, (wait.id,), example_answer(wait.response_schema) or "JSON")
 
 
 def blockers(
@@ -90,18 +87,18 @@ def blockers(
     found = [_wait(one) for one in waits if one.state == "open" and not run.ended]
     unknown = [one for one in effects if one.state is EffectState.UNKNOWN]
     for one in unknown:
-        action, text = Action(Verb.SETTLE, (one.key,)), f"effect {one.name} has an unknown outcome"
-        found.append(Blocker(text, Tone.BAD, action=action))
+        text = f"effect {one.name} has an unknown outcome"
+        found.append(Blocker(text, Tone.BAD, action=NextStep(Verb.SETTLE, (one.key,))))
     if run.error is not None and run.state is not State.DONE:
         found.append(Blocker(str(run.error), Tone.BAD))
     if run.reason and run.reason != str(run.error) and not unknown:
         found.append(Blocker(run.reason))
     if run.state in (State.HELD, State.FAILED) and not unknown:
-        action = Action(Verb.RETRY, (run.id,))
-        found.append(Blocker(f"{run.state} until it is retried", action=action))
+        text = f"{run.state} until it is retried"
+        found.append(Blocker(text, action=NextStep(Verb.RETRY, (run.id,))))
     if run.state is State.PAUSED:
-        action = Action(Verb.RESUME, (run.id,))
-        found.append(Blocker("paused until it is resumed", action=action))
+        text = "paused until it is resumed"
+        found.append(Blocker(text, action=NextStep(Verb.RESUME, (run.id,))))
     return found + _unclaimed(run, now)
 
 
@@ -110,7 +107,7 @@ def _wait(wait: WaitRecord) -> Blocker:
         return Blocker(f"asleep until {utc_time(wait.wake_at)}")
     until = f", until {utc_time(wait.expires_at)}" if wait.expires_at else ""
     if wait.kind is Kind.SIGNAL:
-        action = Action(Verb.SIGNAL, (wait.thread_id, wait.name or ""))
+        action = NextStep(Verb.SIGNAL, (wait.thread_id, wait.name or ""))
         return Blocker(f"waits for the signal {wait.name}{until}", action=action)
     return Blocker(f"asks a person{until}", shown=wait.value, action=answer_action(wait))
 
@@ -123,10 +120,8 @@ def _unclaimed(run: Run, now: datetime) -> list[Blocker]:
         behind = run.state is State.PENDING
         return [Blocker("starts after the run before it on its thread")] if behind else []
     late = now - run.due_at
-    if late < LATE:
-        return []
     text = f"due for {duration(late)}, and no worker has claimed it: start perdure worker RUNTIME"
-    return [Blocker(text)]
+    return [Blocker(text)] if late >= LATE else []
 
 
 def run_note(run: Run, now: datetime) -> str:

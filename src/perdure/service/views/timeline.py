@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from perdure.service.views.events import worker_name
+from perdure.service.views.event_wording import worker_name
 from perdure.types import Event, EventKind, Kind
 
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Literal
 
 from perdure.errors import BadArgument
 from perdure.testing.crashtest.databases import Databases, databases
 from perdure.testing.crashtest.judge import Baseline, end_of, judge, most_of, result_findings
 from perdure.testing.crashtest.model import KEEPER, Finding, Point, Problem, Trial
-from perdure.testing.crashtest.processes import ForkServer, ProcessLost, ProcessResult, Slot
+from perdure.testing.crashtest.processes import ForkServer, ProcessLost, ProcessResult
 from perdure.testing.crashtest.report import Report
 from perdure.testing.crashtest.values import differences
 
+Kills = tuple[Point, ...]
 Progress = Callable[[str, int, int, "Trial | None"], None]
 """Called with the current activity, the trials done, the trials planned, and the last trial."""
 ATTEMPTS = 3
@@ -101,12 +101,11 @@ class CrashTest:
     def _test(self, server: ForkServer, places: Databases) -> Report:
         report = Report(self._place, self._driver, places.name)
         try:
-            slot = server.slot()
-            self._check(slot.run({**self._order, "role": "prepare", "url": places.template}))
+            self._check(server.run({**self._order, "role": "prepare", "url": places.template}))
             self._progress("running it without a kill", 0, 0, None)
-            processes = self._run_with(slot, places, ())
+            processes = self._run_with(server, places, ())
             if processes[0].last("end") is not None:
-                processes += self._run_with(slot, places, ())
+                processes += self._run_with(server, places, ())
             baseline, report.findings = self._baseline(processes)
             report.state, report.result = baseline.state, baseline.result
             report.tally = baseline.tally
@@ -115,16 +114,13 @@ class CrashTest:
             if any(one.problem is Problem.UNRECOVERABLE for one in report.findings):
                 report.printed = end_of(processes[0])[3]
                 return report
-            report.points = list(_spread(reached, self._limit))
-            with _Pool(server, self._jobs) as pool:
-                self._kill_everywhere(pool, places, baseline, report)
+            report.points = _spread(reached, self._limit)
+            self._kill_everywhere(server, places, baseline, report)
         except KeyboardInterrupt:
             report.interrupted = True
         except ProcessLost as lost:
-            report.findings = (
-                *report.findings,
-                Finding(Problem.UNRECOVERABLE, "the test could not go on", "", str(lost)),
-            )
+            what = "the test could not go on"
+            report.findings += (Finding(Problem.UNRECOVERABLE, what, "", str(lost)),)
         return report
 
     @property
@@ -153,42 +149,38 @@ class CrashTest:
             raise BadArgument(f"{self._place} cannot be tested. {wrong[0]}")
 
     def _kill_everywhere(
-        self, pool: _Pool, places: Databases, baseline: Baseline, report: Report
+        self, server: ForkServer, places: Databases, baseline: Baseline, report: Report
     ) -> None:
         recoveries: dict[Point, list[str]] = {}
 
-        def trial(slot: Slot, kills: tuple[Point, ...]) -> Trial:
+        def trial(kills: Kills) -> Trial:
             begun = time.monotonic()
-            processes = self._run_with(slot, places, kills)
+            processes = self._run_with(server, places, kills)
             for _ in range(ATTEMPTS - 1):
                 if not processes[0].killed:
-                    processes = self._run_with(slot, places, kills)
+                    processes = self._run_with(server, places, kills)
             if len(kills) == 1 and processes[0].killed:
                 recoveries[kills[0]] = _reached(processes[-1])
             return judge(kills, processes, baseline, time.monotonic() - begun)
 
-        singles = [(point,) for point in report.points]
-        planned = len(singles) * (1 if self._recovery == 0 else 2)
-        self._try(pool, trial, singles, report, planned)
-        pairs = list(self._pairs(report.points, recoveries))
-        self._try(pool, trial, pairs, report, len(singles) + len(pairs))
+        def try_all(kills: Sequence[Kills], planned: int) -> None:
+            begun, order = len(report.trials), {one: n for n, one in enumerate(kills)}
+            try:
+                for done in as_completed([threads.submit(trial, one) for one in kills]):
+                    report.trials.append(done.result())
+                    self._progress("killing it", len(report.trials), planned, done.result())
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                server.stop()  # so that what is under way ends now
+                raise
+            finally:
+                report.trials[begun:] = sorted(report.trials[begun:], key=lambda t: order[t.kills])
 
-    def _try(
-        self,
-        pool: _Pool,
-        trial: Callable[[Slot, tuple[Point, ...]], Trial],
-        kills: Sequence[tuple[Point, ...]],
-        report: Report,
-        planned: int,
-    ) -> None:
-        begun = len(report.trials)
-        order = {one: n for n, one in enumerate(kills)}
-        try:
-            for done in pool.each(trial, kills):
-                report.trials.append(done)
-                self._progress("killing it", len(report.trials), planned, done)
-        finally:
-            report.trials[begun:] = sorted(report.trials[begun:], key=lambda t: order[t.kills])
+        singles = [(point,) for point in report.points]
+        with ThreadPoolExecutor(self._jobs, "crashtest") as threads:
+            try_all(singles, len(singles) * (1 if self._recovery == 0 else 2))
+            pairs = list(self._pairs(report.points, recoveries))
+            try_all(pairs, len(singles) + len(pairs))
 
     def _pairs(
         self, points: Sequence[Point], recoveries: dict[Point, list[str]]
@@ -206,12 +198,8 @@ class CrashTest:
                 hits[point.name] += 1
                 second.remove(point)
                 yield first, point
-                if not second:
-                    break
 
-    def _run_with(
-        self, slot: Slot, places: Databases, kills: tuple[Point, ...]
-    ) -> list[ProcessResult]:
+    def _run_with(self, server: ForkServer, places: Databases, kills: Kills) -> list[ProcessResult]:
         """Run on a fresh database: one process for each kill, and one that finishes the run."""
         processes: list[ProcessResult] = []
         with places.fresh() as url:
@@ -220,49 +208,11 @@ class CrashTest:
                 order = {**self._order, "role": "live", "url": url, "clock": clock}
                 order["kill"] = None if kill is None else [kill.name, kill.n]
                 order["again"] = bool(processes)
-                processes.append(slot.run(order))
+                processes.append(server.run(order))
                 [clock] = processes[-1].last("clock") or [clock]
                 if not processes[-1].killed:
                     break
         return processes
-
-
-class _Pool:
-    """Slots that work in parallel."""
-
-    def __init__(self, server: ForkServer, jobs: int) -> None:
-        self._server = server
-        self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
-        for _ in range(jobs):
-            self._slots.put(server.slot())
-        self._threads = ThreadPoolExecutor(jobs, "crashtest")
-
-    def __enter__(self) -> _Pool:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        if kind is not None:
-            self._server.stop()  # so that what is under way ends now
-        self._threads.shutdown()
-
-    def each(
-        self,
-        trial: Callable[[Slot, tuple[Point, ...]], Trial],
-        kills: Iterable[tuple[Point, ...]],
-    ) -> Iterator[Trial]:
-        """Trials, each when it is done."""
-
-        def one(kill: tuple[Point, ...]) -> Trial:
-            slot = self._slots.get()
-            try:
-                return trial(slot, kill)
-            finally:
-                self._slots.put(slot)
-
-        futures: list[Future[Trial]] = [self._threads.submit(one, kill) for kill in kills]
-        for future in as_completed(futures):
-            yield future.result()
 
 
 def _reached(process: ProcessResult) -> list[str]:
@@ -279,15 +229,13 @@ def _points(names: Iterable[str]) -> Iterator[Point]:
             yield Point(name, counts[name])
 
 
-def _spread(points: Sequence[Point], limit: int | None) -> Iterator[Point]:
+def _spread(points: Sequence[Point], limit: int | None) -> list[Point]:
     """All of them, or that many, evenly spread, with the first and the last."""
     if limit is None or limit >= len(points):
-        yield from points
-    elif limit == 1:
-        yield points[len(points) // 2]
-    else:
-        for n in range(limit):
-            yield points[n * (len(points) - 1) // (limit - 1)]
+        return list(points)
+    if limit == 1:
+        return [points[len(points) // 2]]
+    return [points[n * (len(points) - 1) // (limit - 1)] for n in range(limit)]
 
 
 def _json(name: str, value: Any) -> Any:

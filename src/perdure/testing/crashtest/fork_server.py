@@ -38,7 +38,8 @@ def main(control: socket.socket) -> None:
         found, package = _find(order["place"])
         _warm_up(order)
     except BaseException as error:
-        send(control, {"wrong": _message(error)})
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        send(control, {"wrong": str(error) if isinstance(error, Error) else trace})
         return
     send(control, {"ready": True})
     gc.collect()
@@ -58,11 +59,10 @@ def _find(place: str) -> tuple[Any, str]:
     name, _, attribute = place.partition(":")
     try:
         module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise BadArgument(f"{name} raised {one_line(error, str(Path.cwd()))}.") from error
-        raise BadArgument(f"There is no module {name!r} in {Path.cwd()}.") from error
     except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            raise BadArgument(f"There is no module {name!r} in {Path.cwd()}.") from error
         raise BadArgument(f"{name} raised {one_line(error, str(Path.cwd()))}.") from error
     found: Any = module
     for part in attribute.split("."):
@@ -87,12 +87,6 @@ def _warm_up(order: dict[str, Any]) -> None:
             import langgraph.checkpoint.sqlite.aio
         else:
             import langgraph.checkpoint.postgres.aio  # noqa: F401
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, Error):
-        return str(error)
-    return "".join(traceback.format_exception(error)).rstrip()
 
 
 def _serve(control: socket.socket, found: Any, package: str) -> NoReturn:
@@ -150,9 +144,10 @@ def _child(
                 stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         faulthandler.dump_traceback_later(order["deadline"], exit=True, file=2)
         sys.dont_write_bytecode = True
-        _forget_seeds()
-        connection = Connection(socket_fd)
-        asyncio.run(_act(order, connection, found, package))
+        random.seed()  # a fork has its parent's
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()
+        asyncio.run(_act(order, Connection(socket_fd), found, package))
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -160,12 +155,6 @@ def _child(
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
-
-
-def _forget_seeds() -> None:
-    random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
 
 
 async def _act(order: dict[str, Any], connection: Connection, found: Any, package: str) -> None:

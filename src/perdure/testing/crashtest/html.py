@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 
 from perdure.testing.crashtest.model import SEVERITY, Outcome, Trial
-from perdure.testing.crashtest.results import Group, Results
-from perdure.testing.crashtest.text import source_line
+from perdure.testing.crashtest.results import Group, Results, source_line
 
 _CLASSES = {
     Outcome.OK: "ok",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
 
-from perdure.testing.crashtest.code_owner import owner
+from perdure.operations.error_text import is_user_code
 from perdure.testing.crashtest.model import Calls, Finding, Point, Problem, Trial
 from perdure.testing.crashtest.processes import ProcessResult
 from perdure.testing.crashtest.values import differences
@@ -49,12 +49,12 @@ class Tally:
     """Keys of effects in which a model is called."""
 
     def passes_key(self, name: str) -> bool:
-        """Whether an effect passes its key to the far side, or is a model call."""
-        return any(key in self.keys_used or key in self.model_keys for key in self.effects[name])
+        """Whether an effect passes its key to the far side."""
+        return not self.keys_used.isdisjoint(self.effects[name])
 
     def calls_model(self, name: str) -> bool:
         """Whether an effect is a model call."""
-        return any(key in self.model_keys for key in self.effects[name])
+        return not self.model_keys.isdisjoint(self.effects[name])
 
     @classmethod
     def of(cls, processes: Iterable[ProcessResult]) -> Tally:
@@ -90,8 +90,7 @@ class Tally:
 
 def _near(place: str) -> str:
     """A place as a path from here, if it is below."""
-    here = os.getcwd() + os.sep
-    return place.removeprefix(here)
+    return place.removeprefix(os.getcwd() + os.sep)
 
 
 @dataclass(frozen=True)
@@ -114,21 +113,15 @@ def end_of(process: ProcessResult) -> tuple[str, Any, str, str]:
         return "stuck", None, wrong[0], process.printed
     if "Timeout (" in process.printed:
         return "stuck", None, f"it did not end in time{_hangs(process.printed)}", process.printed
-    last = process.printed.splitlines()[-1:] or ["nothing"]
-    return (
-        "stuck",
-        None,
-        f"its process ended with status {process.status}: {last[0]}",
-        process.printed,
-    )
+    [last] = process.printed.splitlines()[-1:] or ["nothing"]
+    reason = f"its process ended with status {process.status}: {last}"
+    return "stuck", None, reason, process.printed
 
 
 def _hangs(printed: str) -> str:
     """The innermost line of the agent's code in the traceback of a process that hangs."""
     said = re.findall(r'File "(.+)", line (\d+) in (\w+)', printed.rpartition("Timeout (")[2])
-    places = [
-        f"{_near(file)}:{line} in {name}" for file, line, name in said if owner(file) == "agent"
-    ]
+    places = [f"{_near(file)}:{line} in {name}" for file, line, name in said if is_user_code(file)]
     return f"; it was at {places[0]}" if places else ""
 
 
@@ -176,8 +169,7 @@ def result_findings(problem: Problem, found: Iterable[tuple[str, str]]) -> list[
     values: dict[str, list[str]] = {}
     for path, how in found:
         part, _, inner = path.partition(".")
-        if not inner:
-            inner = part
+        inner = inner or part
         values.setdefault(re.split(r"[.[]", inner)[0], []).append(f"{inner}: {how}")
     return [
         Finding(problem, f"{name!r} of the result", "", "; ".join(list(dict.fromkeys(hows))[:MOST]))
@@ -188,30 +180,25 @@ def result_findings(problem: Problem, found: Iterable[tuple[str, str]]) -> list[
 def _effects(tally: Tally, baseline: Tally, ended: bool) -> tuple[dict[str, Calls], list[Finding]]:
     found: dict[str, Calls] = {}
     findings = []
-    for name in [
-        *baseline.effects,
-        *(name for name in tally.effects if name not in baseline.effects),
-    ]:
+    for name in baseline.effects | tally.effects:
         calls, usual = tally.effects.get(name, Counter()), baseline.effects.get(name, Counter())
         keyed = "" not in calls and "" not in usual
         places, expected = (len(calls), len(usual)) if keyed else (calls.total(), usual.total())
         twice = max(0, places - expected)
         again = max(0, calls.total() - usual.total() - twice)
         lost = max(0, expected - places) if ended else 0
-        if baseline.calls_model(name) or tally.calls_model(name):
+        if model := baseline.calls_model(name) or tally.calls_model(name):
             again, twice = again + twice, 0  # a repeated model call, perhaps by another task
-        if again and keyed and not (baseline.passes_key(name) or tally.passes_key(name)):
+        passes_key = model or baseline.passes_key(name) or tally.passes_key(name)
+        if again and keyed and not passes_key:
+            found[name] = Calls(max(0, places - twice - again), 0, twice + again, lost)
             findings.append(Finding(Problem.DUPLICATED, f"effect {name}", "", UNKEYED))
-            again, twice = 0, twice + again
-            found[name] = Calls(max(0, places - twice), again, twice, lost)
             continue
         found[name] = Calls(max(0, places - twice - again), again, twice, lost)
-        if twice:
-            detail = f"{places} calls instead of {expected}"
-            findings.append(Finding(Problem.DUPLICATED, f"effect {name}", "", detail))
-        if lost:
-            detail = f"{places} calls instead of {expected}"
-            findings.append(Finding(Problem.LOST, f"effect {name}", "", detail))
+        detail = f"{places} calls instead of {expected}"
+        for number, problem in ((twice, Problem.DUPLICATED), (lost, Problem.LOST)):
+            if number:
+                findings.append(Finding(problem, f"effect {name}", "", detail))
     return found, findings
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -103,36 +103,23 @@ class Trial:
     seconds: float = 0.0
 
     @property
+    def called_again(self) -> bool:
+        return any(calls.again for calls in self.effects.values())
+
+    @property
     def outcome(self) -> Outcome:
         found = [Outcome(one.problem.value) for one in self.findings]
         if self.state == "held":
             found.append(Outcome.HELD)
-        if any(calls.again for calls in self.effects.values()):
+        if self.called_again:
             found.append(Outcome.AGAIN)
         if not self.reached:
             found.append(Outcome.UNREACHED)
         return max(found, key=SEVERITY.__getitem__, default=Outcome.OK)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kills": [{"name": point.name, "n": point.n} for point in self.kills],
-            "outcome": self.outcome.value,
-            "state": self.state,
-            "equal": self.equal,
-            "reason": self.reason,
-            "reached": self.reached,
-            "effects": {name: vars(calls) for name, calls in self.effects.items()},
-            "models_repeated": self.models,
-            "findings": [finding_json(one) for one in self.findings],
-            "printed": self.printed if self.findings else "",
-            "seconds": round(self.seconds, 3),
-        }
-
-
-def finding_json(one: Finding) -> dict[str, str]:
-    return {
-        "problem": one.problem.value,
-        "what": one.what,
-        "where": one.where,
-        "detail": one.detail,
-    }
+        found = {"outcome": self.outcome, **asdict(self)}
+        found["models_repeated"] = found.pop("models")
+        found["printed"] = self.printed if self.findings else ""
+        found["seconds"] = round(self.seconds, 3)
+        return found

@@ -12,22 +12,32 @@ import contextlib
 import os
 import signal
 import sys
+import sysconfig
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import cache, partial
+from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import perdure
 from perdure import langgraph_port
 from perdure.effects import context
 from perdure.journal import failpoints
 from perdure.testing.crashtest import witness
-from perdure.testing.crashtest.code_owner import Owner, owner
 from perdure.testing.crashtest.messages import Connection
 from perdure.testing.crashtest.model import KEEPER, Point
 
 _OWN = (__file__, witness.__file__)
+_HOME = str(Path(perdure.__file__).parent) + os.sep
+_EFFECTS = os.path.join(_HOME, "effects", "")
+_DRIVERS = tuple(os.path.join(_HOME, name, "") for name in ("engine", "testing"))
+_LIBRARIES = tuple(
+    os.path.realpath(sysconfig.get_paths()[name]) + os.sep
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 
 
@@ -43,7 +53,6 @@ class Observer:
 
     def __init__(self, connection: Connection, kill: Point | None, package: str) -> None:
         self._connection, self._kill, self._package = connection, kill, package
-        self._kinds: dict[str, Owner] = {}
         self._busy = threading.local()
         self._counting = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -52,10 +61,12 @@ class Observer:
 
     def install(self) -> None:
         """Observe from now until the process ends."""
-        failpoints.hook, failpoints.called, failpoints.asked = self.at, self._called, self._asked
-        witness.report = self._outside
+        failpoints.hook = self.at
+        failpoints.called = partial(self._connection.send, "effect")
+        failpoints.asked = partial(self._connection.send, "asked")
+        witness.report = partial(self._report, "outside")
         sys.addaudithook(self._audit)
-        _count_models(self._model)
+        _count_models(partial(self._report, "model"))
 
     @contextlib.contextmanager
     def armed(self) -> Iterator[None]:
@@ -80,19 +91,9 @@ class Observer:
             self._connection.send("killed")
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _called(self, name: str, key: str) -> None:
-        self._connection.send("effect", name, key)
-
-    def _asked(self, key: str) -> None:
-        self._connection.send("asked", key)
-
-    def _outside(self, what: str) -> None:
-        where = self._where(sys._getframe(1))
-        self._connection.send("outside", what, *(where or ("", _effect())))
-
-    def _model(self, name: str) -> None:
+    def _report(self, kind: str, what: str) -> None:
         where = self._where(sys._getframe(1)) or Where("", _effect())
-        self._connection.send("model", name, *where)
+        self._connection.send(kind, what, *where)
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         describe = ACTIONS.get(event)
@@ -115,26 +116,35 @@ class Observer:
         while frame is not None and frame.f_code.co_filename in _OWN:
             frame = frame.f_back
         while frame is not None:
-            kind = self._kind(frame.f_code.co_filename)
+            kind = _owner(frame.f_code.co_filename, self._package)
             if kind == "agent" and not line:
                 line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
             elif kind in ("perdure", "import") and not line:
                 return None
-            elif kind == "effects" and line:
-                return Where(line, _effect() or "effect")
             elif kind == "effects":
-                return None
+                return Where(line, _effect() or "effect") if line else None
             elif kind == "driver" and not line:
                 break
             frame = frame.f_back
         place = line or _node()
         return Where(place, _effect()) if place else None
 
-    def _kind(self, file: str) -> Owner:
-        kind = self._kinds.get(file)
-        if kind is None:
-            kind = self._kinds[file] = owner(file, self._package)
-        return kind
+
+@cache
+def _owner(
+    file: str, agent: str
+) -> Literal["agent", "library", "import", "perdure", "effects", "driver"]:
+    """Whose code a file is. `agent` is where the agent's own code is, which may be installed."""
+    if file.startswith("<frozen importlib") or file.endswith(f"{os.sep}tempfile.py"):
+        return "import"
+    if file.startswith("<"):
+        return "library"
+    file = os.path.realpath(file)
+    if file.startswith(_HOME):
+        if file.startswith(_DRIVERS):
+            return "driver"
+        return "effects" if file.startswith(_EFFECTS) else "perdure"
+    return "library" if file.startswith(_LIBRARIES) and not file.startswith(agent) else "agent"
 
 
 def _effect() -> str | None:
@@ -191,24 +201,20 @@ def _file(verb: str) -> Callable[..., str]:
     return lambda path, *rest: f"{verb} {os.path.basename(os.fsdecode(path))}"
 
 
-def _words(text: str) -> Callable[..., str]:
-    return lambda *args: text
-
-
 ACTIONS: dict[str, Callable[..., str | None]] = {
     "open": _open,
     "socket.connect": lambda _, address: f"connects to {_address(address)}",
     "socket.sendto": lambda _, address: f"sends to {_address(address)}",
     "socket.sendmsg": lambda _, address: f"sends to {_address(address)}",
     "smtplib.connect": lambda _, host, port: f"connects to {host}:{port}",
-    "smtplib.send": _words("sends over SMTP"),
+    "smtplib.send": lambda *_: "sends over SMTP",
     "http.client.connect": lambda _, host, port: f"connects to {host}:{port}",
-    "http.client.send": _words("sends over HTTP"),
+    "http.client.send": lambda *_: "sends over HTTP",
     "urllib.Request": lambda url, *rest: f"asks for {url}",
-    "ftplib.sendcmd": _words("sends over FTP"),
-    "imaplib.send": _words("sends over IMAP"),
-    "poplib.putline": _words("sends over POP"),
-    "telnetlib.Telnet.write": _words("sends over Telnet"),
+    "ftplib.sendcmd": lambda *_: "sends over FTP",
+    "imaplib.send": lambda *_: "sends over IMAP",
+    "poplib.putline": lambda *_: "sends over POP",
+    "telnetlib.Telnet.write": lambda *_: "sends over Telnet",
     "subprocess.Popen": lambda program, *rest: f"starts {program}",
     "os.system": lambda command: f"starts {command!r}",
     "os.posix_spawn": _file("starts"),

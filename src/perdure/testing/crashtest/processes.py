@@ -1,7 +1,7 @@
 """The judge's side of the processes that are killed: starts them, and collects their messages.
 
-A `ForkServer` is the process that imported the agent; a `Slot` runs one child at a time. This
-process never imports the agent.
+A `ForkServer` is the process that imported the agent; each of its slots runs one child at a time.
+This process never imports the agent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from perdure.errors import BadArgument, Error
 from perdure.testing.crashtest.messages import JsonLines, send
@@ -54,19 +54,12 @@ class ForkServer:
     """The process that has imported the agent. Raises `BadArgument` if it cannot."""
 
     def __init__(self, place: str, *, url: str, stock: bool) -> None:
-        self._control, theirs = socket.socketpair()
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
-        self._slots: list[Slot] = []
+        self._slots: list[_Slot] = []
+        self._free: list[_Slot] = []
+        self._stopped = False
         self._opening = threading.Lock()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "perdure.testing.crashtest.fork_server", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=self._printed,
-            stderr=self._printed,
-            start_new_session=True,  # Ctrl-C ends the judge
-        )
-        theirs.close()
+        self._control, self._process = start_process(self._printed)
         try:
             order = {"place": place, "path": _paths(), "url": url, "stock": stock}
             send(self._control, order)
@@ -79,12 +72,23 @@ class ForkServer:
             self.close()
             raise BadArgument(f"{place} cannot be tested. {wrong}")
 
-    def slot(self) -> Slot:
+    def run(self, order: dict[str, Any]) -> ProcessResult:
+        """Fork a child in a free slot, or in a new one, and wait for its end."""
+        with self._opening:
+            if self._stopped:
+                raise ProcessLost("The crash test is stopped.")
+            slot = self._free.pop() if self._free else self._open_slot()
+        try:
+            return slot.run(order)
+        finally:
+            self._free.append(slot)
+
+    def _open_slot(self) -> _Slot:
         ours, theirs = socket.socketpair()
-        with self._opening, theirs:
+        with theirs:
             send(self._control, {"slot": True}, theirs.fileno())
-            slot = Slot(self, ours)
-            self._slots.append(slot)
+        slot = _Slot(self, ours)
+        self._slots.append(slot)
         return slot
 
     def output(self) -> str:
@@ -93,6 +97,7 @@ class ForkServer:
     def stop(self) -> None:
         """End every child now. Other threads may be waiting for them."""
         with self._opening:
+            self._stopped = True
             for slot in self._slots:
                 slot.stop()
 
@@ -110,7 +115,7 @@ class ForkServer:
         self._printed.close()
 
 
-class Slot:
+class _Slot:
     """Children, one after the other."""
 
     def __init__(self, server: ForkServer, control: socket.socket) -> None:
@@ -165,9 +170,8 @@ class Slot:
 
     def _lost(self) -> str:
         words = self._server.output()
-        return "The process that imported the agent is gone." + (
-            f" It said:\n{words}" * bool(words)
-        )
+        said = f" It said:\n{words}" if words else ""
+        return f"The process that imported the agent is gone.{said}"
 
     def kill(self) -> None:
         if self._pid is not None:
@@ -181,6 +185,21 @@ class Slot:
 
     def close(self) -> None:
         self._control.close()
+
+
+def start_process(output: IO[bytes]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Start a fork server; the socket that controls it, and its process."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "perdure.testing.crashtest.fork_server", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C ends the judge
+        )
+    return ours, process
 
 
 def _note(messages: JsonLines, ours: socket.socket, facts: list[list[Any]]) -> bool:

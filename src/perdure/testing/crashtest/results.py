@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.testing.crashtest.judge import Tally
-from perdure.testing.crashtest.model import (
-    Finding,
-    Outcome,
-    Point,
-    Problem,
-    Trial,
-)
+from perdure.testing.crashtest.model import Finding, Outcome, Point, Problem, Trial
 
 _BAD = ("unrecoverable", "different", "lost", "duplicated", "models_repeated")
 
@@ -138,17 +133,22 @@ class Results:
 
 def counts(trials: Iterable[Trial]) -> dict[str, int]:
     """How many of these trials have each kind of finding."""
-    found: Counter[str] = Counter()
-    number = 0
-    for trial in trials:
-        number += 1
-        problems = {one.problem for one in trial.findings}
-        found["duplicated"] += Problem.DUPLICATED in problems
-        found["lost"] += Problem.LOST in problems
-        found["different"] += Problem.DIFFERENT in problems
-        found["unrecoverable"] += Problem.UNRECOVERABLE in problems
-        found["models_repeated"] += Problem.MODEL in problems
-        found["held"] += trial.state == "held"
-        found["again_with_key"] += any(calls.again for calls in trial.effects.values())
-        found["not_reached"] += not trial.reached
-    return {"points": number, **found}
+    trials = list(trials)
+    found = Counter(problem for t in trials for problem in {one.problem for one in t.findings})
+    return {
+        "points": len(trials),
+        "duplicated": found[Problem.DUPLICATED],
+        "lost": found[Problem.LOST],
+        "different": found[Problem.DIFFERENT],
+        "unrecoverable": found[Problem.UNRECOVERABLE],
+        "models_repeated": found[Problem.MODEL],
+        "held": sum(trial.state == "held" for trial in trials),
+        "again_with_key": sum(trial.called_again for trial in trials),
+        "not_reached": sum(not trial.reached for trial in trials),
+    }
+
+
+def source_line(where: str) -> str:
+    """The line of code that `file:line` names."""
+    file, _, number = where.rpartition(":")
+    return linecache.getline(file, int(number)).strip() if number.isdigit() else ""

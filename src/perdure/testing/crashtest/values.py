@@ -21,11 +21,12 @@ _ID = re.compile(
     r"|(?<![0-9a-zA-Z])(?=[0-9a-f]*\d)[0-9a-f]{16,}(?![0-9a-zA-Z])",
     re.IGNORECASE,
 )
+ABSENT = object()
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON has it; what JSON has no word for is described."""
+    """`value` as JSON has it; what JSON has no form for is described."""
     if isinstance(value, enum.Enum):
         return plain(value.value)
     if value is None or isinstance(value, (bool, int, str)):
@@ -71,32 +72,17 @@ class _Comparison:
         if path in self._ignore:
             return
         if isinstance(a, dict) and isinstance(b, dict):
-            for key in [*a, *(key for key in b if key not in a)]:
-                inner = f"{path}.{key}" if path else key
+            for key in {**a, **b}:
                 if key not in self._ignore:
-                    yield from self._member(inner, key, a, b)
+                    inner = f"{path}.{key}" if path else key
+                    yield from self.compare(inner, a.get(key, ABSENT), b.get(key, ABSENT))
         elif isinstance(a, list) and isinstance(b, list):
             for n, (one, other) in enumerate(zip(a, b, strict=False)):
                 yield from self.compare(f"{path}[{n}]", one, other)
             if len(a) != len(b):
                 yield path, f"{len(a)} items, then {len(b)}"
-        elif isinstance(a, str) and isinstance(b, str):
-            if not self._same_text(a, b):
-                yield path, f"{_short(a)}, then {_short(b)}"
-        elif type(a) is not type(b) or a != b:
+        elif type(a) is not type(b) or not (self._same_text(a, b) if type(a) is str else a == b):
             yield path, f"{_short(a)}, then {_short(b)}"
-
-    def _member(
-        self, path: str, key: str, a: dict[str, Any], b: dict[str, Any]
-    ) -> Iterator[tuple[str, str]]:
-        if path in self._ignore:
-            return
-        if key not in a:
-            yield path, f"nothing, then {_short(b[key])}"
-        elif key not in b:
-            yield path, f"{_short(a[key])}, then nothing"
-        else:
-            yield from self.compare(path, a[key], b[key])
 
     def _same_text(self, a: str, b: str) -> bool:
         if a == b and not _ID.search(a):
@@ -110,5 +96,5 @@ class _Comparison:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = "nothing" if value is ABSENT else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}…"

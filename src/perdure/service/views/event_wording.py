@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from perdure.operations.error_text import is_user_code
-from perdure.service.views.wording import utc_time
+from perdure.service.views.formatting import utc_time
 from perdure.types import EffectState, Event, EventKind, Kind
 
 Data = Mapping[str, Any]
@@ -30,9 +30,6 @@ class Tone(StrEnum):
     NOTABLE = "notable"
 
 
-EFFECT_TONES = {"done": Tone.NOTABLE, "open": Tone.PLAIN}
-
-
 class Verb(StrEnum):
     """What a person can do next. The values are commands of the command line."""
 
@@ -44,7 +41,7 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True)
-class Action:
+class NextStep:
     """A next step, and the ids it takes: a wait, an effect's key, a run, or a thread and a name."""
 
     verb: Verb
@@ -61,7 +58,7 @@ class EventView:
     tone: Tone = Tone.PLAIN
     lines: tuple[str, ...] = ()
     """Details to show below it."""
-    action: Action | None = None
+    action: NextStep | None = None
     routine: bool = False
     """Bookkeeping that the events around it imply."""
 
@@ -104,8 +101,8 @@ class _Facts:
         return worker_name(self.data)
 
     @property
-    def retry(self) -> Action:
-        return Action(Verb.RETRY, (self.run_id,))
+    def retry(self) -> NextStep:
+        return NextStep(Verb.RETRY, (self.run_id,))
 
     @property
     def by(self) -> str:
@@ -130,9 +127,9 @@ def _wait(facts: _Facts) -> EventView:
         return EventView(facts.time("wake_at", "asleep until "))
     until = facts.time("expires_at", ", until ")
     if data["kind"] == Kind.SIGNAL:
-        action = Action(Verb.SIGNAL, (facts.thread_id, facts.name))
+        action = NextStep(Verb.SIGNAL, (facts.thread_id, facts.name))
         return EventView(f"waits for the signal {facts.name}{until}", Tone.WAITS, action=action)
-    action = Action(Verb.ANSWER, (data["wait"],))
+    action = NextStep(Verb.ANSWER, (data["wait"],))
     return EventView(f"asks a person{until}", Tone.WAITS, action=action)
 
 
@@ -145,8 +142,9 @@ def _effect(facts: _Facts) -> EventView:
     later = facts.time("retry_at", ", retries at ")
     text = f"effect {facts.name} {facts.state}{tries}{how}{later}{error}"
     unknown = facts.state == EffectState.UNKNOWN and "key" in data
-    action = Action(Verb.SETTLE, (data["key"],)) if unknown else None
-    return EventView(text, EFFECT_TONES.get(facts.state, Tone.BAD), action=action)
+    action = NextStep(Verb.SETTLE, (data["key"],)) if unknown else None
+    tones: Mapping[str, Tone] = {EffectState.DONE: Tone.NOTABLE, EffectState.OPEN: Tone.PLAIN}
+    return EventView(text, tones.get(facts.state, Tone.BAD), action=action)
 
 
 def _failed(facts: _Facts) -> EventView:
