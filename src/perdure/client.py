@@ -156,7 +156,7 @@ class Client(ContextManaged):
     def _on_loop_thread(self, kind: type[B]) -> B:
         with self._opening:
             found = self._blocking
-            if not isinstance(found, kind) or not found.is_of_this_process:
+            if not isinstance(found, kind) or found.pid != os.getpid():
                 found = self._blocking = kind(self)
             return found
 

@@ -97,7 +97,8 @@ def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, A
         pregel: Pregel[Any, Any, Any, Any] = graph.compile(checkpointer=saver, name=name)
         name = name or pregel.name
     elif isinstance(graph, Pregel):
-        name = name or _name_of(graph)
+        # With a single node, such as an entrypoint, the name is that of the function.
+        name = name or (next(iter(graph.nodes)) if len(graph.nodes) == 1 else graph.name)
         _check_saver(graph.checkpointer, saver, name)
         pregel = copy.copy(graph)
         pregel.checkpointer = saver
@@ -113,11 +114,6 @@ def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, A
     if "@" in check_text("name", name):
         raise BadArgument(f"The name of a graph must not contain '@': {name!r}.")
     return name, pregel
-
-
-def _name_of(graph: Pregel[Any, Any, Any, Any]) -> str:
-    """The name of a graph, or of its function if it has only one."""
-    return next(iter(graph.nodes)) if len(graph.nodes) == 1 else graph.name
 
 
 def _check_saver(given: Any, ours: Saver, name: str) -> None:
