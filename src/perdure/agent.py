@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure import langgraph_port
 from perdure.effects.context import current
 from perdure.errors import BadArgument, Expired, NotInRun, TakenBack
-from perdure.journal.names import check_text
 from perdure.operations.answer_schema import check_schema
-from perdure.operations.waits import TAKEN_BACK, Question, is_taken_back, is_time_up
-from perdure.types import Kind, milliseconds, moment
+from perdure.operations.waits import (
+    TAKEN_BACK,
+    Question,
+    check_signal_name,
+    is_taken_back,
+    is_time_up,
+)
+from perdure.types import Kind, deadline, milliseconds, moment
 
 if TYPE_CHECKING:
     from perdure.segments.segment import Segment
@@ -79,7 +84,7 @@ def ask(
             "ask(default=...) needs expires=... or unless=...: without them it is never returned."
         )
     if unless is not None:
-        _check_signal(unless)
+        check_signal_name(unless)
     adapter = None
     if response_schema is not None and not isinstance(response_schema, dict):
         from pydantic import TypeAdapter
@@ -88,7 +93,7 @@ def ask(
         response_schema = adapter.json_schema()
     elif response_schema is not None:
         check_schema(response_schema)
-    question = Question(Kind.HUMAN, unless, expires_at=_deadline("expires", expires))
+    question = Question(Kind.HUMAN, unless, expires_at=deadline("expires", expires, now))
     while True:
         answer = _interrupt(value, question, response_schema)
         if is_time_up(answer):
@@ -111,16 +116,10 @@ def wait_for(name: str, *, timeout: timedelta | datetime | None = None, default:
 
     reply = perdure.wait_for("reply", timeout=timedelta(days=7))
     """
-    _check_signal(name)
-    question = Question(Kind.SIGNAL, name=name, expires_at=_deadline("timeout", timeout))
+    check_signal_name(name)
+    question = Question(Kind.SIGNAL, name=name, expires_at=deadline("timeout", timeout, now))
     value = _interrupt({"signal": name}, question)
     return default if is_time_up(value) else value
-
-
-def _check_signal(name: str) -> None:
-    if not name or not isinstance(name, str):
-        raise BadArgument(f"The name of a signal is a text that is not empty, not {name!r}.")
-    check_text("name", name)
 
 
 def label(**values: Any) -> None:
@@ -172,24 +171,15 @@ def _segment() -> Segment | None:
 
 
 def _read(segment: Segment, make: Callable[[], T]) -> T:
+    segment.check()
     config = _config() or {}
     inside = current()
     if inside is not None and inside.owner is not None:
         # An effect has its own count: a recorded one is not called again, and must shift nothing.
         inside.reads += 1
-        return segment.read(f"effect {inside.key}", None, inside.reads, make)
+        return segment.reads.read(f"effect {inside.key}", None, inside.reads, make)
     task = langgraph_port.task_info(config)
-    return segment.read_next(task.namespace, task.attempt, task.checkpoint_id, make)
-
-
-def _deadline(name: str, given: timedelta | datetime | None) -> int | None:
-    if given is None:
-        return None
-    if isinstance(given, timedelta):
-        return milliseconds(now() + given)
-    if getattr(given, "tzinfo", None) is not None:
-        return milliseconds(given)
-    raise BadArgument(f"{name} must be a timedelta or a datetime with a time zone, not {given!r}.")
+    return segment.reads.read_next(task.namespace, task.attempt, task.checkpoint_id, make)
 
 
 def _interrupt(value: Any, question: Question, response_schema: Any = None) -> Any:

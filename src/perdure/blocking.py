@@ -35,18 +35,14 @@ class LoopThread:
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
-        self._pid = os.getpid()
+        self.pid = os.getpid()
+        """A forked process has none of its parent's threads, so not this one."""
         self._calls: WeakSet[Coroutine[Any, Any, Any]] = WeakSet()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="perdure-blocking", daemon=True
         )
         self._thread.start()
-
-    @property
-    def is_of_this_process(self) -> bool:
-        """Whether the thread is here: a forked process has none of its parent's."""
-        return self._pid == os.getpid()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         self._calls.add(work)

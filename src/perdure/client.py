@@ -16,32 +16,30 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from perdure.blocking import LoopThread, blocking_method
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument
-from perdure.journal import Journal, Op, version
+from perdure.journal import Journal, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_renamed, check_text
 from perdure.operations import claims, runs
-from perdure.operations.runs import RunRow
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer
 from perdure.service.health import Diagnosis, diagnose, redact
-from perdure.service.local_engine import LocalEngine, NoEngine
+from perdure.service.local_engine import LocalEngine
 from perdure.service.reflections import ReflectionPlans
 from perdure.service.runs import GRACE, PAGE, make_setup
 from perdure.service.services import Services
 from perdure.service.validation import (
     check_dict,
     check_duration,
-    check_effect_state,
-    check_kind,
     check_limit,
+    check_member,
     check_name,
-    check_state,
     check_time,
 )
 from perdure.types import (
@@ -102,7 +100,7 @@ class Client(ContextManaged):
         envelope = (
             ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys)
         )
-        engine = NoEngine(url, Serializer(Codec(allow), envelope), observer)
+        engine = LocalEngine(url, Serializer(Codec(allow), envelope), observer)
         self._compose(url, engine, clock)
 
     def _compose(self, url: str | None, engine: LocalEngine, clock: Clock | None) -> None:
@@ -127,8 +125,7 @@ class Client(ContextManaged):
     @property
     def reflections(self) -> ReflectionPlans:
         """Plans about the LangMem reflections in this journal, for `journal.run`."""
-        services = self.services
-        return ReflectionPlans(services.runs, services.serializer, services.clock)
+        return self.services.reflections
 
     @property
     def url(self) -> str:
@@ -159,7 +156,7 @@ class Client(ContextManaged):
     def _on_loop_thread(self, kind: type[B]) -> B:
         with self._opening:
             found = self._blocking
-            if not isinstance(found, kind) or not found.is_of_this_process:
+            if not isinstance(found, kind) or found.pid != os.getpid():
                 found = self._blocking = kind(self)
             return found
 
@@ -277,23 +274,13 @@ class Client(ContextManaged):
         """
         check_renamed("before", "after", before)
         given = [state] if isinstance(state, str) else state
-        states = None if given is None else {check_state(one).value for one in given}
+        states = None if given is None else {check_member(State, "a state", one) for one in given}
         position = None if after is None else (milliseconds(after.created_at), after.id)
         if until is not None:
             end = (milliseconds(check_time("until", until)), "")
             position = end if position is None else min(position, end)
         first = 0 if since is None else milliseconds(check_time("since", since))
-
-        def rows(position: tuple[int, str] | None, count: int) -> Op[list[RunRow]]:
-            return runs.page(
-                thread_id=thread_id,
-                states=states,
-                graph=graph,
-                since=first,
-                before=position,
-                count=count,
-            )
-
+        rows = partial(runs.page, thread_id=thread_id, states=states, graph=graph, since=first)
         plan = self.services.runs.page(
             rows, position, check_limit(limit), check_dict("metadata", metadata), output=output
         )
@@ -365,7 +352,7 @@ class Client(ContextManaged):
         plan = self.services.waits.waits(
             thread_id=thread_id,
             run_id=run_id,
-            kind=None if kind is None else check_kind(kind).value,
+            kind=None if kind is None else check_member(Kind, "a kind of wait", kind),
             after=after,
             count=check_limit(limit),
         )
@@ -416,7 +403,7 @@ class Client(ContextManaged):
         plan = self.services.effects.effects(
             run_id=run_id,
             thread_id=thread_id,
-            state=None if state is None else check_effect_state(state).value,
+            state=None if state is None else check_member(EffectState, "an effect's state", state),
             after=after,
             count=check_limit(limit),
             strict=strict,
@@ -445,7 +432,7 @@ class Client(ContextManaged):
     async def messages(self, *, after: Message | None = None, limit: int = PAGE) -> list[Message]:
         """Messages in the outbox that are not delivered yet, oldest first. `after` is the last
         message of the page before."""
-        return await self.journal.arun(self.services.messages.page(after, check_limit(limit)))
+        return await self.journal.arun(self.services.effects.messages(after, check_limit(limit)))
 
     # -- control
 
@@ -502,7 +489,7 @@ class Client(ContextManaged):
 
         A thread that has no run left loses its checkpoints too. `dry_run` only counts the runs.
         """
-        wanted = [check_state(state) for state in states]
+        wanted = [check_member(State, "a state", state) for state in states]
         if not set(wanted) <= ENDED:
             raise BadArgument("Only runs that ended can be pruned: done, failed, cancelled.")
         check_duration("older_than", older_than)

@@ -12,7 +12,7 @@ from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.engine import Engine
-from perdure.engine.graphs import bind
+from perdure.engine.graphs import Graph, bind
 from perdure.errors import BadArgument, Error, NotFound, UnknownGraph, WrongState
 from perdure.journal import connect
 from perdure.journal.clock import Clock
@@ -118,19 +118,9 @@ class Runtime(Client):
                 f"deaths={deaths}: use at least 3, as the first two deaths may have been caused by "
                 "another run in the same worker."
             )
-        bound = bind(
-            graph,
-            self.saver,
-            name=name,
-            version=check_text("version", version),
-            timeout=timeout,
-            retry=retry or Retry(),
-            deaths=deaths,
-            hold=hold,
-        )
-        check_text("name", bound.name)
-        if "@" in bound.name:
-            raise BadArgument(f"The name of a graph must not contain '@': {bound.name!r}.")
+        check_text("version", version)
+        name, pregel = bind(graph, self.saver, name)
+        bound = Graph(name, version, pregel, timeout, retry or Retry(), deaths, hold)
         self.engine.graphs.add(bound)
         return BoundGraph(bound, self.engine)
 
@@ -140,7 +130,7 @@ class Runtime(Client):
 
     def compiled(self, name: str) -> Any:
         """The compiled graph registered under this name, in its newest version, or None."""
-        graph = self.engine.graphs.newest(name)
+        graph = self.engine.graphs.newest.get(name)
         return None if graph is None else graph.pregel
 
     @property
@@ -177,7 +167,7 @@ class Runtime(Client):
         """
         row = await self.journal.arun(self.services.runs.find(run_id))
         graphs = self.engine.graphs
-        graph = graphs.find(row.graph, row.version) or graphs.newest(row.graph)
+        graph = graphs.find(row.graph, row.version) or graphs.newest.get(row.graph)
         if graph is None:
             raise UnknownGraph(row.graph, sorted(graphs.chosen()))
         target = check_text("thread_id", thread_id or str(uuid.uuid4()))

@@ -381,3 +381,16 @@ def maybe_moment(ms: int | None) -> datetime | None:
 def milliseconds(at: datetime) -> int:
     """Convert an aware datetime to journal time, in milliseconds."""
     return round(at.timestamp() * 1000)
+
+
+def deadline(
+    name: str, given: timedelta | datetime | None, now: Callable[[], datetime]
+) -> int | None:
+    """Convert an argument that is a time, or a duration from now on, to journal time."""
+    if given is None:
+        return None
+    if isinstance(given, timedelta):
+        return milliseconds(now() + given)
+    if getattr(given, "tzinfo", None) is not None:
+        return milliseconds(given)
+    raise BadArgument(f"{name} must be a timedelta or a datetime with a time zone, not {given!r}.")

@@ -338,8 +338,8 @@ class Machine(RuleBasedStateMachine):
             self.stealing = over = threading.Event()
             self.world.thefts += 1
             self.clock.advance(2 * LEASE)
-            for driven in self.rt.engine.keeper.driven:
-                driven.drive.segment.keep(-1.0)  # as if as much time had passed
+            for drive in self.rt.engine.keeper.driven:
+                drive.segment.keep(-1.0)  # as if as much time had passed
             try:
                 self.other.blocking.tick()
             finally:

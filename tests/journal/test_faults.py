@@ -110,7 +110,7 @@ def test_a_lost_reply_is_settled_by_reading_and_stored_once(bench: Bench, commit
     bench.journal.do(add(3))
     assert bench.faults.commits == (1 if committed else 2)
     for ticket in tickets:
-        assert ticket.settled()
+        assert ticket.settled
         assert ticket.error is None
     assert stored(bench.url) == [0, 1, 2, 3]
 
@@ -187,7 +187,7 @@ def test_ctrl_c_in_the_middle_of_a_commit_reaches_its_caller_and_harms_nobody(
     assert journal.do(add(4))[-1] == 4
     for ticket in others:
         assert ticket.error is None
-        assert ticket.settled()
+        assert ticket.settled
     assert stored(url)[:3] == [0, 1, 2]
     journal.close()
 

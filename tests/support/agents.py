@@ -163,7 +163,7 @@ async def reaches(rt: Runtime, run: Run, *states: State) -> Run:
 async def told_to_stop(rt: Runtime, run: Run) -> None:
     """Wait until the driver of a run, in this runtime, knows that it is to stop."""
     keeper = rt.engine.keeper
-    await auntil(lambda: [one for one in keeper.driven if one.run_id == run.id and one.drive.stop])
+    await auntil(lambda: [one for one in keeper.driven if one.row.id == run.id and one.stop])
 
 
 async def history(rt: Runtime, run: Run) -> list[str]:

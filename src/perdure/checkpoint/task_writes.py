@@ -158,7 +158,7 @@ def _storable(writes: Writes, segment: Segment | None) -> Writes:
 
 def _waits(segment: Segment, task: TaskKey, writes: Writes, stamp: int) -> list[Statement]:
     """The waits that are stored with the interrupt of a task that the runtime drives."""
-    segment.progress.note_write()
+    segment.progress.has_written = True
     given = dict(writes)
     if not given.get(INTERRUPT):
         return []
@@ -166,4 +166,4 @@ def _waits(segment: Segment, task: TaskKey, writes: Writes, stamp: int) -> list[
     before = before if isinstance(before, list) else [before]
     place = {**task._asdict(), "stamp": stamp}
     del place["thread_id"]
-    return segment.ask(given[INTERRUPT], before, place)
+    return segment.questions.ask(given[INTERRUPT], before, place)

@@ -19,7 +19,7 @@ from perdure.journal import Plan
 from perdure.journal.ids import random_number
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, How, Mark, UndoState
-from perdure.types import EffectState, moment
+from perdure.types import EffectState, EventKind, moment
 
 log = logging.getLogger("perdure")
 
@@ -145,7 +145,7 @@ class CallRecord:
         if self.is_of_another_run:
             data = {"name": self.row.name, "key": self.row.key, "state": self.row.state}
             how = f"in run {self.row.run_id or 'of no runtime'}"
-            self._add_event(effects.EFFECT_EVENT, {**data, "how": how})
+            self._add_event(EventKind.EFFECT, {**data, "how": how})
         outcome = self.row.load_outcome(self.task.serializer)
         result, usage, interrupts = outcome if len(outcome) == 3 else (outcome[0], None, 0)
         self._count_saved(*(usage or (0, 0)))
@@ -266,13 +266,13 @@ class CallRecord:
         row = self.row
         withdrawn = row.state == EffectState.AGAIN and not self.spec.keeps_errors
         if row.digest != self._digest and not withdrawn and not self._has_same_arguments(row):
-            self._add_event(effects.DIFFERS_EVENT, {"name": row.name, "key": row.key})
+            self._add_event(EventKind.DIFFERS, {"name": row.name, "key": row.key})
 
     def _count_saved(self, calls: int, tokens: int) -> None:
         if self.task.owner.run_id:
             self.task.journal.defer(effects.count_saved(self.task.owner, calls, tokens))
 
-    def _add_event(self, kind: str, data: dict[str, Any]) -> None:
+    def _add_event(self, kind: EventKind, data: dict[str, Any]) -> None:
         task = self.task
         if task.owner.run_id:
             op = effects.add_event(task.owner, task.serializer, task.now, kind, data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -35,28 +36,14 @@ class BoundCall:
     def setup(self) -> dict[str, Any]:
         """What a worker needs to go on with this call, of what can be stored."""
         setup: dict[str, Any] = {"inline": True}
-        if self.input is not None:
-            setup["input"] = self.input
-        if self._context is not None:
-            setup["context"] = self._context
-        if self._durability is not None:
-            setup["durability"] = self._durability
+        own = {"input": self.input, "context": self._context, "durability": self._durability}
+        setup |= {name: value for name, value in own.items() if value is not None}
         setup |= {name: self._kwargs[name] for name in BREAKPOINTS if self._kwargs.get(name)}
         keep = {k: self._config[k] for k in ("recursion_limit", "tags") if k in self._config}
-        given = self._config.get("configurable") or {}
-        plain = {
-            k: v
-            for k, v in given.items()
-            if not langgraph_port.is_own_key(k)
-            and isinstance(v, (str, int, float, bool, type(None)))
-        }
-        metadata = {
-            k: v
-            for k, v in (self._config.get("metadata") or {}).items()
-            if isinstance(v, (str, int, float, bool, type(None)))
-        }
+        given = _plain(self._config.get("configurable"))
+        plain = {k: v for k, v in given.items() if not langgraph_port.is_own_key(k)}
         setup["config"] = {**keep, "configurable": plain}
-        setup["metadata"] = metadata
+        setup["metadata"] = _plain(self._config.get("metadata"))
         return setup
 
     def apply(self, drive: Drive) -> None:
@@ -76,6 +63,11 @@ class BoundCall:
             **drive.config["configurable"],
         }
         return cast(RunnableConfig, {**self._config, "configurable": configurable})
+
+
+def _plain(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    storable = (str, int, float, bool, type(None))
+    return {k: v for k, v in (values or {}).items() if isinstance(v, storable)}
 
 
 class StreamResult:

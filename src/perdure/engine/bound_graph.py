@@ -11,20 +11,21 @@ If the caller's process dies, any worker goes on with the run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.graph import Graph as DrawableGraph
-from langgraph.types import Command, StateSnapshot
+from langgraph.pregel import Pregel
+from langgraph.types import Command
 
 from perdure.engine.bound_call import BoundCall, StreamResult
 from perdure.engine.drive import Drive, Ended, Outcome, Raised, Returned, is_resume
 from perdure.engine.driver import Driver
 from perdure.engine.engine import Engine
 from perdure.engine.graphs import Graph
-from perdure.engine.lease_keeper import DrivenSegment
+from perdure.engine.segment_start import FINISHED
 from perdure.errors import (
     BadArgument,
     Error,
@@ -41,7 +42,9 @@ from perdure.operations.runs import RunRow
 from perdure.service.waits import WaitService
 from perdure.types import ENDED, Control, EventKind, State, WaitState
 
-UNANSWERABLE = (WaitState.CONSUMED, WaitState.CLOSED)
+P = ParamSpec("P")
+T = TypeVar("T")
+
 POLL = 0.05
 """Seconds between two looks at a run that another process drives."""
 REFUSED = frozenset(
@@ -75,6 +78,18 @@ REFUSED = frozenset(
 """Methods that would run a graph outside of a lease, or return a graph that does."""
 
 
+def _of_langgraph(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[BoundGraph, P], T]:
+    """A method of LangGraph's graph, as a method of the bound graph. It runs no node."""
+
+    def call(self: BoundGraph, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        found: T = getattr(self._graph.pregel, method.__name__)(*args, **kwargs)
+        return found
+
+    return functools.update_wrapper(call, method)
+
+
 class BoundGraph:
     """A registered graph on a runtime's journal.
 
@@ -92,19 +107,15 @@ class BoundGraph:
     def _driver(self) -> Driver:
         return self._engine.driver  # not before: registering a graph opens nothing
 
-    @property
-    def _waits(self) -> WaitService:
-        return WaitService(self._driver.serializer, self._driver.clock)
-
     @contextlib.contextmanager
     def _leased(self, drive: Drive) -> Iterator[None]:
         """While the lease of a call is renewed."""
-        keeper, driven = self._engine.keeper, DrivenSegment(drive, None, lambda ended: None)
-        keeper.add(driven)
+        keeper = self._engine.keeper
+        keeper.add(drive)
         try:
             yield
         finally:
-            keeper.remove(driven)
+            keeper.remove(drive)
 
     @property
     def name(self) -> str:
@@ -187,23 +198,19 @@ class BoundGraph:
 
     # -- looking and changing
 
-    def get_state(self, config: RunnableConfig, **kwargs: Any) -> StateSnapshot:
-        """The state of a thread, by LangGraph."""
-        return self._graph.pregel.get_state(config, **kwargs)
+    get_state = _of_langgraph(Pregel.get_state)
+    aget_state = _of_langgraph(Pregel.aget_state)
+    get_state_history = _of_langgraph(Pregel.get_state_history)
+    aget_state_history = _of_langgraph(Pregel.aget_state_history)
+    get_graph = _of_langgraph(Pregel.get_graph)
+    get_subgraphs = _of_langgraph(Pregel.get_subgraphs)
+    get_input_jsonschema = _of_langgraph(Pregel.get_input_jsonschema)
+    get_output_jsonschema = _of_langgraph(Pregel.get_output_jsonschema)
 
-    async def aget_state(self, config: RunnableConfig, **kwargs: Any) -> StateSnapshot:
-        """`get_state` without blocking the event loop."""
-        return await self._graph.pregel.aget_state(config, **kwargs)
-
-    def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[StateSnapshot]:
-        """The states of a thread, newest first, by LangGraph."""
-        return self._graph.pregel.get_state_history(config, **kwargs)
-
-    def aget_state_history(
-        self, config: RunnableConfig, **kwargs: Any
-    ) -> AsyncIterator[StateSnapshot]:
-        """`get_state_history` without blocking the event loop."""
-        return self._graph.pregel.aget_state_history(config, **kwargs)
+    @property
+    def nodes(self) -> Mapping[str, Any]:
+        """The nodes by name, as LangGraph has them."""
+        return self._graph.pregel.nodes
 
     def update_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, **kwargs: Any
@@ -235,27 +242,6 @@ class BoundGraph:
             finally:
                 await journal.arun(self._after_update(drive, waiting))
 
-    def get_graph(self, config: RunnableConfig | None = None, **kwargs: Any) -> DrawableGraph:
-        """The graph as LangGraph draws it."""
-        return self._graph.pregel.get_graph(config, **kwargs)
-
-    @property
-    def nodes(self) -> Mapping[str, Any]:
-        """The nodes by name, as LangGraph has them."""
-        return self._graph.pregel.nodes
-
-    def get_subgraphs(self, **kwargs: Any) -> Iterator[tuple[str, Any]]:
-        """The subgraphs by name, by LangGraph."""
-        return self._graph.pregel.get_subgraphs(**kwargs)
-
-    def get_input_jsonschema(self, config: RunnableConfig | None = None) -> dict[str, Any]:
-        """The JSON Schema of the input."""
-        return self._graph.pregel.get_input_jsonschema(config)
-
-    def get_output_jsonschema(self, config: RunnableConfig | None = None) -> dict[str, Any]:
-        """The JSON Schema of the output."""
-        return self._graph.pregel.get_output_jsonschema(config)
-
     # -- plans
 
     def _open(self, call: BoundCall) -> Plan[Drive]:
@@ -273,12 +259,12 @@ class BoundGraph:
 
     def _find(self, call: BoundCall) -> Plan[RunRow]:
         if call.input is None or is_resume(call.input):
-            under_way = yield from self._under_way(call.thread_id)
-            if under_way is not None and not self._is_mine(under_way):
-                raise ThreadBusy(call.thread_id, f"is of the graph {under_way.graph!r}")
-            if under_way is not None and is_resume(call.input):
-                yield from self._answer(under_way, call)
+            under_way: RunRow | None = yield runs.head(call.thread_id)
             if under_way is not None:
+                if not self._is_mine(under_way):
+                    raise ThreadBusy(call.thread_id, f"is of the graph {under_way.graph!r}")
+                if is_resume(call.input):
+                    yield from self._answer(under_way, call)
                 claimed = yield from self._claim(under_way)
                 if claimed is not None:
                     return claimed
@@ -292,7 +278,7 @@ class BoundGraph:
             accepted = (yield runs.find(accepted.id)) or accepted
             if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
                 raise ThreadBusy(call.thread_id, f"was {accepted.state} by another caller")
-            head = yield from self._under_way(call.thread_id)
+            head: RunRow | None = yield runs.head(call.thread_id)
             if head is None or head.n >= accepted.n:
                 continue
             if head.state in (State.HELD, State.PAUSED):
@@ -326,19 +312,8 @@ class BoundGraph:
 
     def _withdraw(self, row: RunRow) -> Plan[None]:
         made = change(row.thread_id, row.id, self._driver.clock.now())
-        yield runs.stop(
-            self._driver.serializer,
-            made,
-            control=Control.CANCEL,
-            grace=0,
-            reason="its caller did not want to wait",
-            by=None,
-        )
-
-    def _under_way(self, thread_id: str) -> Plan[RunRow | None]:
-        """The run of a thread that has not ended."""
-        head: RunRow | None = yield runs.head(thread_id)
-        return head
+        reason = "its caller did not want to wait"
+        yield runs.stop(self._driver.serializer, made, Control.CANCEL, 0, reason=reason)
 
     def _claim(self, row: RunRow) -> Plan[RunRow | None]:
         keeper = self._engine.keeper
@@ -353,7 +328,7 @@ class BoundGraph:
         """Answer what the run waits for, as `Command(resume=...)` says."""
         found: list[waits.WaitRow] = yield waits.of_run(row.id)
         open = [wait for wait in found if wait.state == WaitState.OPEN]
-        if not open and row.begun and all(wait.state in UNANSWERABLE for wait in found):
+        if not open and row.begun and all(wait.state in FINISHED for wait in found):
             call.follows = True  # its state was changed: LangGraph gives it to whatever asks now
             return
         resume = call.input.resume
@@ -368,10 +343,9 @@ class BoundGraph:
                 f"Run {row.id} waits for {len(open)} answers; name them by their interrupt ids: "
                 f"Command(resume={{id: answer}}) with {', '.join(sorted(by_id)) or 'none'}."
             )
+        service = WaitService(self._driver.serializer, self._driver.clock)
         for wait, value in answers:
-            yield from WaitService(self._driver.serializer, self._driver.clock).answer(
-                wait.id, value, None
-            )
+            yield from service.answer(wait.id, value, None)
         rest = Command(update=call.input.update, goto=call.input.goto)
         call.input, call.follows = (rest if rest != Command() else None), True
 
@@ -385,7 +359,7 @@ class BoundGraph:
 
     def _lease_for_update(self, call: BoundCall) -> Plan[tuple[Drive, bool]]:
         """Lease a thread to change its state: by its waiting run, or by a new one."""
-        row = yield from self._under_way(call.thread_id)
+        row: RunRow | None = yield runs.head(call.thread_id)
         if row is not None and not self._is_mine(row):
             raise ThreadBusy(call.thread_id, f"is of the graph {row.graph!r}")
         waiting = row is not None and row.state == State.WAITING and not self._is_due(row)

@@ -16,24 +16,17 @@ from perdure.journal import Plan
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.waits import Question, WaitRow
 from perdure.saver import Saver
-from perdure.segments.questions import ask_for_run
 from perdure.types import EventKind, Kind, State, WaitState
 
 
-def stop_at_breakpoint(saver: Saver, drive: Drive, now: int) -> Plan[SegmentEnd | None]:
+def stop_at_breakpoint(saver: Saver, drive: Drive) -> Plan[SegmentEnd | None]:
     """Store the wait of a run that stopped at a breakpoint. None if it did not."""
     at = yield from latest_checkpoint(saver, drive.row.thread_id)
     nodes = [] if at is None else pending_nodes(json.loads(drive.graph.topology), at)
     if at is None or not nodes:
         return None
-    yield ask_for_run(
-        drive.segment.lease,
-        saver.serializer,
-        now,
-        Question(Kind.HUMAN),
-        {"breakpoint": nodes},
-        breakpoint_id(at),
-        at.checkpoint["id"],
+    yield drive.segment.questions.ask_for_run(
+        Question(Kind.HUMAN), {"breakpoint": nodes}, breakpoint_id(at), at.checkpoint["id"]
     )
     return SegmentEnd(State.WAITING, EventKind.WAITING, {})
 
@@ -41,7 +34,8 @@ def stop_at_breakpoint(saver: Saver, drive: Drive, now: int) -> Plan[SegmentEnd 
 def is_at_breakpoint(saver: Saver, drive: Drive, found: Sequence[WaitRow]) -> Plan[bool]:
     """Whether a run is at a breakpoint, and no person has let it go on yet."""
     row = drive.row
-    if any(wait.state == WaitState.OPEN and _is_breakpoint(wait) for wait in found):
+    open = [wait.interrupt_id for wait in found if wait.state == WaitState.OPEN]
+    if any(id.startswith("breakpoint:") for id in open):
         return True
     if row.was != State.RUNNING or not drive.has_breakpoints:
         return False
@@ -59,10 +53,6 @@ def is_at_breakpoint(saver: Saver, drive: Drive, found: Sequence[WaitRow]) -> Pl
 def breakpoint_id(at: CheckpointTuple) -> str:
     """The interrupt id of the breakpoint at a checkpoint."""
     return f"breakpoint:{at.checkpoint['id']}"
-
-
-def _is_breakpoint(wait: WaitRow) -> bool:
-    return wait.interrupt_id.startswith("breakpoint:")
 
 
 def _has_stopped(

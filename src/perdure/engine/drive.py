@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -14,6 +15,7 @@ from langgraph.types import Command
 from perdure.checkpoint.operations import CheckpointKey
 from perdure.engine.graphs import Graph
 from perdure.journal import Plan
+from perdure.journal.clock import Clock
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
 from perdure.segments.segment import Segment
@@ -65,7 +67,7 @@ class Raised:
 Outcome = Returned | Raised
 
 
-@dataclass
+@dataclass(eq=False)
 class Drive:
     """A segment that is ready to be driven: what LangGraph is called with."""
 
@@ -75,11 +77,11 @@ class Drive:
     config: RunnableConfig
     context: Any
     control: RunControl
-    inline: bool = False
-    """Driven for a caller, who gets exceptions as before: perdure retries nothing."""
     breakpoints: dict[str, Any] = field(default_factory=dict)
     """Breakpoints of this run, besides those the graph was compiled with."""
     stop: StopReason | None = None
+    give_up: Callable[[Ended], None] = lambda ended: None
+    """Called when its driver is no longer waited for, with how the segment ended."""
 
     @property
     def row(self) -> RunRow:
@@ -106,6 +108,14 @@ class Drive:
         self.control.request_drain(why.value)
 
 
+class SegmentPlans:
+    """What the plans before and after LangGraph share."""
+
+    def __init__(self, saver: Saver, clock: Clock) -> None:
+        self._saver, self.clock = saver, clock
+        self.journal, self.serializer = saver.journal, saver.serializer
+
+
 def is_resume(input: Any) -> bool:
     """Whether an input is LangGraph's way to answer an interrupt."""
     return isinstance(input, Command) and input.resume is not None
@@ -115,5 +125,4 @@ def latest_checkpoint(
     saver: Saver, thread_id: str, ns: str = "", id: str | None = None
 ) -> Plan[CheckpointTuple | None]:
     """A checkpoint of a thread, by default the latest."""
-    found = yield from saver.reader.get_tuple(CheckpointKey(thread_id, ns, id), False)
-    return found
+    return saver.reader.get_tuple(CheckpointKey(thread_id, ns, id), False)

@@ -1,11 +1,10 @@
-"""The engine of a runtime: its graphs, its lease keeper, its workers. A client's `LocalEngine`."""
+"""The engine of a runtime: its graphs, its lease keeper, its workers."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from perdure.engine.driver import Driver
@@ -15,26 +14,24 @@ from perdure.engine.outbox_delivery import OutboxDelivery
 from perdure.engine.worker import Worker
 from perdure.errors import BadArgument
 from perdure.journal import Journal, Plan
-from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
-from perdure.serde.serializer import Serializer
-from perdure.service.local_engine import state_at
+from perdure.service.local_engine import LocalEngine
 from perdure.service.services import Services
 from perdure.types import Control, Counts, State
 
 
-class Engine:
+class Engine(LocalEngine):
     """What drives runs in this process. It opens nothing before its first use."""
 
     def __init__(self, saver: Saver, lease: float, services: Callable[[], Services]) -> None:
+        super().__init__(None, saver.serializer)
         self.saver, self._lease, self._get_services = saver, lease, services
         self.graphs = GraphRegistry()
         self.delivery = OutboxDelivery()
         self._expected: set[str] = set()
         self._workers: set[Worker] = set()
-        self._opening = threading.RLock()
         self._driver: Driver | None = None
         self._keeper: LeaseKeeper | None = None
 
@@ -43,29 +40,21 @@ class Engine:
         return self.saver.journal
 
     @property
-    def serializer(self) -> Serializer:
-        return self.saver.serializer
-
-    @property
     def is_open(self) -> bool:
         return self.saver.is_open
-
-    @property
-    def clock(self) -> Clock:
-        return self._get_services().clock
 
     @property
     def driver(self) -> Driver:
         with self._opening:
             if self._driver is None:
-                self._driver = Driver(self.saver, self.clock)
+                self._driver = Driver(self.saver, self._get_services().clock)
             return self._driver
 
     @property
     def keeper(self) -> LeaseKeeper:
         with self._opening:
             if self._keeper is None or self._keeper.pid != os.getpid():
-                self._keeper = LeaseKeeper(self.driver, self.clock, lease=self._lease)
+                self._keeper = LeaseKeeper(self.driver, lease=self._lease)
             return self._keeper
 
     # -- graphs
@@ -120,8 +109,7 @@ class Engine:
             limits |= {"schedules": self._fire_schedules, "delivery": self.delivery}
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
-            limits["warn_of_others"] = False
-        worker = Worker(driver, self.keeper, driver.clock, chosen, **limits)
+        worker = Worker(driver, self.keeper, chosen, **limits)
         self._workers.add(worker)
         try:
             return await worker.run(handle_signals=handle_signals)
@@ -147,8 +135,8 @@ class Engine:
     def forget(self, thread_id: str) -> None:
         self.saver.pruner.forget(thread_id)
 
-    def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
-        return state_at(self.saver.reader, thread_id, checkpoint_id)
+    def _checkpoint_reader(self) -> Any:
+        return self.saver.reader
 
     def close(self) -> None:
         if self._keeper is not None:

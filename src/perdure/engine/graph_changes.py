@@ -8,8 +8,6 @@ go on and cannot; LangGraph itself would return as if the run were finished.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
@@ -19,12 +17,6 @@ from langgraph.pregel.protocol import PregelProtocol
 from perdure import langgraph_port
 
 Topology = dict[str, Any]
-
-
-def topology_and_fingerprint(graph: PregelProtocol[Any, Any, Any, Any]) -> tuple[str, str]:
-    """The topology of a graph as JSON, and its hash."""
-    topology = json.dumps(topology_of(graph), sort_keys=True)
-    return topology, hashlib.blake2b(topology.encode(), digest_size=16).hexdigest()
 
 
 def topology_of(graph: PregelProtocol[Any, Any, Any, Any]) -> Topology:

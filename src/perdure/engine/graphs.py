@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
+import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
@@ -15,8 +17,9 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
 from perdure import langgraph_port
-from perdure.engine.graph_changes import topology_and_fingerprint
+from perdure.engine.graph_changes import topology_of
 from perdure.errors import BadArgument, NotDurable, UnknownGraph
+from perdure.journal.names import check_text
 from perdure.saver import Saver
 from perdure.types import Retry
 
@@ -35,17 +38,20 @@ class Graph:
     deaths: int
     hold: bool
     """Whether a run that failed for good is held, for a person to retry."""
-    topology: str = field(repr=False)
-    fingerprint: str
 
     @property
     def key(self) -> str:
         return f"{self.name}@{self.version}"
 
-    @property
-    def title(self) -> str:
-        """Its name, and its version if it has one."""
-        return self.key if self.version else self.name
+    @functools.cached_property
+    def topology(self) -> str:
+        """What a run needs of the graph to go on, as JSON."""
+        return json.dumps(topology_of(self.pregel), sort_keys=True)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """The hash of its topology."""
+        return hashlib.blake2b(self.topology.encode(), digest_size=16).hexdigest()
 
     @functools.cached_property
     def has_breakpoints(self) -> bool:
@@ -85,23 +91,14 @@ def _unstored(graph: Pregel[Any, Any, Any, Any], path: tuple[str, ...]) -> Paths
     return frozenset(found)
 
 
-def bind(
-    graph: Any,
-    saver: Saver,
-    *,
-    name: str | None,
-    version: str,
-    timeout: timedelta,
-    retry: Retry,
-    deaths: int,
-    hold: bool,
-) -> Graph:
-    """A copy of `graph` on the runtime's saver. The argument is not changed."""
+def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, Any, Any, Any]]:
+    """A copy of `graph` on the runtime's saver, and its name. The argument is not changed."""
     if isinstance(graph, StateGraph):
         pregel: Pregel[Any, Any, Any, Any] = graph.compile(checkpointer=saver, name=name)
         name = name or pregel.name
     elif isinstance(graph, Pregel):
-        name = name or _name_of(graph)
+        # With a single node, such as an entrypoint, the name is that of the function.
+        name = name or (next(iter(graph.nodes)) if len(graph.nodes) == 1 else graph.name)
         _check_saver(graph.checkpointer, saver, name)
         pregel = copy.copy(graph)
         pregel.checkpointer = saver
@@ -114,48 +111,28 @@ def bind(
         raise BadArgument("register() needs a name for this graph: register(graph, name='...').")
     if isinstance(context := pregel.context_schema, type):
         saver.with_allowlist([(context.__module__, context.__qualname__)])
-    topology, fingerprint = topology_and_fingerprint(pregel)
-    return Graph(
-        name=name,
-        version=version,
-        pregel=pregel,
-        timeout=timeout,
-        retry=retry,
-        deaths=deaths,
-        hold=hold,
-        topology=topology,
-        fingerprint=fingerprint,
-    )
-
-
-def _name_of(graph: Pregel[Any, Any, Any, Any]) -> str:
-    """The name of a graph, or of its function if it has only one."""
-    return next(iter(graph.nodes)) if len(graph.nodes) == 1 else graph.name
+    if "@" in check_text("name", name):
+        raise BadArgument(f"The name of a graph must not contain '@': {name!r}.")
+    return name, pregel
 
 
 def _check_saver(given: Any, ours: Saver, name: str) -> None:
     if given is None or given is ours:
         return
-    if isinstance(given, InMemorySaver):
-        raise NotDurable(
-            f"The graph {name!r} was compiled with an in-memory saver, which loses its state when "
-            "the process ends. Compile it without a checkpointer; the runtime brings its own."
-        )
-    if isinstance(given, bool):
-        raise NotDurable(
-            f"The graph {name!r} was compiled with checkpointer={given}, which is for subgraphs. "
-            "Compile it without a checkpointer; the runtime brings its own."
-        )
     if isinstance(given, Saver) and given.journal is ours.journal:
         return
-    if isinstance(given, BaseCheckpointSaver):
-        raise NotDurable(
-            f"The graph {name!r} was compiled with another saver ({type(given).__name__}), whose "
-            "checkpoints are not in this runtime's journal. Compile it without a checkpointer."
-        )
+    if isinstance(given, InMemorySaver):
+        what = "an in-memory saver, which loses its state when the process ends"
+    elif isinstance(given, bool):
+        what = f"checkpointer={given}, which is for subgraphs"
+    elif isinstance(given, BaseCheckpointSaver):
+        kind = type(given).__name__
+        what = f"another saver ({kind}), whose checkpoints are not in this runtime's journal"
+    else:
+        what = f"a checkpointer of an unknown kind: {given!r}"
     raise NotDurable(
-        f"The graph {name!r} has a checkpointer of an unknown kind: {given!r}. "
-        "Compile it without a checkpointer; the runtime brings its own."
+        f"The graph {name!r} was compiled with {what}. Compile it without a checkpointer; the "
+        "runtime brings its own."
     )
 
 
@@ -164,7 +141,8 @@ class GraphRegistry:
 
     def __init__(self) -> None:
         self._by_key: dict[str, Graph] = {}
-        self._newest: dict[str, Graph] = {}
+        self.newest: dict[str, Graph] = {}
+        """By name, the version that was registered last."""
 
     def add(self, graph: Graph) -> None:
         if graph.key in self._by_key:
@@ -172,24 +150,20 @@ class GraphRegistry:
                 f"A graph {graph.name!r} is registered already; give this one another name or a "
                 "version."
             )
-        self._by_key[graph.key] = self._newest[graph.name] = graph
+        self._by_key[graph.key] = self.newest[graph.name] = graph
 
     def remove(self, name: str) -> None:
         """Remove every version of a graph."""
-        self._newest.pop(name, None)
+        self.newest.pop(name, None)
         for key in [key for key, graph in self._by_key.items() if graph.name == name]:
             del self._by_key[key]
 
     @property
     def names(self) -> list[str]:
-        return sorted(self._newest)
+        return sorted(self.newest)
 
     def __bool__(self) -> bool:
         return bool(self._by_key)
-
-    def newest(self, name: str) -> Graph | None:
-        """The version of a graph that was registered last."""
-        return self._newest.get(name)
 
     def find(self, name: str, version: str) -> Graph | None:
         return self._by_key.get(f"{name}@{version}")
@@ -204,7 +178,7 @@ class GraphRegistry:
         """The name and version of the graph that a caller means."""
         if version is not None and self.find(name, version) is not None:
             return name, version
-        if version is None and name in self._newest:
-            return name, self._newest[name].version
-        known = [graph.title for graph in self._by_key.values()]
+        if version is None and name in self.newest:
+            return name, self.newest[name].version
+        known = [key.removesuffix("@") for key in self._by_key]
         raise UnknownGraph(name if version is None else f"{name}@{version}", sorted(known))

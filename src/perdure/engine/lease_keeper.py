@@ -12,18 +12,18 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from perdure.engine.drive import Drive, Ended, StopReason
 from perdure.engine.driver import Driver
 from perdure.engine.liveness import ProcessLock
+from perdure.engine.segment_end import released
 from perdure.engine.segment_start import stopped
 from perdure.errors import Closed, Error, StepTimeout
-from perdure.journal.clock import Clock, JournalClock
+from perdure.journal.clock import JournalClock
 from perdure.operations import claims, effects
 from perdure.operations.claims import LeaseRow, SegmentEnd
 from perdure.operations.effects import report
-from perdure.types import Control, EventKind, State
+from perdure.types import Control
 
 BEAT = 0.25
 """Seconds between two rounds; fewer if a lease is short."""
@@ -31,50 +31,14 @@ BEAT = 0.25
 log = logging.getLogger("perdure")
 
 
-@dataclass
-class LoopPulse:
-    """The sign of life of an event loop."""
-
-    beaten: float = field(default_factory=time.monotonic)
-    excused: int = 0
-    """Number of plain effects, called by coroutines, that block the loop now."""
-
-    @property
-    def at(self) -> float:
-        return time.monotonic() if self.excused else self.beaten
-
-    def beat(self) -> None:
-        self.beaten = time.monotonic()
-
-
-@dataclass(eq=False)
-class DrivenSegment:
-    """A segment that this process drives."""
-
-    drive: Drive
-    pulse: LoopPulse | None
-    give_up: Callable[[Ended], None]
-    """Called when its driver is no longer waited for, with how the segment ended."""
-
-    @property
-    def run_id(self) -> str:
-        return self.drive.row.id
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.drive.row.id, self.drive.row.token
-
-
 class LeaseKeeper:
     """The keeper thread of one runtime in one process."""
 
-    def __init__(
-        self, driver: Driver, clock: Clock, *, lease: float, lock: ProcessLock | None = None
-    ) -> None:
-        self._driver, self._clock, self._lease = driver, clock, lease
+    def __init__(self, driver: Driver, *, lease: float) -> None:
+        self._driver, self._clock, self._lease = driver, driver.clock, lease
         self.beat = min(BEAT, lease / 8)
-        self._lock = lock or ProcessLock()
-        self._driven: dict[tuple[str, int], DrivenSegment] = {}
+        self._lock = ProcessLock()
+        self._driven: dict[str, Drive] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -90,7 +54,7 @@ class LeaseKeeper:
         return self._lock.id
 
     @property
-    def driven(self) -> list[DrivenSegment]:
+    def driven(self) -> list[Drive]:
         """What this process drives now."""
         return list(self._driven.values())
 
@@ -111,21 +75,20 @@ class LeaseKeeper:
                 )
                 self._thread.start()
 
-    def add(self, driven: DrivenSegment) -> None:
+    def add(self, drive: Drive) -> None:
         """Keep the lease of a segment from now on."""
-        driven.drive.segment.keep(self._lease)
-        driven.drive.segment.driven_in(driven.pulse)
-        self._driven[driven.key] = driven
+        drive.segment.keep(self._lease)
+        self._driven[drive.segment.lease.name] = drive
 
-    def remove(self, driven: DrivenSegment) -> None:
+    def remove(self, drive: Drive) -> None:
         """Keep the lease of a segment no longer."""
-        self._driven.pop(driven.key, None)
+        self._driven.pop(drive.segment.lease.name, None)
 
     def stop(self, run_id: str, control: Control) -> None:
         """Stop a run before its next step, if this process drives it."""
-        for driven in self.driven:
-            if driven.run_id == run_id:
-                driven.drive.ask_to_stop(StopReason(control.value))
+        for drive in self.driven:
+            if drive.row.id == run_id:
+                drive.ask_to_stop(StopReason(control.value))
         self.nudge()
 
     def nudge(self) -> None:
@@ -162,10 +125,10 @@ class LeaseKeeper:
     def _round(self) -> None:
         now = time.monotonic()
         every = self.driven
-        for driven in every:
-            graph = driven.drive.graph
-            if driven.drive.segment.progress.idle_seconds > graph.timeout.total_seconds():
-                self._time_out(driven)
+        for drive in every:
+            graph = drive.graph
+            if drive.segment.progress.idle_seconds > graph.timeout.total_seconds():
+                self._time_out(drive)
         if every and now - self._renewed >= self._lease / 4:
             self._renewed = now
             self._renew_all(every)
@@ -176,66 +139,60 @@ class LeaseKeeper:
         if self.on_dead:
             self.find_dead()
 
-    def _renew_all(self, every: list[DrivenSegment]) -> None:
+    def _renew_all(self, every: list[Drive]) -> None:
         journal = self._driver.journal
         begun = time.monotonic()
         recent = begun - self._lease / 2
-        alive = [one for one in every if one.pulse is None or one.pulse.at > recent]
+        alive = [one for one in every if not (pulse := one.segment.pulse) or pulse.at > recent]
         # Past the queue: leases are renewed however long a commit takes.
-        journal.do_unqueued(claims.renew(self.worker, self.until(), [one.run_id for one in alive]))
+        journal.do_unqueued(claims.renew(self.worker, self.until(), [one.row.id for one in alive]))
         found = {
             lease.run_id: lease for lease in journal.read_committed(claims.leases(self.worker))
         }
-        for driven in every:
-            if driven.key not in self._driven or driven.drive.segment.closing:
+        for drive in every:
+            if drive.segment.lease.name not in self._driven or drive.segment.closing:
                 continue
-            lease = found.get(driven.run_id)
-            if lease is None or lease.token != driven.drive.row.token:
-                self._lose(driven, Ended.LOST)
+            lease = found.get(drive.row.id)
+            if lease is None or lease.token != drive.row.token:
+                self._lose(drive, Ended.LOST)
                 continue
-            if driven in alive:
-                driven.drive.segment.keep(begun + self._lease - time.monotonic())
+            if drive in alive:
+                drive.segment.keep(begun + self._lease - time.monotonic())
             if lease.control is not None:
-                self._stop(driven, lease, Control(lease.control))
+                self._stop(drive, lease, Control(lease.control))
 
-    def _stop(self, driven: DrivenSegment, lease: LeaseRow, control: Control) -> None:
+    def _stop(self, drive: Drive, lease: LeaseRow, control: Control) -> None:
         """Stop a cancelled or paused run at its next step, or at once when its grace is over."""
-        driven.drive.ask_to_stop(StopReason(control.value))
+        drive.ask_to_stop(StopReason(control.value))
         now = self._clock.now()
         if lease.control_at is not None and lease.control_at <= now:
-            attempts = max(0, driven.drive.segment.progress.attempts - 1)
-            found = self._driver.journal.read_committed(effects.of_run(driven.run_id))
-            self._end(driven, stopped(control, now, attempts, forced=True, **report(found)))
+            attempts = max(0, drive.segment.progress.attempts - 1)
+            found = self._driver.journal.read_committed(effects.of_run(drive.row.id))
+            self._end(drive, stopped(control, now, attempts, forced=True, **report(found)))
 
-    def _time_out(self, driven: DrivenSegment) -> None:
-        graph, row = driven.drive.graph, driven.drive.row
+    def _time_out(self, drive: Drive) -> None:
+        graph, row = drive.graph, drive.row
         error = StepTimeout(
             f"Run {row.id} made no progress for {graph.timeout}, which is the timeout of graph "
             f"{graph.name!r}; register it with a longer one if a step may take that long."
         )
-        self._end(driven, self._driver.failed(driven.drive, error))
+        self._end(drive, self._driver.failed(drive, error))
 
-    def give_back(self, driven: DrivenSegment) -> None:
+    def give_back(self, drive: Drive) -> None:
         """Give a run back whose driver is not waited for any longer."""
-        end = SegmentEnd(
-            State.PENDING,
-            EventKind.RELEASED,
-            {"forced": True},
-            due_at=self._clock.now(),
-            attempts=max(0, driven.drive.segment.progress.attempts - 1),
-        )
-        self._end(driven, end)
+        attempts = max(0, drive.segment.progress.attempts - 1)
+        self._end(drive, released(self._clock.now(), attempts, forced=True))
 
-    def _end(self, driven: DrivenSegment, end: SegmentEnd) -> None:
+    def _end(self, drive: Drive, end: SegmentEnd) -> None:
         """End a segment in place of its driver, whose writes are refused from here on."""
-        ended = self._driver.journal.run(self._driver.end(driven.drive.row, end))
-        self._lose(driven, ended)
+        ended = self._driver.journal.run(self._driver.end(drive.row, end))
+        self._lose(drive, ended)
 
-    def _lose(self, driven: DrivenSegment, ended: Ended) -> None:
-        driven.drive.segment.lose()
-        driven.drive.ask_to_stop(StopReason.LOST)
-        self.remove(driven)
-        driven.give_up(ended)
+    def _lose(self, drive: Drive, ended: Ended) -> None:
+        drive.segment.is_lost = True
+        drive.ask_to_stop(StopReason.LOST)
+        self.remove(drive)
+        drive.give_up(ended)
 
     def find_dead(self) -> None:
         """Make the runs of dead workers on this host due."""

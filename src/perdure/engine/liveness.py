@@ -87,9 +87,7 @@ class ProcessLock:
 
     def is_dead(self, worker: str) -> bool:
         """Whether a worker was on this host and is certainly dead."""
-        if worker == self.id:
-            return False
-        return self._is_free(self._path(worker))
+        return worker != self.id and self._is_free(self._path(worker))
 
     def _is_free(self, path: Path) -> bool:
         """Whether the file exists and is not locked."""

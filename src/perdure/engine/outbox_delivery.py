@@ -8,11 +8,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from perdure.journal import Journal
-from perdure.journal.clock import Clock
+from perdure.engine.driver import Driver
 from perdure.operations import messages
 from perdure.operations.messages import MessageRow
-from perdure.serde.serializer import Serializer
 from perdure.types import Message
 
 log = logging.getLogger("perdure")
@@ -28,29 +26,24 @@ class OutboxDelivery:
     def __init__(self) -> None:
         self.handlers: dict[str, Callable[[Message], Any]] = {}
 
-    async def is_due(self, journal: Journal, clock: Clock) -> bool:
+    async def is_due(self, driver: Driver) -> bool:
         """Whether there is a message for one of the handlers."""
         if not self.handlers:
             return False
-        due = await journal.ado(messages.next_due(self.handlers))
-        return due is not None and due <= clock.now()
+        due = await driver.journal.ado(messages.next_due(self.handlers))
+        return due is not None and due <= driver.clock.now()
 
-    async def deliver(self, journal: Journal, serializer: Serializer, clock: Clock) -> int:
+    async def deliver(self, driver: Driver) -> int:
         """Deliver the due messages concurrently. Returns how many were delivered."""
-        now = clock.now()
+        now = driver.clock.now()
         change, op = messages.take(self.handlers, now, now + HANDLER_TIME, PAGE)
-        taken = await journal.ado(op)
-        done = await asyncio.gather(
-            *(self._one(journal, serializer, clock, change, row) for row in taken)
-        )
-        return sum(done)
+        taken = await driver.journal.ado(op)
+        return sum(await asyncio.gather(*(self._one(driver, change, row) for row in taken)))
 
-    async def _one(
-        self, journal: Journal, serializer: Serializer, clock: Clock, change: int, row: MessageRow
-    ) -> bool:
+    async def _one(self, driver: Driver, change: int, row: MessageRow) -> bool:
         handler = self.handlers[row.topic]
         try:
-            message = messages.to_message(serializer, row)
+            message = messages.to_message(driver.serializer, row)
             if inspect.iscoroutinefunction(handler):
                 await handler(message)
             else:
@@ -62,7 +55,8 @@ class OutboxDelivery:
             log.warning("message %s of topic %r was not delivered: %s", row.id, row.topic, text)
             pause = round(messages.REDELIVERY.pause(row.attempts).total_seconds() * 1000)
             kind = type(error).__name__  # its message may contain the payload
-            await journal.ado(messages.delay(row, change, clock.now() + pause, kind))
+            until = driver.clock.now() + pause
+            await driver.journal.ado(messages.delay(row, change, until, kind))
             return False
-        await journal.ado(messages.delete(row))
+        await driver.journal.ado(messages.delete(row))
         return True

@@ -17,6 +17,7 @@ from perdure.engine.drive import (
     Outcome,
     Raised,
     Returned,
+    SegmentPlans,
     StopReason,
     latest_checkpoint,
 )
@@ -33,7 +34,6 @@ from perdure.errors import (
     Unserializable,
 )
 from perdure.journal import Plan
-from perdure.journal.clock import Clock
 from perdure.operations import claims, effects
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Owner, report
@@ -41,8 +41,6 @@ from perdure.operations.events import change
 from perdure.operations.run_payload import UNREADABLE, dump_error, dump_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
-from perdure.saver import Saver
-from perdure.segments.questions import ask_for_run
 from perdure.types import EffectState, EventKind, Kind, State, moment
 
 log = logging.getLogger("perdure")
@@ -62,19 +60,16 @@ FINAL = (
 """Errors that a retry would only raise again."""
 
 
-class SegmentFinish:
+class SegmentFinish(SegmentPlans):
     """Plans for the end of a segment."""
-
-    def __init__(self, saver: Saver, clock: Clock) -> None:
-        self._saver, self._clock, self._serializer = saver, clock, saver.serializer
 
     def finish(self, drive: Drive, outcome: Outcome) -> Plan[Ended]:
         """End a segment after LangGraph returned or raised."""
         segment = drive.segment
-        segment.begin_end()
+        segment.ending = True
         while segment.is_busy and not segment.is_lost:
             yield 0.01  # an effect of a node that was cancelled: its outcome is worth waiting for
-        segment.close()
+        segment.closing = True
         if segment.signal is not None and not segment.is_lost:
             outcome = Raised(segment.signal)  # also if the agent's code swallowed it
         error = outcome.error if isinstance(outcome, Raised) else None
@@ -84,7 +79,7 @@ class SegmentFinish:
             end = yield from self._after_error(drive, outcome.error)
         else:
             end = yield from self._after_return(drive, outcome)
-        if end.state is State.FAILED and not drive.inline:
+        if end.state is State.FAILED and not drive.segment.inline:
             end = (yield from self._held_by_unknown(drive)) or end
         if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
             end = end._replace(data=report((yield effects.of_run(drive.row.id))))
@@ -92,8 +87,8 @@ class SegmentFinish:
 
     def end(self, row: RunRow, end: SegmentEnd) -> Plan[Ended]:
         """End a segment as decided."""
-        made = change(row.thread_id, row.id, self._clock.now())
-        if not (yield claims.end_segment(self._serializer, made, row.token, end)):
+        made = change(row.thread_id, row.id, self.clock.now())
+        if not (yield claims.end_segment(self.serializer, made, row.token, end)):
             return Ended.LOST
         _log_end(row, end)
         return Ended.RELEASED if end.state is State.PENDING else Ended(end.state.value)
@@ -112,14 +107,14 @@ class SegmentFinish:
 
     def stop_at_breakpoint(self, drive: Drive) -> Plan[SegmentEnd | None]:
         """The end of a segment that stopped at a breakpoint. None if it did not."""
-        return (yield from stop_at_breakpoint(self._saver, drive, self._clock.now()))
+        return stop_at_breakpoint(self._saver, drive)
 
     def _done(self, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
         output = outcome.output
         if output is FROM_CHECKPOINT:
             at = yield from latest_checkpoint(self._saver, drive.row.thread_id)
             output = None if at is None else drive.graph.output(at)
-        blob = dump_output(self._serializer, drive.row, [output])
+        blob = dump_output(self.serializer, drive.row, [output])
         if len(blob) > MAX_STORED_OUTPUT:
             at = yield from latest_checkpoint(self._saver, drive.row.thread_id)
             if at is not None:
@@ -130,7 +125,7 @@ class SegmentFinish:
                 if isinstance(output, dict) and not isinstance(channels, str):
                     rest = {name: output[name] for name in output if name not in stored}
                 place = [at.checkpoint["id"], names, rest]
-                blob = dump_output(self._serializer, drive.row, place)
+                blob = dump_output(self.serializer, drive.row, place)
         return SegmentEnd(State.DONE, EventKind.DONE, {}, output=blob)
 
     # -- LangGraph raised
@@ -140,32 +135,32 @@ class SegmentFinish:
             return (yield from self._postponed(drive, error))
         if isinstance(error, EffectHeld):
             return (yield from self._held_by_effect(drive, error))
-        now, attempts = self._clock.now(), drive.segment.progress.attempts
-        left = not isinstance(error, Exception) and (drive.stop is not None or drive.inline)
-        away = isinstance(error, Unavailable) and not drive.inline
+        now, attempts = self.clock.now(), drive.segment.progress.attempts
+        left = not isinstance(error, Exception) and (drive.stop is not None or drive.segment.inline)
+        away = isinstance(error, Unavailable) and not drive.segment.inline
         asked = drive.stop in (StopReason.CANCEL, StopReason.PAUSE)
         if isinstance(error, GraphDrained) or left or away or asked:
             # Drained, cancelled with its task, its reader left, or the journal was away: another
             # worker goes on, unless the row says that the run was cancelled or paused.
-            return _released(now, max(0, attempts - 1))
+            return released(now, max(0, attempts - 1))
         if isinstance(error, UNREADABLE):
             return held_by_error(error)
         if isinstance(error, asyncio.CancelledError) and attempts < drive.graph.deaths:
-            return _released(now, attempts)  # its event loop ended, perhaps because of another run
+            return released(now, attempts)  # its event loop ended, perhaps because of another run
         return self.failed(drive, error)
 
     def failed(self, drive: Drive, error: BaseException) -> SegmentEnd:
         """The end of a segment that raised: for good, or to be retried after a pause."""
         attempts, retry = drive.segment.progress.attempts, drive.graph.retry
         described = describe(error, drive.segment.secrets)
-        blob = dump_error(self._serializer, drive.row, described)
+        blob = dump_error(self.serializer, drive.row, described)
         data: dict[str, Any] = described | {"attempts": attempts}
         over = isinstance(error, FINAL) or is_recorded(error) or retry.is_over(attempts, error)
-        if not drive.inline and not over:
-            at = self._clock.now() + round(retry.pause(attempts).total_seconds() * 1000)
+        if not drive.segment.inline and not over:
+            at = self.clock.now() + round(retry.pause(attempts).total_seconds() * 1000)
             data["retry_at"] = moment(at)
             end = SegmentEnd(State.PENDING, EventKind.FAILED, data, due_at=at)
-        elif drive.graph.hold and not drive.inline:
+        elif drive.graph.hold and not drive.segment.inline:
             reason = f"{described['kind']}: {described['message']}"
             data |= {"final": True, "reason": reason}
             end = SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
@@ -184,10 +179,7 @@ class SegmentFinish:
             held = EffectHeld(unknown[0].key, unknown[0].name, why)
             return (yield from self._held_by_effect(drive, held))
         data = {"effect": error.effect, "key": error.key, "attempt": error.attempt}
-        yield ask_for_run(
-            drive.segment.lease,
-            self._serializer,
-            self._clock.now(),
+        yield drive.segment.questions.ask_for_run(
             Question(Kind.CLOCK, wake_at=error.until),
             {**data, "wake_at": moment(error.until).isoformat()},
             f"effect:{error.key}",
@@ -202,7 +194,7 @@ class SegmentFinish:
         if not any(row.state == EffectState.OPEN and row.mark != 1 for row in found):
             return None
         owner = Owner(drive.row.thread_id, drive.row.id, drive.row.token)
-        yield effects.abandon(owner, self._clock.now())
+        yield effects.abandon(owner, self.clock.now())
         return (yield from self._held_by_unknown(drive))
 
     def _held_by_unknown(self, drive: Drive) -> Plan[SegmentEnd | None]:
@@ -228,8 +220,9 @@ class SegmentFinish:
         return [row for row in found if row.state == EffectState.UNKNOWN]
 
 
-def _released(now: int, attempts: int) -> SegmentEnd:
-    return SegmentEnd(State.PENDING, EventKind.RELEASED, {}, due_at=now, attempts=attempts)
+def released(now: int, attempts: int, **data: Any) -> SegmentEnd:
+    """The end of a segment whose run another worker goes on with."""
+    return SegmentEnd(State.PENDING, EventKind.RELEASED, data, due_at=now, attempts=attempts)
 
 
 def _log_end(row: RunRow, end: SegmentEnd) -> None:

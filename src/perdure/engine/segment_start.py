@@ -17,7 +17,7 @@ from langgraph.runtime import RunControl
 
 from perdure.effects.compensation import Compensations
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
-from perdure.engine.drive import BREAKPOINTS, Drive, latest_checkpoint
+from perdure.engine.drive import BREAKPOINTS, Drive, SegmentPlans, latest_checkpoint
 from perdure.engine.graph_changes import explain, lost_nodes, subgraph
 from perdure.engine.graphs import Graph
 from perdure.errors import Error
@@ -39,11 +39,11 @@ ANSWERED = (WaitState.ANSWERED, WaitState.APPLIED)
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 
 
-class SegmentStart:
+class SegmentStart(SegmentPlans):
     """Plans for the start of a segment."""
 
     def __init__(self, saver: Saver, clock: Clock) -> None:
-        self._saver, self._clock, self._serializer = saver, clock, saver.serializer
+        super().__init__(saver, clock)
         self._compensations = Compensations(saver, clock)
         self._stored_topologies: set[str] = set()
 
@@ -53,7 +53,7 @@ class SegmentStart:
             return (yield from self._compensations.run_all(row))
         if row.control is not None:
             attempts = max(0, row.attempts - 1)
-            return stopped(Control(row.control), self._clock.now(), attempts)
+            return stopped(Control(row.control), self.clock.now(), attempts)
         if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
             return (yield from self._held_after_deaths(row))
         try:
@@ -76,7 +76,7 @@ class SegmentStart:
         return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
 
     def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
-        setup = load_setup(self._serializer, row)
+        setup = load_setup(self.serializer, row)
         if row.n > 1 and not row.begun:
             yield from self._roll_back(row.thread_id)
         if row.begun:
@@ -88,8 +88,7 @@ class SegmentStart:
             found = yield from self._hand_over_answers(drive)
             if not inline and (yield from is_at_breakpoint(self._saver, drive, found)):
                 # To drive it would let it go on, which no person has done.
-                now = self._clock.now()
-                return (yield from stop_at_breakpoint(self._saver, drive, now)) or drive
+                return (yield from stop_at_breakpoint(self._saver, drive)) or drive
         return drive
 
     def _make_drive(
@@ -102,8 +101,8 @@ class SegmentStart:
         segment = Segment(
             Lease(row),
             self._saver.journal,
-            self._serializer,
-            self._clock,
+            self.serializer,
+            self.clock,
             saver=self._saver,
             durability=setup.get("durability") or self._saver.durability,
             inline=inline,
@@ -117,7 +116,6 @@ class SegmentStart:
             _config(segment, setup),
             setup.get("context"),
             RunControl(),
-            inline,
             {name: setup[name] for name in BREAKPOINTS if name in setup},
         )
 
@@ -152,7 +150,7 @@ class SegmentStart:
 
     def _hand_over_answers(self, drive: Drive) -> Plan[list[WaitRow]]:
         """Hand the answers of people, signals and the clock to the tasks that wait for them."""
-        row, now = drive.row, self._clock.now()
+        row, now = drive.row, self.clock.now()
         found: list[WaitRow] = yield waits.of_run(row.id)
         answered = False
         for wait in found:
@@ -160,11 +158,11 @@ class SegmentStart:
                 continue
             due = wait.wake_at if wait.kind == Kind.CLOCK else wait.expires_at
             if wait.name is not None:
-                yield waits.deliver(self._serializer, wait, row.token, now)
+                yield waits.deliver(self.serializer, wait, row.token, now)
                 answered = True
             if due is not None and due <= now:
                 value = None if wait.kind == Kind.CLOCK else TIME_IS_UP
-                yield waits.fire(self._serializer, wait, value, row.token, now)
+                yield waits.fire(self.serializer, wait, value, row.token, now)
                 answered = True
         if answered:
             found = yield waits.of_run(row.id)
@@ -174,7 +172,7 @@ class SegmentStart:
 
     def _resume_tasks(self, drive: Drive, found: list[WaitRow]) -> Plan[None]:
         row = drive.row
-        signals = yield waits.signals_of_run(self._serializer, row.thread_id, row.id)
+        signals = yield waits.signals_of_run(self.serializer, row.thread_id, row.id)
         for wait, body in self._newest(found):
             if wait.state not in ANSWERED:
                 continue
@@ -192,7 +190,7 @@ class SegmentStart:
         for wait in found:
             if wait.state in FINISHED:
                 continue
-            body = waits.load_body(self._serializer, wait)
+            body = waits.load_body(self.serializer, wait)
             task = (wait.ns, wait.task_id or wait.interrupt_id)
             if task not in newest or len(newest[task][1].before) <= len(body.before):
                 newest[task] = (wait, body)
@@ -200,7 +198,7 @@ class SegmentStart:
 
     def _answer(self, wait: WaitRow, signals: Mapping[str, Any]) -> Any:
         if wait.id not in signals:
-            return self._serializer.loads(wait.answer or b"", where_wait("answer", wait.id))
+            return self.serializer.loads(wait.answer or b"", where_wait("answer", wait.id))
         value = signals[wait.id]
         return value if wait.kind == Kind.SIGNAL else {TAKEN_BACK: value}
 

@@ -18,17 +18,17 @@ from typing import Any
 from perdure.engine.drive import Drive, Ended, Outcome, Raised, Returned, StopReason
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph
-from perdure.engine.lease_keeper import DrivenSegment, LeaseKeeper, LoopPulse
+from perdure.engine.lease_keeper import LeaseKeeper
 from perdure.engine.outbox_delivery import OutboxDelivery
 from perdure.engine.segment_start import held_by_error
 from perdure.engine.shutdown import drain_on_signals
 from perdure.engine.thread_pool import NodeThreadPool
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal import Refused
-from perdure.journal.clock import Clock
 from perdure.operations import claims
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.runs import RunRow
+from perdure.segments.segment import LoopPulse
 from perdure.types import Counts, DrivenBy
 
 log = logging.getLogger("perdure")
@@ -45,12 +45,12 @@ NAMES = {field.name for field in dataclasses.fields(Counts)}
 class _Alone:
     """A suspect that is driven alone: while it may kill this process, nothing else runs in it."""
 
-    def __init__(self, task: asyncio.Task[None], driven: set[DrivenSegment]) -> None:
+    def __init__(self, task: asyncio.Task[None], driven: set[Drive]) -> None:
         self._task, self._driven = task, driven
         self._until = time.monotonic() + ALONE
 
     def is_over(self) -> bool:
-        moved = any(one.drive.segment.progress.has_moved for one in self._driven)
+        moved = any(one.segment.progress.has_moved for one in self._driven)
         return self._task.done() or moved or time.monotonic() > self._until
 
 
@@ -61,7 +61,6 @@ class Worker:
         self,
         driver: Driver,
         keeper: LeaseKeeper,
-        clock: Clock,
         graphs: Mapping[str, Graph],
         *,
         concurrency: int,
@@ -72,12 +71,12 @@ class Worker:
         schedules: Callable[[], Any] | None = None,
         delivery: OutboxDelivery | None = None,
         driven_by: DrivenBy = DrivenBy.WORKER,
-        warn_of_others: bool = True,
     ) -> None:
-        """In the loop that drives. `warn_of_others`: log due runs of graphs that are not these."""
+        """In the loop that drives. Without `schedules` it drives only some of the graphs, and does
+        not log due runs of others."""
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
-        self._driver, self._keeper, self._clock, self._graphs = driver, keeper, clock, graphs
+        self._driver, self._keeper, self._clock, self._graphs = driver, keeper, driver.clock, graphs
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
         self._until_idle, self._driven_by = until_idle, driven_by
         self._schedules = schedules
@@ -86,11 +85,10 @@ class Worker:
         self._end = None if budget is None else time.monotonic() + budget
         self._counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._driven: set[DrivenSegment] = set()
+        self._driven: set[Drive] = set()
         self._draining = False
         self._pulse = LoopPulse()
         self._fired = self._looked = self._asked_around = float("-inf")
-        self._warn_of_others = warn_of_others
         self._others: set[str] = set()
         self._next = POLL
         self._alone: _Alone | None = None
@@ -183,7 +181,7 @@ class Worker:
 
     async def _warn_once(self, now: int) -> None:
         """Log once for each graph that has due runs and is not registered in this worker."""
-        if not self._warn_of_others or time.monotonic() - self._asked_around < 10.0:
+        if self._schedules is None or time.monotonic() - self._asked_around < 10.0:
             return
         self._asked_around = time.monotonic()
         for name in await self._driver.journal.ado(claims.unregistered_due(now, self._graphs)):
@@ -252,10 +250,8 @@ class Worker:
 
     async def _deliver(self) -> None:
         """Deliver messages of the outbox, beside the runs."""
-        driver = self._driver
-        if self._delivering is None and await self._delivery.is_due(driver.journal, self._clock):
-            deliver = self._delivery.deliver(driver.journal, driver.serializer, self._clock)
-            self._delivering = asyncio.create_task(deliver)
+        if self._delivering is None and await self._delivery.is_due(self._driver):
+            self._delivering = asyncio.create_task(self._delivery.deliver(self._driver))
             self._delivering.add_done_callback(self._delivered)
 
     def _delivered(self, task: asyncio.Task[int]) -> None:
@@ -269,17 +265,17 @@ class Worker:
 
     async def _drain(self) -> None:
         """Stop each segment at its next step; give back those that do not stop in time."""
-        for driven in list(self._driven):
-            driven.drive.ask_to_stop(StopReason.SHUTDOWN)
+        for drive in list(self._driven):
+            drive.ask_to_stop(StopReason.SHUTDOWN)
         self._draining = True
         if under_way := self._tasks | ({self._delivering} if self._delivering else set()):
             await asyncio.wait(under_way, timeout=self._grace)
-        for driven in list(self._driven):
+        for drive in list(self._driven):
             try:
-                await asyncio.to_thread(self._keeper.give_back, driven)
+                await asyncio.to_thread(self._keeper.give_back, drive)
             except Error as error:
-                log.warning("Run %s is given back when its lease ends: %s", driven.run_id, error)
-                driven.give_up(Ended.RELEASED)
+                log.warning("Run %s is given back when its lease ends: %s", drive.row.id, error)
+                drive.give_up(Ended.RELEASED)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
 
@@ -338,20 +334,21 @@ class Worker:
                 self._loop.call_soon_threadsafe(task.cancel)
 
         task.add_done_callback(done)
-        with self._keeping(DrivenSegment(begun, self._pulse, give_up)):
+        begun.segment.pulse, begun.give_up = self._pulse, give_up
+        with self._keeping(begun):
             return await ended
 
     @contextlib.contextmanager
-    def _keeping(self, driven: DrivenSegment) -> Iterator[None]:
-        self._driven.add(driven)
-        self._keeper.add(driven)
+    def _keeping(self, drive: Drive) -> Iterator[None]:
+        self._driven.add(drive)
+        self._keeper.add(drive)
         if self._draining:
-            driven.drive.ask_to_stop(StopReason.SHUTDOWN)
+            drive.ask_to_stop(StopReason.SHUTDOWN)
         try:
             yield
         finally:
-            self._keeper.remove(driven)
-            self._driven.discard(driven)
+            self._keeper.remove(drive)
+            self._driven.discard(drive)
 
     async def _through_langgraph(self, drive: Drive) -> Ended:
         try:

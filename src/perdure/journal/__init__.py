@@ -40,6 +40,8 @@ from perdure.journal.operation import (
     Refused,
     Row,
     Statement,
+    read_op,
+    with_params,
 )
 
 __all__ = [
@@ -53,7 +55,9 @@ __all__ = [
     "Row",
     "Statement",
     "connect",
+    "read_op",
     "version",
+    "with_params",
 ]
 
 

@@ -6,9 +6,9 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from perdure.journal.operation import EventStatement, Row, Statement, Transaction
+from perdure.journal.operation import EventStatement, Row, Statement
 
 DRAIN = 5.0
 """Seconds that `close` waits for the listener."""
@@ -72,18 +72,3 @@ class CommitListener:
                 self._listener(found, self._read)
             except Exception:
                 logging.getLogger("perdure").exception("Telling an observer of events failed.")
-
-
-class NotedTransaction:
-    """A transaction that notes the statements that are run in it."""
-
-    def __init__(self, transaction: Transaction, noted: list[Statement]) -> None:
-        self._transaction, self._noted = transaction, noted
-
-    @property
-    def connection(self) -> Any:
-        return self._transaction.connection
-
-    def run(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        self._noted += statements
-        return self._transaction.run(statements)

@@ -11,11 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
-from perdure.journal.commit_listener import CommitListener, NotedTransaction
-from perdure.journal.operation import Ambiguous, Backend, Op, Refused, Row, Statement, Transaction
+from perdure.journal.commit_listener import CommitListener
+from perdure.journal.operation import (
+    Ambiguous,
+    Backend,
+    Op,
+    Refused,
+    Row,
+    Statement,
+    Transaction,
+)
 
 T = TypeVar("T")
 Results = Sequence[Sequence[Row]]
@@ -24,37 +33,21 @@ ATTEMPTS = 3
 """How often a batch is sent whose reply gets lost."""
 
 
+@dataclass(slots=True, eq=False)
 class QueuedOperation(Generic[T]):
     """An operation in the queue, its outcome, and the coroutines that wait for it."""
 
-    __slots__ = (
-        "_settled",
-        "doubtful",
-        "error",
-        "futures",
-        "op",
-        "sent",
-        "size",
-        "value",
-        "waited",
+    op: Op[T]
+    waited: bool
+    size: int = 0  # its statements, if the database limits them
+    doubtful: bool = False  # it was in a commit whose outcome is still unknown
+    sent: Sequence[Statement] = ()  # if there is a listener
+    settled: bool = False
+    value: Any = None
+    error: BaseException | None = None
+    futures: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = field(
+        default_factory=list
     )
-
-    def __init__(self, op: Op[T], waited: bool) -> None:
-        self.op = op
-        self.waited = waited
-        self.size = 0  # its statements, if the database limits them
-        self.doubtful = False  # it was in a commit whose outcome is still unknown
-        self.sent: Sequence[Statement] = ()  # if there is a listener
-        self._settled = False
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.futures: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-
-    def settled(self) -> bool:
-        return self._settled
-
-    def settle(self) -> None:
-        self._settled = True
 
     def fail(self, error: BaseException) -> None:
         if not isinstance(error, (Error, LeaseLost, Refused)):
@@ -62,7 +55,7 @@ class QueuedOperation(Generic[T]):
             error = Error(f"{self.op.name} failed: {type(cause).__name__}: {cause}")
             error.__cause__ = cause
         self.error = error
-        self._settled = True
+        self.settled = True
 
     def get(self) -> T:
         if self.error is not None:
@@ -81,7 +74,6 @@ class Committer:
         """Why the last batch could not be committed, if so."""
         self.lost: WriteLost | None = None
         """A failed operation that had no caller waiting for it."""
-
         self.listener: CommitListener | None = None
 
     def commit(self, batch: list[QueuedOperation[Any]]) -> None:
@@ -95,7 +87,7 @@ class Committer:
                 # One of them is at fault. Each alone, in order: the others are not harmed.
                 for queued in batch:
                     self.commit([queued])
-                    if not queued.settled():
+                    if not queued.settled:
                         return
             else:
                 self._try_otherwise(batch[0], error)
@@ -106,7 +98,7 @@ class Committer:
                     queued.value = queued.op.result(rows)
                 except Exception as error:
                     queued.error = error
-                queued.settle()
+                queued.settled = True
                 if self.listener is not None:
                     self.listener.note(queued.sent, rows)
 
@@ -144,13 +136,15 @@ class Committer:
     def transact(self, work: Callable[[Transaction], T], proof: Statement) -> T:
         """Commit what `work` does; when the reply is lost, read `proof`, or do the work again."""
         done: list[T] = []
-
         noted: list[Statement] = []
 
         def doing(transaction: Transaction) -> None:
+            def run(statements: Sequence[Statement]) -> list[list[Row]]:
+                noted.extend(statements)
+                return transaction.run(statements)
+
             noted.clear()
-            observed = self.listener is not None
-            done[:] = [work(NotedTransaction(transaction, noted) if observed else transaction)]
+            done[:] = [work(Transaction(transaction.connection, run))]
 
         lost: Ambiguous | None = None
         for _ in range(ATTEMPTS):

@@ -150,11 +150,11 @@ class GroupCommit:
     def commit_through(self, queued: QueuedOperation[Any]) -> None:
         """Wait until an operation is settled, or commit it with all others."""
         self.check_outside_transaction()
-        while not queued.settled():
+        while not queued.settled:
             if not self._commit_lock.acquire(blocking=False) and not self._is_next(queued):
                 continue
             try:
-                if not queued.settled():
+                if not queued.settled:
                     self._commit_queue()
                     self._raise_unavailable(queued)
             finally:
@@ -162,19 +162,23 @@ class GroupCommit:
 
     async def acommit_through(self, queued: QueuedOperation[Any]) -> None:
         """Like `commit_through`; the timer's thread commits."""
-        while not queued.settled():
-            loop = asyncio.get_running_loop()
-            future: asyncio.Future[None] = loop.create_future()
-            with self._changed:
-                if queued.settled():
-                    return
-                queued.futures.append((loop, future))
+        while not queued.settled and (future := self._future_of(queued)) is not None:
             self.schedule(0.0)
             await future
             self._raise_unavailable(queued)
 
+    def _future_of(self, queued: QueuedOperation[Any]) -> asyncio.Future[None] | None:
+        """A future that the next commit of an operation resolves. None: it is settled already."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        with self._changed:
+            if queued.settled:
+                return None
+            queued.futures.append((loop, future))
+        return future
+
     def _raise_unavailable(self, queued: QueuedOperation[Any]) -> None:
-        if not queued.settled() and (error := self.committer.unavailable) is not None:
+        if not queued.settled and (error := self.committer.unavailable) is not None:
             raise Unavailable(str(error)) from error
 
     def _is_next(self, queued: QueuedOperation[Any]) -> bool:
@@ -182,7 +186,7 @@ class GroupCommit:
         gate = threading.Lock()
         gate.acquire()
         with self._changed:
-            if queued.settled():
+            if queued.settled:
                 return False
             self.waiting[gate] = queued
         try:
@@ -205,8 +209,8 @@ class GroupCommit:
             with self._changed:
                 woken = False
                 for gate, queued in list(self.waiting.items()):
-                    if queued.settled() or not woken:
-                        woken = woken or not queued.settled()
+                    if queued.settled or not woken:
+                        woken = woken or not queued.settled
                         del self.waiting[gate]
                         gate.release()
         if self.committer.listener is not None:
@@ -232,7 +236,7 @@ class GroupCommit:
             if batch:
                 self.committer.commit(batch)
         finally:
-            left = [queued for queued in batch if not queued.settled()]
+            left = [queued for queued in batch if not queued.settled]
             if emptied and not left:
                 self._emptied = begun  # whatever is queued now came after that
             self._put_back(left)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from perdure.errors import Closed, Unavailable, Unsupported
@@ -17,7 +17,7 @@ from perdure.journal.capabilities import Capabilities
 from perdure.journal.commit_listener import CommitListener, Listener
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.group_commit import CLOSED, GroupCommit
-from perdure.journal.operation import Ambiguous, Backend, Op, Plan, Row, Statement, Transaction
+from perdure.journal.operation import Ambiguous, Backend, Op, Plan, Statement, Transaction
 
 T = TypeVar("T")
 
@@ -40,16 +40,13 @@ class Journal:
     def _new_group(self) -> GroupCommit:
         group = GroupCommit(self._backend, interval=self._interval, capacity=self._capacity)
         if self._listener is not None:
-            group.committer.listener = CommitListener(self._listener, self._read)
+            group.committer.listener = CommitListener(self._listener, self._backend.read)
         return group
 
     def listen(self, listener: Listener) -> None:
         """Have `listener` called after each commit that stored events. What it raises is logged."""
         self._listener = listener
-        self._group.committer.listener = CommitListener(listener, self._read)
-
-    def _read(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        return self._backend.read(statements)
+        self._group.committer.listener = CommitListener(listener, self._backend.read)
 
     def _check(self) -> GroupCommit:
         """The queue of this process. Raises `Closed` and `WriteLost`."""

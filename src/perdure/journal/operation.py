@@ -57,6 +57,18 @@ class Op(NamedTuple, Generic[T]):
         return self.statements() if callable(self.statements) else self.statements
 
 
+def with_params(params: Mapping[str, Any], *names: str) -> list[Statement]:
+    """Statements that share their parameters, in order."""
+    return [Statement(name, params) for name in names]
+
+
+def read_op(
+    name: str, params: Mapping[str, Any], result: Callable[[Sequence[Sequence[Row]]], T]
+) -> Op[T]:
+    """An operation that reads with one statement and is named after it."""
+    return Op(name, [Statement(name, params)], result)
+
+
 class Action(Protocol):
     """Something other than an operation that a plan waits for, in either colour."""
 
@@ -72,22 +84,13 @@ A plan has no colour either: `Journal.run` and `Journal.arun` follow any of them
 """
 
 
-class Transaction(Protocol):
+class Transaction(NamedTuple):
     """A transaction of the journal's database while it is open."""
 
-    @property
-    def connection(self) -> Any:
-        """The database's connection for the user's own statements, without commit and rollback."""
-
-    def run(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        """Run named statements."""
-
-
-class OpenTransaction(NamedTuple):
-    """A `Transaction` of any backend."""
-
     connection: Any
+    """The database's connection for the user's own statements, without commit and rollback."""
     run: Callable[[Sequence[Statement]], list[list[Row]]]
+    """Runs named statements."""
 
 
 ENDED_INSIDE = (

@@ -26,7 +26,6 @@ from perdure.journal.migrate import migrate, migrations, version
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Ambiguous,
-    OpenTransaction,
     Refused,
     Row,
     Statement,
@@ -142,7 +141,7 @@ class Postgres:
 
         try:
             with connection.transaction():
-                result = work(OpenTransaction(connection, run))
+                result = work(Transaction(connection, run))
                 run([])
                 failpoints.at("commit.before")
         finally:

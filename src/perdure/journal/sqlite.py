@@ -21,7 +21,6 @@ from perdure.journal.migrate import version
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Ambiguous,
-    OpenTransaction,
     Refused,
     Row,
     Statement,
@@ -99,7 +98,7 @@ class SQLite:
             return self._run(writer, statements)
 
         try:
-            result = work(OpenTransaction(borrowed, run))
+            result = work(Transaction(borrowed, run))
             run([])
         finally:
             borrowed.expire()

@@ -11,15 +11,17 @@ not renewed runs out. Which of two drivers wins is decided by the statement name
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from perdure.journal import EventStatement, Op, Statement
+from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
 from perdure.operations.events import Change
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer, where_event
 from perdure.types import DrivenBy, EventKind, State
+
+T = TypeVar("T")
 
 
 class LeaseRow(NamedTuple):
@@ -68,35 +70,34 @@ def claim(
         "suspect": int(suspect),
         "driven": driven.value,
     }
-    return _claim("claim", serializer, params, driven)
+    return _claim("claim", serializer, params, lambda rows: [RunRow(*row) for row in rows[0]])
 
 
 def claim_run(
     serializer: Serializer, worker: str, now: int, until: int, thread_id: str, run_id: str
 ) -> Op[RunRow | None]:
     """Claim one run for a caller, due or not. None if another worker has it."""
-    params = {"worker": worker, "now": now, "until": until, "thread_id": thread_id, "id": run_id}
-    op = _claim("claim_run", serializer, params, DrivenBy.CALL)
-    return Op(
-        op.name,
-        op.statements,
-        lambda rows: RunRow(*rows[0][0]) if rows[0] else None,
-        write=True,
-        key=op.key,
+    params = {"worker": worker, "now": now, "until": until, "driven": DrivenBy.CALL.value}
+    params |= {"thread_id": thread_id, "id": run_id}
+    return _claim(
+        "claim_run", serializer, params, lambda rows: RunRow(*rows[0][0]) if rows[0] else None
     )
 
 
 def _claim(
-    name: str, serializer: Serializer, params: dict[str, Any], driven: DrivenBy
-) -> Op[list[RunRow]]:
+    name: str,
+    serializer: Serializer,
+    params: dict[str, Any],
+    result: Callable[[Sequence[Sequence[Row]]], T],
+) -> Op[T]:
     number = random_number()
-    data = {"worker": params["worker"], "driven": driven.value}
+    data = {"worker": params["worker"], "driven": params["driven"]}
     body = serializer.dumps(data, where_event(number))
     params = {**params, "change": number, "body": body}
     return Op(
         name,
         [Statement(name, params), EventStatement("insert_claim_events", params, data)],
-        lambda rows: [RunRow(*row) for row in rows[0]],
+        result,
         write=True,
         key=Statement("claimed", params),
     )
@@ -104,19 +105,15 @@ def _claim(
 
 def next_due() -> Op[int | None]:
     """When the next run is due."""
-    return Op(
-        "next_due",
-        [Statement("next_due", {})],
-        lambda rows: int(rows[0][0][0]) if rows[0] else None,
-    )
+    return read_op("next_due", {}, lambda rows: int(rows[0][0][0]) if rows[0] else None)
 
 
 def unregistered_due(now: int, graphs: Iterable[str]) -> Op[list[str]]:
     """Names of graphs with due runs that are not among `graphs`."""
     params = {"now": now, "names": json.dumps(sorted(graphs))}
-    return Op(
+    return read_op(
         "strangers_due",
-        [Statement("strangers_due", params)],
+        params,
         lambda rows: [f"{graph}@{version}".removesuffix("@") for graph, version in rows[0]],
     )
 
@@ -124,18 +121,14 @@ def unregistered_due(now: int, graphs: Iterable[str]) -> Op[list[str]]:
 def suspect_due(now: int, graphs: Iterable[str]) -> Op[int | None]:
     """Since when a suspect has been due."""
     params = {"now": now, "names": json.dumps(sorted(graphs))}
-    return Op(
-        "suspect_due",
-        [Statement("suspect_due", params)],
-        lambda rows: int(rows[0][0][0]) if rows[0] else None,
-    )
+    return read_op("suspect_due", params, lambda rows: int(rows[0][0][0]) if rows[0] else None)
 
 
 def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool]:
     """Whether a graph has runs to begin by `before` that are due by `soon`, or that this worker
     drives."""
     params = {"graph": graph, "worker": worker, "before": before, "now": now, "soon": soon}
-    return Op("is_due", [Statement("is_due", params)], lambda rows: bool(rows[0]))
+    return read_op("is_due", params, lambda rows: bool(rows[0]))
 
 
 def renew(worker: str, until: int, run_ids: Iterable[str]) -> Op[None]:
@@ -146,16 +139,12 @@ def renew(worker: str, until: int, run_ids: Iterable[str]) -> Op[None]:
 
 def leases(worker: str) -> Op[list[LeaseRow]]:
     """The leases a worker has."""
-    return Op(
-        "leases",
-        [Statement("leases", {"worker": worker})],
-        lambda rows: [LeaseRow(*row) for row in rows[0]],
-    )
+    return read_op("leases", {"worker": worker}, lambda rows: [LeaseRow(*row) for row in rows[0]])
 
 
 def workers() -> Op[list[str]]:
     """Every worker that has a lease."""
-    return Op("workers", [Statement("workers", {})], lambda rows: [row[0] for row in rows[0]])
+    return read_op("workers", {}, lambda rows: [row[0] for row in rows[0]])
 
 
 def expire(worker: str, now: int) -> Op[None]:
@@ -164,9 +153,7 @@ def expire(worker: str, now: int) -> Op[None]:
     return Op("expire", [Statement("expire", params)], lambda rows: None, write=True)
 
 
-def end_segment(
-    serializer: Serializer, made: Change, token: int, end: SegmentEnd, *, waited: bool = True
-) -> Op[bool]:
+def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEnd) -> Op[bool]:
     """End a segment and its lease. False if the lease was lost; then nothing is changed."""
     params = {
         **made.params,
@@ -180,7 +167,7 @@ def end_segment(
         "kind": end.kind.value,
         "body": made.body(serializer, end.data),
     }
-    statements = [Statement("lock_thread", params), Statement("lock_run", params)]
+    statements = with_params(params, "lock_thread", "lock_run")
     # A postponed segment was stopped in the middle of its nodes: its answers and questions stay.
     postponed = end.kind is EventKind.POSTPONED
     if end.state in (State.WAITING, State.DONE) and not postponed:
@@ -191,8 +178,7 @@ def end_segment(
     statements += [
         Statement("let_go", params),
         EventStatement("insert_end_event", params, end.data),
-        Statement("close_waits", params),
-        Statement("next_of_thread", params),
+        *with_params(params, "close_waits", "next_of_thread"),
     ]
     return Op(
         f"let_go {made.run_id}",

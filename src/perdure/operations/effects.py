@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 from perdure.journal import Op, Row, Statement
 from perdure.operations.events import change
 from perdure.serde.serializer import Serializer, where_effect
-from perdure.types import EffectRecord, EffectState, RunError, maybe_moment, moment
+from perdure.types import EffectRecord, EffectState, EventKind, RunError, maybe_moment, moment
 
-EFFECT_EVENT, DIFFERS_EVENT, SETTLED_EVENT = "effect", "differs", "settled"
-"""Kinds of events: a new state, other arguments than recorded, a person's decision."""
 COMPENSATION = "undo "
 """The prefix of a compensation's task, which belongs to no node."""
 
@@ -156,7 +154,7 @@ def write_state(
         count = {**made.params, "token": owner.token, "progress": int(settled)}
         data = {"name": row.name, "key": row.key, "state": row.state, **more}
         before = [Statement("count_effect", count)]
-        after = [made.event(serializer, EFFECT_EVENT, data)]
+        after = [made.event(serializer, EventKind.EFFECT, data)]
     at = len(before)
     return Op(
         f"the outcome of effect {row.name!r}",
@@ -176,13 +174,13 @@ def abandon(owner: Owner, now: int) -> Op[None]:
 
 
 def add_event(
-    owner: Owner, serializer: Serializer, now: int, kind: str, data: dict[str, Any]
+    owner: Owner, serializer: Serializer, now: int, kind: EventKind, data: dict[str, Any]
 ) -> Op[None]:
     """Add an event about an effect. Nothing else changes."""
     made = change(owner.thread_id, owner.run_id, now)
     count = {**made.params, "token": owner.token, "progress": 0}
     statements = [Statement("count_effect", count), made.event(serializer, kind, data)]
-    return Op(kind, statements, lambda rows: None, write=True, key=made.key)
+    return Op(kind.value, statements, lambda rows: None, write=True, key=made.key)
 
 
 def count_saved(owner: Owner, calls: int, tokens: int) -> Op[None]:
@@ -241,7 +239,7 @@ def decide(
             Statement("lock_run", params),
             Statement("decide_effect", params),
             Statement("count_decision", params),
-            made.event(serializer, SETTLED_EVENT, data),
+            made.event(serializer, EventKind.SETTLED, data),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
         write=True,

@@ -12,7 +12,8 @@ from typing import Any
 
 from perdure.journal import Journal, Statement
 from perdure.journal.commit_listener import Committed, Read
-from perdure.operations.runs import FAR_FUTURE, RunRow
+from perdure.operations import runs
+from perdure.operations.runs import RunRow
 from perdure.types import Observer, moment
 
 log = logging.getLogger("perdure")
@@ -60,8 +61,6 @@ def _runs_of(committed: Committed, read: Read) -> list[tuple[str, str]]:
         claimed = [RunRow(*row) for row in committed.rows[0]] if committed.rows else []
         return [(row.thread_id, row.id) for row in claimed]
     if name == "insert_takeover_events":
-        every = {"names": None, "graph": None, "since": 0, "before": FAR_FUTURE, "before_id": ""}
-        page = {**every, "thread_id": params["thread_id"], "count": 1000}
-        [rows] = read([Statement("runs_of_thread", page)])
-        return [(row.thread_id, row.id) for row in (RunRow(*row) for row in rows)]
+        every = runs.page(thread_id=params["thread_id"], count=1000)
+        return [(row.thread_id, row.id) for row in every.result(read(every.render()))]
     return [(params["thread_id"], params["id"])]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from perdure.journal import EventStatement, Op, Statement
+from perdure.journal import EventStatement, Op, Statement, read_op
 from perdure.journal.ids import random_number
 from perdure.serde.serializer import Serializer, where_event
-from perdure.types import Event, moment
+from perdure.types import Event, EventKind, moment
 
 
 class Change(NamedTuple):
@@ -33,10 +33,10 @@ class Change(NamedTuple):
         }
 
     def event(
-        self, serializer: Serializer, kind: str, data: Mapping[str, Any] | None = None
+        self, serializer: Serializer, kind: EventKind, data: Mapping[str, Any] | None = None
     ) -> Statement:
         """The statement that stores the event of this change."""
-        params = {**self.params, "kind": str(kind), "body": self.body(serializer, data)}
+        params = {**self.params, "kind": kind.value, "body": self.body(serializer, data)}
         return EventStatement("insert_event", params, data or {})
 
     def body(self, serializer: Serializer, data: Mapping[str, Any] | None = None) -> bytes:
@@ -58,9 +58,9 @@ def events(
 ) -> Op[list[Event]]:
     """The events of a run after number `after`."""
     params = {"thread_id": thread_id, "id": run_id, "after": after, "count": count}
-    return Op(
-        "events",
-        [Statement("events_after", params)],
+    return read_op(
+        "events_after",
+        params,
         lambda rows: [
             Event(n, moment(at), kind, serializer.loads(body, where_event(number)))
             for _, _, n, at, kind, number, body in rows[0]

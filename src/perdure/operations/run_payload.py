@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from perdure.errors import Damaged, TypeNotAllowed, WrongKey
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer, where_run
+from perdure.types import RunError
 
 UNREADABLE = (Damaged, WrongKey, TypeNotAllowed)
 """Errors a person has to look at: a retry would raise them again."""
@@ -25,6 +27,14 @@ def load_labels(serializer: Serializer, row: RunRow) -> dict[str, Any]:
         return {}
     labels: dict[str, Any] = serializer.loads(row.labels, where_run("labels", row.id))
     return labels
+
+
+def load_error(serializer: Serializer, row: RunRow) -> RunError | None:
+    """The exception that ended the run or its last segment."""
+    if row.error is None:
+        return None
+    stored = serializer.loads(row.error, where_run("error", row.id))
+    return RunError(*(stored[field.name] for field in fields(RunError)))
 
 
 def tags_of(row: RunRow, setup: Mapping[str, Any]) -> list[str]:

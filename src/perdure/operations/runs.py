@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perdure.journal import EventStatement, Op, Row, Statement
+from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
 from perdure.operations.events import Change
 from perdure.serde.serializer import Serializer, where_event
@@ -74,7 +74,6 @@ def start(
     version: str,
     key: str | None,
     ready_at: int,
-    due_at: int,
     setup: bytes,
     strategy: str,
     only: str | None = None,
@@ -87,11 +86,11 @@ def start(
         "version": version,
         "key": key,
         "ready_at": ready_at,
-        "due_at": due_at,
+        "due_at": ready_at,
         "setup": setup,
         "reject": int(strategy == "reject"),
     }
-    statements = [Statement("insert_thread", params), Statement("count_run", params)]
+    statements = with_params(params, "insert_thread", "count_run")
     takes_over = strategy in ("interrupt", "rollback", "replace")
     if takes_over:
         only = "idle" if strategy == "replace" else only
@@ -154,35 +153,29 @@ def reserve(row: RunRow, until: int) -> Op[None]:
 
 
 def find(run_id: str) -> Op[RunRow | None]:
-    return Op("run", [Statement("run_by_id", {"id": run_id})], _first)
+    return read_op("run_by_id", {"id": run_id}, _first)
 
 
 def find_all(run_ids: Iterable[str]) -> Op[list[RunRow]]:
-    params = {"names": json.dumps(sorted(run_ids))}
-    return Op("runs_by_ids", [Statement("runs_by_ids", params)], _runs)
+    return read_op("runs_by_ids", {"names": json.dumps(sorted(run_ids))}, _runs)
 
 
 def find_by_prefix(prefix: str) -> Op[list[RunRow]]:
     """Up to two runs whose ids start with `prefix`."""
     params = {"first": prefix, "last": f"{prefix}\U0010ffff"}
-    return Op("runs_of_prefix", [Statement("runs_of_prefix", params)], _runs)
+    return read_op("runs_of_prefix", params, _runs)
 
 
 def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[list[RunRow]]:
     """Runs that are not over, of graphs named from `first` up to `last`, oldest first."""
-    params = {
-        "first": first,
-        "last": last,
-        "after": after[0],
-        "after_id": after[1],
-        "count": count,
-    }
-    return Op("unfinished", [Statement("unfinished_runs", params)], _runs)
+    at, id = after
+    params = {"first": first, "last": last, "after": at, "after_id": id, "count": count}
+    return read_op("unfinished_runs", params, _runs)
 
 
 def head(thread_id: str) -> Op[RunRow | None]:
     """The first run of a thread that is not over."""
-    return Op("head", [Statement("head_of_thread", {"thread_id": thread_id})], _first)
+    return read_op("head_of_thread", {"thread_id": thread_id}, _first)
 
 
 def page(
@@ -205,18 +198,17 @@ def page(
         "before_id": id,
         "count": count,
     }
-    name = "runs_before" if thread_id is None else "runs_of_thread"
-    return Op("runs", [Statement(name, params)], _runs)
+    return read_op("runs_before" if thread_id is None else "runs_of_thread", params, _runs)
 
 
 def stop(
     serializer: Serializer,
     made: Change,
-    *,
     control: Control,
     grace: int,
-    reason: str | None,
-    by: str | None,
+    *,
+    reason: str | None = None,
+    by: str | None = None,
     effects: Mapping[str, Any] | None = None,
 ) -> Op[bool]:
     """Cancel or pause a run. False if its state does not allow that."""
@@ -236,11 +228,9 @@ def stop(
     return Op(
         control.value,
         [
-            Statement("lock_thread", params),
-            Statement("stop_run", params),
+            *with_params(params, "lock_thread", "stop_run"),
             EventStatement("insert_stop_events", params, data),
-            Statement("close_waits", params),
-            Statement("next_of_thread", params),
+            *with_params(params, "close_waits", "next_of_thread"),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
         write=True,
@@ -261,9 +251,7 @@ def resume(
     return Op(
         kind.value,
         [
-            Statement("lock_thread", params),
-            Statement("lock_runs", params),
-            Statement("go_on", params),
+            *with_params(params, "lock_thread", "lock_runs", "go_on"),
             *([Statement("unpause", params)] if State.PAUSED in states else []),
             *([Statement("retry_effects", params)] if kind is EventKind.RETRIED else []),
             made.event(serializer, kind),
@@ -277,11 +265,7 @@ def resume(
 
 def rolled_back(thread_id: str) -> Op[list[str]]:
     """Runs of a thread that were stopped by `rollback` and still have checkpoints to delete."""
-    return Op(
-        "to_undo",
-        [Statement("to_undo", {"thread_id": thread_id})],
-        lambda rows: [row[0] for row in rows[0]],
-    )
+    return read_op("to_undo", {"thread_id": thread_id}, lambda rows: [row[0] for row in rows[0]])
 
 
 def note_rolled_back(thread_id: str, run_id: str) -> Op[None]:
@@ -298,21 +282,14 @@ def store_topology(fingerprint: str, topology: str) -> Op[None]:
 
 def topology(fingerprint: str) -> Op[str | None]:
     """The topology that a fingerprint stands for."""
-    return Op(
-        "shape",
-        [Statement("graph_by_fingerprint", {"fingerprint": fingerprint})],
-        lambda rows: rows[0][0][0] if rows[0] else None,
-    )
+    params = {"fingerprint": fingerprint}
+    return read_op("graph_by_fingerprint", params, lambda rows: rows[0][0][0] if rows[0] else None)
 
 
 def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tuple[str, str]]]:
     """(thread, run) of each run that ended before a time."""
     params = {"before": before, "names": json.dumps(sorted(states)), "count": count}
-    return Op(
-        "old_runs",
-        [Statement("old_runs", params)],
-        lambda rows: [(row[0], row[1]) for row in rows[0]],
-    )
+    return read_op("old_runs", params, lambda rows: [(row[0], row[1]) for row in rows[0]])
 
 
 def delete(thread_id: str, run_id: str) -> Op[None]:
@@ -324,5 +301,4 @@ def delete(thread_id: str, run_id: str) -> Op[None]:
         for what in ("events", "reads", "effects", "signals", "waits", "scores", "turn")
     ]
     names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
-    statements = [Statement(name, params) for name in names]
-    return Op("delete_run", statements, lambda rows: None, write=True)
+    return Op("delete_run", with_params(params, *names), lambda rows: None, write=True)

@@ -6,15 +6,16 @@ So there is one run per slot, however many workers fire it and wherever one of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from itertools import chain
+from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
 from perdure.errors import BadArgument
-from perdure.journal import Op, Row, Statement
+from perdure.journal import Op, Row, Statement, read_op
 from perdure.types import Schedule, milliseconds, moment
 
 LATE = 60_000
@@ -65,7 +66,9 @@ def due_slots(row: ScheduleRow, now: int) -> tuple[list[int], int]:
     """The slots of a schedule to start now, and the slot after them."""
     due, following = [], row.next_at
     late = LATE if row.catch_up is None else row.catch_up
-    for slot in [row.next_at, *_until(row, now)]:
+    # Slots too old to be caught up need not be enumerated.
+    later = slots(row.cron, row.timezone, max(row.next_at, now - late - 1))
+    for slot in chain([row.next_at], (slot for slot in later if slot > row.next_at)):
         if slot > now:
             following = slot
             break
@@ -74,67 +77,35 @@ def due_slots(row: ScheduleRow, now: int) -> tuple[list[int], int]:
     return due[-MAX_CATCH_UP:], following
 
 
-def _until(row: ScheduleRow, now: int) -> Iterator[int]:
-    """The slots after `next_at`, up to and including the first that is not due."""
-    late = LATE if row.catch_up is None else row.catch_up
-    # Slots too old to be caught up need not be enumerated.
-    begin = max(row.next_at, now - late - 1)
-    for slot in slots(row.cron, row.timezone, begin):
-        if slot > row.next_at:
-            yield slot
-        if slot > now:
-            return
-
-
 def key(name: str, slot: int) -> str:
     """The key of a slot's run."""
-    at = datetime.fromtimestamp(slot / 1000, UTC)
-    return f"{name}@{at:%Y-%m-%dT%H:%M:%SZ}"
+    return f"{name}@{moment(slot):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def put(
-    *,
-    name: str,
-    graph: str,
-    cron: str,
-    timezone: str,
-    catch_up: bool | timedelta,
-    next_at: int,
-    body: bytes,
-) -> Op[None]:
-    """Store a schedule."""
-    late: int | None = None
+def lateness(catch_up: bool | timedelta) -> int | None:
+    """How late a slot may be, in milliseconds, to be caught up. None: it is not."""
     if isinstance(catch_up, timedelta):
-        late = max(LATE, round(catch_up.total_seconds() * 1000))
-    elif catch_up:
-        late = 10**15
-    params: dict[str, Any] = {
-        "name": name,
-        "graph": graph,
-        "cron": cron,
-        "timezone": timezone,
-        "catch_up": late,
-        "next_at": next_at,
-        "body": body,
-    }
-    return Op("schedule", [Statement("put_schedule", params)], lambda rows: None, write=True)
+        return max(LATE, round(catch_up.total_seconds() * 1000))
+    return 10**15 if catch_up else None
 
 
-def _rows(rows: list[list[Row]]) -> list[ScheduleRow]:
+def put(row: ScheduleRow) -> Op[None]:
+    """Store a schedule."""
+    statement = Statement("put_schedule", row._asdict())
+    return Op("schedule", [statement], lambda rows: None, write=True)
+
+
+def _rows(rows: Sequence[Sequence[Row]]) -> list[ScheduleRow]:
     return [ScheduleRow(*row) for row in rows[0]]
 
 
 def every() -> Op[list[ScheduleRow]]:
-    return Op("schedules", [Statement("schedules", {})], lambda rows: _rows(list(map(list, rows))))
+    return read_op("schedules", {}, _rows)
 
 
 def due(now: int) -> Op[list[ScheduleRow]]:
     """The schedules with a slot to start."""
-    return Op(
-        "due_schedules",
-        [Statement("due_schedules", {"now": now})],
-        lambda rows: _rows(list(map(list, rows))),
-    )
+    return read_op("due_schedules", {"now": now}, _rows)
 
 
 def move(row: ScheduleRow, following: int) -> Op[None]:
@@ -144,6 +115,5 @@ def move(row: ScheduleRow, following: int) -> Op[None]:
 
 
 def delete(name: str) -> Op[None]:
-    return Op(
-        "unschedule", [Statement("delete_schedule", {"name": name})], lambda rows: None, write=True
-    )
+    statement = Statement("delete_schedule", {"name": name})
+    return Op("unschedule", [statement], lambda rows: None, write=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.journal import Op, Statement
+from perdure.journal import Op, Statement, read_op
 from perdure.serde.serializer import Serializer, where_score
 from perdure.types import Score, milliseconds, moment
 
@@ -25,9 +25,9 @@ def put(serializer: Serializer, thread_id: str, score: Score) -> Op[bool]:
 
 def of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[Score]]:
     """The scores of a run, oldest first."""
-    return Op(
+    return read_op(
         "scores_of_run",
-        [Statement("scores_of_run", {"thread_id": thread_id, "id": run_id})],
+        {"thread_id": thread_id, "id": run_id},
         lambda rows: [
             Score(run_id, name, value, about, moment(at), *serializer.loads(body, where))
             for name, about, value, at, body in rows[0]

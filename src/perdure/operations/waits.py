@@ -17,7 +17,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from perdure.journal import Op, Row, Statement
+from perdure.errors import BadArgument
+from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.journal.names import check_text
 from perdure.operations.events import Change, change
 from perdure.serde.serializer import Serializer, where_signal, where_wait
 from perdure.types import EventKind, Kind, Wait, maybe_moment, moment
@@ -70,6 +72,12 @@ class Question(NamedTuple):
     expires_at: int | None = None
 
 
+def check_signal_name(name: str) -> None:
+    if not name or not isinstance(name, str):
+        raise BadArgument(f"The name of a signal is a text that is not empty, not {name!r}.")
+    check_text("name", name)
+
+
 def is_time_up(answer: Any) -> bool:
     """Whether the wait expired."""
     return isinstance(answer, dict) and answer == TIME_IS_UP  # an array compares to an array
@@ -83,12 +91,6 @@ def is_taken_back(answer: Any) -> bool:
 def is_reserved(answer: Any) -> bool:
     """Whether a task would mistake this answer for one that only a driver gives."""
     return is_time_up(answer) or is_taken_back(answer)
-
-
-def wait_id(run_id: str, interrupt_id: str, kind: str, shown: bytes) -> str:
-    digest = hashlib.blake2b(shown, digest_size=16)
-    digest.update(f"|{run_id}|{interrupt_id}|{kind}".encode())
-    return digest.hexdigest()
 
 
 def load_body(serializer: Serializer, row: WaitRow) -> Body:
@@ -115,7 +117,6 @@ def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
 def ask(
     serializer: Serializer,
     made: Change,
-    *,
     token: int,
     question: Question,
     body: Body,
@@ -124,7 +125,8 @@ def ask(
 ) -> list[Statement]:
     """The statements that store a wait, for the batch of its interrupt write."""
     shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
-    id = wait_id(made.run_id, interrupt_id, question.kind, shown)
+    place_of_asker = f"|{made.run_id}|{interrupt_id}|{question.kind}".encode()
+    id = hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
     params = {
         **made.params,
         **place,
@@ -158,16 +160,13 @@ def _waits(rows: Sequence[Sequence[Row]]) -> list[WaitRow]:
 
 def find(wait_id: str) -> Op[WaitRow | None]:
     """A wait by its id."""
-    return Op(
-        "wait",
-        [Statement("wait_by_id", {"wait_id": wait_id})],
-        lambda rows: WaitRow(*rows[0][0]) if rows[0] else None,
-    )
+    params = {"wait_id": wait_id}
+    return read_op("wait_by_id", params, lambda rows: WaitRow(*rows[0][0]) if rows[0] else None)
 
 
 def of_run(run_id: str) -> Op[list[WaitRow]]:
     """Every wait of a run, closed ones included."""
-    return Op("waits_of_run", [Statement("waits_of_run", {"id": run_id})], _waits)
+    return read_op("waits_of_run", {"id": run_id}, _waits)
 
 
 def page(
@@ -176,7 +175,7 @@ def page(
     """Open waits, oldest first."""
     at, id = after or (-1, "")
     params = {"kind": kind, "thread_id": thread_id, "after": at, "after_id": id, "count": count}
-    return Op("open_waits", [Statement("open_waits", params)], _waits)
+    return read_op("open_waits", params, _waits)
 
 
 def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now: int) -> Op[bool]:
@@ -191,9 +190,7 @@ def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now
     return Op(
         f"answer {row.id}",
         [
-            Statement("lock_run", params),
-            Statement("answer_wait", params),
-            Statement("poke_run", params),
+            *with_params(params, "lock_run", "answer_wait", "poke_run"),
             made.event(serializer, EventKind.ANSWER, {"wait": row.id} | ({"by": by} if by else {})),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
@@ -215,9 +212,7 @@ def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int)
     return Op(
         f"fire {row.id}",
         [
-            Statement("fence", params),
-            Statement("fire_wait", params),
-            Statement("count_answer", params),
+            *with_params(params, "fence", "fire_wait", "count_answer"),
             made.event(serializer, kind, {"wait": row.id}),
         ],
         lambda rows: None,
@@ -233,10 +228,7 @@ def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[No
     return Op(
         f"deliver {row.id}",
         [
-            Statement("fence", params),
-            Statement("take_signal", params),
-            Statement("answer_by_signal", params),
-            Statement("count_answer", params),
+            *with_params(params, "fence", "take_signal", "answer_by_signal", "count_answer"),
             made.event(serializer, EventKind.SIGNAL, {"wait": row.id, "name": row.name}),
         ],
         lambda rows: None,
@@ -247,8 +239,9 @@ def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[No
 def apply(row: WaitRow, token: int) -> Op[None]:
     """Note that the driver handed an answer to its task. The end of the segment consumes it."""
     params = {"thread_id": row.thread_id, "id": row.run_id, "token": token, "wait_id": row.id}
-    statements = [Statement("fence", params), Statement("apply_wait", params)]
-    return Op("apply_wait", statements, lambda rows: None, write=True)
+    return Op(
+        "apply_wait", with_params(params, "fence", "apply_wait"), lambda rows: None, write=True
+    )
 
 
 def signal(
@@ -271,13 +264,8 @@ def signal(
     }
     return Op(
         f"signal {name!r} to thread {thread_id!r}",
-        [
-            Statement("insert_signal", params),
-            # A driver that ends its segment at this moment has not seen the signal.
-            Statement("lock_runs", params),
-            Statement("poke_thread", params),
-            Statement("find_signal", params),
-        ],
+        # lock_runs: a driver that ends its segment at this moment has not seen the signal.
+        with_params(params, "insert_signal", "lock_runs", "poke_thread", "find_signal"),
         lambda rows: bool(rows[-1]),
         write=True,
         key=Statement("find_signal", params),
@@ -286,9 +274,8 @@ def signal(
 
 def signals_of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[dict[str, Any]]:
     """The values of the signals that answered a run's waits, by wait id."""
-    params = {"thread_id": thread_id, "id": run_id}
-    return Op(
+    return read_op(
         "signals_of_run",
-        [Statement("signals_of_run", params)],
+        {"thread_id": thread_id, "id": run_id},
         lambda rows: {row[2]: serializer.loads(row[3], where_signal(row[1])) for row in rows[0]},
     )

@@ -39,10 +39,7 @@ class Lease:
         """The parameters of the fence."""
         return {"thread_id": self.thread_id, "id": self.run_id, "token": self.token}
 
-    def fence(self) -> Statement:
-        """Refuses the batch it is in if the lease is lost."""
-        return Statement("fence", self.params)
-
     def fenced(self, statements: Sequence[Statement] = ()) -> Op[None]:
         """An operation that is refused if the lease is lost."""
-        return Op("fenced", [self.fence(), *statements], lambda rows: None, write=True)
+        fence = Statement("fence", self.params)
+        return Op("fenced", [fence, *statements], lambda rows: None, write=True)

@@ -22,32 +22,22 @@ class Progress:
         self, lease: Lease, serializer: Serializer, clock: Clock, fingerprint: str | None
     ) -> None:
         """`fingerprint` is stored with the first step, if the graph's changed."""
-        self._lease, self._serializer, self._clock = lease, serializer, clock
+        self._lease, self.serializer, self._clock = lease, serializer, clock
         self._fingerprint = fingerprint
-        self._labels, self._labelled = load_labels(serializer, lease.row), False
+        self.labels: Mapping[str, Any] = load_labels(serializer, lease.row)
+        """What the agent added to the metadata of its run."""
+        self._labelled = False
         self._made: set[str] = set()
-        self._moved, self._moved_at = False, time.monotonic()
-        self._wrote = False
-
-    @property
-    def has_moved(self) -> bool:
+        self.has_moved = False
         """Whether it stored a step, or an effect's outcome."""
-        return self._moved
-
-    @property
-    def has_written(self) -> bool:
+        self.has_written = False
         """Whether something was queued for it: until then all there is of the run is on disk."""
-        return self._wrote
+        self._moved_at = time.monotonic()
 
     @property
     def attempts(self) -> int:
         """Attempt number at the current step."""
-        return 1 if self._moved else self._lease.row.attempts
-
-    @property
-    def labels(self) -> Mapping[str, Any]:
-        """What the agent added to the metadata of its run."""
-        return self._labels
+        return 1 if self.has_moved else self._lease.row.attempts
 
     @property
     def idle_seconds(self) -> float:
@@ -60,12 +50,8 @@ class Progress:
 
     def move(self) -> None:
         """Note that it made progress."""
-        self._moved = True
+        self.has_moved = True
         self._moved_at = time.monotonic()
-
-    def note_write(self) -> None:
-        """Note that writes of a task are queued."""
-        self._wrote = True
 
     def note_question(self) -> None:
         """Note that it asked something: alive, but not a step further."""
@@ -73,9 +59,9 @@ class Progress:
 
     def label(self, values: Mapping[str, Any]) -> None:
         """Add labels. They are stored with the next step."""
-        labels = self._labels
+        labels = self.labels
         if any(name not in labels or labels[name] != values[name] for name in values):
-            self._labels = {**labels, **values}
+            self.labels = {**labels, **values}
             self._labelled = True
 
     def step(
@@ -83,7 +69,7 @@ class Progress:
     ) -> list[Statement]:
         """The statements that count a checkpoint as a step, under the fence, for its batch."""
         self.move()
-        self._wrote = True
+        self.has_written = True
         self._made.add(checkpoint_id)
         made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
         fingerprint, self._fingerprint = self._fingerprint, None
@@ -96,14 +82,14 @@ class Progress:
         labels = None
         if self._labelled:
             self._labelled = False
-            data["labels"] = dict(self._labels)
+            data["labels"] = dict(self.labels)
             where = where_run("labels", self._lease.run_id)
-            labels = self._serializer.dumps(data["labels"], where, "label()")
+            labels = self.serializer.dumps(data["labels"], where, "label()")
         params = {
             **made.params,
             "token": self._lease.token,
             "fingerprint": fingerprint,
             "labels": labels,
         }
-        event = made.event(self._serializer, EventKind.STEP, data)
+        event = made.event(self.serializer, EventKind.STEP, data)
         return [Statement("progress", params), event]

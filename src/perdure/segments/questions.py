@@ -12,7 +12,7 @@ from perdure.operations import waits
 from perdure.operations.events import change
 from perdure.operations.waits import Body, Question
 from perdure.segments.lease import Lease
-from perdure.serde.serializer import Serializer
+from perdure.segments.progress import Progress
 from perdure.types import Kind, milliseconds
 
 
@@ -27,16 +27,12 @@ class Interrupt(Protocol):
 class Questions:
     """The questions of one segment."""
 
-    def __init__(self, lease: Lease, serializer: Serializer, clock: Clock) -> None:
-        self._lease, self._serializer, self._clock = lease, serializer, clock
+    def __init__(self, lease: Lease, progress: Progress, clock: Clock) -> None:
+        self._lease, self._progress, self._clock = lease, progress, clock
         self._expected: dict[str, Question] = {}
         self._depths: dict[str, tuple[int, int]] = {}
-        self._reached_top = False
-
-    @property
-    def reached_top(self) -> bool:
+        self.reached_top = False
         """Whether an interrupt reached the top of the graph: the run is about to wait."""
-        return self._reached_top
 
     def expect(self, interrupt_id: str, question: Question) -> None:
         """Say what an interrupt that is about to reach the saver waits for."""
@@ -46,8 +42,9 @@ class Questions:
         self, interrupts: Sequence[Interrupt], before: list[Any], place: dict[str, Any]
     ) -> list[Statement]:
         """The statements that store a task's interrupts as waits, for the batch of its writes."""
+        self._progress.note_question()
         if place["ns"] == "":
-            self._reached_top = True
+            self.reached_top = True
         statements = []
         depth = (len(place["ns"]), len(place["path"]))
         for one in interrupts:
@@ -56,40 +53,25 @@ class Questions:
                 continue
             self._depths[one.id] = depth
             schema = one.response_schema if isinstance(one.response_schema, dict) else None
-            statements += waits.ask(
-                self._serializer,
-                change(self._lease.thread_id, self._lease.run_id, self._clock.now()),
-                token=self._lease.token,
-                question=self._expected.get(one.id) or _question(one.value),
-                body=Body(one.value, schema, before),
-                interrupt_id=one.id,
-                place=place,
-            )
+            question = self._expected.get(one.id) or _question(one.value)
+            statements += self._ask(question, Body(one.value, schema, before), one.id, place)
         return statements
 
+    def ask_for_run(
+        self, question: Question, value: Any, interrupt_id: str, checkpoint_id: str = ""
+    ) -> Op[None]:
+        """Store a wait of the run itself, not of one of its tasks."""
+        place = {"ns": "", "checkpoint_id": checkpoint_id, "task_id": "", "path": "", "stamp": 0}
+        return self._lease.fenced(self._ask(question, Body(value, None, []), interrupt_id, place))
 
-def ask_for_run(
-    lease: Lease,
-    serializer: Serializer,
-    now: int,
-    question: Question,
-    value: Any,
-    interrupt_id: str,
-    checkpoint_id: str = "",
-) -> Op[None]:
-    """Store a wait of the run itself, not of one of its tasks."""
-    place = {"ns": "", "checkpoint_id": checkpoint_id, "task_id": "", "path": "", "stamp": 0}
-    return lease.fenced(
-        waits.ask(
-            serializer,
-            change(lease.thread_id, lease.run_id, now),
-            token=lease.token,
-            question=question,
-            body=Body(value, None, []),
-            interrupt_id=interrupt_id,
-            place=place,
+    def _ask(
+        self, question: Question, body: Body, interrupt_id: str, place: dict[str, Any]
+    ) -> list[Statement]:
+        made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
+        token = self._lease.token
+        return waits.ask(
+            self._progress.serializer, made, token, question, body, interrupt_id, place
         )
-    )
 
 
 def _question(value: Any) -> Question:

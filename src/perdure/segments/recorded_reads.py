@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from perdure.journal import Journal, Op, Statement
+from perdure.journal import Journal, Statement, read_op
 from perdure.segments.lease import Lease
-from perdure.serde.serializer import Serializer, where_read
+from perdure.segments.progress import Progress
+from perdure.serde.serializer import where_read
 
 T = TypeVar("T")
 
@@ -17,67 +18,52 @@ T = TypeVar("T")
 class RecordedReads:
     """The recorded reads of one segment."""
 
-    def __init__(self, lease: Lease, journal: Journal, serializer: Serializer) -> None:
-        self._lease, self._journal, self._serializer = lease, journal, serializer
+    def __init__(
+        self, journal: Journal, lease: Lease, progress: Progress, refuse: Callable[[], NoReturn]
+    ) -> None:
+        """`refuse` is called if the journal refuses to store a read."""
+        self._journal, self._lease, self._progress = journal, lease, progress
+        self._serializer, self._refuse = progress.serializer, refuse
         self._by_task: dict[str, dict[int, Any]] = {}
         self._ordinals: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
 
-    def ordinal(self, task: str, attempt: int) -> int:
-        """The number of a task's next read. Each attempt at the task counts from 0."""
+    def read_next(
+        self, task: str, attempt: int, checkpoint_id: str | None, make: Callable[[], T]
+    ) -> T:
+        """The next read of a task. Each attempt at the task counts from 0."""
         with self._lock:
             n = self._ordinals.get((task, attempt), 0)
             self._ordinals[task, attempt] = n + 1
-            return n
+        return self.read(task, checkpoint_id, n, make)
 
-    def read(
-        self,
-        place: str,
-        n: int,
-        make: Callable[[], T],
-        *,
-        is_first: bool,
-        refuse: Callable[[], NoReturn],
-    ) -> T:
+    def read(self, place: str, checkpoint_id: str | None, n: int, make: Callable[[], T]) -> T:
         """The n-th read of a task: the recorded value, or `make()`, which is then recorded.
 
         It is queued before anything that the task does with it, so it is in the journal wherever
-        its consequences are. `is_first` says that the task cannot have run before; `refuse` is
-        called if the journal refuses to store it.
+        its consequences are.
         """
         task = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
         with self._lock:
             known = self._by_task.get(task)
         if known is None:
             # Not under the lock: the journal may be in a transaction that asks for it.
+            is_first = self._progress.is_new(checkpoint_id)
             loaded = {} if is_first else self._load(task)
             with self._lock:
                 known = self._by_task.setdefault(task, loaded)
         if n not in known:
             known[n] = make()
-            self._journal.defer(self._store(task, n, known[n])._replace(otherwise=refuse))
+            body = self._serializer.dumps(known[n], where_read(self._lease.run_id, task, n))
+            params = {**self._lease.params, "task": task, "n": n, "body": body}
+            store = self._lease.fenced([Statement("insert_read", params)])
+            self._journal.defer(store._replace(otherwise=self._refuse))
         value: T = known[n]
         return value
 
     def _load(self, task: str) -> dict[int, Any]:
         run_id = self._lease.run_id
-        return self._journal.do(
-            Op(
-                "reads_of_task",
-                [Statement("reads_of_task", {**self._lease.params, "task": task})],
-                lambda rows: {
-                    n: self._serializer.loads(body, where_read(run_id, task, n))
-                    for n, body in rows[0]
-                },
-            )
-        )
-
-    def _store(self, task: str, n: int, value: Any) -> Op[None]:
-        body = self._serializer.dumps(value, where_read(self._lease.run_id, task, n))
-        params = {**self._lease.params, "task": task, "n": n, "body": body}
-        return Op(
-            "insert_read",
-            [self._lease.fence(), Statement("insert_read", params)],
-            lambda rows: None,
-            write=True,
-        )
+        params = {**self._lease.params, "task": task}
+        rows = self._journal.do(read_op("reads_of_task", params, lambda rows: rows[0]))
+        loads = self._serializer.loads
+        return {n: loads(body, where_read(run_id, task, n)) for n, body in rows}

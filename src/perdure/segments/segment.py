@@ -9,21 +9,20 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 from perdure.errors import LeaseLost
-from perdure.journal import Journal, Statement
+from perdure.journal import Journal
 from perdure.journal.clock import Clock
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
-from perdure.segments.questions import Interrupt, Questions
+from perdure.segments.questions import Questions
 from perdure.segments.recorded_reads import RecordedReads
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
-
-T = TypeVar("T")
 
 KEY = "__perdure"
 """Where a segment is named in `config["configurable"]`."""
@@ -41,17 +40,26 @@ def find(configurable: Mapping[str, Any]) -> Segment | None:
     return segment
 
 
-class Pulse(Protocol):
+@dataclass
+class LoopPulse:
     """The sign of life of the event loop that a segment is driven in."""
 
-    excused: int
+    beaten: float = field(default_factory=time.monotonic)
+    excused: int = 0
+    """Number of plain effects, called by coroutines, that block the loop now."""
 
-    def beat(self) -> None: ...
+    @property
+    def at(self) -> float:
+        return time.monotonic() if self.excused else self.beaten
+
+    def beat(self) -> None:
+        self.beaten = time.monotonic()
 
 
 class Segment:
-    """A claimed run. `inline`: driven for a caller who waits. `unstored`: the nodes, by their names
-    from the top, inside which no checkpoints are stored."""
+    """A claimed run. `inline`: driven for a caller, who gets exceptions as before: perdure retries
+    nothing. `unstored`: the nodes, by their names from the top, inside which no checkpoints are
+    stored."""
 
     def __init__(
         self,
@@ -70,17 +78,24 @@ class Segment:
         self.saver, self.durability = saver, durability
         self.inline, self.unstored = inline, unstored
         self.progress = Progress(lease, serializer, clock, fingerprint)
-        self.questions = Questions(lease, serializer, clock)
-        self._reads = RecordedReads(lease, journal, serializer)
+        self.questions = Questions(lease, self.progress, clock)
+        self.reads = RecordedReads(journal, lease, self.progress, self.refuse)
         self.unstored_tasks: dict[Any, Any] = {}
         """Where effects find their records, for tasks whose checkpoints are not stored."""
         self.secrets: dict[str, Any] = {}
         """Arguments of effects that are removed from what is stored of an error."""
         self._lock = threading.Lock()
         self._calls = 0
-        self._lost = self._ending = self._closing = False
-        self._signal: BaseException | None = None
-        self._pulse: Pulse | None = None
+        self.is_lost = False
+        """Whether another worker has the run: nothing more is written."""
+        self.ending = False
+        """Whether LangGraph has returned: no further effect begins."""
+        self.closing = False
+        """Whether its driver is ending it."""
+        self.pulse: LoopPulse | None = None
+        """That of the event loop it is driven in."""
+        self.signal: BaseException | None = None
+        """What an effect raised to end the segment: it is postponed, or its outcome unknown."""
         self._leased_until = float("inf")
         _SEGMENTS[lease.name] = self
 
@@ -95,27 +110,18 @@ class Segment:
         """Whether the lease may have run out. Then nothing is done before that is known."""
         return time.monotonic() > self._leased_until
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether another worker has the run: nothing more is written."""
-        return self._lost
-
-    def lose(self) -> None:
-        """Note that the lease is lost."""
-        self._lost = True
-
     def refuse(self) -> NoReturn:
         """The journal refused a write of this segment."""
-        self.lose()
+        self.is_lost = True
         raise LeaseLost(self.lease.run_id)
 
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is known to be lost, or the signal that ends the segment
         if the agent's code swallowed it."""
-        if self._lost:
+        if self.is_lost:
             raise LeaseLost(self.lease.run_id)
-        if self._signal is not None:
-            raise self._signal
+        if self.signal is not None:
+            raise self.signal
 
     # -- effects under way
 
@@ -125,7 +131,7 @@ class Segment:
         another one, which is waited for, can begin."""
         self.check()
         with self._lock:
-            if self._closing or (self._ending and not nested):
+            if self.closing or (self.ending and not nested):
                 raise LeaseLost(self.lease.run_id)
             self._calls += 1
         try:
@@ -137,19 +143,15 @@ class Segment:
     @contextlib.contextmanager
     def blocking(self) -> Iterator[None]:
         """While a plain effect, called in the event loop, keeps the loop from beating."""
-        if self._pulse is None:
+        if self.pulse is None:
             yield
             return
-        self._pulse.excused += 1
+        self.pulse.excused += 1
         try:
             yield
         finally:
-            self._pulse.beat()
-            self._pulse.excused -= 1
-
-    def driven_in(self, pulse: Pulse | None) -> None:
-        """Note in which event loop it is driven."""
-        self._pulse = pulse
+            self.pulse.beat()
+            self.pulse.excused -= 1
 
     @property
     def is_busy(self) -> bool:
@@ -157,47 +159,6 @@ class Segment:
         with self._lock:
             return self._calls > 0
 
-    # -- its end
-
-    @property
-    def signal(self) -> BaseException | None:
-        """What an effect raised to end the segment: it is postponed, or its outcome unknown."""
-        return self._signal
-
     def end_with(self, signal: BaseException) -> None:
         """End the segment with the first of these signals, even if the agent swallows it."""
-        self._signal = self._signal or signal
-
-    def begin_end(self) -> None:
-        """LangGraph has returned: no further effect begins."""
-        self._ending = True
-
-    def close(self) -> None:
-        """Its driver is ending it."""
-        self._closing = True
-
-    @property
-    def closing(self) -> bool:
-        """Whether its driver is ending it."""
-        return self._closing
-
-    # -- questions and recorded reads
-
-    def ask(
-        self, interrupts: Sequence[Interrupt], before: list[Any], place: dict[str, Any]
-    ) -> list[Statement]:
-        """The statements that store a task's interrupts as waits, for the batch of its writes."""
-        self.progress.note_question()
-        return self.questions.ask(interrupts, before, place)
-
-    def read(self, place: str, checkpoint_id: str | None, n: int, make: Callable[[], T]) -> T:
-        """The n-th recorded read of a task: as it was the first time, or `make()`."""
-        self.check()
-        is_first = self.progress.is_new(checkpoint_id)
-        return self._reads.read(place, n, make, is_first=is_first, refuse=self.refuse)
-
-    def read_next(
-        self, task: str, attempt: int, checkpoint_id: str | None, make: Callable[[], T]
-    ) -> T:
-        """The next recorded read of an attempt at a task."""
-        return self.read(task, checkpoint_id, self._reads.ordinal(task, attempt), make)
+        self.signal = self.signal or signal

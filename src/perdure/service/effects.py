@@ -1,4 +1,4 @@
-"""Plans for people: list effects, and settle one with an unknown outcome."""
+"""Plans for people: list effects and outbox messages, settle an effect of unknown outcome."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from perdure.errors import BadArgument, EffectFailed, NotFound, NotSettled
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
-from perdure.operations import effects, runs
+from perdure.operations import effects, messages, runs
 from perdure.operations.effects import EffectRow
 from perdure.operations.events import change
 from perdure.operations.run_payload import UNREADABLE
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
-from perdure.types import EffectRecord, EffectState, EventKind, RunError, State, milliseconds
+from perdure.types import (
+    EffectRecord,
+    EffectState,
+    EventKind,
+    Message,
+    RunError,
+    State,
+    milliseconds,
+)
 
 STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
 """The state an effect gets, by how a person settles it."""
@@ -62,6 +70,21 @@ class EffectService:
                 raise
             why = RunError(type(error).__name__, f"(cannot be read here: {error})", "")
             return replace(effects.to_bare_record(row), error=why)
+
+    def messages(self, after: Message | None, limit: int) -> Plan[list[Message]]:
+        """Undelivered messages, oldest first."""
+        # Read from the start: an outbox is short, and the messages of earlier pages may be gone.
+        count = limit
+        while True:
+            found: list[Message] = yield messages.pending(self._serializer, count)
+            later = [
+                one
+                for one in found
+                if after is None or (one.sent_at, one.id) > (after.sent_at, after.id)
+            ]
+            if len(later) >= limit or len(found) < count:
+                return later[:limit]
+            count *= 2
 
     def settle(
         self, key: str, how: str, result: Any, by: str | None, reason: str | None

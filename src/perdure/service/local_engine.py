@@ -1,14 +1,10 @@
-"""What a client needs of its own process: the journal, and the engine that may run beside it.
-
-A runtime's engine drives runs, so it is told at once what the client changed. A plain client has
-`NoEngine`, which opens the journal and does nothing else.
-"""
+"""What a client needs of its own process: the journal, and the engine that may run beside it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from perdure.journal import Journal, Plan, connect
 from perdure.journal.names import check_text
@@ -17,22 +13,36 @@ from perdure.serde.serializer import Serializer
 from perdure.types import Control, Observer
 
 
-class LocalEngine(Protocol):
-    """The journal of a client, and what drives runs in its process."""
+class LocalEngine:
+    """The engine of a plain client: it opens the journal and drives nothing.
+
+    The engine of a runtime drives runs, so it is notified at once of what the client changed.
+    """
+
+    def __init__(
+        self, url: str | None, serializer: Serializer, observer: Observer | None = None
+    ) -> None:
+        self.serializer = serializer
+        self._url, self._observer = url, observer
+        self._opening = threading.RLock()
+        self._journal: Journal | None = None
 
     @property
     def journal(self) -> Journal:
         """The journal, opened on first use."""
-
-    @property
-    def serializer(self) -> Serializer: ...
+        with self._opening:
+            if self._journal is None:
+                self._journal = observe(connect(self._url), self._observer)
+            return self._journal
 
     @property
     def is_open(self) -> bool:
         """Whether the journal has been opened."""
+        return self._journal is not None
 
     def resolve_graph(self, name: str, version: str | None) -> tuple[str, str]:
         """The name and version of the graph that a caller means. Raises `UnknownGraph`."""
+        return check_text("graph", name), check_text("version", version or "")
 
     def wake(self, *, stopped: bool = False) -> None:
         """Look for due runs now, and with `stopped` for runs to be stopped."""
@@ -45,60 +55,20 @@ class LocalEngine(Protocol):
 
     def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
         """The state of a thread at a checkpoint."""
+        from perdure.checkpoint.operations import CheckpointKey
 
-    def close(self) -> None:
-        """Stop driving and close the journal."""
+        key = CheckpointKey(thread_id, "", checkpoint_id)
+        found = yield from self._checkpoint_reader().get_tuple(key, False)
+        return None if found is None else found.checkpoint["channel_values"]
 
-
-class NoEngine:
-    """Of a client that drives nothing."""
-
-    def __init__(
-        self, url: str | None, serializer: Serializer, observer: Observer | None = None
-    ) -> None:
-        self._url, self.serializer, self._observer = url, serializer, observer
-        self._opening = threading.Lock()
-        self._journal: Journal | None = None
-
-    @property
-    def journal(self) -> Journal:
-        with self._opening:
-            if self._journal is None:
-                self._journal = observe(connect(self._url), self._observer)
-            return self._journal
-
-    @property
-    def is_open(self) -> bool:
-        return self._journal is not None
-
-    def resolve_graph(self, name: str, version: str | None) -> tuple[str, str]:
-        return check_text("graph", name), check_text("version", version or "")
-
-    def wake(self, *, stopped: bool = False) -> None:
-        pass
-
-    def stop(self, run_id: str, control: Control) -> None:
-        pass
-
-    def forget(self, thread_id: str) -> None:
-        pass
-
-    def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
+    def _checkpoint_reader(self) -> Any:
         from perdure.checkpoint.cache import CheckpointCache  # LangGraph takes seconds to import
         from perdure.checkpoint.reader import Reader
         from perdure.checkpoint.row_format import RowFormat
 
-        rows = RowFormat(self.serializer)
-        return state_at(Reader(rows, CheckpointCache(1, 0)), thread_id, checkpoint_id)
+        return Reader(RowFormat(self.serializer), CheckpointCache(1, 0))
 
     def close(self) -> None:
+        """Stop driving and close the journal."""
         if self._journal is not None:
             self._journal.close()
-
-
-def state_at(reader: Any, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
-    """The state of a thread at a checkpoint, by a checkpoint reader."""
-    from perdure.checkpoint.operations import CheckpointKey
-
-    found = yield from reader.get_tuple(CheckpointKey(thread_id, "", checkpoint_id), False)
-    return None if found is None else found.checkpoint["channel_values"]

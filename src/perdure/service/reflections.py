@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,16 +24,14 @@ from perdure.journal.clock import Clock
 from perdure.operations import claims, runs
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
-from perdure.operations.run_payload import UNREADABLE, load_setup
+from perdure.operations.run_payload import UNREADABLE, load_error, load_setup
 from perdure.operations.runs import RunRow
-from perdure.serde.serializer import Serializer, where_run
-from perdure.service.runs import RunService, make_setup
+from perdure.serde.serializer import Serializer
+from perdure.service.runs import GRACE, RunService, make_setup
 from perdure.types import Control, EventKind, RunError, State, maybe_moment, milliseconds, moment
 
 PREFIX = "reflection:"
 """Prefix of graph names and thread ids that belong to reflections."""
-GRACE = 10_000
-"""Milliseconds that a running reflection gets to end when it is cancelled."""
 DRAIN_PAUSE = 0.02
 """Seconds between two looks while `drain` waits."""
 
@@ -125,15 +123,9 @@ class ReflectionPlans:
     def cancel(self, id: str, executor: str | None = None, by: str | None = None) -> Plan[None]:
         """Cancel a reflection that has not ended. A running one stops before it writes."""
         row = yield from self.find(id, executor)
-        done = yield runs.stop(
-            self._serializer,
-            change(row.thread_id, id, self._clock.now()),
-            control=Control.CANCEL,
-            grace=GRACE,
-            reason=None,
-            by=by,
-        )
-        if not done:
+        made = change(row.thread_id, id, self._clock.now())
+        grace = round(GRACE.total_seconds() * 1000)
+        if not (yield runs.stop(self._serializer, made, Control.CANCEL, grace, by=by)):
             raise WrongState(id, row.state, "be cancelled", "it has ended.")
 
     def drain(
@@ -153,9 +145,7 @@ class ReflectionPlans:
         metadata: dict[str, Any] = {}
         try:
             metadata = load_setup(self._serializer, row).get("metadata") or {}
-            if row.error is not None:
-                stored = self._serializer.loads(row.error, where_run("error", row.id))
-                error = RunError(*(stored[field.name] for field in fields(RunError)))
+            error = load_error(self._serializer, row)
         except UNREADABLE as found:  # the rest of the list is still shown
             error = RunError(**describe_error(found))
         return Pending(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,9 +18,10 @@ from perdure.operations import effects, events, runs, scores
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
-from perdure.operations.run_payload import UNREADABLE, load_labels, load_setup, tags_of
+from perdure.operations.run_payload import UNREADABLE, load_error, load_labels, load_setup, tags_of
 from perdure.operations.runs import RunRow, stopped_state
-from perdure.serde.serializer import Serializer, where_run
+from perdure.serde.serializer import where_run
+from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
 from perdure.types import (
     ENDED,
@@ -32,8 +32,8 @@ from perdure.types import (
     RunError,
     Score,
     State,
+    deadline,
     maybe_moment,
-    milliseconds,
     moment,
 )
 
@@ -46,17 +46,8 @@ SHORTEST_PREFIX = 6
 class RunService:
     """Plans about the runs of a journal."""
 
-    def __init__(
-        self,
-        serializer: Serializer,
-        clock: Clock,
-        load: Callable[[str, str], Plan[Mapping[str, Any] | None]],
-        forget: Callable[[str], None],
-    ) -> None:
-        """`load` reads the state of a thread at a checkpoint; `forget` drops what is cached of a
-        thread."""
-        self._serializer, self._clock = serializer, clock
-        self._load, self._forget = load, forget
+    def __init__(self, engine: LocalEngine, clock: Clock) -> None:
+        self._engine, self._serializer, self._clock = engine, engine.serializer, clock
 
     # -- accepting
 
@@ -79,7 +70,8 @@ class RunService:
         """
         now = self._clock.now()
         made = change(thread_id, new_id(), now)
-        ready = (now if after is None else self._at("after", after)) + round(reserve * 1000)
+        begin = deadline("after", after, lambda: moment(now))
+        ready = (now if begin is None else begin) + round(reserve * 1000)
         row: RunRow | None = yield runs.start(
             self._serializer,
             made,
@@ -87,7 +79,6 @@ class RunService:
             version=graph[1],
             key=key,
             ready_at=ready,
-            due_at=ready,
             setup=self._serializer.dumps(setup, where_run("setup", made.run_id), "start"),
             strategy=strategy,
             only=only,
@@ -96,15 +87,6 @@ class RunService:
         if row is None:
             raise ThreadBusy(thread_id, "has not ended")
         return row
-
-    def _at(self, name: str, given: timedelta | datetime) -> int:
-        if isinstance(given, timedelta):
-            return self._clock.now() + round(given.total_seconds() * 1000)
-        if getattr(given, "tzinfo", None) is not None:
-            return milliseconds(given)
-        raise BadArgument(
-            f"{name} must be a timedelta or a datetime with a time zone, not {given!r}."
-        )
 
     # -- showing
 
@@ -136,18 +118,18 @@ class RunService:
 
     def page(
         self,
-        op: Callable[[tuple[int, str] | None, int], Op[list[RunRow]]],
+        op: Callable[..., Op[list[RunRow]]],
         before: tuple[int, str] | None,
         limit: int,
         metadata: Mapping[str, Any],
         *,
         output: bool = True,
     ) -> Plan[list[Run]]:
-        """Runs that have all of this metadata. `op` reads that many rows before a position."""
+        """Runs that have all of this metadata. `op(before=, count=)` reads the rows."""
         found: list[Run] = []
         while len(found) < limit:
             size = max(limit, PAGE) if metadata else limit
-            rows: list[RunRow] = yield op(before, size)
+            rows: list[RunRow] = yield op(before=before, count=size)
             for row in rows:
                 if metadata and not self._has(row, metadata):
                     continue
@@ -180,9 +162,7 @@ class RunService:
             labels = load_labels(self._serializer, row)
             if output:
                 result = yield from self._output(row)
-            if row.error is not None:
-                stored = self._serializer.loads(row.error, where_run("error", row.id))
-                error = RunError(*(stored[field.name] for field in fields(RunError)))
+            error = load_error(self._serializer, row)
         except UNREADABLE as found:  # the other runs of a list can still be seen
             error = RunError(**describe_error(found))
         return Run(
@@ -215,7 +195,7 @@ class RunService:
         if len(stored) == 1:
             return stored[0]
         checkpoint_id, channels, rest = stored
-        values = yield from self._load(row.thread_id, checkpoint_id)
+        values = yield from self._engine.state_at(row.thread_id, checkpoint_id)
         if values is None:
             return None  # pruned
         if isinstance(channels, str):
@@ -252,9 +232,9 @@ class RunService:
         done = yield runs.stop(
             self._serializer,
             change(row.thread_id, row.id, self._clock.now()),
+            control,
+            round(grace.total_seconds() * 1000),
             effects=report(found),
-            control=control,
-            grace=round(grace.total_seconds() * 1000),
             reason=reason,
             by=by,
         )
@@ -304,7 +284,7 @@ class RunService:
             found = yield runs.ended_before(states, before, size)
             for thread_id, run_id in found:
                 yield runs.delete(thread_id, run_id)
-                self._forget(thread_id)
+                self._engine.forget(thread_id)
             count += len(found)
             if len(found) < size:
                 break

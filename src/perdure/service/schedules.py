@@ -38,15 +38,10 @@ class ScheduleService:
     ) -> Plan[Schedule]:
         """Store a schedule of a graph, given as (name, version)."""
         setup = {**setup, "version": graph[1]}
-        yield schedules.put(
-            name=name,
-            graph=graph[0],
-            cron=cron,
-            timezone=timezone,
-            catch_up=catch_up,
-            next_at=schedules.next_slot(cron, timezone, self._clock.now()),
-            body=self._serializer.dumps(setup, where_schedule(name), "schedule"),
-        )
+        next_at = schedules.next_slot(cron, timezone, self._clock.now())
+        body = self._serializer.dumps(setup, where_schedule(name), "schedule")
+        late = schedules.lateness(catch_up)
+        yield schedules.put(ScheduleRow(name, graph[0], cron, timezone, late, next_at, body))
         found = yield from self.all()
         return next(one for one in found if one.name == name)
 

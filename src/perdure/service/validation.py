@@ -4,35 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from perdure.errors import BadArgument
 from perdure.journal.names import check_text
-from perdure.types import EffectState, Kind, State
+
+E = TypeVar("E", bound=StrEnum)
 
 
-def check_state(given: State | str) -> State:
+def check_member(kind: type[E], what: str, given: str) -> E:
+    """A member of an enum, from itself or its value."""
     try:
-        return State(given)
+        return kind(given)
     except ValueError:
-        raise BadArgument(f"{given!r} is not a state; use one of {', '.join(State)}.") from None
-
-
-def check_kind(given: Kind | str) -> Kind:
-    try:
-        return Kind(given)
-    except ValueError:
-        raise BadArgument(
-            f"{given!r} is not a kind of wait; use one of {', '.join(Kind)}."
-        ) from None
-
-
-def check_effect_state(given: EffectState | str) -> EffectState:
-    try:
-        return EffectState(given)
-    except ValueError:
-        states = ", ".join(EffectState)
-        raise BadArgument(f"{given!r} is not a state of an effect; use one of {states}.") from None
+        raise BadArgument(f"{given!r} is not {what}; use one of {', '.join(kind)}.") from None
 
 
 def check_name(name: str, given: str) -> str:

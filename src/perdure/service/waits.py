@@ -110,10 +110,8 @@ class WaitService:
 
     def signal(self, thread_id: str, name: str, value: Any, key: str | None) -> Plan[bool]:
         """Store a signal and wake the run that waits for it. False if its key was sent before."""
-        if not name or not isinstance(name, str):
-            raise BadArgument(f"The name of a signal is a text that is not empty, not {name!r}.")
+        waits.check_signal_name(name)
         check_name("thread_id", thread_id)
-        check_text("name", name)
         if key is not None:
             check_name("key", key)
         if waits.is_reserved(value):
