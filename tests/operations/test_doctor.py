@@ -89,7 +89,7 @@ def keep_busy(rt: TemporaryRuntime) -> dict[str, str]:
     return made
 
 
-def find(rt: TemporaryRuntime) -> list[invariants.Finding]:
+def find(rt: TemporaryRuntime) -> list[invariants.Violation]:
     return rt.journal.do(invariants.examine())
 
 

@@ -45,7 +45,7 @@ from perdure.cli import (
     start,
     worker,
 )
-from perdure.cli.command_group import Command, Group
+from perdure.cli.command_group import Command, CommandGroup
 from perdure.errors import Error
 
 EXIT_CODES = (
@@ -53,7 +53,7 @@ EXIT_CODES = (
 )
 app = typer.Typer(
     name="perdure",
-    cls=Group,
+    cls=CommandGroup,
     help="Durable runs of LangGraph agents.",
     epilog=EXIT_CODES,
     rich_markup_mode=None,

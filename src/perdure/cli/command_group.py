@@ -59,7 +59,7 @@ class _Converter:
             raise ValueError(f"{value!r} is not {NOUNS[self._kind]}.") from None
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """The commands, listed in their sections."""
 
     def get_params(self, ctx: Any) -> Any:

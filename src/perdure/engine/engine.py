@@ -11,6 +11,7 @@ from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph, GraphRegistry
 from perdure.engine.lease_keeper import LeaseKeeper
 from perdure.engine.outbox_delivery import OutboxDelivery
+from perdure.engine.schedule_firing import fire_schedules
 from perdure.engine.worker import Worker
 from perdure.errors import BadArgument
 from perdure.journal import Journal, Plan
@@ -117,8 +118,8 @@ class Engine(LocalEngine):
             self._workers.discard(worker)
 
     async def _fire_schedules(self) -> int:
-        plan = self._get_services().schedules.fire(self.graphs.names)
-        return await self.journal.arun(plan)
+        services, graphs = self._get_services(), self.graphs.names
+        return await self.journal.arun(fire_schedules(services, self.serializer, graphs))
 
     # -- what the client of this process asks for
 

@@ -1,7 +1,7 @@
 """`ReflectionExecutor`: LangMem's executor with its queue in a journal.
 
 A reflection is a run of the graph in `reflection_graph.py`. Which earlier reflection a new one
-replaces is decided in `perdure.service.reflections`. A crash in `submit` leaves nothing, or, after
+replaces is decided in `debounce.py`. A crash in `submit` leaves nothing, or, after
 its commit, a run with its due time; the run it replaces is cancelled in the same batch. A crash
 later leaves what any run leaves: a lease that expires, a checkpoint, an effect that settles.
 """
@@ -25,6 +25,7 @@ from perdure.effects.context import key as effect_key
 from perdure.effects.decorator import effect
 from perdure.engine.worker import POLL
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
+from perdure.langmem import debounce
 from perdure.langmem.background_worker import BackgroundWorker
 from perdure.langmem.langmem_port import labels_of, variables_of
 from perdure.langmem.reflection_future import Reflection
@@ -39,7 +40,7 @@ from perdure.langmem.reflection_request import (
 )
 from perdure.langmem.staged_writes import StagingStore, in_reflector
 from perdure.runtime import Runtime
-from perdure.service.reflections import Pending, debounce_thread
+from perdure.service.reflections import Pending
 from perdure.service.validation import check_limit
 from perdure.types import Retry, State
 
@@ -249,14 +250,15 @@ class ReflectionExecutor:
     # -- accepting
 
     def _thread_of(self, request: ReflectionRequest, key: str) -> str:
-        return debounce_thread(self.name, request.namespace, request.thread_id, key)
+        return debounce.debounce_thread(self.name, request.namespace, request.thread_id, key)
 
     # Journals hold the names of the effect and of its recorded arguments: they must stay.
     @effect(name="reflect", record=("place", "after"))
     def _accept(self, place: str, request: ReflectionRequest, after: float) -> str:
         key = effect_key()
         input = {"request": dict(vars(request)), "id": key, "writes": None, "result": None}
-        plan = self._runtime.reflections.accept(
+        plan = debounce.accept(
+            self._runtime.services.runs,
             self.name,
             place or self._thread_of(request, key),
             input,

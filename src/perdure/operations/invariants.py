@@ -24,7 +24,7 @@ WAL_RESET = (3, 51, 3)
 """The first SQLite without a race between two connections that checkpoint a WAL."""
 
 
-class Finding(NamedTuple):
+class Violation(NamedTuple):
     """A violated invariant."""
 
     problem: str
@@ -33,14 +33,14 @@ class Finding(NamedTuple):
     detail: str
 
 
-def examine() -> Op[list[Finding]]:
+def examine() -> Op[list[Violation]]:
     """Find every violated invariant, on one snapshot of the journal."""
     names = list(INVARIANTS)
     return Op(
         "doctor",
         [Statement(name, {}) for name in names],
         lambda rows: [
-            Finding(INVARIANTS[name], str(row[0]), str(row[1]), str(row[2]))
+            Violation(INVARIANTS[name], str(row[0]), str(row[1]), str(row[2]))
             for name, some in zip(names, rows, strict=True)
             for row in some
         ],

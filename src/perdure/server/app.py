@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from perdure.client import Client
 from perdure.errors import Error
-from perdure.server.cron import Cron, Tick
+from perdure.server.tick_endpoint import Tick, TickEndpoint
 
 PING_TIMEOUT = 5.0
 """Seconds the journal has to answer."""
@@ -56,7 +56,7 @@ class Health:
 
 def make_app(client: Client, tick: Tick, *, secret: str | None) -> Starlette:
     """The application of a runtime, whose method `tick` is."""
-    cron = Cron(tick, secret, client.redact)
+    cron = TickEndpoint(tick, secret, client.redact)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from perdure.journal import Plan
-from perdure.operations.invariants import INVARIANTS, Finding, examine, remarks
+from perdure.operations.invariants import INVARIANTS, Violation, examine, remarks
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """The result of `Client.doctor`."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Violation, ...]
     """Violated invariants, each with the thread and the row it was found in."""
     checked: int
     """How many invariants were checked."""
@@ -23,7 +23,7 @@ class Diagnosis:
 
 def diagnose(url: str) -> Plan[Diagnosis]:
     """Check every invariant of the journal at `url`, from one snapshot."""
-    findings: list[Finding] = yield examine()
+    findings: list[Violation] = yield examine()
     return Diagnosis(tuple(findings), len(INVARIANTS), tuple(remarks(url)))
 
 

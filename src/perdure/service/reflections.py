@@ -1,19 +1,12 @@
-"""Plans about reflections: accept (where they are debounced), list, retry, cancel, drain.
+"""Plans about reflections: list, retry, cancel, drain.
 
 A reflection is a run of a graph named after its executor. This module needs neither LangGraph nor
-LangMem; `perdure.langmem` runs reflections.
-
-Debouncing is decided here. The reflections of one conversation in one namespace share a thread
-(`debounce_thread`), and `accept` starts a run there with the strategy `replace`: one batch cancels
-the run that has not begun and inserts the new one. A running reflection is not touched; the new one
-follows it.
+LangMem; `perdure.langmem` accepts and runs reflections.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,7 +20,7 @@ from perdure.operations.events import change
 from perdure.operations.run_payload import UNREADABLE, load_error, load_setup
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
-from perdure.service.runs import GRACE, RunService, make_setup
+from perdure.service.runs import GRACE
 from perdure.types import Control, EventKind, RunError, State, maybe_moment, milliseconds, moment
 
 PREFIX = "reflection:"
@@ -61,39 +54,11 @@ def graph_name(executor: str) -> str:
     return PREFIX + executor
 
 
-def debounce_thread(
-    executor: str, namespace: Sequence[str], conversation: str | None, key: str
-) -> str:
-    """The thread of a reflection's run. All reflections of a conversation in a namespace share it,
-    so that a later one replaces an earlier one; without a conversation `key` makes it unique."""
-    parts = [key] if conversation is None else [*namespace, "", conversation]
-    digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16)
-    return f"{PREFIX}{executor}:{digest.hexdigest()}"
-
-
 class ReflectionPlans:
     """The reflections of a journal."""
 
-    def __init__(self, runs: RunService, serializer: Serializer, clock: Clock) -> None:
-        self._runs, self._serializer, self._clock = runs, serializer, clock
-
-    def accept(
-        self,
-        executor: str,
-        thread_id: str,
-        input: Mapping[str, Any],
-        *,
-        metadata: Mapping[str, Any],
-        key: str,
-        after: timedelta,
-    ) -> Plan[str]:
-        """Accept a reflection and return its id. It replaces the one on its thread that has not
-        begun, in the same batch. The same `key` returns the reflection it made before."""
-        setup = make_setup(input=input, metadata=metadata, tags=(), context=None, config=None)
-        row = yield from self._runs.accept(
-            (graph_name(executor), ""), thread_id, setup, "replace", key=key, after=after
-        )
-        return row.id
+    def __init__(self, serializer: Serializer, clock: Clock) -> None:
+        self._serializer, self._clock = serializer, clock
 
     def pending(
         self, executor: str | None, after: Pending | None, count: int

@@ -1,9 +1,7 @@
-"""Plans about schedules: store them, and start the runs of their due slots."""
+"""Plans about schedules: store, list and delete them. `engine/schedule_firing.py` fires them."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -11,20 +9,16 @@ from perdure.errors import NotFound
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import schedules
-from perdure.operations.run_payload import UNREADABLE
 from perdure.operations.schedules import ScheduleRow
 from perdure.serde.serializer import Serializer, where_schedule
-from perdure.service.runs import RunService
 from perdure.types import Schedule
-
-log = logging.getLogger("perdure")
 
 
 class ScheduleService:
     """Plans about the schedules of a journal."""
 
-    def __init__(self, serializer: Serializer, clock: Clock, runs: RunService) -> None:
-        self._serializer, self._clock, self._runs = serializer, clock, runs
+    def __init__(self, serializer: Serializer, clock: Clock) -> None:
+        self._serializer, self._clock = serializer, clock
 
     def put(
         self,
@@ -55,25 +49,3 @@ class ScheduleService:
         if name not in {one.name for one in (yield from self.all())}:
             raise NotFound("schedule", name)
         yield schedules.delete(name)
-
-    def fire(self, graphs: Collection[str]) -> Plan[int]:
-        """Start a run for each due slot of these graphs. Returns how many were started."""
-        now, started = self._clock.now(), 0
-        for row in (yield schedules.due(now)):
-            if row.graph not in graphs:
-                continue  # another application's, with other types and keys
-            try:
-                setup = self._serializer.loads(row.body, where_schedule(row.name))
-            except UNREADABLE as error:
-                log.warning(
-                    "the schedule %r cannot be read, so it starts no run: %s", row.name, error
-                )
-                continue
-            graph = (row.graph, setup.pop("version"))
-            due, following = schedules.due_slots(row, now)
-            for slot in due:
-                key = schedules.key(row.name, slot)
-                yield from self._runs.accept(graph, f"schedule:{key}", setup, "enqueue", key=key)
-                started += 1
-            yield schedules.move(row, following)
-        return started

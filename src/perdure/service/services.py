@@ -19,5 +19,5 @@ class Services:
         self.runs = RunService(engine, clock)
         self.waits = WaitService(serializer, clock)
         self.effects = EffectService(serializer, clock)
-        self.schedules = ScheduleService(serializer, clock, self.runs)
-        self.reflections = ReflectionPlans(self.runs, serializer, clock)
+        self.schedules = ScheduleService(serializer, clock)
+        self.reflections = ReflectionPlans(serializer, clock)

@@ -16,8 +16,8 @@ from typing import Any
 from perdure import langgraph_port
 from perdure.errors import AlreadyAnswered, BadArgument
 from perdure.testing.clock import Clock
-from perdure.testing.crashtest.messages import Connection
-from perdure.testing.crashtest.observer import Observer
+from perdure.testing.crashtest.messages import JudgeConnection
+from perdure.testing.crashtest.observer import ProcessObserver
 from perdure.testing.crashtest.values import plain
 from perdure.types import Kind, State, milliseconds, moment
 
@@ -46,7 +46,7 @@ async def graph_of(found: Any) -> Any:
 
 
 async def by_perdure(
-    graph: Any, order: dict[str, Any], connection: Connection, observer: Observer
+    graph: Any, order: dict[str, Any], connection: JudgeConnection, observer: ProcessObserver
 ) -> None:
     """Start the run, or find it, and drive it until nothing is left to do."""
     from perdure.runtime import Runtime
@@ -90,7 +90,7 @@ async def by_perdure(
 
 
 async def by_langgraph(
-    graph: Any, order: dict[str, Any], connection: Connection, observer: Observer
+    graph: Any, order: dict[str, Any], connection: JudgeConnection, observer: ProcessObserver
 ) -> None:
     """The same with LangGraph's own saver: resumed with None, or called with the input again."""
     from langgraph.graph import StateGraph
@@ -157,7 +157,7 @@ def _answer(asked: Any, answer: Any) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def stock_saver(url: str, observer: Observer | None) -> AsyncIterator[Any]:
+async def stock_saver(url: str, observer: ProcessObserver | None) -> AsyncIterator[Any]:
     """LangGraph's own saver, with points before and after what it stores."""
     kind: Any
     if url.startswith("sqlite:"):

@@ -25,9 +25,9 @@ from typing import Any, NoReturn
 from perdure.errors import BadArgument, Error
 from perdure.operations.error_text import one_line
 from perdure.testing.crashtest import drive
-from perdure.testing.crashtest.messages import Connection, JsonLines, send
+from perdure.testing.crashtest.messages import JsonLines, JudgeConnection, send
 from perdure.testing.crashtest.model import Point
-from perdure.testing.crashtest.observer import Observer
+from perdure.testing.crashtest.observer import ProcessObserver
 
 
 def main(control: socket.socket) -> None:
@@ -147,7 +147,7 @@ def _child(
         random.seed()  # a fork has its parent's
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
-        asyncio.run(_act(order, Connection(socket_fd), found, package))
+        asyncio.run(_act(order, JudgeConnection(socket_fd), found, package))
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -157,13 +157,15 @@ def _child(
     os._exit(code)
 
 
-async def _act(order: dict[str, Any], connection: Connection, found: Any, package: str) -> None:
+async def _act(
+    order: dict[str, Any], connection: JudgeConnection, found: Any, package: str
+) -> None:
     try:
         if order["role"] == "prepare":
             await drive.prepare(order["url"], order["stock"])
             return
         kill = None if order["kill"] is None else Point(*order["kill"])
-        observer = Observer(connection, kill, package)
+        observer = ProcessObserver(connection, kill, package)
         graph = await drive.graph_of(found)
         observer.install()
         driver = drive.by_langgraph if order["stock"] else drive.by_perdure

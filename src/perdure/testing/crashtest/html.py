@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 
 from perdure.testing.crashtest.model import SEVERITY, Outcome, Trial
-from perdure.testing.crashtest.results import Group, Results, source_line
+from perdure.testing.crashtest.results import FindingGroup, Results, source_line
 
 _CLASSES = {
     Outcome.OK: "ok",
@@ -123,7 +123,7 @@ def _findings(report: Results) -> Iterator[str]:
     yield "</section>"
 
 
-def _finding(group: Group, report: Results) -> Iterator[str]:
+def _finding(group: FindingGroup, report: Results) -> Iterator[str]:
     one = group.finding
     kind = one.problem.name.lower()
     yield f"<article class={kind}><h3><span class=badge>{escape(one.problem.value)}</span> "

@@ -16,7 +16,7 @@ GONE = 4
 """Exit status of a process whose judge is gone."""
 
 
-class Connection:
+class JudgeConnection:
     """The side of the process that is killed. Plain reads and writes only: they are not audited."""
 
     def __init__(self, fd: int) -> None:

@@ -27,7 +27,7 @@ from perdure import langgraph_port
 from perdure.effects import context
 from perdure.journal import failpoints
 from perdure.testing.crashtest import witness
-from perdure.testing.crashtest.messages import Connection
+from perdure.testing.crashtest.messages import JudgeConnection
 from perdure.testing.crashtest.model import KEEPER, Point
 
 _OWN = (__file__, witness.__file__)
@@ -48,10 +48,10 @@ class Where(NamedTuple):
     effect: str | None
 
 
-class Observer:
+class ProcessObserver:
     """The observer of one process."""
 
-    def __init__(self, connection: Connection, kill: Point | None, package: str) -> None:
+    def __init__(self, connection: JudgeConnection, kill: Point | None, package: str) -> None:
         self._connection, self._kill, self._package = connection, kill, package
         self._busy = threading.local()
         self._counting = threading.Lock()

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from perdure.testing.crashtest import html
 from perdure.testing.crashtest.model import SEVERITY, Outcome, Trial
-from perdure.testing.crashtest.results import Group, Results, counts, source_line
+from perdure.testing.crashtest.results import FindingGroup, Results, counts, source_line
 
 COLOURS = {
     Outcome.OK: "green",
@@ -132,7 +132,7 @@ def _add_row(table: Table, place: str, trials: Sequence[Trial]) -> None:
     table.add_row(escape(place), str(len(points)), str(len(trials)), summary)
 
 
-def _print_finding(number: int, group: Group, printed: str, console: Console) -> None:
+def _print_finding(number: int, group: FindingGroup, printed: str, console: Console) -> None:
     one = group.finding
     where = f"  [bold]{escape(one.where)}[/]" if one.where else ""
     console.print(f"\n[red]{number}. {one.problem}[/]: {escape(one.what)}{where}")

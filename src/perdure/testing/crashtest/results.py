@@ -15,7 +15,7 @@ _BAD = ("unrecoverable", "different", "lost", "duplicated", "models_repeated")
 
 
 @dataclass(frozen=True)
-class Group:
+class FindingGroup:
     """One kind of finding, and its trials."""
 
     finding: Finding
@@ -72,7 +72,7 @@ class Results:
         """How many points have each kind of finding. A point counts once for each kind."""
         return counts(self.first)
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[FindingGroup]:
         """The findings, each once, the worst first."""
         found: dict[tuple[str, str, str], tuple[Finding, list[Trial]]] = {}
         for one in self.findings:
@@ -81,7 +81,7 @@ class Results:
             for one in trial.findings:  # which are all different in one trial
                 key = (one.problem, one.what, one.where)
                 found.setdefault(key, (one, []))[1].append(trial)
-        groups = [Group(one, tuple(trials)) for one, trials in found.values()]
+        groups = [FindingGroup(one, tuple(trials)) for one, trials in found.values()]
         order = list(Problem)
         return sorted(groups, key=lambda group: order.index(group.finding.problem))
 

@@ -41,7 +41,7 @@ class BadRequest(Exception):
     """A request that cannot be served; the message is the response."""
 
 
-class Cron:
+class TickEndpoint:
     """The ticks of one application."""
 
     def __init__(self, tick: Tick, secret: str | None, redact: Callable[[str], str]) -> None:
