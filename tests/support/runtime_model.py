@@ -15,7 +15,7 @@ from langgraph.types import Send
 
 import perdure
 from perdure import errors
-from perdure.engine.drive import Drive, Raised, Returned
+from perdure.engine.segment_drive import Drive, Raised, Returned
 from perdure.journal import Journal, Refused
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.runs import RunRow

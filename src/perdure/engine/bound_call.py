@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import GraphOutput
 
 from perdure import langgraph_port
-from perdure.engine.drive import BREAKPOINTS, Drive
+from perdure.engine.segment_drive import BREAKPOINTS, Drive
 from perdure.errors import BadArgument
 
 

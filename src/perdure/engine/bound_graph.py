@@ -21,10 +21,11 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command
 
 from perdure.engine.bound_call import BoundCall, StreamResult
-from perdure.engine.drive import Drive, Ended, Outcome, Raised, Returned, is_resume
+from perdure.engine.breakpoints import stop_at_breakpoint
 from perdure.engine.driver import Driver
 from perdure.engine.engine import Engine
 from perdure.engine.graphs import Graph
+from perdure.engine.segment_drive import Drive, Ended, Outcome, Raised, Returned, is_resume
 from perdure.engine.segment_start import FINISHED
 from perdure.errors import (
     BadArgument,
@@ -392,7 +393,8 @@ class BoundGraph:
             found: list[waits.WaitRow] = yield waits.of_run(drive.row.id)
             at_breakpoint = any(wait.state == WaitState.OPEN and not wait.task_id for wait in found)
             # At a breakpoint it stays. Otherwise it goes on with its new state, and may ask again.
-            end = (yield from self._driver.stop_at_breakpoint(drive)) if at_breakpoint else None
+            stop = stop_at_breakpoint(self._engine.saver, drive)
+            end = (yield from stop) if at_breakpoint else None
         now = self._driver.clock.now()
         again = SegmentEnd(State.PENDING, EventKind.UPDATED, {}, due_at=now)
         yield from self._driver.end(drive.row, end or again)

@@ -9,9 +9,9 @@ from typing import Any
 from langgraph.checkpoint.base import CheckpointTuple
 
 from perdure import langgraph_port
-from perdure.engine.drive import Drive, latest_checkpoint
 from perdure.engine.graph_changes import is_newer, pending_nodes
 from perdure.engine.graphs import Graph
+from perdure.engine.segment_drive import Drive, latest_checkpoint
 from perdure.journal import Plan
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.waits import Question, WaitRow

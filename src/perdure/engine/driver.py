@@ -12,9 +12,18 @@ Crash points and what each leaves behind for the next claim:
 
 from __future__ import annotations
 
+from perdure.engine.segment_drive import SegmentPlans
 from perdure.engine.segment_end import SegmentFinish
 from perdure.engine.segment_start import SegmentStart
+from perdure.journal.clock import Clock
+from perdure.saver import Saver
 
 
-class Driver(SegmentStart, SegmentFinish):
+class Driver(SegmentPlans):
     """The plans before and after LangGraph, for workers and bound graphs."""
+
+    def __init__(self, saver: Saver, clock: Clock) -> None:
+        super().__init__(saver, clock)
+        finish = SegmentFinish(saver, clock)
+        self.begin = SegmentStart(saver, clock).begin
+        self.finish, self.failed, self.end = finish.finish, finish.failed, finish.end

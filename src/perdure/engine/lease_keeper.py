@@ -13,9 +13,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from perdure.engine.drive import Drive, Ended, StopReason
 from perdure.engine.driver import Driver
 from perdure.engine.liveness import ProcessLock
+from perdure.engine.segment_drive import Drive, Ended, StopReason
 from perdure.engine.segment_end import released
 from perdure.engine.segment_start import stopped
 from perdure.errors import Closed, Error, StepTimeout

@@ -10,7 +10,7 @@ from langgraph.errors import EmptyInputError, GraphDrained, GraphRecursionError,
 
 from perdure.effects.recording import describe, is_recorded
 from perdure.engine.breakpoints import stop_at_breakpoint
-from perdure.engine.drive import (
+from perdure.engine.segment_drive import (
     FROM_CHECKPOINT,
     Drive,
     Ended,
@@ -99,15 +99,11 @@ class SegmentFinish(SegmentPlans):
         if drive.segment.questions.reached_top:
             return SegmentEnd(State.WAITING, EventKind.WAITING, {})
         if drive.has_breakpoints:
-            stopped = yield from self.stop_at_breakpoint(drive)
+            stopped = yield from stop_at_breakpoint(self._saver, drive)
             if stopped is not None:
                 return stopped
         held = yield from self._held_by_abandoned(drive)
         return held or (yield from self._done(drive, outcome))
-
-    def stop_at_breakpoint(self, drive: Drive) -> Plan[SegmentEnd | None]:
-        """The end of a segment that stopped at a breakpoint. None if it did not."""
-        return stop_at_breakpoint(self._saver, drive)
 
     def _done(self, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
         output = outcome.output

@@ -17,9 +17,9 @@ from langgraph.runtime import RunControl
 
 from perdure.effects.compensation import Compensations
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
-from perdure.engine.drive import BREAKPOINTS, Drive, SegmentPlans, latest_checkpoint
 from perdure.engine.graph_changes import explain, lost_nodes, subgraph
 from perdure.engine.graphs import Graph
+from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, latest_checkpoint
 from perdure.errors import Error
 from perdure.journal import Plan
 from perdure.journal.clock import Clock

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from perdure.engine.drive import Drive, Ended, Outcome, Raised, Returned, StopReason
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph
 from perdure.engine.lease_keeper import LeaseKeeper
 from perdure.engine.outbox_delivery import OutboxDelivery
+from perdure.engine.segment_drive import Drive, Ended, Outcome, Raised, Returned, StopReason
 from perdure.engine.segment_start import held_by_error
 from perdure.engine.shutdown import drain_on_signals
 from perdure.engine.thread_pool import NodeThreadPool

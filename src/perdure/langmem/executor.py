@@ -15,12 +15,13 @@ import logging
 import threading
 import weakref
 from datetime import timedelta
-from typing import Any, Self, cast
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from langgraph.store.base import BaseStore
 
 from perdure import langgraph_port
+from perdure.context_managed import ContextManaged
 from perdure.effects.context import key as effect_key
 from perdure.effects.decorator import effect
 from perdure.engine.worker import POLL
@@ -51,7 +52,7 @@ _OPEN: WeakValueDictionary[tuple[str, str], ReflectionExecutor] = WeakValueDicti
 """The open executors of this process, by journal and name."""
 
 
-class ReflectionExecutor:
+class ReflectionExecutor(ContextManaged):
     """Background reflections that survive the process.
 
     reflector    the result of `create_memory_store_manager()`, any Runnable, a graph, a function;
@@ -203,10 +204,8 @@ class ReflectionExecutor:
         if self._owns_runtime:
             self._runtime.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """`shutdown()`, which leaving a `with` or `async with` block does too."""
         self.shutdown()
 
     # -- what LangMem's executor lacks
@@ -214,12 +213,6 @@ class ReflectionExecutor:
     async def ashutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """`shutdown`, without blocking the event loop."""
         await asyncio.to_thread(self.shutdown, wait, cancel_futures=cancel_futures)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.ashutdown()
 
     def pending(self, *, after: Pending | None = None, limit: int = PAGE) -> list[Pending]:
         """List the reflections under this name that have not ended, oldest first, at most `limit`.
