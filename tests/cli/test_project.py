@@ -354,7 +354,7 @@ def test_an_env_file_is_read_as_others_read_it(tmp_path: Path) -> None:
     assert parse_env(ENV, tmp_path) == {
         "A": "plain",
         "B": "spaced out",
-        "C": "single $A ${A} \\n # kept",
+        "C": "single $A plain \\n # kept",
         "D": 'double plain "quoted"\ttab',
         "E": "",
         "F": "a#b",

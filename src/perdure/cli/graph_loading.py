@@ -131,9 +131,6 @@ class ProjectRuntime(Runtime):
             super().close()
 
 
-# -- from a place to a value
-
-
 def import_graph(project: Project, place: str) -> Any:
     """The object at `path/file.py:name` or `package.module:name`."""
     source, _, attribute = place.rpartition(":")
@@ -199,9 +196,6 @@ def _module_name(project: Project, file: Path) -> str | None:
     return ".".join(parts) if parts and all(part.isidentifier() for part in parts) else None
 
 
-# -- from a value to a graph
-
-
 def _is_graph(value: Any) -> bool:
     if inspect.isclass(value) or inspect.ismodule(value):
         return False
@@ -238,9 +232,6 @@ def _arguments(function: Callable[..., Any]) -> dict[str, Any]:
     if any(p.kind is p.POSITIONAL_ONLY for p in required):
         raise BadArgument("the function that makes it has a positional-only argument.")
     return arguments
-
-
-# -- what went wrong
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +138,6 @@ def _read_paths(file: Path, value: Any) -> list[Path]:
     return [path for path in dict.fromkeys(found) if path.is_dir()]
 
 
-# -- the environment
-
-
 def _read_env(file: Path, value: Any, notes: list[str]) -> dict[str, str]:
     if value is None:
         return {}
@@ -165,35 +162,15 @@ def absolute_url(url: str, folder: Path) -> str:
     return url if path in (url, ":memory:") else f"sqlite:///{folder / path}"
 
 
-_NAME = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.]*)[ \t]*=[ \t]*")
-_QUOTED = re.compile(r"""(?:'([^']*)'|"((?:[^"\\]|\\.)*)")[ \t]*(?:#[^\n]*)?(?:\r?\n|\Z)""", re.S)
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
-
-
 def parse_env(text: str, path: Path) -> dict[str, str]:
-    """The variables of a `.env` file: `KEY=value`, `export`, quotes, comments, `${OTHER}`."""
-    found: dict[str, str] = {}
+    """The variables of a `.env` file, as python-dotenv reads them. A line it cannot read is an
+    error."""
+    from dotenv import dotenv_values
+    from dotenv.parser import parse_stream
 
-    def expand(value: str) -> str:
-        return re.sub(r"\$\{(\w+)\}", lambda name: {**found, **os.environ}.get(name[1], ""), value)
-
-    at = 0
-    while at < len(text):
-        end = text.find("\n", at) % (len(text) + 1)
-        line = text[at:end].strip()
-        if not line or line.startswith("#"):
-            at = end + 1
-        elif (name := _NAME.match(text, at)) is None:
-            number = text.count("\n", 0, at) + 1
+    for one in parse_stream(StringIO(text)):
+        if one.error:
+            blank, line = one.original.string.partition(one.original.string.strip())[:2]
+            number = one.original.line + blank.count("\n")
             raise BadArgument(f"{path}, line {number}: {line[:20]!r}… is not KEY=VALUE.")
-        elif quoted := _QUOTED.match(text, name.end()):
-            single, double = quoted.groups()
-            if double is not None:
-                double = re.sub(r"\\(.)", lambda e: _ESCAPES.get(e[1], e[1]), double, flags=re.S)
-            found[name[1]] = single if double is None else expand(double)
-            at = quoted.end()
-        else:
-            plain = text[name.end() : max(end, name.end())]
-            found[name[1]] = expand(re.split(r"(?:^|\s)#", plain)[0].strip())
-            at = end + 1
-    return found
+    return {name: value or "" for name, value in dotenv_values(stream=StringIO(text)).items()}

@@ -62,9 +62,6 @@ NARROWEST_COLUMN = 8
 """Width that a column of a table keeps when it shrinks."""
 
 
-# -- for programs
-
-
 def json_default(value: Any) -> Any:
     """A value that JSON has no form for, as one that it has."""
     if is_dataclass(value) and not isinstance(value, type):
@@ -82,9 +79,6 @@ def json_default(value: Any) -> Any:
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON; a dataclass as its fields."""
     print(json.dumps(value, default=json_default))
-
-
-# -- for people
 
 
 def print_error(error: Error) -> None:

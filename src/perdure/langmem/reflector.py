@@ -34,9 +34,6 @@ CANNOT_WAIT = (
 )
 
 
-# -- names
-
-
 def name_of(reflector: Any, template: NamespaceTemplate) -> str:
     """Return a name that is the same after a restart: the reflector and its namespace."""
     if isinstance(reflector, str):
@@ -79,9 +76,6 @@ def import_reflector(name: str) -> Runnable[Any, Any]:
         return as_runnable(found)
     except (ImportError, AttributeError, ValueError, BadArgument) as error:
         raise UnknownReflector(name, str(error)) from error
-
-
-# -- calls
 
 
 def call_reflector(
