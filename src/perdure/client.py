@@ -31,7 +31,7 @@ from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.serializer import Serializer
 from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.local_engine import LocalEngine
-from perdure.service.reflections import ReflectionPlans
+from perdure.service.reflections import ReflectionService
 from perdure.service.runs import GRACE, PAGE, make_setup
 from perdure.service.services import Services
 from perdure.service.validation import (
@@ -123,7 +123,7 @@ class Client(ContextManaged):
         return self.engine.is_open
 
     @property
-    def reflections(self) -> ReflectionPlans:
+    def reflections(self) -> ReflectionService:
         """Plans about the LangMem reflections in this journal, for `journal.run`."""
         return self.services.reflections
 

@@ -116,7 +116,7 @@ class LeaseLost(BaseException):
     def __init__(self, run_id: str) -> None:
         super().__init__(
             f"Run {run_id} is driven by another worker now, or was stopped; this one stores "
-            "nothing more. There is nothing to do."
+            "nothing more. No action is needed."
         )
         self.run_id = run_id
 

@@ -276,7 +276,7 @@ def _homes() -> tuple[tuple[str, ...], str]:
 
 def is_of_node(caller: asyncio.Task[Any]) -> bool:
     """LangGraph runs a node in a task whose coroutine is its own, or waits in one for the task it
-    made of the node's coroutine. A task that neither holds for is a helper's.
+    made of the node's coroutine. Any other task was started by the node's own code.
     """
     if _is_langgraph(caller.get_coro()):
         return True

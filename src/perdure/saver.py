@@ -107,11 +107,15 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         """Make the state that belongs to this process alone."""
         self._opening = threading.Lock()
         self._cache = cache = CheckpointCache(1024, self._cache_bytes)
-        row_format = RowFormat(self.serializer)
+        self._format = row_format = RowFormat(self.serializer)
         self._writer = Writer(self.durability, row_format, cache)
         self._task_writer = TaskWriter(self.durability, row_format, cache)
         self.reader = Reader(row_format, cache)
-        self.pruner = Pruner(row_format, cache, lambda: self.journal.capabilities)
+
+    @property
+    def pruner(self) -> Pruner:
+        """Plans that delete and copy checkpoints."""
+        return Pruner(self._format, self._cache, self.journal.capabilities)
 
     # -- opening and closing
 
@@ -151,6 +155,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
     # -- LangGraph's interface
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint of a config, or the latest of its thread, with its pending writes."""
         plan, flush = self._get_tuple(config)
         return self.journal.run(plan, flush=flush)
 
@@ -180,6 +185,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
+        """The checkpoints of a thread, or of all, newest first. Read page by page."""
         search: Search | None = Search.of(config, filter, before, limit)
         while search is not None:
             found, search = self.journal.run(self.reader.page(search))
@@ -206,6 +212,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
+        """Store a checkpoint. `durability` decides whether this waits until it is on disk."""
         key, segment = key_of(config), find(config["configurable"])
         put = Put(key, segment, config, checkpoint, metadata, new_versions)
         if queued := self._writer.put(self.journal, put, blocking=True):
@@ -232,6 +239,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         task_id: str,
         task_path: str = "",
     ) -> None:
+        """Store what a task returned. Interrupts and errors are on disk when this returns."""
         if queued := self._task_writer.put(self.journal, config, writes, task_id, task_path):
             self.journal.wait(queued)
 
@@ -255,18 +263,21 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
             await self.journal.await_(queued)
 
     def delete_thread(self, thread_id: str) -> None:
+        """Delete the checkpoints of a thread, with their values and writes."""
         self.journal.run(self.pruner.delete_thread(str(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self.journal.arun(self.pruner.delete_thread(str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints that these runs made."""
         self.journal.run(self.pruner.delete_for_runs(run_ids))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         await self.journal.arun(self.pruner.delete_for_runs(run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy the checkpoints of a thread; they are all there, or none is."""
         self.journal.run(self.pruner.copy_thread(source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:

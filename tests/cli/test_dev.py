@@ -21,7 +21,7 @@ from perdure.types import Run, State
 from tests.support.polling import until
 
 AGENT = """
-import operator, os, time
+import asyncio, operator, os, time
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -29,6 +29,8 @@ from typing import Annotated, TypedDict
 import perdure
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
+
+asyncio.run(asyncio.sleep(0))  # a module may run a loop of its own while it is imported
 
 class Log(TypedDict, total=False):
     log: Annotated[list, operator.add]

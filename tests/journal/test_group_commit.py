@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -62,6 +63,16 @@ def test_threads_whose_operations_are_committed_do_not_wait_for_the_next_commit(
     for thread in last:
         thread.join(PATIENCE)
     assert journal.do(entries()) == [*range(8), 100, 200]
+
+
+def test_the_interval_of_an_open_journal_can_be_changed(journal: Journal) -> None:
+    journal.set_interval(3600.0)  # as crash tests do, so that only what they kill commits
+    journal.defer(add(1))
+    assert journal._group._due is not None
+    assert journal._group._due - time.monotonic() > 3000
+    assert journal.read_committed(entries()) == []
+    journal.flush()
+    assert journal.read_committed(entries()) == [1]
 
 
 def test_nobody_sleeps_on_when_whoever_committed_was_stopped(

@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -99,6 +100,27 @@ def test_in_a_node_it_uses_the_config_and_the_store_of_the_graph(
         graph_that(node, store).invoke({"log": []}, who("ann", "t"))
         made[0].result(SOON)
         assert remembered(store, "ann") == ["fact-tea"]
+
+
+@ON_A_FILE
+def test_a_reflection_inherits_nothing_from_the_node_that_started_the_worker(
+    sqlite_url: str, store: BaseStore
+) -> None:
+    where: ContextVar[str] = ContextVar("where", default="nowhere")
+
+    def reflect(payload: Any) -> str:
+        return where.get()
+
+    with ReflectionExecutor(reflect, ("notes",), journal=sqlite_url) as executor:
+        made: list[Reflection] = []
+
+        def node(state: Log) -> Log:
+            where.set("in a node")
+            made.append(executor.submit(note("a")))
+            return {"log": ["answered"]}
+
+        graph_that(node, store).invoke({"log": []}, who("ann", "t"))
+        assert made[0].result(SOON) == "nowhere"
 
 
 @ON_A_FILE

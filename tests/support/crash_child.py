@@ -133,7 +133,7 @@ def converse(saver: Saver, thread: str, told: Told) -> None:
 def open_saver(url: str, mode: Durability, interval: float | None = None) -> TellingSaver:
     journal = connect(url)
     if interval is not None:
-        journal._interval = interval  # a clock that stands still: the same point is the same
+        journal.set_interval(interval)  # a clock that stands still: the same point is the same
     return TellingSaver(durability=mode, journal=journal)
 
 

@@ -349,7 +349,7 @@ class Driven(Scene):
         rt.register(made(self.order["story"]), name="story", deaths=10)
         async with rt:
             self._rt = rt
-            rt.journal._interval = NEVER  # a clock that stands still: the same point is the same
+            rt.journal.set_interval(NEVER)  # a clock that stands still: the same point is the same
             if self.order["nth"]:
                 await self.left_behind()
             with_hook(self.order, self.tell)
@@ -400,7 +400,7 @@ class Invoked(Scene):
         saver = perdure.Saver(self.order["url"])
         self._journal = saver.journal
         self._effects = EffectService(saver.serializer, saver.clock)
-        saver.journal._interval = NEVER
+        saver.journal.set_interval(NEVER)
         self._graph = made(self.order["story"], saver)
         self._config: Any = {"configurable": {"thread_id": self.thread}}
         async with saver:

@@ -267,7 +267,7 @@ async def play(order: dict[str, Any], tell: Tell) -> None:
     dies = crash_at(kill, order.get("n", 1)) if kill else contextlib.nullcontext()
     async with opened(order["url"]) as rt:
         rt.register(STORIES[order["story"]](Ledger(order["ledger"])), name="story", deaths=100)
-        rt.journal._interval = 3600.0
+        rt.journal.set_interval(3600.0)
         run = await rt.start("story", {"log": []}, thread_id="t", key="one")
         if order.get("cancel"):
             await rt.tick()

@@ -8,7 +8,7 @@ bounded size, in an order in which each batch leaves every remaining checkpoint 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -40,12 +40,11 @@ class Pruner:
         self,
         row_format: RowFormat,
         cache: CheckpointCache,
-        capabilities: Callable[[], Capabilities],
+        capabilities: Capabilities,
     ) -> None:
-        self._format, self._cache, self._capabilities = row_format, cache, capabilities
-
-    def _per_batch(self) -> int:
-        return self._capabilities().statements_per_batch or PER_BATCH
+        self._format, self._cache = row_format, cache
+        self._limit = capabilities.statements_per_batch
+        self._per_batch = self._limit or PER_BATCH
 
     def forget(self, thread_id: str) -> None:
         """Drop what this process remembers of a thread: its rows may be gone."""
@@ -96,7 +95,7 @@ class Pruner:
         if not doomed:
             return
         newest_first = sorted(doomed, key=lambda one: one[1], reverse=True)
-        for some in _chunks(newest_first, max(1, (self._per_batch() - 1) // 2)):
+        for some in _chunks(newest_first, max(1, (self._per_batch - 1) // 2)):
             yield operations.delete_checkpoints(thread_id, some)
         self._cache.forget(thread_id)
         bases, used = yield operations.value_bases(thread_id)
@@ -107,7 +106,7 @@ class Pruner:
                 reached.add((ns, at))
                 base = bases.get((ns, at))
                 at = None if base is None else at._replace(seq=at.seq - 1, step=base)
-        for garbage in _chunks(sorted(bases.keys() - reached), self._per_batch()):
+        for garbage in _chunks(sorted(bases.keys() - reached), self._per_batch):
             yield operations.delete_values(thread_id, garbage)
 
     def _spare(
@@ -148,16 +147,16 @@ class Pruner:
         if (yield operations.checkpoints_of(target)):
             raise Error(f"copy_thread: there is a thread {target!r} already; delete it first.")
         checkpoints, values, writes = yield operations.whole_thread(source)
-        name, limit = f"copy_thread {source!r}", self._capabilities().statements_per_batch
+        name, limit = f"copy_thread {source!r}", self._limit
         if limit is not None and len(checkpoints) > limit:
             need = f"{len(checkpoints):,} statements in one transaction"
             raise Unsupported(name, need, limit)
         rows = [self._copied_value(row, source, target) for row in values]
         rows += [self._copied_writes(row, source, target) for row in writes]
         last = [self._copied_checkpoint(row, target) for row in checkpoints]
-        if len(rows) + len(last) <= self._per_batch():
+        if len(rows) + len(last) <= self._per_batch:
             rows, last = [], rows + last
-        for some in [*_chunks(rows, self._per_batch()), last]:
+        for some in [*_chunks(rows, self._per_batch), last]:
             yield Op(name, some, lambda rows: None, write=True)
         self._cache.forget(target)
 

@@ -110,7 +110,7 @@ def outgrown(stored: StoredValue) -> bool:
 
 
 def is_trusted(value: Any) -> bool:
-    """Whether an element is unchanged as long as it is the same object and was not returned."""
+    """Whether identity proves an element unchanged, unless a node returned it."""
     if isinstance(value, BaseMessage):
         return not value.__pydantic_extra__
     return type(value) in _ATOMS

@@ -253,8 +253,8 @@ def no_result(rows: object) -> None:
 def _returned(elements: Sequence[tuple[str, WriteElement]]) -> dict[str, set[int]]:
     """By channel, the ids of the objects that tasks returned for it in this step.
 
-    Only channels for which that is all they returned: the inside of something else, such as an
-    `Overwrite`, is not known, and then nothing is trusted to be unchanged.
+    A channel that also received a wrapper such as `Overwrite` is left out: its value is compared by
+    its bytes.
     """
     found: dict[str, set[int]] = {}
     opaque = set()

@@ -52,7 +52,7 @@ def fork(
     at: At = None,
     checkpoint: Annotated[str | None, Option(metavar="ID", help="Default: the latest.")] = None,
     update: Annotated[str | None, Option(metavar="JSON|@FILE|-", help="Update the state.")] = None,
-    as_node: Annotated[str | None, Option(metavar="NODE", help="Node whose result it is.")] = None,
+    as_node: Annotated[str | None, Option(metavar="NODE", help="Node it counts as.")] = None,
     thread: Annotated[
         str | None, Option(metavar="ID", help="New thread; default: a new id.")
     ] = None,

@@ -35,8 +35,8 @@ def drive_project(file: Path, at: str, concurrency: int, grace: float, child: in
     from perdure.cli.event_feed import EventFeed
     from perdure.cli.graph_loading import load_project
 
-    async def drive(project: Project) -> None:
-        async with load_project(project) as rt:
+    async def drive(project: Project, rt: Runtime) -> None:
+        async with rt:
             feed = EventFeed(rt, await rt.now(), at)
             _introduce(project, rt, at, again=child > 1)
             await _drive(rt, feed, concurrency, grace, supervised=child > 0)
@@ -45,7 +45,8 @@ def drive_project(file: Path, at: str, concurrency: int, grace: float, child: in
         project = find_project(file)
         if project is None:
             raise BadArgument(f"{file} is gone.")
-        asyncio.run(drive(project))
+        # Loaded before the loop runs: a module of the project may run one of its own.
+        asyncio.run(drive(project, load_project(project)))
     except Error as error:
         print_error(error)
         return 2

@@ -1,9 +1,8 @@
 """The feed of `perdure dev`: events as they happen, a line each, read from the journal.
 
-Each look reads the runs that are driven, those that were at the last look, and the newest ones, and
-then the new events of those that changed. So every event of a run that is among the newest is
-shown, and of older runs those of segments that last until the next look. Events from before the
-feed began are left out.
+Each poll reads running runs, those that were running at the last poll, and the newest ones, then
+the new events of those that changed. A segment of an older run that starts and ends between two
+polls is not shown. Events from before the feed began are left out.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class EventFeed:
     def __init__(self, client: Client, since: datetime, at: str | None = None) -> None:
         self._client, self._since, self._at = client, since, at
         self._seen: dict[str, tuple[datetime, int, bool]] = {}
-        """When a run was changed last, its last event that was read, and whether two looks found
-        it so: a second event may follow within the same millisecond."""
+        """Per run: its last change, the last event read, and whether two polls agreed; a second
+        event may share the millisecond."""
         self._driven: set[str] = set()
         self._named: set[str] = set()
         self._columns = 0

@@ -50,7 +50,7 @@ class Project:
     """Folders that its modules are imported from, in order."""
     env: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """Keys that are not used here, and the like; not errors."""
+    """What is ignored, and why; not errors."""
 
     @property
     def folder(self) -> Path:

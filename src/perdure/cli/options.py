@@ -31,8 +31,8 @@ At = Annotated[
         "--at",
         "-a",
         metavar="PLACE",
-        help="The journal: its URL, module:name of its Runtime (needed for encryption and own "
-        "types), or a folder with a langgraph.json. Default: PERDURE_URL, or the project here.",
+        help="The journal: its URL, module:name of its Runtime (needed for encryption and your "
+        "own types), or a folder with a langgraph.json. Default: PERDURE_URL, or the project here.",
     ),
 ]
 By = Annotated[str | None, Option(metavar="NAME", envvar="USER", help="Who does it.")]

@@ -39,7 +39,7 @@ def start(
     ] = None,
     version: Annotated[
         str | None,
-        Option(metavar="VERSION", help="Of the graph; default: the Runtime's in --at."),
+        Option(metavar="VERSION", help="Graph version; default: the Runtime's in --at."),
     ] = None,
     strategy: Annotated[
         Literal["enqueue", "reject", "interrupt", "rollback"],

@@ -54,7 +54,7 @@ def tick(
     runtime: RuntimeArgument,
     limit: Annotated[int, Option(metavar="N", help="Segments in total.")] = 25,
     budget: Annotated[
-        float | None, Option(metavar="SECONDS", help="Claim nothing after that.")
+        float | None, Option(metavar="SECONDS", help="Stop claiming after this long.")
     ] = None,
     concurrency: Concurrency = 10,
     quiet: Quiet = False,

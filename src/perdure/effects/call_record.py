@@ -69,7 +69,7 @@ class CallRecord:
         identified_by = by_arguments if self.call_id is None else self.call_id.encode()
         self._digest = keys.digest(identified_by)
         if self.business_key is not None:
-            key = f"{spec.name}:{self.business_key}"
+            key = keys.guard_key(spec.name, self.business_key)
             scope, task_id, n, found = f"key {key}", "", 0, None
         else:
             yield from task.load_records()
@@ -81,7 +81,7 @@ class CallRecord:
                 match_open=spec.unknown == "hold",
             )
             scope, task_id = owner.thread_id, task.id
-            key = keys.hash_of(scope, task_id, spec.name, str(n))
+            key = keys.effect_key(scope, task_id, spec.name, n)
         self.row = EffectRow(
             scope=scope,
             task=task_id,

@@ -183,8 +183,6 @@ def _are_same(one: Effect, other: Effect) -> bool:
     return same and (len(modules) == 1 or "__main__" in modules)
 
 
-# -- calls: recorded in a run, plain outside of one; blocking or async
-
 MakeRecord = Callable[[TaskContext, int, tuple[Any, ...], Mapping[str, Any]], CallRecord]
 """Makes the record of a call, from its task, the attempt at that task, and the arguments."""
 _WARNED: set[str] = set()

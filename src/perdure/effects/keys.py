@@ -27,6 +27,16 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+def effect_key(thread_id: str, task: str, name: str, n: int) -> str:
+    """The key of the n-th call of an effect in a task."""
+    return hash_of(thread_id, task, name, str(n))
+
+
+def guard_key(name: str, business_key: str) -> str:
+    """The key of a call that has a business key."""
+    return f"{name}:{business_key}"
+
+
 def business_key(name: str, key: Any) -> str:
     """What `key=` returned for effect `name`, as text that is the same in every process."""
     if key is None:

@@ -19,7 +19,7 @@ class BoundCall:
     def __init__(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> None:
         self.input = input
         self.follows = False
-        """It goes on with a run that has begun, and its input says how."""
+        """Whether the call continues a run that has begun."""
         self._config: dict[str, Any] = dict(config or {})
         self._context = kwargs.pop("context", None)
         self._kwargs = kwargs
@@ -34,7 +34,7 @@ class BoundCall:
         self.arguments: dict[str, Any] = {}
 
     def setup(self) -> dict[str, Any]:
-        """What a worker needs to go on with this call, of what can be stored."""
+        """The part of the call that can be stored, enough for a worker to continue it."""
         setup: dict[str, Any] = {"inline": True}
         own = {"input": self.input, "context": self._context, "durability": self._durability}
         setup |= {name: value for name, value in own.items() if value is not None}

@@ -58,8 +58,6 @@ class Engine(LocalEngine):
                 self._keeper = LeaseKeeper(self.driver, lease=self._lease)
             return self._keeper
 
-    # -- graphs
-
     def expect(self, names: Iterable[str]) -> None:
         """Graphs that are registered later: until then runs of them are accepted, none driven."""
         self._expected = set(names)
@@ -83,8 +81,6 @@ class Engine(LocalEngine):
             reserve=self._lease,
             only=State.WAITING.value,
         )
-
-    # -- driving
 
     @property
     def is_driving(self) -> bool:
@@ -120,8 +116,6 @@ class Engine(LocalEngine):
     async def _fire_schedules(self) -> int:
         services, graphs = self._get_services(), self.graphs.names
         return await self.journal.arun(fire_schedules(services, self.serializer, graphs))
-
-    # -- what the client of this process asks for
 
     def wake(self, *, stopped: bool = False) -> None:
         if stopped and self._keeper is not None:

@@ -169,7 +169,7 @@ class GraphRegistry:
         return self._by_key.get(f"{name}@{version}")
 
     def chosen(self, names: Collection[str] | None = None) -> Mapping[str, Graph]:
-        """Every version of these graphs, all by default, by key. The mapping of all is live."""
+        """Every version of these graphs by key. Without `names` all of them, as a live mapping."""
         if names is None:
             return self._by_key
         return {key: graph for key, graph in self._by_key.items() if graph.name in names}

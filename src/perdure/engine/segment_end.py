@@ -36,7 +36,7 @@ from perdure.errors import (
 from perdure.journal import Plan
 from perdure.operations import claims, effects
 from perdure.operations.claims import SegmentEnd
-from perdure.operations.effects import EffectRow, Owner, report
+from perdure.operations.effects import EffectRow, Mark, Owner, report
 from perdure.operations.events import change
 from perdure.operations.run_payload import UNREADABLE, dump_error, dump_output
 from perdure.operations.runs import RunRow
@@ -187,7 +187,7 @@ class SegmentFinish(SegmentPlans):
         if not drive.row.begun:
             return None
         found: list[EffectRow] = yield effects.of_run(drive.row.id)
-        if not any(row.state == EffectState.OPEN and row.mark != 1 for row in found):
+        if not any(row.state == EffectState.OPEN and row.mark != Mark.READ for row in found):
             return None
         owner = Owner(drive.row.thread_id, drive.row.id, drive.row.token)
         yield effects.abandon(owner, self.clock.now())

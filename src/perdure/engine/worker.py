@@ -72,8 +72,8 @@ class Worker:
         delivery: OutboxDelivery | None = None,
         driven_by: DrivenBy = DrivenBy.WORKER,
     ) -> None:
-        """In the loop that drives. Without `schedules` it drives only some of the graphs, and does
-        not log due runs of others."""
+        """Create it in the event loop that drives. Without `schedules` it drives only some of the
+        graphs, and does not log due runs of others."""
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
         self._driver, self._keeper, self._clock, self._graphs = driver, keeper, driver.clock, graphs

@@ -46,12 +46,16 @@ class CommitListener:
     def tell(self) -> None:
         """Have what is queued told."""
         with self._lock:
-            if self._committed and self._thread is None:
-                thread = threading.Thread(
-                    target=self._tell_all, name="perdure-observer", daemon=True
-                )
+            if not self._committed or self._thread is not None:
+                return
+            thread = threading.Thread(target=self._tell_all, name="perdure-observer", daemon=True)
+            try:
                 thread.start()
                 self._thread = thread
+                return
+            except RuntimeError:  # no thread can be started, or the interpreter is ending
+                pass
+        self._tell_all()
 
     def drain(self) -> None:
         """Wait until everything is told, unless the listener itself calls this."""
@@ -70,5 +74,5 @@ class CommitListener:
                 found = [self._committed.popleft() for _ in range(len(self._committed))]
             try:
                 self._listener(found, self._read)
-            except Exception:
+            except BaseException:  # whatever an observer raises, the next events are told
                 logging.getLogger("perdure").exception("Telling an observer of events failed.")

@@ -180,10 +180,7 @@ class Committer:
         return results
 
     def _is_committed(self, batch: list[QueuedOperation[Any]]) -> bool:
-        """Whether a batch is committed: whole or not at all, so a trace of one operation decides.
-
-        It must be one that was in no other commit before.
-        """
+        """Whether a batch was committed, by the trace of an operation that is in no other."""
         traces = [queued.op.proof or queued.op.key for queued in batch if not queued.doubtful]
         wanted = [trace for trace in traces if trace is not None]
         return any(self.backend.read(wanted)) if wanted else False

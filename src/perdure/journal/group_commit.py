@@ -53,7 +53,7 @@ class GroupCommit:
         self.newest: QueuedOperation[Any] | None = None
         self.waiting: dict[threading.Lock, QueuedOperation[Any]] = {}
         """Threads that sleep until their operation is settled, each at a lock of its own."""
-        self._interval, self._capacity = interval, capacity
+        self.interval, self._capacity = interval, capacity
         self._limit = backend.capabilities.statements_per_batch
         self._bounded = backend.capabilities.bounded
         self._queue: deque[QueuedOperation[Any]] = deque()
@@ -93,7 +93,7 @@ class GroupCommit:
         queued = self.append(op, waited=False)
         if self._due is None or (self._held and not hold):
             self._held = hold
-            self.schedule(HOLD if hold else self._interval)
+            self.schedule(HOLD if hold else self.interval)
         return queued
 
     def transact(self, work: Callable[[Transaction], T], proof: Statement) -> T:
@@ -182,7 +182,7 @@ class GroupCommit:
             raise Unavailable(str(error)) from error
 
     def _is_next(self, queued: QueuedOperation[Any]) -> bool:
-        """Sleep until `queued` is settled, or may be ours to commit. True if it is at once."""
+        """Sleep until `queued` is settled or this thread may commit. True: it may commit now."""
         gate = threading.Lock()
         gate.acquire()
         with self._changed:
@@ -304,7 +304,7 @@ class GroupCommit:
                 self._changed.wait(5.0 if self._due is None else self._due - now)
                 return not self.closed
             self._due = None
-            ripe = self._emptied + (HOLD if self._held else self._interval)
+            ripe = self._emptied + (HOLD if self._held else self.interval)
             if now < ripe and not self._immediately:
                 self._due = ripe  # a commit came before us, and the next may: wait for that
                 return True
@@ -315,7 +315,7 @@ class GroupCommit:
             if not self._queue and self._due is None:
                 _BUSY.discard(self)
         if self._queue:
-            self.schedule(self._interval if self.committer.unavailable is None else RETRY)
+            self.schedule(self.interval if self.committer.unavailable is None else RETRY)
         return True
 
 

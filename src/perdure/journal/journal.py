@@ -37,6 +37,10 @@ class Journal:
         self._listener: Listener | None = None
         self._group = self._new_group()
 
+    def set_interval(self, seconds: float) -> None:
+        """Set after how many seconds a deferred operation is committed."""
+        self._interval = self._group.interval = seconds
+
     def _new_group(self) -> GroupCommit:
         group = GroupCommit(self._backend, interval=self._interval, capacity=self._capacity)
         if self._listener is not None:

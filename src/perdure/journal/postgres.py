@@ -75,8 +75,8 @@ def _opening(place: str) -> Iterator[None]:
         yield
     except ReadOnly as error:
         raise BadURL(
-            f"{place} cannot be the journal, which decides by writing: {error}. Use the "
-            "primary's address."
+            f"{place} is read-only ({error}), and a journal needs a server it can write to. Use "
+            "the primary's address."
         ) from error
     except psycopg.OperationalError as error:
         raise Unavailable(f"{place} cannot be reached: {str(error).strip()}") from error
@@ -224,7 +224,7 @@ _ABANDONED: list[Any] = []
 
 
 def _is_ambiguous(error: psycopg.Error) -> bool:
-    """Whether the outcome is unknown: no answer, or the server's last words."""
+    """Whether the outcome is unknown: no reply, or the server was shutting down."""
     return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
 
 

@@ -147,7 +147,7 @@ WHERE thread_id = :thread_id AND ns = :ns AND checkpoint_id = :id;
 DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND ns = :ns AND id = :id;
 
 -- name: value_keys
--- What leads where among the values of a thread.
+-- Each value row of a thread, and the row it is based on.
 SELECT ns, channel, chain, seq, step, base FROM perdure_values WHERE thread_id = :thread_id;
 
 -- name: checkpoint_refs
@@ -174,7 +174,7 @@ DELETE FROM perdure_values WHERE thread_id = :thread_id;
 DELETE FROM perdure_writes WHERE thread_id = :thread_id;
 
 -- name: delete_thread_effects
--- All but those with a business key, which guard on.
+-- Effects with a business key are kept: they still prevent a second call.
 DELETE FROM perdure_effects WHERE scope = :thread_id;
 
 -- name: delete_old_effects
@@ -343,7 +343,7 @@ WHERE thread_id = :thread_id AND state = 'pending' AND due_at IS NOT NULL
            WHERE r.thread_id = :thread_id AND r.state NOT IN {ended});
 
 -- name: lock_runs
--- All runs of a thread that are not over, for ourselves.
+-- Locks the unfinished runs of a thread.
 SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended} {lock};
 
 -- name: insert_event
@@ -491,7 +491,7 @@ SELECT id, token, control, control_at FROM perdure_runs
 WHERE worker = :worker AND state = 'running';
 
 -- name: workers
--- Everybody who drives something.
+-- Workers that hold a lease.
 SELECT DISTINCT worker FROM perdure_runs WHERE worker IS NOT NULL;
 
 -- name: expire
@@ -535,10 +535,9 @@ WHERE run_id = :id AND state = 'applied'
                 AND token = :token AND state = 'running');
 
 -- name: let_go
--- Ends a segment. A run that is to rest or go on does so unless a request to stop came meanwhile, and
--- one that is to pause goes on if that was taken back;
--- one that rests is due at its next clock, or now if something came in while it was driven. One that
--- is cancelled with effects to undo is due at once, and still to be cancelled, unless it is held.
+-- Ends a segment. A request to stop that arrived meanwhile wins; a pause that was withdrawn is ignored.
+-- A waiting run is due at its next clock, or now if an answer or a signal arrived while it was driven. A
+-- cancelled run with effects to undo is due at once, and still to be cancelled, unless it is held.
 UPDATE perdure_runs
 SET state = CASE WHEN {cancels} THEN 'pending'
                  WHEN CAST(:state AS TEXT) = 'held' AND control = 'cancel' AND {undo} THEN 'held'
@@ -591,7 +590,8 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND undo = 1 AND state 
 UPDATE perdure_runs SET undo = 2 WHERE thread_id = :thread_id AND id = :id AND undo = 1;
 
 -- name: count_wait
--- Counts the event of a new question. Who asks has begun, also one that had no input to store.
+-- Counts the event of a new question, and marks the run as begun: one without input may ask before its
+-- first checkpoint.
 UPDATE perdure_runs SET begun = 1, events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id);
@@ -717,7 +717,7 @@ WHERE s.thread_id = :thread_id AND s.wait_id IN (
   SELECT id FROM perdure_waits WHERE run_id = :id);
 
 -- name: put_score
--- Notes how well a run that is there did. The last word counts.
+-- Stores a score of an existing run, in place of the previous one.
 INSERT INTO perdure_scores (thread_id, run_id, name, about, value, at, body)
 SELECT thread_id, id, CAST(:name AS TEXT), CAST(:about AS TEXT), CAST(:value AS DOUBLE PRECISION),
        CAST(:now AS BIGINT), CAST(:body AS {blob})
@@ -812,7 +812,7 @@ WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'runnin
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
 
 -- name: effect_by_key
--- Of a business key whose call was undone there may be another one since.
+-- After an undo, a newer effect may have the same business key.
 SELECT {effect} FROM perdure_effects WHERE key = :key
 ORDER BY CASE WHEN undo = 2 THEN 1 ELSE 0 END, created_at DESC LIMIT 1;
 
@@ -951,7 +951,7 @@ DELETE FROM perdure_reads WHERE thread_id = :thread_id AND run_id = :id AND NOT 
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
 
 -- name: delete_run_effects
--- All but those with a business key, which guard on.
+-- Effects with a business key are kept: they still prevent a second call.
 DELETE FROM perdure_effects
 WHERE scope = :thread_id AND run_id = :id AND NOT EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
@@ -1003,7 +1003,7 @@ WHERE r.due_at IS NOT NULL AND EXISTS (
   WHERE e.thread_id = r.thread_id AND e.n < r.n AND e.state NOT IN {ended});
 
 -- name: doctor_forgotten
--- A run that is next on its thread will never be looked at.
+-- A run is next on its thread, but will never be claimed.
 SELECT r.thread_id, r.id, r.state FROM perdure_runs AS r
 WHERE r.state IN ('pending', 'running') AND r.due_at IS NULL AND NOT EXISTS (
   SELECT 1 FROM perdure_runs AS e
@@ -1016,7 +1016,7 @@ WHERE r.state = 'waiting' AND r.due_at IS NULL AND NOT EXISTS (
   SELECT 1 FROM perdure_waits AS w WHERE w.run_id = r.id AND w.state = 'open');
 
 -- name: doctor_clock_missed
--- A clock wait is open, but its run will be looked at too late, or never.
+-- A clock wait is open, but its run will be claimed too late, or never.
 SELECT r.thread_id, r.id, w.id FROM perdure_runs AS r JOIN perdure_waits AS w
   ON w.run_id = r.id AND w.state = 'open' AND COALESCE(w.wake_at, w.expires_at) IS NOT NULL
 WHERE r.state = 'waiting'
@@ -1024,7 +1024,7 @@ WHERE r.state = 'waiting'
        OR r.due_at > COALESCE(w.wake_at, w.expires_at) AND r.due_at > r.updated_at);
 
 -- name: doctor_answer_unused
--- An answer lies there, and its run will not be looked at.
+-- An answer was accepted, but its run will not be claimed.
 SELECT r.thread_id, r.id, w.id FROM perdure_runs AS r JOIN perdure_waits AS w
   ON w.run_id = r.id AND w.state IN ('answered', 'applied')
 WHERE r.state = 'waiting' AND r.due_at IS NULL;
@@ -1054,7 +1054,7 @@ SELECT thread_id, key, state FROM perdure_effects
 WHERE state IN ('done', 'failed') AND outcome IS NULL;
 
 -- name: doctor_signal_unused
--- A run waits for a signal that is there, and will be looked at too late, or never.
+-- A run waits for a signal that is stored, but will be claimed too late, or never.
 SELECT r.thread_id, r.id, w.name FROM perdure_runs AS r
 JOIN perdure_waits AS w ON w.run_id = r.id AND w.state = 'open' AND w.kind <> 'clock'
 JOIN perdure_signals AS s

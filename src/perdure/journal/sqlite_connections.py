@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 
-from perdure.errors import BadURL, Unavailable
+from perdure.errors import BadURL, Closed, Unavailable
 from perdure.journal.migrate import migrate
 
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -50,6 +50,8 @@ class Connections:
     def reader(self) -> Iterator[sqlite3.Connection]:
         """A connection that only reads, for one caller at a time."""
         with self._reads:
+            if self._closed:
+                raise Closed("This journal is closed.")
             self._reading += 1
         try:
             connection = self._idle.pop() if self._idle else self._new_reader()

@@ -28,8 +28,6 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         self.tools = []
         self._policies = {name: policy_of(name, policy) for name, policy in (tools or {}).items()}
 
-    # -- models
-
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
@@ -48,8 +46,6 @@ class Durable(AgentMiddleware[Any, Any, Any]):
             return call.pack(await handler(request))
 
         return call.unpack(await aperform(*call.calling(function)))
-
-    # -- tools
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]

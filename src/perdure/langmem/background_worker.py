@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import os
 import threading
@@ -34,7 +35,8 @@ class BackgroundWorker:
         self._runtime, self._graph, self._concurrency = runtime, graph, concurrency
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._main_task = self._loop.create_task(self._main())
+        # Without the context of a node that submits: its callbacks and tags are not a reflection's.
+        self._main_task = self._loop.create_task(self._main(), context=contextvars.Context())
         self._stopping = False
         self._futures: WeakValueDictionary[str, Reflection] = WeakValueDictionary()
         self._latest: WeakValueDictionary[str, Reflection] = WeakValueDictionary()
@@ -84,8 +86,6 @@ class BackgroundWorker:
         for future in self.open_futures():
             future.abandon()
 
-    # -- in the thread
-
     def _cancel_main(self) -> None:
         if not self._stopping:  # else it ends already
             self._stopping = True
@@ -128,8 +128,6 @@ class BackgroundWorker:
                 for start in range(0, len(futures), BATCH):
                     await self._settle_ended(futures[start : start + BATCH])
             await _end_tasks()
-
-    # -- futures
 
     async def _settle_futures(self) -> None:
         while True:

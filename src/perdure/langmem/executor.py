@@ -199,8 +199,8 @@ class ReflectionExecutor(ContextManaged):
                 with contextlib.suppress(Unavailable, Closed):
                     self._runtime.journal.run(self._runtime.reflections.drain(*args))
             worker.stop()
-        self._graph.store_calls.close()
         self._runtime.unregister(self._graph.name)
+        self._graph.store_calls.close()
         if self._owns_runtime:
             self._runtime.close()
 

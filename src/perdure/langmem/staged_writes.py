@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
@@ -74,7 +75,10 @@ class StoreCalls:
         own = {threading.get_ident()}
         with self._changed:
             self._closed = True
-            self._changed.wait_for(lambda: own.issuperset(self._threads), timeout)
+            if not self._changed.wait_for(lambda: own.issuperset(self._threads), timeout):
+                logging.getLogger("perdure").warning(
+                    "A reflector still uses the store after %g s; do not close it.", timeout
+                )
 
 
 def check_loop(store: BaseStore) -> None:

@@ -127,9 +127,6 @@ def _is_same_json(one: Any, other: Any) -> bool:
     )
 
 
-# -- LangGraph's SQL stores
-
-
 def put_statements(store: Any, ops: list[PutOp]) -> list[StoreStatement]:
     """Return the statements with which a LangGraph store writes these. Embeddings are computed
     here, before the transaction begins."""

@@ -125,8 +125,8 @@ def suspect_due(now: int, graphs: Iterable[str]) -> Op[int | None]:
 
 
 def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool]:
-    """Whether a graph has runs to begin by `before` that are due by `soon`, or that this worker
-    drives."""
+    """Whether a graph has runs scheduled before `before` that are due by `soon`, or that this
+    worker drives."""
     params = {"graph": graph, "worker": worker, "before": before, "now": now, "soon": soon}
     return read_op("is_due", params, lambda rows: bool(rows[0]))
 

@@ -144,7 +144,7 @@ def write_state(
     event: tuple[Serializer, dict[str, Any]] | None = None,
 ) -> Op[bool]:
     """Store the state of a call, as `row` has it, with an event of its run. False: another process
-    has taken the call over, which only a run's lease prevents."""
+    has taken the call over, which can only happen without a lease."""
     made, params = change(owner.thread_id, owner.run_id, now), {**row._asdict(), "now": now}
     written, before, after = Statement("write_effect", params), owner.fence, []
     has_event = event is not None and bool(owner.run_id)

@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
+from weakref import WeakMethod
 
 from perdure.journal import Journal, Statement, read_op
 from perdure.segments.lease import Lease
@@ -21,9 +22,9 @@ class RecordedReads:
     def __init__(
         self, journal: Journal, lease: Lease, progress: Progress, refuse: Callable[[], NoReturn]
     ) -> None:
-        """`refuse` is called if the journal refuses to store a read."""
+        """`refuse`, a method of the segment, is called if the journal refuses to store a read."""
         self._journal, self._lease, self._progress = journal, lease, progress
-        self._serializer, self._refuse = progress.serializer, refuse
+        self._serializer, self._refuse = progress.serializer, WeakMethod(refuse)
         self._by_task: dict[str, dict[int, Any]] = {}
         self._ordinals: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
@@ -57,7 +58,7 @@ class RecordedReads:
             body = self._serializer.dumps(known[n], where_read(self._lease.run_id, task, n))
             params = {**self._lease.params, "task": task, "n": n, "body": body}
             store = self._lease.fenced([Statement("insert_read", params)])
-            self._journal.defer(store._replace(otherwise=self._refuse))
+            self._journal.defer(store._replace(otherwise=self._refuse()))
         value: T = known[n]
         return value
 

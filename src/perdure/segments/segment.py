@@ -57,9 +57,8 @@ class LoopPulse:
 
 
 class Segment:
-    """A claimed run. `inline`: driven for a caller, who gets exceptions as before: perdure retries
-    nothing. `unstored`: the nodes, by their names from the top, inside which no checkpoints are
-    stored."""
+    """A claimed run. `inline`: a caller drives it; exceptions reach the caller and are not retried.
+    `unstored`: paths of the nodes whose subgraphs store no checkpoints."""
 
     def __init__(
         self,
@@ -99,8 +98,6 @@ class Segment:
         self._leased_until = float("inf")
         _SEGMENTS[lease.name] = self
 
-    # -- the lease
-
     def keep(self, seconds: float) -> None:
         """Note that the lease was renewed: it runs out in so many seconds."""
         self._leased_until = time.monotonic() + seconds
@@ -122,8 +119,6 @@ class Segment:
             raise LeaseLost(self.lease.run_id)
         if self.signal is not None:
             raise self.signal
-
-    # -- effects under way
 
     @contextlib.contextmanager
     def calling(self, nested: bool = False) -> Iterator[None]:

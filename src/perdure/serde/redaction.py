@@ -1,4 +1,4 @@
-"""Secrets out of texts that are stored."""
+"""Removes secrets from stored text."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def graph_name(executor: str) -> str:
     return PREFIX + executor
 
 
-class ReflectionPlans:
+class ReflectionService:
     """The reflections of a journal."""
 
     def __init__(self, serializer: Serializer, clock: Clock) -> None:
@@ -96,8 +96,8 @@ class ReflectionPlans:
     def drain(
         self, executor: str, worker: str, soon: timedelta, is_alive: Callable[[], bool]
     ) -> Plan[None]:
-        """Wait, while the worker lives, until no reflection is left that was due when this began.
-        One that waits for its turn counts as due if it looks again within `soon`."""
+        """Wait until every reflection that is due now has ended, or the worker stops. One that
+        waits for its turn counts as due if it tries again within `soon`."""
         begun, margin = self._clock.now(), round(soon.total_seconds() * 1000)
         while is_alive():
             now = self._clock.now()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.journal.clock import Clock
 from perdure.service.effects import EffectService
 from perdure.service.local_engine import LocalEngine
-from perdure.service.reflections import ReflectionPlans
+from perdure.service.reflections import ReflectionService
 from perdure.service.runs import RunService
 from perdure.service.schedules import ScheduleService
 from perdure.service.waits import WaitService
@@ -20,4 +20,4 @@ class Services:
         self.waits = WaitService(serializer, clock)
         self.effects = EffectService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)
-        self.reflections = ReflectionPlans(serializer, clock)
+        self.reflections = ReflectionService(serializer, clock)

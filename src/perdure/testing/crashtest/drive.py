@@ -58,7 +58,7 @@ async def by_perdure(
     async with Runtime(url, clock=clock) as rt:
         bound = rt.register(graph, name=NAME)
         # No commits by the clock: the same point is then the same in every trial.
-        rt.journal._interval = _NEVER
+        rt.journal.set_interval(_NEVER)
         with observer.armed():
             run = await rt.start(
                 NAME, order["input"], thread_id=THREAD, key="once", context=order["context"]

@@ -182,9 +182,6 @@ def _model_name(serialized: Any, more: dict[str, Any]) -> str:
     return str(name or (serialized or {}).get("name") or "model")
 
 
-# -- the audit events that mean an outward action, and their words
-
-
 def _open(path: Any, mode: Any, flags: Any) -> str | None:
     writes = any(one in mode for one in "wax+") if isinstance(mode, str) else flags & _WRITES
     if not writes or isinstance(path, int):

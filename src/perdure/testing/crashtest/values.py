@@ -3,7 +3,7 @@
 `plain` makes JSON of whatever a graph's state holds. `differences` compares two of them. Ids that
 are drawn anew in each run (UUIDs, keys, hashes) are compared by where they stand: the same id at
 the same places, whatever it is. So a message that is there twice, or an answer that refers to
-another call, is a difference, and a fresh id is none.
+another call, is a difference; a fresh id is not.
 """
 
 from __future__ import annotations
