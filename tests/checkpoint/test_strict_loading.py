@@ -136,6 +136,7 @@ def test_langgraph_still_tells_a_saver_the_types_of_a_graph(sqlite_url: str) -> 
     assert {("tests.support.samples", "Model"), ("tests.support.samples", "Inner")} <= told
 
 
+@pytest.mark.slow
 def test_a_subgraph_compiled_before_there_was_a_saver_has_its_types_allowed_too(
     sqlite_url: str,
 ) -> None:

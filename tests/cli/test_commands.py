@@ -706,6 +706,7 @@ def test_ctrl_c_ends_a_wait_with_130_and_the_run_stays(sqlite_url: str) -> None:
         assert client.blocking.get(run_id).state is State.PENDING
 
 
+@pytest.mark.slow
 def test_the_journal_is_that_of_the_environment_or_of_the_project_around(
     sqlite_url: str, tmp_path: Path
 ) -> None:
@@ -821,6 +822,7 @@ def test_the_demo_gets_its_options_and_says_what_it_needs(
     assert "This installation has no demo" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_watched_list_is_drawn_again_until_it_is_interrupted(sqlite_url: str) -> None:
     import fcntl
     import pty

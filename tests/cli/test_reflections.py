@@ -126,6 +126,7 @@ def test_as_json_it_tells_all_it_knows(scene: Scene) -> None:
     assert found["running"]["thread_id"] is None
 
 
+@pytest.mark.slow
 def test_it_can_be_narrowed_down(scene: Scene) -> None:
     for state in ("pending", "held"):
         assert [one["id"] for one in told("--at", scene.url, "--state", state)] == [
@@ -162,6 +163,7 @@ def test_one_that_is_pending_or_worked_on_is_cancelled(scene: Scene) -> None:
     assert scene.store.search(("notes",)) == []
 
 
+@pytest.mark.slow
 def test_wrong_use_is_told_and_changes_nothing(scene: Scene, tmp_path: Path) -> None:
     for verb in ("--retry", "--cancel"):
         code, out, err = cli("--at", scene.url, verb, "no-such-id")

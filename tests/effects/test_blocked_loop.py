@@ -16,6 +16,7 @@ from tests.support.agents import Log, chain
 LEASE = timedelta(seconds=0.4)
 
 
+@pytest.mark.slow
 def test_a_plain_effect_that_blocks_the_loop_keeps_its_lease_and_is_called_once(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

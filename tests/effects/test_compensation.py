@@ -249,6 +249,7 @@ async def test_a_worker_that_is_cut_off_leaves_the_rest_to_the_next(url: str, n:
     assert agency.log == [*DONE, *UNDONE[: n + 1], *UNDONE[n:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 async def test_each_is_undone_once_although_processes_are_killed(
     url: str, point: str, children: Mortals, tmp_path: Path

@@ -395,6 +395,7 @@ async def test_a_connection_that_is_lost_inside_is_an_exception_to_retry(
         assert booked(postgres_url) == ["room"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point",
     ["effect book.before", "effect book.after", "commit.before", "commit.after", "insert_effect"],

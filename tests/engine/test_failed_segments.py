@@ -354,6 +354,7 @@ async def test_a_step_that_never_returns_fails_by_its_timeout_and_is_tried_again
             assert (await history(rt, run), await checkpoints(rt, "t")) == before
 
 
+@pytest.mark.slow
 async def test_a_step_that_never_returns_fails_the_run_in_the_end(sqlite_url: str) -> None:
     with gate() as closed:
         async with opened(sqlite_url) as rt:

@@ -200,6 +200,7 @@ def test_a_thread_whose_checkpoints_need_more_than_a_batch_is_not_copied(saver: 
     assert saver.get_tuple(on("copy")) is None
 
 
+@pytest.mark.slow
 def test_a_state_that_is_larger_than_a_row_fails_its_own_call_and_no_other(saver: Saver) -> None:
     def large(state: Chat) -> Any:
         return {"messages": [AIMessage("x" * 20_000)]}

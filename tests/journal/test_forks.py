@@ -86,6 +86,7 @@ def test_a_process_may_fork_while_another_thread_commits(
     assert journal.do(add(3)) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_forks_and_commits_and_reads_at_once_do_no_harm(journal: Journal) -> None:
     done = threading.Event()
 

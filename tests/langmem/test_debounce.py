@@ -72,6 +72,7 @@ def test_waiting_for_all_futures_ends_also_for_those_replaced_or_cancelled(
         assert notes(store) == {"a": "text"}
 
 
+@pytest.mark.slow
 def test_threads_and_executors_that_submit_at_once_leave_one(url: str, store: BaseStore) -> None:
     options: dict[str, Any] = {"store": store, "journal": url, "name": "r"}
     with (

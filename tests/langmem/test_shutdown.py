@@ -58,6 +58,7 @@ def test_shutdown_finishes_what_is_due_and_leaves_what_is_not(url: str, store: B
     assert sorted(state for _, state in runs_on_disk(url)) == ["done"] * 5 + ["pending"] * 3
 
 
+@pytest.mark.slow
 def test_every_future_of_what_was_done_knows_it_when_shutdown_returns(sqlite_url: str) -> None:
     with ReflectionExecutor(
         lambda payload: payload["n"], store=InMemoryStore(), journal=sqlite_url, name="r"

@@ -140,6 +140,7 @@ def test_an_effect_that_never_asks_for_its_key_is_found_where_it_is_called_again
     kill("one_letter", limit=20, harmless=["effect letter"]).check()
 
 
+@pytest.mark.slow
 def test_a_line_that_writes_without_an_effect_is_found_where_it_repeats(tmp_path: Path) -> None:
     report = kill("careless", {"folder": str(tmp_path)}, limit=20)
     [group] = report.groups()
