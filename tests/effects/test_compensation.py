@@ -25,6 +25,7 @@ from tests.support.agents import (
 )
 from tests.support.effects import AT_ONCE, Boom, Cut, Mortals, Times, settled, started
 from tests.support.effects import children as children
+from tests.support.polling import auntil
 from tests.support.runtime_child import Ledger
 
 HOUR = timedelta(hours=1)
@@ -218,7 +219,14 @@ async def test_an_undo_that_takes_longer_than_a_lease_is_made_once(url: str) -> 
             await rt.cancel(run.id)
             async with driving(rt), driving(other):
                 await stands.reached()
-                await asyncio.sleep(1.5)  # time for what must not happen
+                first = (await rt.get(run.id)).due_at
+                assert first is not None
+
+                async def renewed() -> bool:
+                    due = (await rt.get(run.id)).due_at
+                    return due is not None and due > first + 2 * lease
+
+                await auntil(renewed, "a lease that is renewed beyond its first end")
                 stands.open()
                 await reaches(rt, run, State.CANCELLED)
             assert calls == ["flight"]

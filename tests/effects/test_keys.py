@@ -24,6 +24,7 @@ from perdure.testing import Clock
 from perdure.types import Retry, State
 from tests.support.agents import NOON, Log, chain, driving, gate, opened, reaches
 from tests.support.effects import AT_ONCE, Boom, started
+from tests.support.polling import auntil
 
 HOUR = timedelta(hours=1)
 
@@ -149,7 +150,14 @@ async def test_the_second_waits_for_the_first_that_is_on_its_way(url: str, proce
                 second = await rt.start("agent", {"log": []}, thread_id="two")
                 async with driving(rts[1]):
                     await reaches(rt, second, State.RUNNING)
-                    await asyncio.sleep(0.1)  # time for what must not happen
+                    await auntil(
+                        lambda: any(
+                            drive.row.id == second.id and drive.segment.is_busy
+                            for runtime in rts
+                            for drive in runtime.engine.keeper.driven
+                        ),
+                        "the second run's call",
+                    )
                     assert calls == ["ana"]
                     stands.open()
                     first = await reaches(rt, first, State.DONE)

@@ -109,7 +109,7 @@ async def test_an_effect_of_a_node_that_is_cancelled_goes_on_and_is_recorded(
             run = await rt.start("agent", {"log": []})
             async with driving(rt):
                 await stands.reached()
-                await asyncio.sleep(0.3)  # time for what must not happen
+                await auntil(lambda: rt.engine.keeper.driven[0].segment.ending, "the node's end")
                 assert (await rt.get(run.id)).state is State.RUNNING
                 stands.open()
                 run = await reaches(rt, run, State.DONE, State.FAILED)
@@ -207,7 +207,11 @@ async def test_cancel_waits_for_an_effect_or_tells_that_nobody_knows(
             async with driving(rt):
                 await stands.reached()
                 await rt.cancel(run.id, grace=grace)
-                await asyncio.sleep(0.5)  # time for what must not happen
+                if grace:
+                    await auntil(lambda: rt.engine.keeper.driven[0].stop, "the request to stop")
+                    assert (await rt.get(run.id)).state is State.RUNNING
+                else:
+                    await reaches(rt, run, State.CANCELLED)
                 stands.open()
                 run = await reaches(rt, run, State.CANCELLED)
             [effect] = await rt.effects(run.id)
