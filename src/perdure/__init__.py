@@ -7,13 +7,12 @@ Every error is in `perdure.errors`, every value in `perdure.types`; the common o
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from perdure import errors as errors
-from perdure import types as types
-from perdure.langgraph_port import ask_graphs_for_their_types
-
 if TYPE_CHECKING:
+    from perdure import errors as errors
+    from perdure import types as types
     from perdure.agent import ask as ask
     from perdure.agent import label as label
     from perdure.agent import now as now
@@ -114,15 +113,19 @@ __all__ = sorted(_HOME)
 __version__ = "0.1.0"
 
 
-# Now, if LangGraph is here already: a subgraph may be compiled before a saver is made.
-ask_graphs_for_their_types(load=False)
+if "langgraph" in sys.modules:  # now: a subgraph may be compiled before a saver is made
+    from perdure.langgraph_port import ask_graphs_for_their_types
+
+    ask_graphs_for_their_types(load=False)
 
 
 def __getattr__(name: str) -> Any:
     # LangGraph takes seconds to import: only what is used is loaded.
-    if name in _HOME:
-        from importlib import import_module
+    from importlib import import_module
 
+    if name in ("errors", "types"):
+        return import_module(f"perdure.{name}")
+    if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'perdure' has no attribute {name!r}")
 

@@ -2,7 +2,7 @@
 
 No other module of perdure uses a private name of theirs. For each fact `tests/langgraph_port/` has
 a test against the installed release, which fails when the fact changes. Nothing here imports
-LangGraph before it is needed: `import perdure` loads this module.
+LangGraph before it is needed.
 """
 
 from __future__ import annotations
