@@ -5,6 +5,7 @@ What drivers do is in `claims.py`. Which of two callers wins is decided by the s
     start and start, one key     insert_run: the key is unique
     start and the end of a run   count_run / lock_thread: one row per thread
     stop and the run's driver    let_go: it reads `control` in the row
+    a decision and the driver    go_on, let_go: whichever is later sees that nothing is unknown
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
-from perdure.operations.events import Change
+from perdure.operations.events import Change, change
 from perdure.serde.serializer import Serializer, where_event
 from perdure.types import Control, EventKind, State
 
@@ -248,6 +249,7 @@ def resume(
 ) -> Op[bool]:
     """Make a run due that is in one of these states. False if it is in another."""
     params = {**made.params, "names": json.dumps([state.value for state in states])}
+    params["decision"] = None
     return Op(
         kind.value,
         [
@@ -261,6 +263,15 @@ def resume(
         write=True,
         key=made.key,
     )
+
+
+def release_held(serializer: Serializer, decided: Change) -> list[Statement]:
+    """The statements that make a held run due once a decision about its effects was made and no
+    other is unknown, for the batch of that decision."""
+    made = change(decided.thread_id, decided.run_id, decided.now)
+    params = {**made.params, "names": json.dumps([State.HELD]), "decision": decided.number}
+    # Not "retried": that would call again what a person just settled as failed.
+    return [Statement("go_on", params), made.event(serializer, EventKind.RESUMED)]
 
 
 def rolled_back(thread_id: str) -> Op[list[str]]:
