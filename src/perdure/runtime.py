@@ -12,6 +12,8 @@ from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.engine import Engine
+from perdure.engine.graph_changes import check_renames
+from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
 from perdure.errors import BadArgument, Error, NotFound, UnknownGraph, WrongState
 from perdure.journal import connect
@@ -98,6 +100,7 @@ class Runtime(Client):
         retry: Retry | None = None,
         deaths: int = 5,
         hold: bool = False,
+        renamed: Mapping[str, str] | None = None,
     ) -> BoundGraph:
         """Let this runtime drive a graph. Returns the graph bound to the journal.
 
@@ -106,7 +109,8 @@ class Runtime(Client):
         segment that raised is retried. After `deaths` workers in a row died with a run, the later
         ones driving nothing else, the run is held. With `hold` a run that failed for good is held
         too, for a person to retry. Runs keep the `version` they were started with, and only a
-        runtime that registered that version drives them.
+        runtime that registered that version drives them. `renamed` has the old names of nodes of a
+        StateGraph and their new ones: a run that is at an old one goes on, and nothing is repeated.
 
             graph = runtime.register(builder, name="campaign", retry=Retry(attempts=5))
         """
@@ -120,7 +124,9 @@ class Runtime(Client):
             )
         check_text("version", version)
         name, pregel = bind(graph, self.saver, name)
-        bound = Graph(name, version, pregel, timeout, retry or Retry(), deaths, hold)
+        names = dict(renamed or {})
+        check_renames(names, pregel, name)
+        bound = Graph(name, version, pregel, timeout, retry or Retry(), deaths, hold, names)
         self.engine.graphs.add(bound)
         return BoundGraph(bound, self.engine)
 
@@ -137,6 +143,15 @@ class Runtime(Client):
     def graphs(self) -> list[str]:
         """The names of the registered graphs."""
         return self.engine.graphs.names
+
+    async def check(self) -> GraphCheck:
+        """Find the unfinished runs that the graphs of this runtime would hold because they changed.
+
+        Reads only: for a test before a deploy, against the journal that the deploy will work on.
+
+            assert not (await runtime.check()).lost
+        """
+        return await self.journal.arun(check(self.saver, self.engine.graphs))
 
     def deliver(self, topic: str, handler: Callable[[Message], Any]) -> None:
         """Have the workers of this runtime pass the outbox messages of a topic to `handler`.
@@ -280,6 +295,7 @@ class Runtime(Client):
 class BlockingRuntime(BlockingClient):
     """`Runtime.blocking`: the runtime's methods, each blocking until it has returned."""
 
+    check = blocking_method(Runtime.check)
     fork = blocking_method(Runtime.fork)
     tick = blocking_method(Runtime.tick)
     work = blocking_method(Runtime.work)

@@ -273,6 +273,18 @@ WHERE (created_at, id) > (:after, :after_id) AND state NOT IN {ended}
   AND graph >= :first AND graph < :last
 ORDER BY created_at, id LIMIT :count;
 
+-- name: shapes
+-- With which graphs the runs that are not over were last driven.
+SELECT graph, version, fingerprint, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended}
+GROUP BY graph, version, fingerprint ORDER BY graph, version, fingerprint;
+
+-- name: runs_of_shape
+-- Runs that are not over and were last driven with one graph, behind an id.
+SELECT {run} FROM perdure_runs
+WHERE id > :after AND graph = :graph AND version = :version AND fingerprint = :fingerprint
+  AND state NOT IN {ended}
+ORDER BY id LIMIT :count;
+
 -- name: stop_thread
 -- A new run takes the thread over, unless it is one that was accepted before: the driven run
 -- is asked to stop, the others end, and those with effects to undo as soon as that is done. With

@@ -58,6 +58,16 @@ class RunRow(NamedTuple):
     """Whether its thread has checkpoints."""
 
 
+class Shape(NamedTuple):
+    """A graph as runs were last driven with it, and how many of them are not over."""
+
+    graph: str
+    version: str
+    fingerprint: str | None
+    """None: they have not begun."""
+    count: int
+
+
 def _runs(rows: Sequence[Sequence[Row]]) -> list[RunRow]:
     return [RunRow(*row) for row in rows[0]]
 
@@ -295,6 +305,16 @@ def topology(fingerprint: str) -> Op[str | None]:
     """The topology that a fingerprint stands for."""
     params = {"fingerprint": fingerprint}
     return read_op("graph_by_fingerprint", params, lambda rows: rows[0][0][0] if rows[0] else None)
+
+
+def shapes() -> Op[list[Shape]]:
+    """With which graphs the runs that are not over were last driven."""
+    return read_op("shapes", {}, lambda rows: [Shape(*row) for row in rows[0]])
+
+
+def of_shape(shape: Shape, after: str, count: int) -> Op[list[RunRow]]:
+    """Runs that are not over and were last driven with one graph, by id, behind `after`."""
+    return read_op("runs_of_shape", {**shape._asdict(), "after": after, "count": count}, _runs)
 
 
 def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tuple[str, str]]]:

@@ -22,8 +22,10 @@ from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.journal.names import check_text
 from perdure.operations.events import Change, change
 from perdure.serde.serializer import Serializer, where_signal, where_wait
-from perdure.types import EventKind, Kind, Wait, maybe_moment, moment
+from perdure.types import EventKind, Kind, Wait, WaitState, maybe_moment, moment
 
+FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
+"""States of a wait that a run is past."""
 TIME_IS_UP = {"__perdure__": "time is up"}
 """Resumes a task whose wait expired."""
 TAKEN_BACK = "__perdure_taken_back__"
