@@ -106,6 +106,7 @@ class SegmentStart(SegmentPlans):
             inline=inline,
             unstored=graph.unstored,
             fingerprint=fingerprint,
+            origin=setup.get("fork"),
         )
         return Drive(
             segment,

@@ -89,8 +89,11 @@ def start(
     strategy: str,
     only: str | None = None,
     grace: int = 0,
+    fingerprint: str | None = None,
+    begun: bool = False,
 ) -> Op[RunRow | None]:
-    """Accept a run, or find the one accepted before with this key. None if the thread is busy."""
+    """Accept a run, or find the one accepted before with this key. None if the thread is busy.
+    A fork has `begun`, with a graph of this fingerprint."""
     params = {
         **made.params,
         "graph": graph,
@@ -99,6 +102,8 @@ def start(
         "ready_at": ready_at,
         "due_at": ready_at,
         "setup": setup,
+        "fingerprint": fingerprint,
+        "begun": int(begun),
         "reject": int(strategy == "reject"),
     }
     statements = with_params(params, "insert_thread", "count_run")

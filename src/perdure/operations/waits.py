@@ -124,8 +124,10 @@ def ask(
     body: Body,
     interrupt_id: str,
     place: dict[str, Any],
+    fingerprint: str | None = None,
 ) -> list[Statement]:
-    """The statements that store a wait, for the batch of its interrupt write."""
+    """The statements that store a wait, for the batch of its interrupt write. `fingerprint` is that
+    of the graph, if the run does not have it yet."""
     shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
     place_of_asker = f"|{made.run_id}|{interrupt_id}|{question.kind}".encode()
     id = hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
@@ -137,6 +139,7 @@ def ask(
         "name": question.name,
         "interrupt_id": interrupt_id,
         "token": token,
+        "fingerprint": fingerprint,
         "wake_at": question.wake_at,
         "expires_at": question.expires_at,
         "body": serializer.dumps(list(body), where_wait("body", id), "the value of an interrupt"),
