@@ -16,6 +16,10 @@ from perdure.serde.serializer import where_read
 T = TypeVar("T")
 
 
+def _task_id(place: str) -> str:
+    return hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+
+
 class RecordedReads:
     """The recorded reads of one segment."""
 
@@ -44,7 +48,7 @@ class RecordedReads:
         It is queued before anything that the task does with it, so it is in the journal wherever
         its consequences are.
         """
-        task = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+        task = _task_id(place)
         with self._lock:
             known = self._by_task.get(task)
         if known is None:
@@ -61,6 +65,12 @@ class RecordedReads:
             self._journal.defer(store._replace(otherwise=self._refuse()))
         value: T = known[n]
         return value
+
+    def texts(self, place: str) -> list[str]:
+        """What the reads at a place gave so far, as text."""
+        with self._lock:
+            known = self._by_task.get(_task_id(place), {})
+            return [str(value) for value in known.values()]
 
     def _load(self, task: str) -> dict[int, Any]:
         run_id = self._lease.run_id
