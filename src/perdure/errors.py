@@ -310,6 +310,22 @@ class Postponed(BaseException):
         self.key, self.effect, self.until, self.attempt = key, name, until, attempt
 
 
+class OrderChanged(BaseException):
+    """A node makes its calls in another order than before, and is run again for that.
+
+    A worker does so by itself. With only the saver, invoke the graph again. Not an `Exception`, so
+    that the agent's code does not catch it and go on.
+    """
+
+    def __init__(self, key: str, name: str) -> None:
+        super().__init__(
+            f"The node calls the effect {name!r} in another order than before: an earlier call got "
+            f"the outcome of {key}. The node has to run again; then each call gets its own. A "
+            "worker does that by itself; with only the saver, invoke the graph again with None."
+        )
+        self.key, self.effect = key, name
+
+
 class NotSettled(Error):
     """An effect cannot be settled by a person now. Nothing was changed."""
 

@@ -762,12 +762,12 @@ VALUES (:thread_id, :id, :task, :n, :body) ON CONFLICT DO NOTHING;
 -- the batch unless the lease is still ours.
 INSERT INTO perdure_effects
   (scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, digest,
-   undo, mark, settled, created_at, updated_at, arguments)
+   undo, mark, settled, created_at, updated_at, arguments, doubtful)
 VALUES (:scope, :task, :name, :n, :key, :thread_id, :run_id, :checkpoint_id,
         CASE WHEN :run_id = '' THEN 'open' ELSE (
           SELECT 'open' FROM perdure_runs AS r WHERE r.thread_id = :thread_id AND r.id = :run_id
             AND r.token = :token AND r.state = 'running' {share}) END,
-        :intent, 1, :digest, :undo, :mark, 0, :created_at, :created_at, :arguments)
+        :intent, 1, :digest, :undo, :mark, 0, :created_at, :created_at, :arguments, :doubtful)
 ON CONFLICT DO NOTHING
 RETURNING intent;
 
@@ -805,6 +805,21 @@ RETURNING n;
 SELECT n FROM perdure_effects
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
   AND state = :state;
+
+-- name: lend_effect
+-- Notes that a call with other arguments gets this record.
+UPDATE perdure_effects SET lent = lent || :digest || ' '
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
+
+-- name: part_effects
+-- A call got the record of another: from now on so many arguments must be equal.
+UPDATE perdure_effects SET alike = :alike
+WHERE scope = :scope AND task = :task AND name = :name AND alike < :alike;
+
+-- name: trust_effect
+-- It was called with the right arguments, or a person is asked about it.
+UPDATE perdure_effects SET doubtful = 0
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
 
 -- name: abandon_effects
 -- Marks open effects whose run will not come back to them: a person has to settle them.

@@ -21,7 +21,8 @@ COMMON = {
     ),
     "effect": (
         "scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, "
-        "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome"
+        "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome, alike, "
+        "lent, doubtful"
     ),
     "ended": "('done', 'failed', 'cancelled')",
     "undo": (

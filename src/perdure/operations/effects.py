@@ -66,6 +66,12 @@ class EffectRow(NamedTuple):
     updated_at: int = 0
     arguments: bytes = b""
     outcome: bytes | None = None
+    alike: int = 0
+    """How many arguments of a call must be equal to get this record."""
+    lent: str = ""
+    """Digests of the calls that got this record with other arguments."""
+    doubtful: int = 0
+    """Whether a call before it, in its task, had got a record with other arguments."""
 
     @property
     def place(self) -> dict[str, Any]:
@@ -165,6 +171,34 @@ def write_state(
         key=Statement("find_outcome", params),
         proof=made.key if has_event else None,
     )
+
+
+def store_unknown(
+    owner: Owner, row: EffectRow, other: EffectRow, now: int, event: tuple[Serializer, Any]
+) -> Op[None]:
+    """Store a call that is not made: a person says whether `other` stands for it."""
+    written = write_state(owner, row, now, event=event)
+    trusted = Statement("trust_effect", other.place)
+    statements = [insert_intent(owner, row), *written.render(), trusted]
+    return Op(written.name, statements, lambda rows: None, True, written.key, written.proof)
+
+
+def lend(owner: Owner, row: EffectRow, digest: str) -> Op[None]:
+    """Note that the call with this digest gets the record of one with other arguments."""
+    lent = Statement("lend_effect", {**row.place, "digest": digest})
+    return Op("lend_effect", [*owner.fence, lent], lambda rows: None, write=True)
+
+
+def part(owner: Owner, row: EffectRow, alike: int) -> Op[None]:
+    """Give the records of this name in this task only to calls with so many equal arguments."""
+    parted = Statement("part_effects", {**row.place, "alike": alike})
+    return Op("part_effects", [*owner.fence, parted], lambda rows: None, write=True)
+
+
+def trust(owner: Owner, row: EffectRow) -> Op[None]:
+    """Note that a call was made with the right arguments."""
+    trusted = Statement("trust_effect", row.place)
+    return Op("trust_effect", [*owner.fence, trusted], lambda rows: None, write=True)
 
 
 def abandon(owner: Owner, now: int) -> Op[None]:
