@@ -240,7 +240,7 @@ class BadAnswer(AnswerRefused):
 
 
 class Expired(Error):
-    """Inside an agent: an `ask` without a default expired."""
+    """Inside an agent: an `ask`, or a `join`, without a default expired."""
 
 
 class TakenBack(Error):
@@ -251,6 +251,22 @@ class TakenBack(Error):
             f"The signal {name!r} withdrew the question. Give ask() a default=, or catch this."
         )
         self.name, self.value = name, value
+
+
+class JoinFailed(Error):
+    """Inside an agent: a run that `join` waited for is not done.
+
+    `state` is `failed`, `cancelled`, or empty if the journal has no such run.
+    """
+
+    def __init__(self, run_id: str, state: str, why: str | None = None) -> None:
+        ends = {"failed": "failed", "cancelled": "was cancelled"}
+        happened = ends.get(state, "is not in this journal")
+        super().__init__(
+            f"Run {run_id}, which was joined, {happened}{f': {why}' if why else ''}. Catch this, "
+            "or retry that run and then this one."
+        )
+        self.run_id, self.state, self.why = run_id, state, why
 
 
 class NotInRun(Error):

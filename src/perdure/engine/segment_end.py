@@ -26,6 +26,7 @@ from perdure.errors import (
     BadArgument,
     EffectHeld,
     Expired,
+    JoinFailed,
     LeaseLost,
     NotInRun,
     OrderChanged,
@@ -51,6 +52,7 @@ MAX_STORED_OUTPUT = 16 * 1024
 FINAL = (
     BadArgument,
     Expired,
+    JoinFailed,
     NotInRun,
     Unserializable,
     TooLarge,

@@ -214,17 +214,24 @@ SELECT state FROM perdure_runs WHERE thread_id = :thread_id AND id = :id {lock};
 
 -- name: insert_run
 -- Accepts a run. It is due only if no other run of its thread is under way; with :reject it is
--- then not accepted. A run with the same key is accepted once.
+-- then not accepted. A run with the same key is accepted once. The child of a run that is being
+-- cancelled is to be cancelled too.
 INSERT INTO perdure_runs
   (thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, poked,
-   undo, events, change, created_at, updated_at, fingerprint, setup)
+   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, stays, control,
+   reason)
 SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:version AS TEXT),
        CAST(:key AS TEXT), 'pending',
        CASE WHEN NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                              WHERE r.thread_id = :thread_id AND r.state NOT IN {ended})
             THEN CAST(:due_at AS BIGINT) END,
        CAST(:ready_at AS BIGINT), 0, 0, CAST(:begun AS INTEGER), 0, 0, 1, CAST(:change AS BIGINT),
-       CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:fingerprint AS TEXT), CAST(:setup AS {blob})
+       CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:fingerprint AS TEXT), CAST(:setup AS {blob}),
+       CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT), CAST(:stays AS BIGINT),
+       (SELECT 'cancel' FROM perdure_runs AS p
+        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :stays = 0),
+       (SELECT CAST(:parent_reason AS TEXT) FROM perdure_runs AS p
+        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :stays = 0)
 FROM perdure_threads AS t
 WHERE t.thread_id = :thread_id
   AND (:reject = 0 OR NOT EXISTS (SELECT 1 FROM perdure_runs AS r
@@ -255,6 +262,14 @@ ORDER BY created_at DESC, id DESC LIMIT :count;
 -- The same of one thread.
 SELECT {run} FROM perdure_runs
 WHERE thread_id = :thread_id AND (created_at, id) < (:before, :before_id) AND created_at >= :since
+  AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
+ORDER BY created_at DESC, id DESC LIMIT :count;
+
+-- name: runs_of_parent
+-- The same of the children of one run.
+SELECT {run} FROM perdure_runs
+WHERE parent_id = :parent_id AND (created_at, id) < (:before, :before_id) AND created_at >= :since
   AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY created_at DESC, id DESC LIMIT :count;
@@ -321,6 +336,29 @@ SET due_at = CASE WHEN state = 'running' THEN due_at
 WHERE thread_id = :thread_id AND id = :id AND state NOT IN {ended} AND state <> :state
   AND NOT (:control = 'pause' AND (state = 'held' OR COALESCE(control, '') = 'cancel'))
 RETURNING id;
+
+-- name: stop_descendants
+-- Cancels the children of the runs that change :by cancelled, and theirs: those that are driven are
+-- asked, the others end at their next claim.
+UPDATE perdure_runs
+SET due_at = CASE WHEN state = 'running' OR (state = 'pending' AND due_at IS NULL) THEN due_at
+                  ELSE CAST(:now AS BIGINT) END,
+    control_at = CASE WHEN state = 'running' THEN CAST(:control_at AS BIGINT) END,
+    state = CASE WHEN state = 'running' THEN state ELSE 'pending' END,
+    control = 'cancel', reason = :reason, events = events + 1, change = :change, updated_at = :now
+WHERE id IN ({descendants}) AND state NOT IN {ended} AND COALESCE(control, '') <> 'cancel';
+
+-- name: insert_descendant_events
+-- The same for their history.
+INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
+       CAST(:body AS {blob})
+FROM perdure_runs WHERE change = :change AND id IN ({descendants})
+ON CONFLICT DO NOTHING;
+
+-- name: descendants
+-- Those runs, for the observer of their events.
+SELECT thread_id, id FROM perdure_runs WHERE change = :change AND id IN ({descendants});
 
 -- name: go_on
 -- Makes a run that rests due again, if it is its turn: after resume, or retry. After a decision about
@@ -552,9 +590,10 @@ WHERE run_id = :id AND state = 'applied'
 
 -- name: let_go
 -- Ends a segment. A request to stop that arrived meanwhile wins; a pause that was withdrawn is ignored.
--- A waiting run is due at its next clock, or now if an answer or a signal arrived while it was driven. A
--- cancelled run with effects to undo is due at once, and still to be cancelled, unless it is held. A run
--- to be held for its effects (:held) is due at once if a person settled the last of them meanwhile.
+-- A waiting run is due at its next clock, or now if an answer or a signal arrived while it was driven, or
+-- the runs it waits for have ended. A cancelled run with effects to undo is due at once, and still to be
+-- cancelled, unless it is held. A run to be held for its effects (:held) is due at once if a person
+-- settled the last of them meanwhile.
 UPDATE perdure_runs
 SET state = CASE WHEN {cancels} OR {released} THEN 'pending'
                  WHEN CAST(:state AS TEXT) = 'held' AND control = 'cancel' AND {undo} THEN 'held'
@@ -568,7 +607,9 @@ SET state = CASE WHEN {cancels} OR {released} THEN 'pending'
       WHEN poked = 1 OR EXISTS (
         SELECT 1 FROM perdure_waits AS w JOIN perdure_signals AS s
           ON s.thread_id = w.thread_id AND s.name = w.name AND s.wait_id IS NULL
-        WHERE w.run_id = :id AND w.state = 'open' AND w.kind <> 'clock') THEN CAST(:now AS BIGINT)
+        WHERE w.run_id = :id AND w.state = 'open' AND w.kind <> 'clock')
+        OR EXISTS (SELECT 1 FROM perdure_waits AS w
+                   WHERE w.run_id = :id AND w.state = 'open' AND {joined}) THEN CAST(:now AS BIGINT)
       ELSE (SELECT min(COALESCE(w.wake_at, w.expires_at)) FROM perdure_waits AS w
             WHERE w.run_id = :id AND w.state = 'open') END,
     worker = NULL, control_at = NULL, attempts = :attempts,
@@ -633,6 +674,46 @@ SET state = CASE WHEN perdure_waits.state = 'closed' THEN 'open' ELSE perdure_wa
 UPDATE perdure_waits SET state = 'closed'
 WHERE thread_id = :thread_id AND run_id = :id AND interrupt_id = :interrupt_id
   AND id <> :wait_id AND state IN ('open', 'answered');
+
+-- name: insert_join
+-- One of the runs that a question waits for. It is kept from ending until this is committed: either
+-- its end finds the question, or the end of our segment finds that it has ended.
+INSERT INTO perdure_joins (thread_id, wait_id, joined_thread, joined_id)
+SELECT CAST(:thread_id AS TEXT), CAST(:wait_id AS TEXT), r.thread_id, r.id
+FROM perdure_runs AS r WHERE r.id = :joined {share}
+ON CONFLICT DO NOTHING;
+
+-- name: lock_joiners
+-- Runs that wait for one of this thread. Two runs that end at once pass here one after the other,
+-- and the second sees that the first has ended.
+SELECT id FROM perdure_runs WHERE id IN (
+  SELECT w.run_id FROM perdure_joins AS j
+  JOIN perdure_waits AS w ON w.thread_id = j.thread_id AND w.id = j.wait_id AND w.state = 'open'
+  WHERE j.joined_thread = :thread_id) {lock};
+
+-- name: poke_joiners
+-- Runs of this thread may have ended: who waits for nothing else is due, who is driven is not to rest.
+UPDATE perdure_runs
+SET poked = 1,
+    due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now THEN :now
+             ELSE due_at END
+WHERE state IN ('waiting', 'running') AND id IN (
+  SELECT w.run_id FROM perdure_joins AS j
+  JOIN perdure_waits AS w ON w.thread_id = j.thread_id AND w.id = j.wait_id AND w.state = 'open'
+  WHERE j.joined_thread = :thread_id AND {joined});
+
+-- name: answer_by_runs
+-- Answers a question whose runs have all ended, for the driver of the run.
+UPDATE perdure_waits
+SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by, change = :change
+WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open';
+
+-- name: reopen_joins
+-- A person tries a run again: the runs it waited for that were not done are looked at again.
+UPDATE perdure_waits SET state = 'open', answer = NULL
+WHERE run_id = :id AND kind = 'run' AND state IN ('answered', 'applied')
+  AND answered_by = 'failed run' AND EXISTS (
+    SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
 
 -- name: wait_by_id
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
@@ -967,9 +1048,11 @@ UPDATE perdure_schedules SET next_at = :next_at WHERE name = :name AND next_at =
 DELETE FROM perdure_schedules WHERE name = :name;
 
 -- name: old_runs
--- Runs that ended before a time, for pruning.
+-- Runs that ended before a time, for pruning. A child is kept until its parent has ended.
 SELECT thread_id, id, state FROM perdure_runs
 WHERE created_at <= :before AND updated_at <= :before AND state IN ({names})
+  AND NOT EXISTS (SELECT 1 FROM perdure_runs AS p
+                  WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
 ORDER BY created_at LIMIT :count;
 
 -- name: delete_run
@@ -992,6 +1075,11 @@ WHERE scope = :thread_id AND run_id = :id AND NOT EXISTS (
 
 -- name: delete_run_signals
 DELETE FROM perdure_signals WHERE thread_id = :thread_id AND wait_id IN (
+    SELECT id FROM perdure_waits WHERE run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+
+-- name: delete_run_joins
+DELETE FROM perdure_joins WHERE thread_id = :thread_id AND wait_id IN (
     SELECT id FROM perdure_waits WHERE run_id = :id)
   AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
 
@@ -1100,3 +1188,12 @@ JOIN perdure_signals AS s
   ON s.thread_id = r.thread_id AND s.name = w.name AND s.wait_id IS NULL
 WHERE r.state = 'waiting'
   AND (r.due_at IS NULL OR r.due_at > s.sent_at AND r.due_at > r.updated_at);
+
+-- name: doctor_join_unused
+-- A run waits for runs that have ended, but will be claimed too late, or never.
+SELECT r.thread_id, r.id, w.id FROM perdure_runs AS r
+JOIN perdure_waits AS w ON w.run_id = r.id AND w.state = 'open' AND {joined}
+WHERE r.state = 'waiting' AND (r.due_at IS NULL OR r.due_at > r.updated_at AND NOT EXISTS (
+  SELECT 1 FROM perdure_joins AS j JOIN perdure_runs AS e
+    ON e.thread_id = j.joined_thread AND e.id = j.joined_id
+  WHERE j.thread_id = w.thread_id AND j.wait_id = w.id AND r.due_at <= e.updated_at));
