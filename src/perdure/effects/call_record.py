@@ -18,7 +18,7 @@ from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan
 from perdure.journal.ids import random_number
 from perdure.operations import effects
-from perdure.operations.effects import EffectRow, How, Mark, UndoState
+from perdure.operations.effects import Doubt, EffectRow, How, Mark, UndoState
 from perdure.types import EffectState, EventKind, moment
 
 log = logging.getLogger("perdure")
@@ -101,6 +101,8 @@ class CallRecord:
     def _match(self) -> Plan[Match]:
         """Find the record. Raises `OrderChanged` if another call of this attempt has got it."""
         task = self.task
+        if task.abandoned is not None:
+            raise task.abandoned  # the agent's code swallowed it
         yield from task.load_records()
         match = task.records.match_record(
             self.spec.name,
@@ -112,9 +114,11 @@ class CallRecord:
         )
         if match.row is not None and match.alike:
             yield task.guarded(effects.part(task.owner, match.row, match.alike))
-            raise OrderChanged(match.row.key, match.row.name)
-        if match.row is not None and match.row.doubtful and not match.doubtful:
-            task.journal.defer(task.guarded(effects.trust(task.owner, match.row)))
+            task.abandoned = OrderChanged(match.row.key, match.row.name)
+            raise task.abandoned
+        row = match.row
+        if row is not None and row.doubtful == Doubt.POSSIBLE and not match.doubtful:
+            task.journal.defer(task.guarded(effects.trust(task.owner, row)))
         return match
 
     def store_intent(self) -> Plan[EffectRow | None]:

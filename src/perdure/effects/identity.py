@@ -12,7 +12,7 @@ from perdure import langgraph_port
 from perdure.effects.context import current
 from perdure.effects.keys import hash_of
 from perdure.effects.record_matching import TaskRecords, configurable
-from perdure.errors import BadArgument
+from perdure.errors import BadArgument, OrderChanged
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import TaskInfo
@@ -50,6 +50,8 @@ class TaskContext:
     can_postpone: bool = False
     """Whether a run without a segment can give its process back, too."""
     records: TaskRecords = field(default_factory=TaskRecords)
+    abandoned: OrderChanged | None = None
+    """Why no further effect of this execution is called."""
 
     @property
     def now(self) -> int:

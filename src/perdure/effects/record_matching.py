@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from perdure import langgraph_port
 from perdure.errors import BadArgument
-from perdure.operations.effects import EffectRow
+from perdure.operations.effects import Doubt, EffectRow
 from perdure.types import EffectState
 
 
@@ -216,7 +216,7 @@ class TaskRecords:
         self, rows: dict[int, EffectRow], free: list[int], digest: str, alike: dict[int, int]
     ) -> EffectRow | None:
         """A record that may be of this call, made with wrong arguments in an abandoned attempt."""
-        doubtful = [n for n in free if rows[n].doubtful]
+        doubtful = [n for n in free if rows[n].doubtful == Doubt.POSSIBLE]
         if not doubtful or not self._has_changed:
             return None
         if any(digest in row.lent.split() for row in rows.values()):

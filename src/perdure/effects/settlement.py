@@ -214,7 +214,7 @@ class Settlement:
         why = f"it raised {type(error).__name__}"
         if spec.verify is not None:
             return (yield from self._verify(arguments, why))
-        if spec.unknown == "hold":
+        if spec.unknown == "hold" and not spec.trust_errors:
             yield from self.record.hold(why, error)
         return None
 

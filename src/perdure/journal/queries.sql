@@ -897,9 +897,9 @@ WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
 UPDATE perdure_effects SET alike = :alike
 WHERE scope = :scope AND task = :task AND name = :name AND alike < :alike;
 
--- name: trust_effect
+-- name: doubt_effect
 -- It was called with the right arguments, or a person is asked about it.
-UPDATE perdure_effects SET doubtful = 0
+UPDATE perdure_effects SET doubtful = :doubtful
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
 
 -- name: abandon_effects

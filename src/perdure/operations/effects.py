@@ -36,6 +36,17 @@ class UndoState(IntEnum):
     DONE = 2
 
 
+class Doubt(IntEnum):
+    """What `doubtful` says of an effect."""
+
+    NONE = 0
+    POSSIBLE = 1
+    """A call of its task before it had got a record with other arguments: perhaps it was called
+    with what that returned."""
+    ASKED = 2
+    """A person was asked which call it stands for."""
+
+
 class How(StrEnum):
     """How a call was settled, in its event, if it was not simply called."""
 
@@ -71,7 +82,7 @@ class EffectRow(NamedTuple):
     lent: str = ""
     """Digests of the calls that got this record with other arguments."""
     doubtful: int = 0
-    """Whether a call before it, in its task, had got a record with other arguments."""
+    """A `Doubt`."""
 
     @property
     def place(self) -> dict[str, Any]:
@@ -178,8 +189,8 @@ def store_unknown(
 ) -> Op[None]:
     """Store a call that is not made: a person says whether `other` stands for it."""
     written = write_state(owner, row, now, event=event)
-    trusted = Statement("trust_effect", other.place)
-    statements = [insert_intent(owner, row), *written.render(), trusted]
+    asked = Statement("doubt_effect", {**other.place, "doubtful": Doubt.ASKED.value})
+    statements = [insert_intent(owner, row), *written.render(), asked]
     return Op(written.name, statements, lambda rows: None, True, written.key, written.proof)
 
 
@@ -197,8 +208,8 @@ def part(owner: Owner, row: EffectRow, alike: int) -> Op[None]:
 
 def trust(owner: Owner, row: EffectRow) -> Op[None]:
     """Note that a call was made with the right arguments."""
-    trusted = Statement("trust_effect", row.place)
-    return Op("trust_effect", [*owner.fence, trusted], lambda rows: None, write=True)
+    trusted = Statement("doubt_effect", {**row.place, "doubtful": Doubt.NONE.value})
+    return Op("doubt_effect", [*owner.fence, trusted], lambda rows: None, write=True)
 
 
 def abandon(owner: Owner, now: int) -> Op[None]:
