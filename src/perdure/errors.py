@@ -5,7 +5,15 @@ Each has its facts as attributes; its message says what happened, to which id, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence that suggests the known name that is nearest to a misspelt one, or nothing."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 class Error(Exception):
@@ -132,8 +140,8 @@ class UnknownGraph(Error):
 
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(
-            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}. "
-            "Call Runtime.register(graph, name=...) first."
+            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}."
+            f"{did_you_mean(name, known)} Call Runtime.register(graph, name=...) first."
         )
         self.name, self.known = name, known
 

@@ -278,8 +278,9 @@ ORDER BY created_at DESC, id DESC LIMIT :count;
 SELECT {run} FROM perdure_runs WHERE id IN ({names});
 
 -- name: runs_of_prefix
--- Runs whose ids begin with a prefix: at most two, so that an ambiguous prefix shows.
-SELECT {run} FROM perdure_runs WHERE id >= :first AND id < :last ORDER BY id LIMIT 2;
+-- Runs whose ids begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT id, state || ' run of ' || graph, thread_id FROM perdure_runs
+WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
 
 -- name: unfinished_runs
 -- Runs that are not over, of graphs whose names are in a range, behind a position, oldest first.
@@ -525,6 +526,20 @@ LIMIT 1;
 SELECT DISTINCT graph, version FROM perdure_runs
 WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) LIMIT 10;
 
+-- name: late_graphs
+-- Graphs with runs that should have begun by :late, and were never claimed.
+SELECT graph, version, COUNT(*) FROM perdure_runs
+WHERE due_at <= :late AND state = 'pending' AND token = 0
+GROUP BY graph, version ORDER BY graph, version;
+
+-- name: was_driven
+-- Whether a worker ever claimed a run of a graph.
+SELECT 1 FROM perdure_runs WHERE graph = :graph AND version = :version AND token > 0 LIMIT 1;
+
+-- name: driven_graphs
+-- The graphs of which a worker ever claimed a run.
+SELECT DISTINCT graph, version FROM perdure_runs WHERE token > 0;
+
 -- name: suspect_due
 -- Since when a suspect waits for a worker that drives nothing else.
 SELECT due_at FROM perdure_runs
@@ -719,6 +734,11 @@ WHERE run_id = :id AND kind = 'run' AND state IN ('answered', 'applied')
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
        stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer
 FROM perdure_waits WHERE id = :wait_id;
+
+-- name: waits_of_prefix
+-- Waits whose ids begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT id, state || ' wait for a ' || kind, thread_id FROM perdure_waits
+WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
 
 -- name: waits_of_run
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
@@ -930,6 +950,11 @@ SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
 -- After an undo, a newer effect may have the same business key.
 SELECT {effect} FROM perdure_effects WHERE key = :key
 ORDER BY CASE WHEN undo = 2 THEN 1 ELSE 0 END, created_at DESC LIMIT 1;
+
+-- name: effects_of_prefix
+-- Keys that begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT DISTINCT key, state || ' effect ' || name, thread_id FROM perdure_effects
+WHERE key >= :first AND key < :last ORDER BY key LIMIT 6;
 
 -- name: effects_of_run
 SELECT {effect} FROM perdure_effects WHERE run_id = :id AND run_id <> ''

@@ -69,7 +69,7 @@ class Shape(NamedTuple):
     version: str
     fingerprint: str | None
     """None: they have not begun."""
-    count: int
+    runs: int
 
 
 class Parent(NamedTuple):
@@ -237,12 +237,6 @@ def find_all(run_ids: Iterable[str]) -> Op[list[RunRow]]:
     return read_op("runs_by_ids", {"names": json.dumps(sorted(run_ids))}, _runs)
 
 
-def find_by_prefix(prefix: str) -> Op[list[RunRow]]:
-    """Up to two runs whose ids start with `prefix`."""
-    params = {"first": prefix, "last": f"{prefix}\U0010ffff"}
-    return read_op("runs_of_prefix", params, _runs)
-
-
 def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[list[RunRow]]:
     """Runs that are not over, of graphs named from `first` up to `last`, oldest first."""
     at, id = after
@@ -386,6 +380,22 @@ def shapes() -> Op[list[Shape]]:
 def of_shape(shape: Shape, after: str, count: int) -> Op[list[RunRow]]:
     """Runs that are not over and were last driven with one graph, by id, behind `after`."""
     return read_op("runs_of_shape", {**shape._asdict(), "after": after, "count": count}, _runs)
+
+
+def late_graphs(late: int) -> Op[list[tuple[str, str, int]]]:
+    """(name, version, number of runs) of graphs with runs that were due by `late`, and never
+    claimed."""
+    return read_op("late_graphs", {"late": late}, lambda rows: [(a, b, c) for a, b, c in rows[0]])
+
+
+def was_driven(graph: str, version: str) -> Op[bool]:
+    """Whether a worker ever claimed a run of a graph."""
+    return read_op("was_driven", {"graph": graph, "version": version}, lambda rows: bool(rows[0]))
+
+
+def driven_graphs() -> Op[set[tuple[str, str]]]:
+    """(name, version) of the graphs of which a worker ever claimed a run."""
+    return read_op("driven_graphs", {}, lambda rows: {(a, b) for a, b in rows[0]})
 
 
 def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tuple[str, str]]]:
