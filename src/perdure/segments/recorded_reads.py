@@ -11,7 +11,8 @@ from weakref import WeakMethod
 from perdure.journal import Journal, Statement, read_op
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
-from perdure.serde.serializer import where_read
+from perdure.serde import places
+from perdure.serde.places import Place
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ class RecordedReads:
                 known = self._by_task.setdefault(task, loaded)
         if n not in known:
             known[n] = make()
-            body = self._serializer.dumps(known[n], where_read(self._lease.run_id, task, n))
+            body = self._serializer.dumps(known[n], self._place(task, n))
             params = {**self._lease.params, "task": task, "n": n, "body": body}
             store = self._lease.fenced([Statement("insert_read", params)])
             self._journal.defer(store._replace(otherwise=self._refuse()))
@@ -63,8 +64,10 @@ class RecordedReads:
         return value
 
     def _load(self, task: str) -> dict[int, Any]:
-        run_id = self._lease.run_id
         params = {**self._lease.params, "task": task}
         rows = self._journal.do(read_op("reads_of_task", params, lambda rows: rows[0]))
         loads = self._serializer.loads
-        return {n: loads(body, where_read(run_id, task, n)) for n, body in rows}
+        return {n: loads(body, self._place(task, n)) for n, body in rows}
+
+    def _place(self, task: str, n: int) -> Place:
+        return places.of_read(self._lease.thread_id, self._lease.run_id, task, n)

@@ -18,9 +18,16 @@ from perdure.operations import effects, events, runs, scores
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
-from perdure.operations.run_payload import UNREADABLE, load_error, load_labels, load_setup, tags_of
+from perdure.operations.run_payload import (
+    UNREADABLE,
+    load_error,
+    load_labels,
+    load_output,
+    load_setup,
+    tags_of,
+)
 from perdure.operations.runs import RunRow, stopped_state
-from perdure.serde.serializer import where_run
+from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
 from perdure.types import (
@@ -72,6 +79,7 @@ class RunService:
         made = change(thread_id, new_id(), now)
         begin = deadline("after", after, lambda: moment(now))
         ready = (now if begin is None else begin) + round(reserve * 1000)
+        place = places.of_setup(thread_id, made.run_id, *graph, key, now)
         row: RunRow | None = yield runs.start(
             self._serializer,
             made,
@@ -79,7 +87,7 @@ class RunService:
             version=graph[1],
             key=key,
             ready_at=ready,
-            setup=self._serializer.dumps(setup, where_run("setup", made.run_id), "start"),
+            setup=self._serializer.dumps(setup, place, "start"),
             strategy=strategy,
             only=only,
             grace=round(GRACE.total_seconds() * 1000),
@@ -191,7 +199,7 @@ class RunService:
     def _output(self, row: RunRow) -> Plan[Any]:
         if row.output is None:
             return None
-        stored = self._serializer.loads(row.output, where_run("output", row.id))
+        stored = load_output(self._serializer, row)
         if len(stored) == 1:
             return stored[0]
         checkpoint_id, channels, rest = stored
