@@ -331,8 +331,14 @@ class Client(ContextManaged):
         first = 0 if since is None else milliseconds(check_time("since", since))
         if parent_id is not None and thread_id is not None:
             raise BadArgument("Give thread_id or parent_id, not both.")
-        places = {"thread_id": thread_id, "parent_id": parent_id}
-        rows = partial(runs.page, **places, states=states, graph=graph, since=first)
+        rows = partial(
+            runs.page,
+            thread_id=thread_id,
+            parent_id=parent_id,
+            states=states,
+            graph=graph,
+            since=first,
+        )
         plan = self.services.runs.page(
             rows, position, check_limit(limit), check_dict("metadata", metadata), output=output
         )

@@ -174,7 +174,7 @@ class TransactionalCall:
             result = FunctionCall(spec.name, self.function, self.bound, context).call()
             keep = spec.record.result
             result = keep(result) if keep is not None else result
-            blob = recording.dump_result(task.serializer, row.key, row.name, result)
+            blob = recording.dump_result(task.serializer, row, result)
         except BaseException as error:
             raise _FunctionRaised from error
         settled = row._replace(state=EffectState.DONE.value, outcome=blob)

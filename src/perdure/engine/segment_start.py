@@ -37,7 +37,6 @@ from perdure.operations.waits import FINISHED, TAKEN_BACK, TIME_IS_UP, Body, Wai
 from perdure.saver import Saver
 from perdure.segments.lease import Lease
 from perdure.segments.segment import KEY, Segment
-from perdure.serde.serializer import where_wait
 from perdure.types import ENDED, Control, EffectState, EventKind, Kind, State, WaitState
 
 ANSWERED = (WaitState.ANSWERED, WaitState.APPLIED)
@@ -142,6 +141,7 @@ class SegmentStart(SegmentPlans):
         for wait in found:
             if wait.state != WaitState.OPEN:
                 continue
+            waits.load_body(self.serializer, wait)  # before its time is believed
             due = wait.wake_at if wait.kind == Kind.CLOCK else wait.expires_at
             if wait.name is not None:
                 yield waits.deliver(self.serializer, wait, row.token, now)
@@ -208,10 +208,10 @@ class SegmentStart(SegmentPlans):
                 newest[task] = (wait, body)
         return list(newest.values())
 
-    def _answer(self, wait: WaitRow, signals: Mapping[str, Any]) -> Any:
-        if wait.id not in signals:
-            return self.serializer.loads(wait.answer or b"", where_wait("answer", wait.id))
-        value = signals[wait.id]
+    def _answer(self, wait: WaitRow, signals: Mapping[tuple[str, str | None], Any]) -> Any:
+        if (wait.id, wait.name) not in signals:
+            return waits.load_answer(self.serializer, wait)
+        value = signals[wait.id, wait.name]
         return value if wait.kind == Kind.SIGNAL else {TAKEN_BACK: value}
 
 

@@ -17,12 +17,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
-from perdure.operations.events import Change
+from perdure.operations.events import Change, dump_event
 from perdure.operations.runs import RunRow, stop_children, wake_joiners
-from perdure.serde.serializer import Serializer, where_event
+from perdure.serde.serializer import Serializer
 from perdure.types import DrivenBy, EventKind, State
 
 T = TypeVar("T")
+
+
+_DECIDED_IN_SQL = (EventKind.RELEASED, EventKind.CANCELLED, EventKind.PAUSED)
+"""What `insert_end_event` makes of a segment's end, if a request to stop came meanwhile."""
 
 
 class LeaseRow(NamedTuple):
@@ -93,7 +97,8 @@ def _claim(
 ) -> Op[T]:
     number = random_number()
     data = {"worker": params["worker"], "driven": params["driven"]}
-    body = serializer.dumps(data, where_event(number))
+    kinds = (EventKind.CLAIMED, EventKind.RECOVERED)
+    body = dump_event(serializer, number, params["now"], kinds, data)
     params = {**params, "change": number, "body": body}
     return Op(
         name,
@@ -167,7 +172,7 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         "error": end.error,
         "reason": end.reason,
         "kind": end.kind.value,
-        "body": made.body(serializer, end.data),
+        "body": made.body(serializer, (end.kind, *_DECIDED_IN_SQL), end.data),
     }
     statements = with_params(params, "lock_thread", "lock_run")
     # A postponed segment was stopped in the middle of its nodes: its answers and questions stay.

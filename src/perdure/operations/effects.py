@@ -7,10 +7,13 @@ from dataclasses import replace
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
+from perdure.errors import Damaged
 from perdure.journal import Op, Row, Statement, with_params
 from perdure.operations.events import change
 from perdure.operations.runs import release_held
-from perdure.serde.serializer import Serializer, where_effect
+from perdure.serde import places
+from perdure.serde.places import Place
+from perdure.serde.serializer import Serializer
 from perdure.types import EffectRecord, EffectState, EventKind, RunError, maybe_moment, moment
 
 COMPENSATION = "undo "
@@ -89,15 +92,42 @@ class EffectRow(NamedTuple):
         """What identifies it: `key` is made of this."""
         return {"scope": self.scope, "task": self.task, "name": self.name, "n": self.n}
 
-    def load_arguments(self, serializer: Serializer) -> dict[str, Any]:
-        found: dict[str, Any] = serializer.loads(
-            self.arguments, where_effect("arguments", self.key)
+    @property
+    def _guarded(self) -> str:
+        """The scope that it was stored in: once undone, one with a business key has another."""
+        return self.scope.removesuffix(undone_in(self.run_id)) if not self.task else self.scope
+
+    @property
+    def arguments_place(self) -> Place:
+        at = (self._guarded, self.task, self.name, self.n)
+        return places.of_arguments(
+            self.key, *at, self.checkpoint_id, self.digest, self.undo != UndoState.NONE
         )
+
+    def outcome_place(self, state: str) -> Place:
+        """What the outcome of a call that is left in a state is bound to."""
+        settled = state if state in (EffectState.DONE, EffectState.FAILED) else "attempt"
+        at = (self._guarded, self.task, self.name, self.n)
+        return places.of_outcome(self.key, *at, self.digest, self.thread_id, self.run_id, settled)
+
+    def load_arguments(self, serializer: Serializer) -> dict[str, Any]:
+        found: dict[str, Any] = serializer.loads(self.arguments, self.arguments_place)
         return found
 
     def load_outcome(self, serializer: Serializer) -> Any:
         """The result, with what it cost and its interrupts; or, of a failed call, the error."""
-        return serializer.loads(self.outcome or b"", where_effect("outcome", self.key))
+        place = self.outcome_place(self.state)
+        if self.state in (EffectState.DONE, EffectState.FAILED):
+            return serializer.loads(self.outcome, place)
+        try:
+            return serializer.loads(self.outcome, place)
+        except Damaged:  # SQL makes of a failed one one that is to be called again
+            return serializer.loads(self.outcome, self.outcome_place(EffectState.FAILED))
+
+
+def undone_in(run_id: str) -> str:
+    """What `undone_effect` adds to the scope of a business key."""
+    return f" undone in run {run_id}"
 
 
 class Owner(NamedTuple):

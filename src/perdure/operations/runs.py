@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
-from perdure.operations.events import Change, change
-from perdure.serde.serializer import Serializer, where_event
+from perdure.operations.events import Change, change, dump_event
+from perdure.serde.serializer import Serializer
 from perdure.types import Control, EventKind, State
 
 FAR_FUTURE = 2**62
@@ -168,7 +168,14 @@ def stop_thread(
         "reason": f"run {by.run_id} took the thread over",
         "asked": EventKind.CANCELLING.value,
         "kind": EventKind.CANCELLED.value,
-        "body": serializer.dumps(data, where_event(number)),
+        "body": dump_event(
+            serializer,
+            number,
+            by.now,
+            (EventKind.CANCELLING, EventKind.CANCELLED),
+            data,
+            by.thread_id,
+        ),
     }
     return [
         Statement("stop_thread", params),
@@ -196,7 +203,7 @@ def stop_children(serializer: Serializer, by: Change, grace: int) -> list[Statem
         "control_at": by.now + grace,
         "reason": reason,
         "kind": EventKind.CANCELLING.value,
-        "body": serializer.dumps(data, where_event(number)),
+        "body": dump_event(serializer, number, by.now, [EventKind.CANCELLING], data),
     }
     return [
         Statement("stop_descendants", params),
@@ -289,15 +296,17 @@ def stop(
     is_cancel = control is Control.CANCEL
     given = {"reason": reason, "by": by, **(effects or {})}
     data = {name: value for name, value in given.items() if value}
+    asked = EventKind.CANCELLING if is_cancel else EventKind.PAUSING
+    kind = EventKind.CANCELLED if is_cancel else EventKind.PAUSED
     params = {
         **made.params,
         "control": control.value,
         "control_at": made.now + grace,
         "state": stopped_state(control).value,
         "reason": reason,
-        "asked": (EventKind.CANCELLING if is_cancel else EventKind.PAUSING).value,
-        "kind": (EventKind.CANCELLED if is_cancel else EventKind.PAUSED).value,
-        "body": made.body(serializer, data),
+        "asked": asked.value,
+        "kind": kind.value,
+        "body": made.body(serializer, (asked, kind), data),
     }
     return Op(
         control.value,

@@ -93,10 +93,10 @@ class EffectService:
             raise NotFound("effect", str(key))
         outcome = None
         if how == "done":
-            outcome = recording.dump_result(self._serializer, row.key, row.name, result)
+            outcome = recording.dump_result(self._serializer, row, result)
         elif how == "fail":
             error = EffectFailed(row.key, f"settled by {by or 'a person'}", reason or "failed")
-            outcome = recording.dump_error(self._serializer, row.key, error, {})
+            outcome = recording.dump_error(self._serializer, row, STATES[how], error, {})
         said = {name: text for name, text in (("by", by), ("reason", reason)) if text}
         state, now = STATES[how].value, self._clock.now()
         if not (yield effects.decide(self._serializer, row, state, outcome, said, now)):

@@ -28,7 +28,7 @@ from perdure.operations.run_payload import (
     tags_of,
 )
 from perdure.operations.runs import Parent, RunRow, stopped_state
-from perdure.serde.serializer import where_run
+from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
 from perdure.types import (
@@ -102,6 +102,7 @@ class RunService:
         made = change(thread_id, new_id(), now)
         begin = deadline("after", after, lambda: moment(now))
         ready = (now if begin is None else begin) + round(reserve * 1000)
+        place = places.of_setup(thread_id, made.run_id, *graph, key, now)
         row: RunRow | None = yield runs.start(
             self._serializer,
             made,
@@ -109,7 +110,7 @@ class RunService:
             version=graph[1],
             key=key,
             ready_at=ready,
-            setup=self._serializer.dumps(setup, where_run("setup", made.run_id), "start"),
+            setup=self._serializer.dumps(setup, place, "start"),
             strategy=strategy,
             only=only,
             grace=round(GRACE.total_seconds() * 1000),

@@ -21,7 +21,7 @@ from perdure.operations import waits
 from perdure.operations.answer_schema import check_answer
 from perdure.operations.events import was_made
 from perdure.operations.waits import WaitRow
-from perdure.serde.serializer import Serializer, where_wait
+from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
 from perdure.types import Kind, Wait, WaitRecord, WaitState, maybe_moment, milliseconds
 
@@ -64,7 +64,7 @@ class WaitService:
     def _record(self, row: WaitRow) -> WaitRecord:
         answer = None
         if row.answer is not None:
-            answer = self._serializer.loads(row.answer, where_wait("answer", row.id))
+            answer = waits.load_answer(self._serializer, row)
         return WaitRecord(
             **vars(waits.to_wait(self._serializer, row)),
             state=row.state,
