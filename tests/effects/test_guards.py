@@ -1,5 +1,5 @@
-"""What decides between two callers of one effect, and what is on disk before a node goes on: for each
-guard the test that fails without it."""
+"""What decides between two callers of one effect, and what is on disk before a node goes on: for
+each guard the test that fails without it."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ async def test_a_worker_whose_run_was_claimed_in_the_middle_of_a_node_calls_noth
         execute(url, "UPDATE perdure_runs SET token = token + 1")
 
     def plain(state: Log) -> Log:
+        rt.journal.flush()
         claimed()
         try:
             send()
@@ -63,6 +64,7 @@ async def test_a_worker_whose_run_was_claimed_in_the_middle_of_a_node_calls_noth
         return {"log": []}
 
     async def coroutine(state: Log) -> Log:
+        await rt.journal.aflush()
         claimed()
         try:
             await asend()
