@@ -5,6 +5,16 @@ Each has its facts as attributes; its message says what happened, to which id, a
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence that suggests the known name that is nearest to a misspelt one, or nothing."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
 
 class Error(Exception):
     """Base of the errors that perdure raises."""
@@ -130,8 +140,8 @@ class UnknownGraph(Error):
 
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(
-            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}. "
-            "Call Runtime.register(graph, name=...) first."
+            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}."
+            f"{did_you_mean(name, known)} Call Runtime.register(graph, name=...) first."
         )
         self.name, self.known = name, known
 
@@ -201,6 +211,14 @@ class WrongState(Error):
         self.run_id, self.state = run_id, state
 
 
+class GraphChanged(Error):
+    """The code of a graph changed, and lost the place from which a run was to go on."""
+
+    def __init__(self, run_id: str, reason: str, lost: Sequence[str]) -> None:
+        super().__init__(f"Run {run_id} cannot be forked where it is: {reason}.")
+        self.run_id, self.reason, self.lost = run_id, reason, tuple(lost)
+
+
 class AnswerRefused(Error):
     """An answer was not accepted. Nothing was changed."""
 
@@ -230,7 +248,7 @@ class BadAnswer(AnswerRefused):
 
 
 class Expired(Error):
-    """Inside an agent: an `ask` without a default expired."""
+    """Inside an agent: an `ask`, or a `join`, without a default expired."""
 
 
 class TakenBack(Error):
@@ -241,6 +259,22 @@ class TakenBack(Error):
             f"The signal {name!r} withdrew the question. Give ask() a default=, or catch this."
         )
         self.name, self.value = name, value
+
+
+class JoinFailed(Error):
+    """Inside an agent: a run that `join` waited for is not done.
+
+    `state` is `failed`, `cancelled`, or empty if the journal has no such run.
+    """
+
+    def __init__(self, run_id: str, state: str, why: str | None = None) -> None:
+        ends = {"failed": "failed", "cancelled": "was cancelled"}
+        happened = ends.get(state, "is not in this journal")
+        super().__init__(
+            f"Run {run_id}, which was joined, {happened}{f': {why}' if why else ''}. Catch this, "
+            "or retry that run and then this one."
+        )
+        self.run_id, self.state, self.why = run_id, state, why
 
 
 class NotInRun(Error):

@@ -21,7 +21,14 @@ from typing import Any
 from perdure.effects.call_record import MAX_PAUSE, CallRecord
 from perdure.effects.context import current
 from perdure.effects.invocation import Caller, CallReturned
-from perdure.errors import BadArgument, EffectHeld, NotDone, OrderChanged, Postponed
+from perdure.errors import (
+    BadArgument,
+    EffectHeld,
+    NotDone,
+    OrderChanged,
+    Postponed,
+    Unavailable,
+)
 from perdure.journal import Plan
 from perdure.operations import effects, runs
 from perdure.operations.effects import EffectRow, How
@@ -182,7 +189,7 @@ class Settlement:
             return answer
         if not spec.retry.is_over(record.row.attempts, error):
             return (yield from self._pause_before_retry(error, arguments))
-        if not spec.keeps_errors:
+        if not spec.keeps_errors or isinstance(error, Unavailable):
             # The next call, in this attempt at the task or a later one, is to be made.
             yield from record.write(EffectState.AGAIN, None, {"error": record.describe(error)})
             record.task.records.release(record.row, record.position)

@@ -214,17 +214,24 @@ SELECT state FROM perdure_runs WHERE thread_id = :thread_id AND id = :id {lock};
 
 -- name: insert_run
 -- Accepts a run. It is due only if no other run of its thread is under way; with :reject it is
--- then not accepted. A run with the same key is accepted once.
+-- then not accepted. A run with the same key is accepted once. The child of a run that is being
+-- cancelled is to be cancelled too.
 INSERT INTO perdure_runs
   (thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, poked,
-   undo, events, change, created_at, updated_at, setup)
+   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, stays, control,
+   reason)
 SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:version AS TEXT),
        CAST(:key AS TEXT), 'pending',
        CASE WHEN NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                              WHERE r.thread_id = :thread_id AND r.state NOT IN {ended})
             THEN CAST(:due_at AS BIGINT) END,
-       CAST(:ready_at AS BIGINT), 0, 0, 0, 0, 0, 1, CAST(:change AS BIGINT),
-       CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:setup AS {blob})
+       CAST(:ready_at AS BIGINT), 0, 0, CAST(:begun AS INTEGER), 0, 0, 1, CAST(:change AS BIGINT),
+       CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:fingerprint AS TEXT), CAST(:setup AS {blob}),
+       CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT), CAST(:stays AS BIGINT),
+       (SELECT 'cancel' FROM perdure_runs AS p
+        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :stays = 0),
+       (SELECT CAST(:parent_reason AS TEXT) FROM perdure_runs AS p
+        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :stays = 0)
 FROM perdure_threads AS t
 WHERE t.thread_id = :thread_id
   AND (:reject = 0 OR NOT EXISTS (SELECT 1 FROM perdure_runs AS r
@@ -259,12 +266,21 @@ WHERE thread_id = :thread_id AND (created_at, id) < (:before, :before_id) AND cr
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
+-- name: runs_of_parent
+-- The same of the children of one run.
+SELECT {run} FROM perdure_runs
+WHERE parent_id = :parent_id AND (created_at, id) < (:before, :before_id) AND created_at >= :since
+  AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
+ORDER BY created_at DESC, id DESC LIMIT :count;
+
 -- name: runs_by_ids
 SELECT {run} FROM perdure_runs WHERE id IN ({names});
 
 -- name: runs_of_prefix
--- Runs whose ids begin with a prefix: at most two, so that an ambiguous prefix shows.
-SELECT {run} FROM perdure_runs WHERE id >= :first AND id < :last ORDER BY id LIMIT 2;
+-- Runs whose ids begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT id, state || ' run of ' || graph, thread_id FROM perdure_runs
+WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
 
 -- name: unfinished_runs
 -- Runs that are not over, of graphs whose names are in a range, behind a position, oldest first.
@@ -272,6 +288,18 @@ SELECT {run} FROM perdure_runs
 WHERE (created_at, id) > (:after, :after_id) AND state NOT IN {ended}
   AND graph >= :first AND graph < :last
 ORDER BY created_at, id LIMIT :count;
+
+-- name: shapes
+-- With which graphs the runs that are not over were last driven.
+SELECT graph, version, fingerprint, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended}
+GROUP BY graph, version, fingerprint ORDER BY graph, version, fingerprint;
+
+-- name: runs_of_shape
+-- Runs that are not over and were last driven with one graph, behind an id.
+SELECT {run} FROM perdure_runs
+WHERE id > :after AND graph = :graph AND version = :version AND fingerprint = :fingerprint
+  AND state NOT IN {ended}
+ORDER BY id LIMIT :count;
 
 -- name: stop_thread
 -- A new run takes the thread over, unless it is one that was accepted before: the driven run
@@ -310,8 +338,32 @@ WHERE thread_id = :thread_id AND id = :id AND state NOT IN {ended} AND state <> 
   AND NOT (:control = 'pause' AND (state = 'held' OR COALESCE(control, '') = 'cancel'))
 RETURNING id;
 
+-- name: stop_descendants
+-- Cancels the children of the runs that change :by cancelled, and theirs: those that are driven are
+-- asked, the others end at their next claim.
+UPDATE perdure_runs
+SET due_at = CASE WHEN state = 'running' OR (state = 'pending' AND due_at IS NULL) THEN due_at
+                  ELSE CAST(:now AS BIGINT) END,
+    control_at = CASE WHEN state = 'running' THEN CAST(:control_at AS BIGINT) END,
+    state = CASE WHEN state = 'running' THEN state ELSE 'pending' END,
+    control = 'cancel', reason = :reason, events = events + 1, change = :change, updated_at = :now
+WHERE id IN ({descendants}) AND state NOT IN {ended} AND COALESCE(control, '') <> 'cancel';
+
+-- name: insert_descendant_events
+-- The same for their history.
+INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
+       CAST(:body AS {blob})
+FROM perdure_runs WHERE change = :change AND id IN ({descendants})
+ON CONFLICT DO NOTHING;
+
+-- name: descendants
+-- Those runs, for the observer of their events.
+SELECT thread_id, id FROM perdure_runs WHERE change = :change AND id IN ({descendants});
+
 -- name: go_on
--- Makes a run that rests due again, if it is its turn: after resume, or retry.
+-- Makes a run that rests due again, if it is its turn: after resume, or retry. After a decision about
+-- an effect (:decision) only if that was made, and no other effect of the run is unknown.
 UPDATE perdure_runs
 SET state = 'pending', attempts = 0, reason = NULL, error = NULL, output = NULL,
     control = CASE WHEN state = 'held' THEN control END,
@@ -326,6 +378,9 @@ WHERE thread_id = :thread_id AND id = :id AND state IN ({names})
     SELECT 1 FROM perdure_runs AS r
     WHERE r.thread_id = :thread_id AND (r.begun = 1 OR r.state = 'running')
       AND r.n > (SELECT n FROM perdure_runs WHERE thread_id = :thread_id AND id = :id)))
+  AND (CAST(:decision AS BIGINT) IS NULL
+       OR change = CAST(:decision AS BIGINT) AND NOT EXISTS (
+         SELECT 1 FROM perdure_effects AS e WHERE e.run_id = :id AND e.state = 'unknown'))
 RETURNING id;
 
 -- name: unpause
@@ -471,6 +526,20 @@ LIMIT 1;
 SELECT DISTINCT graph, version FROM perdure_runs
 WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) LIMIT 10;
 
+-- name: late_graphs
+-- Graphs with runs that should have begun by :late, and were never claimed.
+SELECT graph, version, COUNT(*) FROM perdure_runs
+WHERE due_at <= :late AND state = 'pending' AND token = 0
+GROUP BY graph, version ORDER BY graph, version;
+
+-- name: was_driven
+-- Whether a worker ever claimed a run of a graph.
+SELECT 1 FROM perdure_runs WHERE graph = :graph AND version = :version AND token > 0 LIMIT 1;
+
+-- name: driven_graphs
+-- The graphs of which a worker ever claimed a run.
+SELECT DISTINCT graph, version FROM perdure_runs WHERE token > 0;
+
 -- name: suspect_due
 -- Since when a suspect waits for a worker that drives nothing else.
 SELECT due_at FROM perdure_runs
@@ -536,29 +605,34 @@ WHERE run_id = :id AND state = 'applied'
 
 -- name: let_go
 -- Ends a segment. A request to stop that arrived meanwhile wins; a pause that was withdrawn is ignored.
--- A waiting run is due at its next clock, or now if an answer or a signal arrived while it was driven. A
--- cancelled run with effects to undo is due at once, and still to be cancelled, unless it is held.
+-- A waiting run is due at its next clock, or now if an answer or a signal arrived while it was driven, or
+-- the runs it waits for have ended. A cancelled run with effects to undo is due at once, and still to be
+-- cancelled, unless it is held. A run to be held for its effects (:held) is due at once if a person
+-- settled the last of them meanwhile.
 UPDATE perdure_runs
-SET state = CASE WHEN {cancels} THEN 'pending'
+SET state = CASE WHEN {cancels} OR {released} THEN 'pending'
                  WHEN CAST(:state AS TEXT) = 'held' AND control = 'cancel' AND {undo} THEN 'held'
                  WHEN CAST(:state AS TEXT) IN {ended} THEN CAST(:state AS TEXT)
                  WHEN control = 'cancel' THEN 'cancelled' WHEN control = 'pause' THEN 'paused'
                  WHEN CAST(:state AS TEXT) = 'paused' THEN 'pending' ELSE CAST(:state AS TEXT) END,
     due_at = CASE
-      WHEN {cancels} THEN COALESCE(CAST(:due_at AS BIGINT), CAST(:now AS BIGINT))
+      WHEN {cancels} OR {released} THEN COALESCE(CAST(:due_at AS BIGINT), CAST(:now AS BIGINT))
       WHEN CAST(:state AS TEXT) IN {ended} OR control IS NOT NULL THEN NULL
       WHEN CAST(:state AS TEXT) <> 'waiting' THEN CAST(:due_at AS BIGINT)
       WHEN poked = 1 OR EXISTS (
         SELECT 1 FROM perdure_waits AS w JOIN perdure_signals AS s
           ON s.thread_id = w.thread_id AND s.name = w.name AND s.wait_id IS NULL
-        WHERE w.run_id = :id AND w.state = 'open' AND w.kind <> 'clock') THEN CAST(:now AS BIGINT)
+        WHERE w.run_id = :id AND w.state = 'open' AND w.kind <> 'clock')
+        OR EXISTS (SELECT 1 FROM perdure_waits AS w
+                   WHERE w.run_id = :id AND w.state = 'open' AND {joined}) THEN CAST(:now AS BIGINT)
       ELSE (SELECT min(COALESCE(w.wake_at, w.expires_at)) FROM perdure_waits AS w
             WHERE w.run_id = :id AND w.state = 'open') END,
     worker = NULL, control_at = NULL, attempts = :attempts,
     control = CASE WHEN {cancels} OR (CAST(:state AS TEXT) = 'held' AND control = 'cancel' AND {undo})
               THEN 'cancel' END,
     output = CAST(:output AS {blob}), error = CAST(:error AS {blob}),
-    reason = COALESCE(CAST(:reason AS TEXT), CASE WHEN control IS NOT NULL THEN reason END),
+    reason = COALESCE(CASE WHEN NOT {released} THEN CAST(:reason AS TEXT) END,
+                      CASE WHEN control IS NOT NULL THEN reason END),
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running'
 RETURNING state;
@@ -592,7 +666,8 @@ UPDATE perdure_runs SET undo = 2 WHERE thread_id = :thread_id AND id = :id AND u
 -- name: count_wait
 -- Counts the event of a new question, and marks the run as begun: one without input may ask before its
 -- first checkpoint.
-UPDATE perdure_runs SET begun = 1, events = events + 1, change = :change, updated_at = :now
+UPDATE perdure_runs SET begun = 1, events = events + 1, change = :change, updated_at = :now,
+    fingerprint = COALESCE(fingerprint, CAST(:fingerprint AS TEXT))
 WHERE thread_id = :thread_id AND id = :id
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id);
 
@@ -615,10 +690,55 @@ UPDATE perdure_waits SET state = 'closed'
 WHERE thread_id = :thread_id AND run_id = :id AND interrupt_id = :interrupt_id
   AND id <> :wait_id AND state IN ('open', 'answered');
 
+-- name: insert_join
+-- One of the runs that a question waits for. It is kept from ending until this is committed: either
+-- its end finds the question, or the end of our segment finds that it has ended.
+INSERT INTO perdure_joins (thread_id, wait_id, joined_thread, joined_id)
+SELECT CAST(:thread_id AS TEXT), CAST(:wait_id AS TEXT), r.thread_id, r.id
+FROM perdure_runs AS r WHERE r.id = :joined {share}
+ON CONFLICT DO NOTHING;
+
+-- name: lock_joiners
+-- Runs that wait for one of this thread. Two runs that end at once pass here one after the other,
+-- and the second sees that the first has ended.
+SELECT id FROM perdure_runs WHERE id IN (
+  SELECT w.run_id FROM perdure_joins AS j
+  JOIN perdure_waits AS w ON w.thread_id = j.thread_id AND w.id = j.wait_id AND w.state = 'open'
+  WHERE j.joined_thread = :thread_id) {lock};
+
+-- name: poke_joiners
+-- Runs of this thread may have ended: who waits for nothing else is due, who is driven is not to rest.
+UPDATE perdure_runs
+SET poked = 1,
+    due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now THEN :now
+             ELSE due_at END
+WHERE state IN ('waiting', 'running') AND id IN (
+  SELECT w.run_id FROM perdure_joins AS j
+  JOIN perdure_waits AS w ON w.thread_id = j.thread_id AND w.id = j.wait_id AND w.state = 'open'
+  WHERE j.joined_thread = :thread_id AND {joined});
+
+-- name: answer_by_runs
+-- Answers a question whose runs have all ended, for the driver of the run.
+UPDATE perdure_waits
+SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by, change = :change
+WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open';
+
+-- name: reopen_joins
+-- A person tries a run again: the runs it waited for that were not done are looked at again.
+UPDATE perdure_waits SET state = 'open', answer = NULL
+WHERE run_id = :id AND kind = 'run' AND state IN ('answered', 'applied')
+  AND answered_by = 'failed run' AND EXISTS (
+    SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
+
 -- name: wait_by_id
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
        stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer
 FROM perdure_waits WHERE id = :wait_id;
+
+-- name: waits_of_prefix
+-- Waits whose ids begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT id, state || ' wait for a ' || kind, thread_id FROM perdure_waits
+WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
 
 -- name: waits_of_run
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
@@ -831,6 +951,11 @@ SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
 SELECT {effect} FROM perdure_effects WHERE key = :key
 ORDER BY CASE WHEN undo = 2 THEN 1 ELSE 0 END, created_at DESC LIMIT 1;
 
+-- name: effects_of_prefix
+-- Keys that begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT DISTINCT key, state || ' effect ' || name, thread_id FROM perdure_effects
+WHERE key >= :first AND key < :last ORDER BY key LIMIT 6;
+
 -- name: effects_of_run
 SELECT {effect} FROM perdure_effects WHERE run_id = :id AND run_id <> ''
 ORDER BY created_at, settled, key;
@@ -948,9 +1073,11 @@ UPDATE perdure_schedules SET next_at = :next_at WHERE name = :name AND next_at =
 DELETE FROM perdure_schedules WHERE name = :name;
 
 -- name: old_runs
--- Runs that ended before a time, for pruning.
+-- Runs that ended before a time, for pruning. A child is kept until its parent has ended.
 SELECT thread_id, id, state FROM perdure_runs
 WHERE created_at <= :before AND updated_at <= :before AND state IN ({names})
+  AND NOT EXISTS (SELECT 1 FROM perdure_runs AS p
+                  WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
 ORDER BY created_at LIMIT :count;
 
 -- name: delete_run
@@ -973,6 +1100,11 @@ WHERE scope = :thread_id AND run_id = :id AND NOT EXISTS (
 
 -- name: delete_run_signals
 DELETE FROM perdure_signals WHERE thread_id = :thread_id AND wait_id IN (
+    SELECT id FROM perdure_waits WHERE run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+
+-- name: delete_run_joins
+DELETE FROM perdure_joins WHERE thread_id = :thread_id AND wait_id IN (
     SELECT id FROM perdure_waits WHERE run_id = :id)
   AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
 
@@ -1068,6 +1200,11 @@ WHERE s.wait_id IS NOT NULL AND NOT EXISTS (
 SELECT thread_id, key, state FROM perdure_effects
 WHERE state IN ('done', 'failed') AND outcome IS NULL;
 
+-- name: doctor_held_settled
+-- A run is held although a person settled the last of the effects that it was held for.
+SELECT thread_id, id, state FROM perdure_runs
+WHERE state = 'held' AND error IS NULL AND {settled};
+
 -- name: doctor_signal_unused
 -- A run waits for a signal that is stored, but will be claimed too late, or never.
 SELECT r.thread_id, r.id, w.name FROM perdure_runs AS r
@@ -1076,3 +1213,12 @@ JOIN perdure_signals AS s
   ON s.thread_id = r.thread_id AND s.name = w.name AND s.wait_id IS NULL
 WHERE r.state = 'waiting'
   AND (r.due_at IS NULL OR r.due_at > s.sent_at AND r.due_at > r.updated_at);
+
+-- name: doctor_join_unused
+-- A run waits for runs that have ended, but will be claimed too late, or never.
+SELECT r.thread_id, r.id, w.id FROM perdure_runs AS r
+JOIN perdure_waits AS w ON w.run_id = r.id AND w.state = 'open' AND {joined}
+WHERE r.state = 'waiting' AND (r.due_at IS NULL OR r.due_at > r.updated_at AND NOT EXISTS (
+  SELECT 1 FROM perdure_joins AS j JOIN perdure_runs AS e
+    ON e.thread_id = j.joined_thread AND e.id = j.joined_id
+  WHERE j.thread_id = w.thread_id AND j.wait_id = w.id AND r.due_at <= e.updated_at));

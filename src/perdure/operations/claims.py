@@ -6,6 +6,7 @@ not renewed runs out. Which of two drivers wins is decided by the statement name
     claim and claim              claim: it raises the token
     a driver and its successor   progress, fence, let_go: they carry the token
     a driver and a stop request  let_go: it reads `control` in the row
+    a driver and a decision      let_go: it looks whether effects are still unknown
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
 from perdure.operations.events import Change
-from perdure.operations.runs import RunRow
+from perdure.operations.runs import RunRow, stop_children, wake_joiners
 from perdure.serde.serializer import Serializer, where_event
 from perdure.types import DrivenBy, EventKind, State
 
@@ -159,6 +160,7 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         **made.params,
         "token": token,
         "state": end.state.value,
+        "held": int(end.state is State.HELD and end.error is None),
         "due_at": end.due_at,
         "attempts": end.attempts,
         "output": end.output,
@@ -179,7 +181,10 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         Statement("let_go", params),
         EventStatement("insert_end_event", params, end.data),
         *with_params(params, "close_waits", "next_of_thread"),
+        *wake_joiners(params),
     ]
+    if end.state is State.CANCELLED:
+        statements += stop_children(serializer, made, 0)
     return Op(
         f"let_go {made.run_id}",
         statements,
