@@ -331,7 +331,7 @@ class Client(ContextManaged):
         first = 0 if since is None else milliseconds(check_time("since", since))
         if parent_id is not None and thread_id is not None:
             raise BadArgument("Give thread_id or parent_id, not both.")
-        places = {"thread_id": thread_id, "parent_id": parent_id}
+        places: Any = {"thread_id": thread_id, "parent_id": parent_id}
         rows = partial(runs.page, **places, states=states, graph=graph, since=first)
         plan = self.services.runs.page(
             rows, position, check_limit(limit), check_dict("metadata", metadata), output=output
@@ -536,7 +536,7 @@ class Client(ContextManaged):
         stopped = await self.get(run_id)
         if stopped.state is State.RUNNING:
             self.engine.stop(run_id, control)
-        self.engine.wake()
+        self.engine.wake(stopped=control is Control.CANCEL)  # its children may be driven here
         return stopped
 
     @recorded("cancel")
