@@ -24,11 +24,15 @@ class RunReport:
     waits: list[WaitRecord]
     effects: list[EffectRecord]
     scores: list[Score]
+    children: list[Run]
+    """The runs that its nodes started, oldest first, without their outputs."""
     unreadable: str = ""
     """Why a part is missing: a type or a key that this process does not have."""
 
     def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "unreadable" or value}
+        children = [{"id": one.id, "graph": one.graph, "state": one.state} for one in self.children]
+        whole = {**vars(self), "children": children}
+        return {name: value for name, value in whole.items() if name != "unreadable" or value}
 
 
 def find_run(client: Client, prefix: str | None, thread_id: str | None) -> Run:
@@ -63,11 +67,15 @@ def report_run(client: Client, run: Run) -> RunReport:
             return []
 
     effects = all_pages(lambda last: ask.effects(run.id, after=last, limit=PAGE))
+    children = all_pages(
+        lambda last: ask.runs(parent_id=run.id, after=last, limit=PAGE, output=False)
+    )
     return RunReport(
         run,
         events=read(lambda: ask.events(run.id)),
         waits=read(lambda: ask.wait_history(run.id)),
         effects=read(lambda: list(effects)),
         scores=read(lambda: ask.scores(run.id)),
+        children=list(children)[::-1],
         unreadable=" ".join(problems),
     )
