@@ -5,6 +5,16 @@ Each has its facts as attributes; its message says what happened, to which id, a
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence that suggests the known name that is nearest to a misspelt one, or nothing."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
 
 class Error(Exception):
     """Base of the errors that perdure raises."""
@@ -130,8 +140,8 @@ class UnknownGraph(Error):
 
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(
-            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}. "
-            "Call Runtime.register(graph, name=...) first."
+            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}."
+            f"{did_you_mean(name, known)} Call Runtime.register(graph, name=...) first."
         )
         self.name, self.known = name, known
 
@@ -199,6 +209,14 @@ class WrongState(Error):
     def __init__(self, run_id: str, state: str, verb: str, why: str) -> None:
         super().__init__(f"Run {run_id} is {state} and cannot {verb}: {why}")
         self.run_id, self.state = run_id, state
+
+
+class GraphChanged(Error):
+    """The code of a graph changed, and lost the place from which a run was to go on."""
+
+    def __init__(self, run_id: str, reason: str, lost: Sequence[str]) -> None:
+        super().__init__(f"Run {run_id} cannot be forked where it is: {reason}.")
+        self.run_id, self.reason, self.lost = run_id, reason, tuple(lost)
 
 
 class AnswerRefused(Error):
@@ -314,6 +332,22 @@ class Postponed(BaseException):
     def __init__(self, key: str, name: str, until: int, attempt: int) -> None:
         super().__init__(f"The effect {name!r} is retried later.")
         self.key, self.effect, self.until, self.attempt = key, name, until, attempt
+
+
+class OrderChanged(BaseException):
+    """A node makes its calls in another order than before, and is run again for that.
+
+    A worker does so by itself. With only the saver, invoke the graph again. Not an `Exception`, so
+    that the agent's code does not catch it and go on.
+    """
+
+    def __init__(self, key: str, name: str) -> None:
+        super().__init__(
+            f"The node calls the effect {name!r} in another order than before: an earlier call got "
+            f"the outcome of {key}. The node has to run again; then each call gets its own. A "
+            "worker does that by itself; with only the saver, invoke the graph again with None."
+        )
+        self.key, self.effect = key, name
 
 
 class NotSettled(Error):

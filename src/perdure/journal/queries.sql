@@ -218,14 +218,15 @@ SELECT state FROM perdure_runs WHERE thread_id = :thread_id AND id = :id {lock};
 -- cancelled is to be cancelled too.
 INSERT INTO perdure_runs
   (thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, poked,
-   undo, events, change, created_at, updated_at, setup, parent_id, depth, stays, control, reason)
+   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, stays, control,
+   reason)
 SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:version AS TEXT),
        CAST(:key AS TEXT), 'pending',
        CASE WHEN NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                              WHERE r.thread_id = :thread_id AND r.state NOT IN {ended})
             THEN CAST(:due_at AS BIGINT) END,
-       CAST(:ready_at AS BIGINT), 0, 0, 0, 0, 0, 1, CAST(:change AS BIGINT),
-       CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:setup AS {blob}),
+       CAST(:ready_at AS BIGINT), 0, 0, CAST(:begun AS INTEGER), 0, 0, 1, CAST(:change AS BIGINT),
+       CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:fingerprint AS TEXT), CAST(:setup AS {blob}),
        CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT), CAST(:stays AS BIGINT),
        (SELECT 'cancel' FROM perdure_runs AS p
         WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :stays = 0),
@@ -277,8 +278,9 @@ ORDER BY created_at DESC, id DESC LIMIT :count;
 SELECT {run} FROM perdure_runs WHERE id IN ({names});
 
 -- name: runs_of_prefix
--- Runs whose ids begin with a prefix: at most two, so that an ambiguous prefix shows.
-SELECT {run} FROM perdure_runs WHERE id >= :first AND id < :last ORDER BY id LIMIT 2;
+-- Runs whose ids begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT id, state || ' run of ' || graph, thread_id FROM perdure_runs
+WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
 
 -- name: unfinished_runs
 -- Runs that are not over, of graphs whose names are in a range, behind a position, oldest first.
@@ -286,6 +288,18 @@ SELECT {run} FROM perdure_runs
 WHERE (created_at, id) > (:after, :after_id) AND state NOT IN {ended}
   AND graph >= :first AND graph < :last
 ORDER BY created_at, id LIMIT :count;
+
+-- name: shapes
+-- With which graphs the runs that are not over were last driven.
+SELECT graph, version, fingerprint, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended}
+GROUP BY graph, version, fingerprint ORDER BY graph, version, fingerprint;
+
+-- name: runs_of_shape
+-- Runs that are not over and were last driven with one graph, behind an id.
+SELECT {run} FROM perdure_runs
+WHERE id > :after AND graph = :graph AND version = :version AND fingerprint = :fingerprint
+  AND state NOT IN {ended}
+ORDER BY id LIMIT :count;
 
 -- name: stop_thread
 -- A new run takes the thread over, unless it is one that was accepted before: the driven run
@@ -348,7 +362,8 @@ ON CONFLICT DO NOTHING;
 SELECT thread_id, id FROM perdure_runs WHERE change = :change AND id IN ({descendants});
 
 -- name: go_on
--- Makes a run that rests due again, if it is its turn: after resume, or retry.
+-- Makes a run that rests due again, if it is its turn: after resume, or retry. After a decision about
+-- an effect (:decision) only if that was made, and no other effect of the run is unknown.
 UPDATE perdure_runs
 SET state = 'pending', attempts = 0, reason = NULL, error = NULL, output = NULL,
     control = CASE WHEN state = 'held' THEN control END,
@@ -363,6 +378,9 @@ WHERE thread_id = :thread_id AND id = :id AND state IN ({names})
     SELECT 1 FROM perdure_runs AS r
     WHERE r.thread_id = :thread_id AND (r.begun = 1 OR r.state = 'running')
       AND r.n > (SELECT n FROM perdure_runs WHERE thread_id = :thread_id AND id = :id)))
+  AND (CAST(:decision AS BIGINT) IS NULL
+       OR change = CAST(:decision AS BIGINT) AND NOT EXISTS (
+         SELECT 1 FROM perdure_effects AS e WHERE e.run_id = :id AND e.state = 'unknown'))
 RETURNING id;
 
 -- name: unpause
@@ -508,6 +526,20 @@ LIMIT 1;
 SELECT DISTINCT graph, version FROM perdure_runs
 WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) LIMIT 10;
 
+-- name: late_graphs
+-- Graphs with runs that should have begun by :late, and were never claimed.
+SELECT graph, version, COUNT(*) FROM perdure_runs
+WHERE due_at <= :late AND state = 'pending' AND token = 0
+GROUP BY graph, version ORDER BY graph, version;
+
+-- name: was_driven
+-- Whether a worker ever claimed a run of a graph.
+SELECT 1 FROM perdure_runs WHERE graph = :graph AND version = :version AND token > 0 LIMIT 1;
+
+-- name: driven_graphs
+-- The graphs of which a worker ever claimed a run.
+SELECT DISTINCT graph, version FROM perdure_runs WHERE token > 0;
+
 -- name: suspect_due
 -- Since when a suspect waits for a worker that drives nothing else.
 SELECT due_at FROM perdure_runs
@@ -574,16 +606,17 @@ WHERE run_id = :id AND state = 'applied'
 -- name: let_go
 -- Ends a segment. A request to stop that arrived meanwhile wins; a pause that was withdrawn is ignored.
 -- A waiting run is due at its next clock, or now if an answer or a signal arrived while it was driven, or
--- the runs it waits for have ended. A
--- cancelled run with effects to undo is due at once, and still to be cancelled, unless it is held.
+-- the runs it waits for have ended. A cancelled run with effects to undo is due at once, and still to be
+-- cancelled, unless it is held. A run to be held for its effects (:held) is due at once if a person
+-- settled the last of them meanwhile.
 UPDATE perdure_runs
-SET state = CASE WHEN {cancels} THEN 'pending'
+SET state = CASE WHEN {cancels} OR {released} THEN 'pending'
                  WHEN CAST(:state AS TEXT) = 'held' AND control = 'cancel' AND {undo} THEN 'held'
                  WHEN CAST(:state AS TEXT) IN {ended} THEN CAST(:state AS TEXT)
                  WHEN control = 'cancel' THEN 'cancelled' WHEN control = 'pause' THEN 'paused'
                  WHEN CAST(:state AS TEXT) = 'paused' THEN 'pending' ELSE CAST(:state AS TEXT) END,
     due_at = CASE
-      WHEN {cancels} THEN COALESCE(CAST(:due_at AS BIGINT), CAST(:now AS BIGINT))
+      WHEN {cancels} OR {released} THEN COALESCE(CAST(:due_at AS BIGINT), CAST(:now AS BIGINT))
       WHEN CAST(:state AS TEXT) IN {ended} OR control IS NOT NULL THEN NULL
       WHEN CAST(:state AS TEXT) <> 'waiting' THEN CAST(:due_at AS BIGINT)
       WHEN poked = 1 OR EXISTS (
@@ -598,7 +631,8 @@ SET state = CASE WHEN {cancels} THEN 'pending'
     control = CASE WHEN {cancels} OR (CAST(:state AS TEXT) = 'held' AND control = 'cancel' AND {undo})
               THEN 'cancel' END,
     output = CAST(:output AS {blob}), error = CAST(:error AS {blob}),
-    reason = COALESCE(CAST(:reason AS TEXT), CASE WHEN control IS NOT NULL THEN reason END),
+    reason = COALESCE(CASE WHEN NOT {released} THEN CAST(:reason AS TEXT) END,
+                      CASE WHEN control IS NOT NULL THEN reason END),
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running'
 RETURNING state;
@@ -632,7 +666,8 @@ UPDATE perdure_runs SET undo = 2 WHERE thread_id = :thread_id AND id = :id AND u
 -- name: count_wait
 -- Counts the event of a new question, and marks the run as begun: one without input may ask before its
 -- first checkpoint.
-UPDATE perdure_runs SET begun = 1, events = events + 1, change = :change, updated_at = :now
+UPDATE perdure_runs SET begun = 1, events = events + 1, change = :change, updated_at = :now,
+    fingerprint = COALESCE(fingerprint, CAST(:fingerprint AS TEXT))
 WHERE thread_id = :thread_id AND id = :id
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id);
 
@@ -699,6 +734,11 @@ WHERE run_id = :id AND kind = 'run' AND state IN ('answered', 'applied')
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
        stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer
 FROM perdure_waits WHERE id = :wait_id;
+
+-- name: waits_of_prefix
+-- Waits whose ids begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT id, state || ' wait for a ' || kind, thread_id FROM perdure_waits
+WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
 
 -- name: waits_of_run
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
@@ -823,12 +863,12 @@ VALUES (:thread_id, :id, :task, :n, :body) ON CONFLICT DO NOTHING;
 -- the batch unless the lease is still ours.
 INSERT INTO perdure_effects
   (scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, digest,
-   undo, mark, settled, created_at, updated_at, arguments)
+   undo, mark, settled, created_at, updated_at, arguments, doubtful)
 VALUES (:scope, :task, :name, :n, :key, :thread_id, :run_id, :checkpoint_id,
         CASE WHEN :run_id = '' THEN 'open' ELSE (
           SELECT 'open' FROM perdure_runs AS r WHERE r.thread_id = :thread_id AND r.id = :run_id
             AND r.token = :token AND r.state = 'running' {share}) END,
-        :intent, 1, :digest, :undo, :mark, 0, :created_at, :created_at, :arguments)
+        :intent, 1, :digest, :undo, :mark, 0, :created_at, :created_at, :arguments, :doubtful)
 ON CONFLICT DO NOTHING
 RETURNING intent;
 
@@ -867,6 +907,21 @@ SELECT n FROM perdure_effects
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
   AND state = :state;
 
+-- name: lend_effect
+-- Notes that a call with other arguments gets this record.
+UPDATE perdure_effects SET lent = lent || :digest || ' '
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
+
+-- name: part_effects
+-- A call got the record of another: from now on so many arguments must be equal.
+UPDATE perdure_effects SET alike = :alike
+WHERE scope = :scope AND task = :task AND name = :name AND alike < :alike;
+
+-- name: doubt_effect
+-- It was called with the right arguments, or a person is asked about it.
+UPDATE perdure_effects SET doubtful = :doubtful
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
+
 -- name: abandon_effects
 -- Marks open effects whose run will not come back to them: a person has to settle them.
 UPDATE perdure_effects SET state = 'unknown', updated_at = :now
@@ -895,6 +950,11 @@ SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
 -- After an undo, a newer effect may have the same business key.
 SELECT {effect} FROM perdure_effects WHERE key = :key
 ORDER BY CASE WHEN undo = 2 THEN 1 ELSE 0 END, created_at DESC LIMIT 1;
+
+-- name: effects_of_prefix
+-- Keys that begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT DISTINCT key, state || ' effect ' || name, thread_id FROM perdure_effects
+WHERE key >= :first AND key < :last ORDER BY key LIMIT 6;
 
 -- name: effects_of_run
 SELECT {effect} FROM perdure_effects WHERE run_id = :id AND run_id <> ''
@@ -1139,6 +1199,11 @@ WHERE s.wait_id IS NOT NULL AND NOT EXISTS (
 -- name: doctor_no_outcome
 SELECT thread_id, key, state FROM perdure_effects
 WHERE state IN ('done', 'failed') AND outcome IS NULL;
+
+-- name: doctor_held_settled
+-- A run is held although a person settled the last of the effects that it was held for.
+SELECT thread_id, id, state FROM perdure_runs
+WHERE state = 'held' AND error IS NULL AND {settled};
 
 -- name: doctor_signal_unused
 -- A run waits for a signal that is stored, but will be claimed too late, or never.

@@ -5,6 +5,7 @@ What drivers do is in `claims.py`. Which of two callers wins is decided by the s
     start and start, one key     insert_run: the key is unique
     start and the end of a run   count_run / lock_thread: one row per thread
     stop and the run's driver    let_go: it reads `control` in the row
+    a decision and the driver    go_on, let_go: whichever is later sees that nothing is unknown
     stop and a child's start     fence: the start holds the row of its parent that stop_run changes.
                                  stop_descendants finds the child, or insert_run the `control`
 """
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
-from perdure.operations.events import Change
+from perdure.operations.events import Change, change
 from perdure.serde.serializer import Serializer, where_event
 from perdure.types import Control, EventKind, State
 
@@ -61,6 +62,16 @@ class RunRow(NamedTuple):
     """Whether its thread has checkpoints."""
 
 
+class Shape(NamedTuple):
+    """A graph as runs were last driven with it, and how many of them are not over."""
+
+    graph: str
+    version: str
+    fingerprint: str | None
+    """None: they have not begun."""
+    runs: int
+
+
 class Parent(NamedTuple):
     """The run that starts another one, under its lease."""
 
@@ -95,10 +106,13 @@ def start(
     strategy: str,
     only: str | None = None,
     grace: int = 0,
+    fingerprint: str | None = None,
+    begun: bool = False,
     parent: Parent | None = None,
 ) -> Op[RunRow | None]:
-    """Accept a run, or find the one accepted before with this key. None if the thread is busy. A
-    child is refused if its parent has lost its lease."""
+    """Accept a run, or find the one accepted before with this key. None if the thread is busy.
+    A fork has `begun`, with a graph of this fingerprint. A child is refused if its parent has lost
+    its lease."""
     params = {
         **made.params,
         "graph": graph,
@@ -107,6 +121,8 @@ def start(
         "ready_at": ready_at,
         "due_at": ready_at,
         "setup": setup,
+        "fingerprint": fingerprint,
+        "begun": int(begun),
         "reject": int(strategy == "reject"),
         "parent_id": None if parent is None else parent.id,
         "depth": 0 if parent is None else parent.depth + 1,
@@ -221,12 +237,6 @@ def find_all(run_ids: Iterable[str]) -> Op[list[RunRow]]:
     return read_op("runs_by_ids", {"names": json.dumps(sorted(run_ids))}, _runs)
 
 
-def find_by_prefix(prefix: str) -> Op[list[RunRow]]:
-    """Up to two runs whose ids start with `prefix`."""
-    params = {"first": prefix, "last": f"{prefix}\U0010ffff"}
-    return read_op("runs_of_prefix", params, _runs)
-
-
 def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[list[RunRow]]:
     """Runs that are not over, of graphs named from `first` up to `last`, oldest first."""
     at, id = after
@@ -313,6 +323,7 @@ def resume(
 ) -> Op[bool]:
     """Make a run due that is in one of these states. False if it is in another."""
     params = {**made.params, "names": json.dumps([state.value for state in states])}
+    params["decision"] = None
     is_retry = kind is EventKind.RETRIED
     return Op(
         kind.value,
@@ -327,6 +338,15 @@ def resume(
         write=True,
         key=made.key,
     )
+
+
+def release_held(serializer: Serializer, decided: Change) -> list[Statement]:
+    """The statements that make a held run due once a decision about its effects was made and no
+    other is unknown, for the batch of that decision."""
+    made = change(decided.thread_id, decided.run_id, decided.now)
+    params = {**made.params, "names": json.dumps([State.HELD]), "decision": decided.number}
+    # Not "retried": that would call again what a person just settled as failed.
+    return [Statement("go_on", params), made.event(serializer, EventKind.RESUMED)]
 
 
 def rolled_back(thread_id: str) -> Op[list[str]]:
@@ -350,6 +370,32 @@ def topology(fingerprint: str) -> Op[str | None]:
     """The topology that a fingerprint stands for."""
     params = {"fingerprint": fingerprint}
     return read_op("graph_by_fingerprint", params, lambda rows: rows[0][0][0] if rows[0] else None)
+
+
+def shapes() -> Op[list[Shape]]:
+    """With which graphs the runs that are not over were last driven."""
+    return read_op("shapes", {}, lambda rows: [Shape(*row) for row in rows[0]])
+
+
+def of_shape(shape: Shape, after: str, count: int) -> Op[list[RunRow]]:
+    """Runs that are not over and were last driven with one graph, by id, behind `after`."""
+    return read_op("runs_of_shape", {**shape._asdict(), "after": after, "count": count}, _runs)
+
+
+def late_graphs(late: int) -> Op[list[tuple[str, str, int]]]:
+    """(name, version, number of runs) of graphs with runs that were due by `late`, and never
+    claimed."""
+    return read_op("late_graphs", {"late": late}, lambda rows: [(a, b, c) for a, b, c in rows[0]])
+
+
+def was_driven(graph: str, version: str) -> Op[bool]:
+    """Whether a worker ever claimed a run of a graph."""
+    return read_op("was_driven", {"graph": graph, "version": version}, lambda rows: bool(rows[0]))
+
+
+def driven_graphs() -> Op[set[tuple[str, str]]]:
+    """(name, version) of the graphs of which a worker ever claimed a run."""
+    return read_op("driven_graphs", {}, lambda rows: {(a, b) for a, b in rows[0]})
 
 
 def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tuple[str, str]]]:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.errors import BadArgument, NotFound, ThreadBusy, WrongState
+from perdure.errors import BadArgument, NotFound, ThreadBusy, WrongState, did_you_mean
 from perdure.journal import Op, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
-from perdure.operations import effects, events, runs, scores
+from perdure.operations import effects, events, prefixes, runs, scores
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
@@ -48,8 +49,19 @@ GRACE = timedelta(seconds=10)
 PAGE = 100
 DEEPEST = 50
 """How many runs may be above a run in its tree."""
-SHORTEST_PREFIX = 6
-"""Minimum number of characters of a run id's prefix."""
+LATE = 5000
+"""Milliseconds that a run is due before it is worth to ask whether a worker has its graph."""
+
+
+@dataclass(frozen=True)
+class UnknownGraphName:
+    """A graph that has runs, and of which no worker ever drove one."""
+
+    graph: str
+    version: str
+    runs: int
+    suggestion: str
+    """A sentence that names the graph that may be meant, after a space; or empty."""
 
 
 class RunService:
@@ -71,6 +83,8 @@ class RunService:
         after: timedelta | datetime | None = None,
         reserve: float = 0.0,
         only: str | None = None,
+        fingerprint: str | None = None,
+        begun: bool = False,
         parent: Parent | None = None,
     ) -> Plan[RunRow]:
         """Accept a run of a graph, given as (name, version), or find the one of this key.
@@ -99,6 +113,8 @@ class RunService:
             strategy=strategy,
             only=only,
             grace=round(GRACE.total_seconds() * 1000),
+            fingerprint=fingerprint,
+            begun=begun,
             parent=parent,
         )
         if row is None:
@@ -121,17 +137,8 @@ class RunService:
 
     def by_prefix(self, prefix: str) -> Plan[Run]:
         """The run with this id, or the only one whose id begins so, without its output."""
-        if len(prefix) < SHORTEST_PREFIX:
-            raise BadArgument(
-                f"There is no run {prefix!r}: give its id, or at least {SHORTEST_PREFIX} "
-                "characters of its beginning. `perdure runs` lists them."
-            )
-        rows: list[RunRow] = yield runs.find_by_prefix(prefix)
-        if not rows:
-            raise NotFound("run", prefix)
-        if len(rows) > 1 and rows[0].id != prefix:
-            raise BadArgument(f"More than one run begins with {prefix}; give more of its id.")
-        return (yield from self.show(rows[0], output=False))
+        id = yield from prefixes.resolve("run", str(prefix))
+        return (yield from self.get(id, output=False))
 
     def page(
         self,
@@ -218,6 +225,29 @@ class RunService:
             if len(page) < count:
                 break
         return found
+
+    # -- graphs that no worker has
+
+    def unknown_graphs(self) -> Plan[list[UnknownGraphName]]:
+        """Graphs whose runs are due for a while, and of which no worker ever drove one."""
+        late: list[tuple[str, str, int]] = yield runs.late_graphs(self._clock.now() - LATE)
+        if not late:
+            return []
+        driven: set[tuple[str, str]] = yield runs.driven_graphs()
+        return [
+            UnknownGraphName(name, version, number, _suggestion(name, version, driven))
+            for name, version, number in late
+            if (name, version) not in driven
+        ]
+
+    def is_misspelt(self, name: str, version: str) -> Plan[UnknownGraphName | None]:
+        """A graph of which no worker ever drove a run, while others were driven."""
+        if (yield runs.was_driven(name, version)):
+            return None
+        driven: set[tuple[str, str]] = yield runs.driven_graphs()
+        if not driven:
+            return None
+        return UnknownGraphName(name, version, 1, _suggestion(name, version, driven))
 
     # -- cancelling and pausing
 
@@ -324,6 +354,14 @@ class RunService:
         row = yield from self.find(run_id)
         found: list[Score] = yield scores.of_run(self._serializer, row.thread_id, row.id)
         return found
+
+
+def _suggestion(name: str, version: str, driven: set[tuple[str, str]]) -> str:
+    versions = sorted(other for known, other in driven if known == name)
+    if versions:
+        has = ", ".join(repr(one) if one else "none" for one in versions)
+        return f" Runs of {name!r} were driven in another version: {has}."
+    return did_you_mean(name, {known for known, _ in driven})
 
 
 def _why_not(row: RunRow) -> str:
