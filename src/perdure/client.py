@@ -542,7 +542,7 @@ class Client(ContextManaged):
         stopped = await self.get(run_id)
         if stopped.state is State.RUNNING:
             self.engine.stop(run_id, control)
-        self.engine.wake()
+        self.engine.wake(stopped=control is Control.CANCEL)  # its children may be driven here
         return stopped
 
     @recorded("cancel")
