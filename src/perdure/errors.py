@@ -5,6 +5,8 @@ Each has its facts as attributes; its message says what happened, to which id, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class Error(Exception):
     """Base of the errors that perdure raises."""
@@ -199,6 +201,14 @@ class WrongState(Error):
     def __init__(self, run_id: str, state: str, verb: str, why: str) -> None:
         super().__init__(f"Run {run_id} is {state} and cannot {verb}: {why}")
         self.run_id, self.state = run_id, state
+
+
+class GraphChanged(Error):
+    """The code of a graph changed, and lost the place from which a run was to go on."""
+
+    def __init__(self, run_id: str, reason: str, lost: Sequence[str]) -> None:
+        super().__init__(f"Run {run_id} cannot be forked where it is: {reason}.")
+        self.run_id, self.reason, self.lost = run_id, reason, tuple(lost)
 
 
 class AnswerRefused(Error):

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from perdure import langgraph_port
 from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
+from perdure.engine import forking
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.engine import Engine
+from perdure.engine.graph_changes import check_renames
+from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
-from perdure.errors import BadArgument, Error, NotFound, UnknownGraph, WrongState
+from perdure.errors import BadArgument, Error
 from perdure.journal import connect
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_renamed, check_text
-from perdure.operations import runs
 from perdure.operations.event_observer import observe
-from perdure.operations.run_payload import load_setup
 from perdure.saver import Saver
 from perdure.service.runs import GRACE
 from perdure.service.validation import check_duration, check_limit
@@ -98,6 +97,7 @@ class Runtime(Client):
         retry: Retry | None = None,
         deaths: int = 5,
         hold: bool = False,
+        renamed: Mapping[str, str] | None = None,
     ) -> BoundGraph:
         """Let this runtime drive a graph. Returns the graph bound to the journal.
 
@@ -106,7 +106,8 @@ class Runtime(Client):
         segment that raised is retried. After `deaths` workers in a row died with a run, the later
         ones driving nothing else, the run is held. With `hold` a run that failed for good is held
         too, for a person to retry. Runs keep the `version` they were started with, and only a
-        runtime that registered that version drives them.
+        runtime that registered that version drives them. `renamed` has the old names of nodes of a
+        StateGraph and their new ones: a run that is at an old one goes on, and nothing is repeated.
 
             graph = runtime.register(builder, name="campaign", retry=Retry(attempts=5))
         """
@@ -120,7 +121,9 @@ class Runtime(Client):
             )
         check_text("version", version)
         name, pregel = bind(graph, self.saver, name)
-        bound = Graph(name, version, pregel, timeout, retry or Retry(), deaths, hold)
+        names = dict(renamed or {})
+        check_renames(names, pregel, name)
+        bound = Graph(name, version, pregel, timeout, retry or Retry(), deaths, hold, names)
         self.engine.graphs.add(bound)
         return BoundGraph(bound, self.engine)
 
@@ -137,6 +140,15 @@ class Runtime(Client):
     def graphs(self) -> list[str]:
         """The names of the registered graphs."""
         return self.engine.graphs.names
+
+    async def check(self) -> GraphCheck:
+        """Find the unfinished runs that the graphs of this runtime would hold because they changed.
+
+        Reads only: for a test before a deploy, against the journal that the deploy will work on.
+
+            assert not (await runtime.check()).lost
+        """
+        return await self.journal.arun(check(self.saver, self.engine.graphs))
 
     def deliver(self, topic: str, handler: Callable[[Message], Any]) -> None:
         """Have the workers of this runtime pass the outbox messages of a topic to `handler`.
@@ -162,33 +174,20 @@ class Runtime(Client):
     ) -> Run:
         """Start a run on a new thread that goes on from a checkpoint of this run.
 
-        `at` is the id of a checkpoint, the latest by default; `update` changes its state first. The
-        old run and its thread stay as they are.
+        `at` is the id of a checkpoint, the latest by default. `update` changes its state first, as
+        if `as_node` had returned it, which says where the graph goes on. The old run and its thread
+        stay as they are. Raises `GraphChanged` if the graph has lost the place where the run is,
+        unless `as_node` is given.
         """
-        row = await self.journal.arun(self.services.runs.find(run_id))
-        graphs = self.engine.graphs
-        graph = graphs.find(row.graph, row.version) or graphs.newest.get(row.graph)
-        if graph is None:
-            raise UnknownGraph(row.graph, sorted(graphs.chosen()))
-        target = check_text("thread_id", thread_id or str(uuid.uuid4()))
-        if await self.journal.ado(runs.page(thread_id=target, count=1)):
-            raise BadArgument(f"Thread {target!r} has runs already; fork to a new thread.")
-        source = {"configurable": {"thread_id": row.thread_id}}
-        if at is not None:
-            source["configurable"]["checkpoint_id"] = at
-        if await self.saver.aget_tuple(source) is None:  # type: ignore[arg-type]
-            if at is None:
-                raise WrongState(run_id, row.state, "be forked", "it has no checkpoint yet.")
-            raise NotFound("checkpoint", at)
-        await self.saver.acopy_thread(row.thread_id, target)
-        place = {"configurable": {**source["configurable"], "thread_id": target}}
-        if update is None and as_node is None:
-            as_node = langgraph_port.COPY
-        await graph.pregel.aupdate_state(place, update, as_node)  # type: ignore[arg-type]
-        setup = load_setup(self.saver.serializer, row)
-        setup.pop("input", None)
-        plan = self.services.runs.accept((graph.name, graph.version), target, setup, "reject")
-        forked = await self.journal.arun(plan)
+        forked = await forking.fork(
+            self.engine,
+            self.services,
+            run_id,
+            at=at,
+            update=update,
+            as_node=as_node,
+            thread_id=thread_id,
+        )
         self.engine.wake()
         return await self.journal.arun(self.services.runs.show(forked))
 
@@ -280,6 +279,7 @@ class Runtime(Client):
 class BlockingRuntime(BlockingClient):
     """`Runtime.blocking`: the runtime's methods, each blocking until it has returned."""
 
+    check = blocking_method(Runtime.check)
     fork = blocking_method(Runtime.fork)
     tick = blocking_method(Runtime.tick)
     work = blocking_method(Runtime.work)

@@ -118,6 +118,16 @@ DAMAGES = {
             FROM perdure_runs WHERE thread_id = 'asks' AND n = 1""",
         ),
     ),
+    "a run is held for nothing": Damage(
+        "doctor_held_settled",
+        "listens",
+        (
+            """INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+            SELECT thread_id, id, events + 1, 0, 'settled', 0, setup FROM perdure_runs
+            WHERE thread_id = 'listens'""",
+            RUN.format("state = 'held', events = events + 1", "listens"),
+        ),
+    ),
     "a second run is driven": Damage(
         "doctor_two_running",
         "asks",

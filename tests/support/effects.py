@@ -276,6 +276,14 @@ async def play(order: dict[str, Any], tell: Tell) -> None:
             await rt.tick()
 
 
+async def decide(order: dict[str, Any], tell: Tell) -> None:
+    """A person settles an effect, in a process of their own."""
+    async with opened(order["url"]) as rt:
+        await rt.now()  # the journal is open: what follows is the decision alone
+        with crash_at(order["kill"]):
+            await rt.settle(order["key"], "done", order["result"])
+
+
 class Mortals:
     """Processes that are killed."""
 
@@ -286,6 +294,11 @@ class Mortals:
         """How a process ended that drove a story: 0, or the signal, negative."""
         told = {"story": story, "url": url, "ledger": ledger, "kill": kill, **order}
         return self._server.run("effects:play", **told).status
+
+    def settle(self, url: str, key: str, result: str, kill: str) -> int:
+        """How a process ended that settled an effect."""
+        order = {"url": url, "key": key, "result": result, "kill": kill}
+        return self._server.run("effects:decide", **order).status
 
 
 @pytest.fixture

@@ -150,9 +150,11 @@ def mark_recorded(error: Exception) -> Exception:
 
 def is_recorded(error: BaseException | None) -> bool:
     """Whether an exception is, or was caused by, a recorded one."""
-    while error is not None:
+    passed: set[int] = set()
+    while error is not None and id(error) not in passed:
         if getattr(error, _MARK, False):
             return True
+        passed.add(id(error))  # `raise error from error` is its own cause
         error = error.__cause__
     return False
 

@@ -26,7 +26,6 @@ from perdure.engine.driver import Driver
 from perdure.engine.engine import Engine
 from perdure.engine.graphs import Graph
 from perdure.engine.segment_drive import Drive, Ended, Outcome, Raised, Returned, is_resume
-from perdure.engine.segment_start import FINISHED
 from perdure.errors import (
     BadArgument,
     Error,
@@ -329,7 +328,7 @@ class BoundGraph:
         """Answer what the run waits for, as `Command(resume=...)` says."""
         found: list[waits.WaitRow] = yield waits.of_run(row.id)
         open = [wait for wait in found if wait.state == WaitState.OPEN]
-        if not open and row.begun and all(wait.state in FINISHED for wait in found):
+        if not open and row.begun and all(wait.state in waits.FINISHED for wait in found):
             call.follows = True  # its state was changed: LangGraph gives it to whatever asks now
             return
         resume = call.input.resume

@@ -7,7 +7,6 @@ its tasks.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -17,9 +16,9 @@ from langgraph.runtime import RunControl
 
 from perdure.effects.compensation import Compensations
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
-from perdure.engine.graph_changes import explain, lost_nodes, subgraph
+from perdure.engine.graph_check import find_change
 from perdure.engine.graphs import Graph
-from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, latest_checkpoint
+from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans
 from perdure.errors import Error
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
@@ -28,7 +27,7 @@ from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow
 from perdure.operations.run_payload import UNREADABLE, load_setup, tags_of
 from perdure.operations.runs import RunRow
-from perdure.operations.waits import TAKEN_BACK, TIME_IS_UP, Body, WaitRow
+from perdure.operations.waits import FINISHED, TAKEN_BACK, TIME_IS_UP, Body, WaitRow
 from perdure.saver import Saver
 from perdure.segments.lease import Lease
 from perdure.segments.segment import KEY, Segment
@@ -36,7 +35,6 @@ from perdure.serde.serializer import where_wait
 from perdure.types import Control, EffectState, EventKind, Kind, State, WaitState
 
 ANSWERED = (WaitState.ANSWERED, WaitState.APPLIED)
-FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 
 
 class SegmentStart(SegmentPlans):
@@ -80,9 +78,9 @@ class SegmentStart(SegmentPlans):
         if row.n > 1 and not row.begun:
             yield from self._roll_back(row.thread_id)
         if row.begun:
-            held = yield from self._check_graph_change(row, graph)
-            if held is not None:
-                return held
+            graph, change = yield from find_change(self._saver, row, graph)
+            if change is not None:
+                return SegmentEnd(State.HELD, EventKind.HELD, change, reason=change["reason"])
         drive = yield from self._make_drive(row, graph, setup, inline)
         if row.begun:
             found = yield from self._hand_over_answers(drive)
@@ -108,6 +106,7 @@ class SegmentStart(SegmentPlans):
             inline=inline,
             unstored=graph.unstored,
             fingerprint=fingerprint,
+            origin=setup.get("fork"),
         )
         return Drive(
             segment,
@@ -116,7 +115,7 @@ class SegmentStart(SegmentPlans):
             _config(segment, setup),
             setup.get("context"),
             RunControl(),
-            {name: setup[name] for name in BREAKPOINTS if name in setup},
+            {name: graph.current_names(setup[name]) for name in BREAKPOINTS if name in setup},
         )
 
     def _roll_back(self, thread_id: str) -> Plan[None]:
@@ -126,25 +125,6 @@ class SegmentStart(SegmentPlans):
             yield from self._saver.pruner.delete_for_runs(ids, thread_id)
         for id in ids:
             yield runs.note_rolled_back(thread_id, id)
-
-    def _check_graph_change(self, row: RunRow, graph: Graph) -> Plan[SegmentEnd | None]:
-        """Hold a run whose place is gone from its graph."""
-        if row.fingerprint in (None, graph.fingerprint):
-            return None
-        stored = yield runs.topology(row.fingerprint)
-        if stored is None:
-            return None
-        old, new = json.loads(stored), json.loads(graph.topology)
-        places = {"": (old, new)}
-        for wait in (yield waits.of_run(row.id)):
-            if wait.state not in FINISHED and wait.ns:
-                places[wait.ns] = (subgraph(old, wait.ns) or {}, subgraph(new, wait.ns) or {})
-        for ns, (before, after) in places.items():
-            at = yield from latest_checkpoint(self._saver, row.thread_id, ns)
-            if at is not None and (lost := lost_nodes(before, after, at)):
-                data = explain(graph.name, ns, lost, before, after)
-                return SegmentEnd(State.HELD, EventKind.HELD, data, reason=data["reason"])
-        return None
 
     # -- answers
 

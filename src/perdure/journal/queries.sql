@@ -217,14 +217,14 @@ SELECT state FROM perdure_runs WHERE thread_id = :thread_id AND id = :id {lock};
 -- then not accepted. A run with the same key is accepted once.
 INSERT INTO perdure_runs
   (thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, poked,
-   undo, events, change, created_at, updated_at, setup)
+   undo, events, change, created_at, updated_at, fingerprint, setup)
 SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:version AS TEXT),
        CAST(:key AS TEXT), 'pending',
        CASE WHEN NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                              WHERE r.thread_id = :thread_id AND r.state NOT IN {ended})
             THEN CAST(:due_at AS BIGINT) END,
-       CAST(:ready_at AS BIGINT), 0, 0, 0, 0, 0, 1, CAST(:change AS BIGINT),
-       CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:setup AS {blob})
+       CAST(:ready_at AS BIGINT), 0, 0, CAST(:begun AS INTEGER), 0, 0, 1, CAST(:change AS BIGINT),
+       CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:fingerprint AS TEXT), CAST(:setup AS {blob})
 FROM perdure_threads AS t
 WHERE t.thread_id = :thread_id
   AND (:reject = 0 OR NOT EXISTS (SELECT 1 FROM perdure_runs AS r
@@ -273,6 +273,18 @@ WHERE (created_at, id) > (:after, :after_id) AND state NOT IN {ended}
   AND graph >= :first AND graph < :last
 ORDER BY created_at, id LIMIT :count;
 
+-- name: shapes
+-- With which graphs the runs that are not over were last driven.
+SELECT graph, version, fingerprint, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended}
+GROUP BY graph, version, fingerprint ORDER BY graph, version, fingerprint;
+
+-- name: runs_of_shape
+-- Runs that are not over and were last driven with one graph, behind an id.
+SELECT {run} FROM perdure_runs
+WHERE id > :after AND graph = :graph AND version = :version AND fingerprint = :fingerprint
+  AND state NOT IN {ended}
+ORDER BY id LIMIT :count;
+
 -- name: stop_thread
 -- A new run takes the thread over, unless it is one that was accepted before: the driven run
 -- is asked to stop, the others end, and those with effects to undo as soon as that is done. With
@@ -311,7 +323,8 @@ WHERE thread_id = :thread_id AND id = :id AND state NOT IN {ended} AND state <> 
 RETURNING id;
 
 -- name: go_on
--- Makes a run that rests due again, if it is its turn: after resume, or retry.
+-- Makes a run that rests due again, if it is its turn: after resume, or retry. After a decision about
+-- an effect (:decision) only if that was made, and no other effect of the run is unknown.
 UPDATE perdure_runs
 SET state = 'pending', attempts = 0, reason = NULL, error = NULL, output = NULL,
     control = CASE WHEN state = 'held' THEN control END,
@@ -326,6 +339,9 @@ WHERE thread_id = :thread_id AND id = :id AND state IN ({names})
     SELECT 1 FROM perdure_runs AS r
     WHERE r.thread_id = :thread_id AND (r.begun = 1 OR r.state = 'running')
       AND r.n > (SELECT n FROM perdure_runs WHERE thread_id = :thread_id AND id = :id)))
+  AND (CAST(:decision AS BIGINT) IS NULL
+       OR change = CAST(:decision AS BIGINT) AND NOT EXISTS (
+         SELECT 1 FROM perdure_effects AS e WHERE e.run_id = :id AND e.state = 'unknown'))
 RETURNING id;
 
 -- name: unpause
@@ -537,15 +553,16 @@ WHERE run_id = :id AND state = 'applied'
 -- name: let_go
 -- Ends a segment. A request to stop that arrived meanwhile wins; a pause that was withdrawn is ignored.
 -- A waiting run is due at its next clock, or now if an answer or a signal arrived while it was driven. A
--- cancelled run with effects to undo is due at once, and still to be cancelled, unless it is held.
+-- cancelled run with effects to undo is due at once, and still to be cancelled, unless it is held. A run
+-- to be held for its effects (:held) is due at once if a person settled the last of them meanwhile.
 UPDATE perdure_runs
-SET state = CASE WHEN {cancels} THEN 'pending'
+SET state = CASE WHEN {cancels} OR {released} THEN 'pending'
                  WHEN CAST(:state AS TEXT) = 'held' AND control = 'cancel' AND {undo} THEN 'held'
                  WHEN CAST(:state AS TEXT) IN {ended} THEN CAST(:state AS TEXT)
                  WHEN control = 'cancel' THEN 'cancelled' WHEN control = 'pause' THEN 'paused'
                  WHEN CAST(:state AS TEXT) = 'paused' THEN 'pending' ELSE CAST(:state AS TEXT) END,
     due_at = CASE
-      WHEN {cancels} THEN COALESCE(CAST(:due_at AS BIGINT), CAST(:now AS BIGINT))
+      WHEN {cancels} OR {released} THEN COALESCE(CAST(:due_at AS BIGINT), CAST(:now AS BIGINT))
       WHEN CAST(:state AS TEXT) IN {ended} OR control IS NOT NULL THEN NULL
       WHEN CAST(:state AS TEXT) <> 'waiting' THEN CAST(:due_at AS BIGINT)
       WHEN poked = 1 OR EXISTS (
@@ -558,7 +575,8 @@ SET state = CASE WHEN {cancels} THEN 'pending'
     control = CASE WHEN {cancels} OR (CAST(:state AS TEXT) = 'held' AND control = 'cancel' AND {undo})
               THEN 'cancel' END,
     output = CAST(:output AS {blob}), error = CAST(:error AS {blob}),
-    reason = COALESCE(CAST(:reason AS TEXT), CASE WHEN control IS NOT NULL THEN reason END),
+    reason = COALESCE(CASE WHEN NOT {released} THEN CAST(:reason AS TEXT) END,
+                      CASE WHEN control IS NOT NULL THEN reason END),
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running'
 RETURNING state;
@@ -592,7 +610,8 @@ UPDATE perdure_runs SET undo = 2 WHERE thread_id = :thread_id AND id = :id AND u
 -- name: count_wait
 -- Counts the event of a new question, and marks the run as begun: one without input may ask before its
 -- first checkpoint.
-UPDATE perdure_runs SET begun = 1, events = events + 1, change = :change, updated_at = :now
+UPDATE perdure_runs SET begun = 1, events = events + 1, change = :change, updated_at = :now,
+    fingerprint = COALESCE(fingerprint, CAST(:fingerprint AS TEXT))
 WHERE thread_id = :thread_id AND id = :id
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id);
 
@@ -1052,6 +1071,11 @@ WHERE s.wait_id IS NOT NULL AND NOT EXISTS (
 -- name: doctor_no_outcome
 SELECT thread_id, key, state FROM perdure_effects
 WHERE state IN ('done', 'failed') AND outcome IS NULL;
+
+-- name: doctor_held_settled
+-- A run is held although a person settled the last of the effects that it was held for.
+SELECT thread_id, id, state FROM perdure_runs
+WHERE state = 'held' AND error IS NULL AND {settled};
 
 -- name: doctor_signal_unused
 -- A run waits for a signal that is stored, but will be claimed too late, or never.

@@ -33,6 +33,22 @@ COMMON["cancels"] = (
     "((CAST(:state AS TEXT) = 'cancelled' OR (control = 'cancel' AND CAST(:state AS TEXT) "
     "NOT IN ('done', 'failed', 'held'))) AND " + COMMON["undo"] + ")"
 )
+COMMON["settled"] = (
+    "NOT EXISTS (SELECT 1 FROM perdure_effects AS e WHERE e.run_id = perdure_runs.id "
+    "AND e.run_id <> '' AND e.state = 'unknown') AND EXISTS (SELECT 1 FROM perdure_events AS v "
+    "WHERE v.thread_id = perdure_runs.thread_id AND v.run_id = perdure_runs.id "
+    "AND v.kind = 'settled' AND v.n > (SELECT max(c.n) FROM perdure_events AS c "
+    "WHERE c.thread_id = perdure_runs.thread_id AND c.run_id = perdure_runs.id "
+    "AND c.kind IN ('claimed', 'recovered')))"
+)
+"""A person settled an effect since the last claim, and none is unknown."""
+COMMON["released"] = (
+    "(:held = 1 AND (control IS NULL OR (control = 'cancel' AND "
+    + COMMON["undo"]
+    + ")) AND "
+    + COMMON["settled"]
+    + ")"
+)
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 

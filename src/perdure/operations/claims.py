@@ -6,6 +6,7 @@ not renewed runs out. Which of two drivers wins is decided by the statement name
     claim and claim              claim: it raises the token
     a driver and its successor   progress, fence, let_go: they carry the token
     a driver and a stop request  let_go: it reads `control` in the row
+    a driver and a decision      let_go: it looks whether effects are still unknown
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         **made.params,
         "token": token,
         "state": end.state.value,
+        "held": int(end.state is State.HELD and end.error is None),
         "due_at": end.due_at,
         "attempts": end.attempts,
         "output": end.output,

@@ -7,8 +7,9 @@ from dataclasses import replace
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
-from perdure.journal import Op, Row, Statement
+from perdure.journal import Op, Row, Statement, with_params
 from perdure.operations.events import change
+from perdure.operations.runs import release_held
 from perdure.serde.serializer import Serializer, where_effect
 from perdure.types import EffectRecord, EffectState, EventKind, RunError, maybe_moment, moment
 
@@ -227,8 +228,8 @@ def decide(
     said: dict[str, str],
     now: int,
 ) -> Op[bool]:
-    """Store a person's decision; `said` goes into its event. False: the effect cannot be settled
-    by a person now."""
+    """Store a person's decision; `said` goes into its event. If it was the last that its held run
+    waited for, the run is due. False: the effect cannot be settled by a person now."""
     made = change(row.thread_id, row.run_id, now)
     params = {**made.params, "key": row.key, "state": state, "outcome": outcome}
     params["attempts"] = row.attempts
@@ -236,12 +237,11 @@ def decide(
     return Op(
         f"settle {row.key}",
         [
-            Statement("lock_run", params),
-            Statement("decide_effect", params),
-            Statement("count_decision", params),
+            *with_params(params, "lock_thread", "lock_run", "decide_effect", "count_decision"),
             made.event(serializer, EventKind.SETTLED, data),
+            *release_held(serializer, made),
         ],
-        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
         write=True,
         key=Statement("find_decision", params),
     )

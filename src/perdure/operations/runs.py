@@ -5,6 +5,7 @@ What drivers do is in `claims.py`. Which of two callers wins is decided by the s
     start and start, one key     insert_run: the key is unique
     start and the end of a run   count_run / lock_thread: one row per thread
     stop and the run's driver    let_go: it reads `control` in the row
+    a decision and the driver    go_on, let_go: whichever is later sees that nothing is unknown
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
-from perdure.operations.events import Change
+from perdure.operations.events import Change, change
 from perdure.serde.serializer import Serializer, where_event
 from perdure.types import Control, EventKind, State
 
@@ -57,6 +58,16 @@ class RunRow(NamedTuple):
     """Whether its thread has checkpoints."""
 
 
+class Shape(NamedTuple):
+    """A graph as runs were last driven with it, and how many of them are not over."""
+
+    graph: str
+    version: str
+    fingerprint: str | None
+    """None: they have not begun."""
+    count: int
+
+
 def _runs(rows: Sequence[Sequence[Row]]) -> list[RunRow]:
     return [RunRow(*row) for row in rows[0]]
 
@@ -78,8 +89,11 @@ def start(
     strategy: str,
     only: str | None = None,
     grace: int = 0,
+    fingerprint: str | None = None,
+    begun: bool = False,
 ) -> Op[RunRow | None]:
-    """Accept a run, or find the one accepted before with this key. None if the thread is busy."""
+    """Accept a run, or find the one accepted before with this key. None if the thread is busy.
+    A fork has `begun`, with a graph of this fingerprint."""
     params = {
         **made.params,
         "graph": graph,
@@ -88,6 +102,8 @@ def start(
         "ready_at": ready_at,
         "due_at": ready_at,
         "setup": setup,
+        "fingerprint": fingerprint,
+        "begun": int(begun),
         "reject": int(strategy == "reject"),
     }
     statements = with_params(params, "insert_thread", "count_run")
@@ -248,6 +264,7 @@ def resume(
 ) -> Op[bool]:
     """Make a run due that is in one of these states. False if it is in another."""
     params = {**made.params, "names": json.dumps([state.value for state in states])}
+    params["decision"] = None
     return Op(
         kind.value,
         [
@@ -261,6 +278,15 @@ def resume(
         write=True,
         key=made.key,
     )
+
+
+def release_held(serializer: Serializer, decided: Change) -> list[Statement]:
+    """The statements that make a held run due once a decision about its effects was made and no
+    other is unknown, for the batch of that decision."""
+    made = change(decided.thread_id, decided.run_id, decided.now)
+    params = {**made.params, "names": json.dumps([State.HELD]), "decision": decided.number}
+    # Not "retried": that would call again what a person just settled as failed.
+    return [Statement("go_on", params), made.event(serializer, EventKind.RESUMED)]
 
 
 def rolled_back(thread_id: str) -> Op[list[str]]:
@@ -284,6 +310,16 @@ def topology(fingerprint: str) -> Op[str | None]:
     """The topology that a fingerprint stands for."""
     params = {"fingerprint": fingerprint}
     return read_op("graph_by_fingerprint", params, lambda rows: rows[0][0][0] if rows[0] else None)
+
+
+def shapes() -> Op[list[Shape]]:
+    """With which graphs the runs that are not over were last driven."""
+    return read_op("shapes", {}, lambda rows: [Shape(*row) for row in rows[0]])
+
+
+def of_shape(shape: Shape, after: str, count: int) -> Op[list[RunRow]]:
+    """Runs that are not over and were last driven with one graph, by id, behind `after`."""
+    return read_op("runs_of_shape", {**shape._asdict(), "after": after, "count": count}, _runs)
 
 
 def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tuple[str, str]]]:

@@ -22,8 +22,10 @@ from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.journal.names import check_text
 from perdure.operations.events import Change, change
 from perdure.serde.serializer import Serializer, where_signal, where_wait
-from perdure.types import EventKind, Kind, Wait, maybe_moment, moment
+from perdure.types import EventKind, Kind, Wait, WaitState, maybe_moment, moment
 
+FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
+"""States of a wait that a run is past."""
 TIME_IS_UP = {"__perdure__": "time is up"}
 """Resumes a task whose wait expired."""
 TAKEN_BACK = "__perdure_taken_back__"
@@ -122,8 +124,10 @@ def ask(
     body: Body,
     interrupt_id: str,
     place: dict[str, Any],
+    fingerprint: str | None = None,
 ) -> list[Statement]:
-    """The statements that store a wait, for the batch of its interrupt write."""
+    """The statements that store a wait, for the batch of its interrupt write. `fingerprint` is that
+    of the graph, if the run does not have it yet."""
     shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
     place_of_asker = f"|{made.run_id}|{interrupt_id}|{question.kind}".encode()
     id = hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
@@ -135,6 +139,7 @@ def ask(
         "name": question.name,
         "interrupt_id": interrupt_id,
         "token": token,
+        "fingerprint": fingerprint,
         "wake_at": question.wake_at,
         "expires_at": question.expires_at,
         "body": serializer.dumps(list(body), where_wait("body", id), "the value of an interrupt"),

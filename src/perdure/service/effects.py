@@ -10,19 +10,15 @@ from perdure.errors import BadArgument, EffectFailed, NotFound, NotSettled
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
-from perdure.operations import effects, messages, runs
+from perdure.operations import effects, messages
 from perdure.operations.effects import EffectRow
-from perdure.operations.events import change
 from perdure.operations.run_payload import UNREADABLE
-from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.types import (
     EffectRecord,
     EffectState,
-    EventKind,
     Message,
     RunError,
-    State,
     milliseconds,
 )
 
@@ -89,7 +85,8 @@ class EffectService:
     def settle(
         self, key: str, how: str, result: Any, by: str | None, reason: str | None
     ) -> Plan[None]:
-        """Store a person's decision about an effect. Its run continues after the last one."""
+        """Store a person's decision about an effect. The same commit makes its run due if that was
+        the last one."""
         _check_decision(how, result, by, reason)
         row: EffectRow | None = yield effects.find(str(key))
         if row is None:
@@ -105,18 +102,6 @@ class EffectService:
         if not (yield effects.decide(self._serializer, row, state, outcome, said, now)):
             row = (yield effects.find(row.key)) or row
             raise NotSettled(row.key, f"it is {row.state}: {_why_not(row)}.")
-        if row.run_id:
-            yield from self._resume(row.run_id)
-
-    def _resume(self, run_id: str) -> Plan[None]:
-        """Resume a held run once none of its effects is unknown."""
-        run: RunRow | None = yield runs.find(run_id)
-        found: list[EffectRow] = yield effects.of_run(run_id)
-        left = any(row.state == EffectState.UNKNOWN for row in found)
-        if run is not None and run.state == State.HELD and not left:
-            made = change(run.thread_id, run.id, self._clock.now())
-            # Not "retried": that would call again what a person just settled as failed.
-            yield runs.resume(self._serializer, made, (State.HELD,), EventKind.RESUMED)
 
 
 def _check_decision(how: str, result: Any, by: str | None, reason: str | None) -> None:

@@ -62,6 +62,8 @@ class RunService:
         after: timedelta | datetime | None = None,
         reserve: float = 0.0,
         only: str | None = None,
+        fingerprint: str | None = None,
+        begun: bool = False,
     ) -> Plan[RunRow]:
         """Accept a run of a graph, given as (name, version), or find the one of this key.
 
@@ -83,6 +85,8 @@ class RunService:
             strategy=strategy,
             only=only,
             grace=round(GRACE.total_seconds() * 1000),
+            fingerprint=fingerprint,
+            begun=begun,
         )
         if row is None:
             raise ThreadBusy(thread_id, "has not ended")
