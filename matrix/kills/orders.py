@@ -32,6 +32,10 @@ class State(TypedDict, total=False):
     messages: list[Any]
 
 
+class Part(TypedDict):
+    item: int
+
+
 # -- effects
 
 
@@ -195,7 +199,7 @@ def read_tools(state: State) -> State:
     return {"log": [str(message.content) for message in state["messages"]]}
 
 
-def part(state: dict[str, Any]) -> State:
+def part(state: Part) -> State:
     """One of several tasks side by side."""
     return {"log": [order(f"part {state['item']}"), greet("eve")]}
 
@@ -229,7 +233,7 @@ def orders() -> Any:
     graph.add_node(ask_for_tools)
     graph.add_node("tools", ToolNode([poke, nudge]))
     graph.add_node(read_tools)
-    graph.add_node("part", part)  # type: ignore[type-var]
+    graph.add_node("part", part)
     graph.add_node(turn)
     graph.add_node(doubt)
     graph.add_node(rest)

@@ -212,7 +212,7 @@ async def _tell(order: dict[str, Any]) -> dict[str, Any]:
             for name, run in runs.items()
         }
         events = [event for run in runs.values() for event in await rt.events(run.id)]
-        settled = [event for event in events if event.kind is EventKind.SETTLED]
+        settled = [event for event in events if event.kind == EventKind.SETTLED]
         unfinished = any(ended[name][0] != end for name, end in story.ends.items())
         return {
             "ended": ended,
