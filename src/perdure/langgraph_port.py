@@ -462,9 +462,7 @@ def _write_to_joins(node: Any, joins: Mapping[str, OldJoin]) -> Any:
         join = joins.get(entry.channel) if isinstance(entry, ChannelWriteEntry) else None
         if join is None:
             return entry
-        return entry._replace(
-            channel=join.channel, value=join.names.get(entry.value, entry.value)
-        )
+        return entry._replace(channel=join.channel, value=join.names.get(entry.value, entry.value))
 
     writers = [
         ChannelWrite([*map(renamed, one.writes)], tags=one.tags)

@@ -152,7 +152,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id_or_by_its_thread(
     assert command("show", "--thread", "campaign-7-12").done.out.startswith(other.id)
     assert run.id[:6] == other.id[:6]  # both were made within hours
     assert "More than one run begins with" in command("show", run.id[:6]).refused
-    assert f"There is no run {run.id[:2]!r}: give its id, or at least 6" in (
+    assert f"There is no run {run.id[:2]!r}: give its id, or at least 4" in (
         command("show", run.id[:2]).refused
     )
     assert "There is no run 'nobody'" in command("show", "nobody").refused

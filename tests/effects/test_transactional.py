@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -327,9 +328,9 @@ async def test_a_branch_that_reads_meanwhile_and_one_that_reads_inside_do_not_wa
     first = True
     load = RecordedReads._load
 
-    def slow(self: RecordedReads, task: str) -> Any:
+    def slow(self: RecordedReads, run: Mapping[str, Any], task: str) -> Any:
         loading.set()
-        return load(self, task)
+        return load(self, run, task)
 
     @perdure.effect(transactional=True, retry=None)
     def book(what: str) -> str:

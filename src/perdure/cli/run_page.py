@@ -59,7 +59,8 @@ def print_report(report: RunReport, at: str | None) -> None:
         else:
             _print_rest(run, period, now)
     _print_scores(report.scores)
-    _print_blockers(blockers(run, report.waits, report.effects, today), report.unreadable, at)
+    found = blockers(run, report.waits, report.effects, today, report.unknown_graphs)
+    _print_blockers(found, report.unreadable, at)
 
 
 def _print_header(run: Run, now: datetime) -> None:

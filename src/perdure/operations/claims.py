@@ -21,7 +21,7 @@ from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_pa
 from perdure.journal.clock import HostTime
 from perdure.journal.ids import random_number
 from perdure.operations.events import Change
-from perdure.operations.runs import RunRow
+from perdure.operations.runs import RunRow, stop_children, wake_joiners
 from perdure.serde.serializer import Serializer, where_event
 from perdure.types import DrivenBy, EventKind, State
 
@@ -207,7 +207,10 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         Statement("let_go", params),
         EventStatement("insert_end_event", params, end.data),
         *with_params(params, "close_waits", "next_of_thread"),
+        *wake_joiners(params),
     ]
+    if end.state is State.CANCELLED:
+        statements += stop_children(serializer, made, 0)
     return Op(
         f"let_go {made.run_id}",
         statements,

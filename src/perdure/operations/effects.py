@@ -37,6 +37,17 @@ class UndoState(IntEnum):
     DONE = 2
 
 
+class Doubt(IntEnum):
+    """What `doubtful` says of an effect."""
+
+    NONE = 0
+    POSSIBLE = 1
+    """A call of its task before it had got a record with other arguments: perhaps it was called
+    with what that returned."""
+    ASKED = 2
+    """A person was asked which call it stands for."""
+
+
 class How(StrEnum):
     """How a call was settled, in its event, if it was not simply called."""
 
@@ -67,6 +78,12 @@ class EffectRow(NamedTuple):
     updated_at: int = 0
     arguments: bytes = b""
     outcome: bytes | None = None
+    alike: int = 0
+    """How many arguments of a call must be equal to get this record."""
+    lent: str = ""
+    """Digests of the calls that got this record with other arguments."""
+    doubtful: int = 0
+    """A `Doubt`."""
 
     @property
     def place(self) -> dict[str, Any]:
@@ -166,6 +183,34 @@ def write_state(
         key=Statement("find_outcome", params),
         proof=made.key if has_event else None,
     )
+
+
+def store_unknown(
+    owner: Owner, row: EffectRow, other: EffectRow, now: int, event: tuple[Serializer, Any]
+) -> Op[None]:
+    """Store a call that is not made: a person says whether `other` stands for it."""
+    written = write_state(owner, row, now, event=event)
+    asked = Statement("doubt_effect", {**other.place, "doubtful": Doubt.ASKED.value})
+    statements = [insert_intent(owner, row), *written.render(), asked]
+    return Op(written.name, statements, lambda rows: None, True, written.key, written.proof)
+
+
+def lend(owner: Owner, row: EffectRow, digest: str) -> Op[None]:
+    """Note that the call with this digest gets the record of one with other arguments."""
+    lent = Statement("lend_effect", {**row.place, "digest": digest})
+    return Op("lend_effect", [*owner.fence, lent], lambda rows: None, write=True)
+
+
+def part(owner: Owner, row: EffectRow, alike: int) -> Op[None]:
+    """Give the records of this name in this task only to calls with so many equal arguments."""
+    parted = Statement("part_effects", {**row.place, "alike": alike})
+    return Op("part_effects", [*owner.fence, parted], lambda rows: None, write=True)
+
+
+def trust(owner: Owner, row: EffectRow) -> Op[None]:
+    """Note that a call was made with the right arguments."""
+    trusted = Statement("doubt_effect", {**row.place, "doubtful": Doubt.NONE.value})
+    return Op("doubt_effect", [*owner.fence, trusted], lambda rows: None, write=True)
 
 
 def abandon(owner: Owner, now: int) -> Op[None]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from perdure.errors import Damaged, TypeNotAllowed, WrongKey
+from perdure.journal import Plan
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer, where_run
 from perdure.types import RunError
@@ -35,6 +36,26 @@ def load_error(serializer: Serializer, row: RunRow) -> RunError | None:
         return None
     stored = serializer.loads(row.error, where_run("error", row.id))
     return RunError(*(stored[field.name] for field in fields(RunError)))
+
+
+StateAt = Callable[[str, str], Plan[Mapping[str, Any] | None]]
+"""The state of a thread at a checkpoint."""
+
+
+def load_output(serializer: Serializer, row: RunRow, state_at: StateAt) -> Plan[Any]:
+    """What the run returned; None if it is in a checkpoint that was pruned."""
+    if row.output is None:
+        return None
+    stored = serializer.loads(row.output, where_run("output", row.id))
+    if len(stored) == 1:
+        return stored[0]
+    checkpoint_id, channels, rest = stored
+    values = yield from state_at(row.thread_id, checkpoint_id)
+    if values is None:
+        return None
+    if isinstance(channels, str):
+        return values.get(channels)
+    return rest | {channel: values[channel] for channel in channels if channel in values}
 
 
 def tags_of(row: RunRow, setup: Mapping[str, Any]) -> list[str]:

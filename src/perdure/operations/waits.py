@@ -9,12 +9,14 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
     an answer and the run       poke_run: the run is due, or, while driven, does not rest
     two signals of one key      insert_signal: the key is unique
     one signal, two waits       take_signal: a signal has at most one wait
+    a run's end and its joiner  insert_join: the run cannot end until the wait is committed. Its end
+                                finds the wait (poke_joiners), or the joiner finds the end (let_go)
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument
@@ -22,7 +24,7 @@ from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.journal.names import check_text
 from perdure.operations.events import Change, change
 from perdure.serde.serializer import Serializer, where_signal, where_wait
-from perdure.types import EventKind, Kind, Wait, WaitState, maybe_moment, moment
+from perdure.types import EventKind, Kind, State, Wait, WaitState, maybe_moment, moment
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 """States of a wait that a run is past."""
@@ -72,6 +74,8 @@ class Question(NamedTuple):
     name: str | None = None
     wake_at: int | None = None
     expires_at: int | None = None
+    runs: tuple[str, ...] = ()
+    """Of a wait for runs, their ids."""
 
 
 def check_signal_name(name: str) -> None:
@@ -150,12 +154,14 @@ def ask(
         "name": question.name,
         "wake_at": maybe_moment(question.wake_at),
         "expires_at": maybe_moment(question.expires_at),
+        "runs": list(question.runs) or None,
     }
     return [
         Statement("count_wait", params),
         made.event(serializer, EventKind.WAIT, {k: v for k, v in data.items() if v is not None}),
         Statement("insert_wait", params),
         Statement("close_replaced", params),
+        *(Statement("insert_join", {**params, "joined": run_id}) for run_id in question.runs),
     ]
 
 
@@ -183,9 +189,16 @@ def page(
     return read_op("open_waits", params, _waits)
 
 
-def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now: int) -> Op[bool]:
+def answer(
+    serializer: Serializer,
+    row: WaitRow,
+    value: Any,
+    by: str | None,
+    now: int,
+    number: int | None = None,
+) -> Op[bool]:
     """Accept an answer. False if it is too late."""
-    made = change(row.thread_id, row.run_id, now)
+    made = change(row.thread_id, row.run_id, now, number)
     params = {
         **made.params,
         "wait_id": row.id,
@@ -238,6 +251,37 @@ def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[No
         ],
         lambda rows: None,
         write=True,
+    )
+
+
+def joined_runs(body: Body) -> list[str]:
+    """The ids of the runs that a wait is for."""
+    return [str(run_id) for run_id in body.value["join"]]
+
+
+def join(
+    serializer: Serializer, row: WaitRow, ended: Sequence[Mapping[str, Any]], token: int, now: int
+) -> Op[None]:
+    """Answer a wait for runs with how each has ended."""
+    made = change(row.thread_id, row.run_id, now)
+    is_done = all(one["state"] == State.DONE for one in ended)
+    params = {
+        **made.params,
+        "wait_id": row.id,
+        "token": token,
+        "by": "run" if is_done else "failed run",  # reopen_joins reads it
+        "answer": serializer.dumps(list(ended), where_wait("answer", row.id), "the runs' outputs"),
+    }
+    data = {"wait": row.id, "runs": {one["id"]: one["state"] for one in ended}}
+    return Op(
+        f"join {row.id}",
+        [
+            *with_params(params, "fence", "answer_by_runs", "count_answer"),
+            made.event(serializer, EventKind.JOINED, data),
+        ],
+        lambda rows: None,
+        write=True,
+        key=made.key,
     )
 
 

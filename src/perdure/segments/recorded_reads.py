@@ -16,6 +16,10 @@ from perdure.serde.serializer import where_read
 T = TypeVar("T")
 
 
+def _task_id(place: str) -> str:
+    return hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+
+
 class RecordedReads:
     """The recorded reads of one segment."""
 
@@ -51,7 +55,7 @@ class RecordedReads:
         It is queued before anything that the task does with it, so it is in the journal wherever
         its consequences are.
         """
-        task = _task(place)
+        task = _task_id(place)
         with self._lock:
             known = self._by_task.get(task)
         if known is None:
@@ -67,6 +71,12 @@ class RecordedReads:
             self._store(task, n, known[n])
         value: T = known[n]
         return value
+
+    def texts(self, place: str) -> list[str]:
+        """What the reads at a place gave so far, as text."""
+        with self._lock:
+            known = self._by_task.get(_task_id(place), {})
+            return [str(value) for value in known.values()]
 
     def _store(self, task: str, n: int, value: Any) -> None:
         body = self._serializer.dumps(value, where_read(self._lease.run_id, task, n))
@@ -86,12 +96,8 @@ class RecordedReads:
         first, bar, rest = place.partition("|")
         node, _, id = first.rpartition(":")
         there = f"{node}:{self._origin['tasks'].get(id, id)}{bar}{rest}"
-        found = self._load(self._origin, _task(there))
+        found = self._load(self._origin, _task_id(there))
         times = {n: value for n, value in found.items() if type(value) is int}
         for n, value in times.items():
             self._store(task, n, value)
         return times
-
-
-def _task(place: str) -> str:
-    return hashlib.blake2b(place.encode(), digest_size=16).hexdigest()

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from perdure.service.runs import UnknownGraphName
 from perdure.service.views.event_wording import NextStep, Tone, Verb
-from perdure.service.views.formatting import age, duration, utc_time
+from perdure.service.views.formatting import age, duration, graph_title, utc_time
 from perdure.service.views.schema_summary import example_answer, summarise_schema
 from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitRecord
 
@@ -81,7 +82,11 @@ def answer_action(wait: Wait) -> NextStep:
 
 
 def blockers(
-    run: Run, waits: Iterable[WaitRecord], effects: Iterable[EffectRecord], now: datetime
+    run: Run,
+    waits: Iterable[WaitRecord],
+    effects: Iterable[EffectRecord],
+    now: datetime,
+    unknown_graphs: Iterable[UnknownGraphName] = (),
 ) -> list[Blocker]:
     """Why a run does not go on now, and what would make it. Empty for one that does, or is done."""
     found = [_wait(one) for one in waits if one.state == "open" and not run.ended]
@@ -99,7 +104,7 @@ def blockers(
     if run.state is State.PAUSED:
         text = "paused until it is resumed"
         found.append(Blocker(text, action=NextStep(Verb.RESUME, (run.id,))))
-    return found + _unclaimed(run, now)
+    return found + _unclaimed(run, now, unknown_graphs)
 
 
 def _wait(wait: WaitRecord) -> Blocker:
@@ -112,7 +117,18 @@ def _wait(wait: WaitRecord) -> Blocker:
     return Blocker(f"asks a person{until}", shown=wait.value, action=answer_action(wait))
 
 
-def _unclaimed(run: Run, now: datetime) -> list[Blocker]:
+def no_worker(graph: UnknownGraphName) -> str:
+    """Why runs of a graph wait that no worker has."""
+    name = graph_title(graph.graph, graph.version)
+    return (
+        f"no worker has the graph {name!r}, or has driven a run of it yet.{graph.suggestion} Start "
+        "a worker that registers it, or cancel the run"
+    )
+
+
+def _unclaimed(
+    run: Run, now: datetime, unknown_graphs: Iterable[UnknownGraphName]
+) -> list[Blocker]:
     """Why no worker drives a run that could be driven."""
     if run.state not in (State.PENDING, State.WAITING):
         return []
@@ -120,12 +136,21 @@ def _unclaimed(run: Run, now: datetime) -> list[Blocker]:
         behind = run.state is State.PENDING
         return [Blocker("starts after the run before it on its thread")] if behind else []
     late = now - run.due_at
-    text = f"due for {duration(late)}, and no worker has claimed it: start perdure worker RUNTIME"
-    return [Blocker(text)] if late >= LATE else []
+    if late < LATE:
+        return []
+    for one in unknown_graphs:
+        if (one.graph, one.version) == (run.graph, run.version):
+            return [Blocker(f"due for {duration(late)}: {no_worker(one)}", Tone.BAD)]
+    text = f"due for {duration(late)}, and no worker has claimed it: start perdure worker PLACE"
+    return [Blocker(text)]
 
 
-def run_note(run: Run, now: datetime) -> str:
+def run_note(run: Run, now: datetime, unknown_graphs: Iterable[UnknownGraphName] = ()) -> str:
     """Why a run is in its state, or what comes next, in a few words."""
+    for one in unknown_graphs:
+        is_late = run.state is State.PENDING and run.due_at is not None and run.due_at <= now
+        if is_late and (one.graph, one.version) == (run.graph, run.version):
+            return f"no worker has this graph.{one.suggestion}"
     match run.state:
         case State.WAITING | State.PENDING if run.due_at is not None:
             due = age(run.due_at, now)
