@@ -172,13 +172,14 @@ lock, send or receive is never made. It works for SQLite and libpq from outside,
 code in them (`matrix/kills/io_stops.py`). `make kills` runs it again and writes this page.
 
 **orders** walks over sets, whose order differs from one process to the next; makes equal calls
-side by side in one node and in a `ToolNode`; loops; fans out; asks, sleeps, waits for a signal;
-and writes to the outbox. Its effects are keyed, verified, held, transactional, or guarded by a
-business key, and two of them always raise without anybody knowing whether they happened. A second
-run of it is cancelled and compensated. **assistant** is a `create_agent` with `Durable()`, equal
-tool calls side by side, and `HumanInTheLoopMiddleware`. The person in it answers, approves, sends
-the signal, cancels, and settles what is unknown after a look into the world; that is killed in
-the middle as well.
+side by side in one node and in a `ToolNode`; loops; fans out; asks, sleeps, waits for a signal,
+writes to the outbox; starts a child run for each of a set, joins them, and sends itself a signal.
+Its effects are keyed, verified, held, transactional, or guarded by a business key, and two of
+them always raise without anybody knowing whether they happened. A second run is cancelled, with
+its child, and both are compensated. **assistant** is a `create_agent` with `Durable()`, equal
+tool calls side by side, and `HumanInTheLoopMiddleware`. The person in them answers, approves,
+sends the signal, cancels, and settles what is unknown after a look into the world; that is killed
+in the middle as well.
 
 The world is a file outside of the journal. It is judged at the end of each trial:
 

@@ -84,7 +84,7 @@ def purchase(item: str) -> str:
     return f"{item} bought."
 
 
-def assistant() -> Any:
+def assistant(rt: perdure.Runtime) -> Any:
     durable = Durable(tools={"look": "read", "remind": "retry", "transfer": "hold"})
     approval = HumanInTheLoopMiddleware(interrupt_on={"transfer": True, "purchase": True})
     tools = [look, remind, transfer, purchase]

@@ -185,10 +185,9 @@ class Judge:
             return
         trial.settled = told["settled"]
         trial.stranded += told["strange"] + [f"doctor: {one}" for one in told["doctor"]]
-        for name, end in story.ends.items():
-            state, reason = told["ended"][name]
-            if state != end:
-                trial.stranded.append(f"{name} is {state}: {reason}")
+        for graph, state, reason in told["ended"]:
+            if state != story.ends[graph]:
+                trial.stranded.append(f"{graph} is {state}: {reason}")
         events = World(folder / "world").events()
         keyed = [event for event in events if event.kind == "keyed"]
         trial.again = len(keyed) - len(set(keyed))

@@ -1,4 +1,4 @@
-"""The first agent: sets, equal calls side by side, loops, holds, compensation, outbox, waits.
+"""The first agent: sets, equal calls side by side, loops, holds, compensation, children, waits.
 
 Every set is walked in another order by each process, since their hash seeds differ. Every effect is
 of a kind for which exactly once is promised: keyed, verified, held, transactional, or guarded by a
@@ -34,6 +34,11 @@ class State(TypedDict, total=False):
 
 class Part(TypedDict):
     item: int
+
+
+class Errand(TypedDict, total=False):
+    who: str
+    log: Annotated[list[str], operator.add]
 
 
 # -- effects
@@ -226,7 +231,32 @@ def rest(state: State) -> State:
     return {"log": log}
 
 
-def orders() -> Any:
+def delegate_with(rt: perdure.Runtime) -> Any:
+    async def delegate(state: State) -> State:
+        """Starts a child for each of a set, sends a signal, and waits for all of it."""
+        children = {who: await rt.start("errand", {"who": who, "log": []}) for who in PEOPLE}
+        await rt.signal("the orders", "nod", "yes")
+        outputs = perdure.join([children[who] for who in sorted(PEOPLE)])
+        log = [line for output in outputs for line in output["log"]]
+        nod = perdure.wait_for("nod")
+        again = perdure.wait_for("nod", timeout=timedelta(hours=1), default="none")
+        return {"log": [*log, f"nod {nod}, then {again}"]}
+
+    return delegate
+
+
+def run_errand(state: Errand) -> Errand:
+    """A child's only node."""
+    log = [order(f"errand {state['who']}")]
+    perdure.sleep(timedelta(hours=2))
+    return {"log": [*log, wire(f"errand of {state['who']} is done")]}
+
+
+def errand(rt: perdure.Runtime) -> Any:
+    return StateGraph(Errand).add_node(run_errand).add_edge(START, "run_errand")
+
+
+def orders(rt: perdure.Runtime) -> Any:
     graph = StateGraph(State)
     graph.add_node(mail)
     graph.add_node(gather)
@@ -237,6 +267,7 @@ def orders() -> Any:
     graph.add_node(turn)
     graph.add_node(doubt)
     graph.add_node(rest)
+    graph.add_node("delegate", delegate_with(rt))
     graph.add_edge(START, "mail")
     graph.add_edge("mail", "gather")
     graph.add_edge("gather", "ask_for_tools")
@@ -249,16 +280,30 @@ def orders() -> Any:
         "turn", lambda state: "turn" if state["turn"] < TURNS else "doubt", ["turn", "doubt"]
     )
     graph.add_edge("doubt", "rest")
-    graph.add_edge("rest", END)
+    graph.add_edge("rest", "delegate")
+    graph.add_edge("delegate", END)
     return graph
 
 
-def buy(state: State) -> State:
-    """It is cancelled while it asks."""
-    log = [pay("pay"), deposit("deposit")]
-    perdure.ask("Send it?")
-    return {"log": log}
+def trip(rt: perdure.Runtime) -> Any:
+    async def hire(state: State) -> State:
+        """A child that is cancelled with it, and compensated too."""
+        await rt.start("guide", {"log": []})
+        return {}
+
+    def buy(state: State) -> State:
+        """It is cancelled while it asks."""
+        log = [pay("pay"), deposit("deposit")]
+        perdure.ask("Send it?")
+        return {"log": log}
+
+    return StateGraph(State).add_sequence([hire, buy]).add_edge(START, "hire")
 
 
-def trip() -> Any:
-    return StateGraph(State).add_node(buy).add_edge(START, "buy")
+def guide(rt: perdure.Runtime) -> Any:
+    def engage(state: State) -> State:
+        pay("guide")
+        perdure.wait_for("departure")
+        return {"log": ["departed"]}
+
+    return StateGraph(State).add_node(engage).add_edge(START, "engage")

@@ -201,19 +201,19 @@ async def _tell(order: dict[str, Any]) -> dict[str, Any]:
     clock, moved = _clock(Path(order["clock"]), order["begin"])
     async with perdure.Runtime(order["url"], clock=clock) as rt:
         for name, graph in story.graphs.items():
-            rt.register(graph(), name=name)
+            rt.register(graph(rt), name=name)
         rt.deliver("booked", orders.deliver)
         teller = stories.Teller(story, rt, clock, here)
         runs = await teller.tell(moved)
         diagnosis = await rt.doctor()
-        outputs = {name: run.output for name, run in runs.items()}
-        ended = {
-            name: [run.state.value, run.reason or (str(run.error) if run.error else "")]
-            for name, run in runs.items()
-        }
-        events = [event for run in runs.values() for event in await rt.events(run.id)]
+        outputs = {run.graph: run.output for run in runs}
+        ended = [
+            [run.graph, run.state.value, run.reason or (str(run.error) if run.error else "")]
+            for run in runs
+        ]
+        events = [event for run in runs for event in await rt.events(run.id)]
         settled = [event for event in events if event.kind == EventKind.SETTLED]
-        unfinished = any(ended[name][0] != end for name, end in story.ends.items())
+        unfinished = any(state != story.ends[graph] for graph, state, _ in ended)
         return {
             "ended": ended,
             "result": None if unfinished else story.result(outputs),

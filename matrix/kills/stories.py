@@ -28,11 +28,11 @@ PATIENCE = 100
 class Story:
     """One agent, and what has to come of it."""
 
-    graphs: dict[str, Callable[[], Any]]
+    graphs: dict[str, Callable[[perdure.Runtime], Any]]
     runs: dict[str, Any]
     """Graph → input; each is started once."""
     ends: dict[str, str]
-    """Graph → state in which its run ends."""
+    """Graph → state in which its runs end, children among them."""
     happens: Counter[str]
     """What must have happened, how often."""
     result: Callable[[dict[str, Any]], list[Any]]
@@ -43,12 +43,17 @@ def _lines(output: Any) -> list[str]:
     return sorted(f"{line} ({n})" for line, n in Counter(output["log"]).items())
 
 
-_VERBS = ("note", "order", "wire", "gathered")
-_TO_PEOPLE = [f"{verb} {who}" for verb in _VERBS for who in orders.PEOPLE]
+_WORDS = ("note {}", "order {}", "wire {}", "gathered {}", "errand {}", "errand of {} is done")
+_TO_PEOPLE = [words.format(who) for words in _WORDS for who in orders.PEOPLE]
 ORDERS = Story(
-    graphs={"orders": orders.orders, "trip": orders.trip},
+    graphs={
+        "orders": orders.orders,
+        "errand": orders.errand,
+        "trip": orders.trip,
+        "guide": orders.guide,
+    },
     runs={"orders": {"log": [], "turn": 0}, "trip": {"log": []}},
-    ends={"orders": "done", "trip": "cancelled"},
+    ends={"orders": "done", "errand": "done", "trip": "cancelled", "guide": "cancelled"},
     happens=Counter(
         {
             **dict.fromkeys(_TO_PEOPLE, 1),
@@ -68,6 +73,8 @@ ORDERS = Story(
             "booked 12a": 1,
             "answer hello": 1,
             "pay": 1,
+            "guide": 1,
+            "refund guide": 1,
             "deposit": 1,
             "refund pay": 1,
             "take back deposit": 1,
@@ -103,16 +110,16 @@ class Teller:
         self.strange: list[str] = []
         """Held runs about which there was nothing to settle."""
 
-    async def tell(self, moved: Callable[[], None]) -> dict[str, Run]:
+    async def tell(self, moved: Callable[[], None]) -> list[Run]:
         """Bring every run to its end, and say how each ended. `moved` is called when the clock
         was."""
-        runs = {}
+        runs: list[Run] = []
         for graph, given in self._story.runs.items():
-            runs[graph] = await self._rt.start(graph, given, thread_id=f"the {graph}", key="once")
+            await self._rt.start(graph, given, thread_id=f"the {graph}", key="once")
         for _ in range(PATIENCE):
             await self._rt.tick(10_000)
-            runs = {graph: await self._rt.get(run.id) for graph, run in runs.items()}
-            under_way = [run for run in runs.values() if not run.ended]
+            runs = await self._rt.runs()
+            under_way = [run for run in runs if not run.ended]
             if not under_way and not await self._rt.messages():
                 break
             acted = [await self._act(run) for run in under_way]
@@ -139,7 +146,7 @@ class Teller:
             return False
         acted = False
         for wait in await self._rt.waits(run_id=run.id):
-            if wait.kind is Kind.SIGNAL:
+            if wait.kind is Kind.SIGNAL and wait.name == "reply":
                 await self._rt.signal(run.thread_id, wait.name or "", "hello", key=wait.id)
                 acted = True
             elif wait.kind is Kind.HUMAN and run.graph == "trip":
