@@ -11,6 +11,7 @@ from langgraph.graph import END, START, StateGraph
 import perdure
 from perdure.cli import main
 from perdure.operations import claims, invariants
+from perdure.operations.claims import LeaseTimes
 from perdure.testing import runtime
 from perdure.testing.runtimes import TemporaryRuntime
 from tests.support.raw import execute
@@ -86,7 +87,7 @@ def keep_busy(rt: TemporaryRuntime) -> dict[str, str]:
     made["driven"] = start(rt, "nothing", "driven")
     now = rt.clock.now()
     driven = claims.claim_run(
-        rt.engine.driver.serializer, "w", now, now + 3000, "driven", made["driven"]
+        rt.engine.driver.serializer, "w", LeaseTimes(now, now + 3000), "driven", made["driven"]
     )
     assert rt.journal.do(driven) is not None
     return made

@@ -26,6 +26,11 @@ COMMON = {
         "lent, doubtful"
     ),
     "ended": "('done', 'failed', 'cancelled')",
+    # A driven run whose lease has not ended by the clock that this host shares with its worker.
+    "held": (
+        "(state = 'running' AND COALESCE(worker, '') LIKE :clock AND COALESCE(lease_until, 0) "
+        "> :tick AND COALESCE(lease_until, 0) <= :latest)"
+    ),
     "undo": (
         "EXISTS (SELECT 1 FROM perdure_effects AS e WHERE e.run_id = perdure_runs.id "
         "AND e.run_id <> '' AND e.undo = 1 AND e.state = 'done')"

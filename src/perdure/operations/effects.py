@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from perdure.errors import Damaged
 from perdure.journal import Op, Row, Statement, with_params
+from perdure.journal.clock import HostTime
 from perdure.operations.events import change
 from perdure.operations.runs import release_held
 from perdure.serde import places
@@ -302,12 +303,13 @@ def decide(
     outcome: bytes | None,
     said: dict[str, str],
     now: int,
+    host: HostTime,
 ) -> Op[bool]:
     """Store a person's decision; `said` goes into its event. If it was the last that its held run
     waited for, the run is due. False: the effect cannot be settled by a person now."""
     made = change(row.thread_id, row.run_id, now)
     params = {**made.params, "key": row.key, "state": state, "outcome": outcome}
-    params["attempts"] = row.attempts
+    params |= {"attempts": row.attempts, **host.params}
     data = {"name": row.name, "key": row.key, "state": state, **said}
     return Op(
         f"settle {row.key}",
