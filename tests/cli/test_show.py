@@ -255,7 +255,8 @@ def test_a_worker_that_died_is_shown_and_so_is_who_recovered_the_run(
     first, second = (line for line in shown.splitlines() if line.startswith("#"))
     assert first.endswith("its worker was lost")
     assert second.endswith("recovered")
-    assert "waiting for recovery" in shown
+    assert f"with {first.split('(')[1].split(')')[0]}, which was lost\n" in shown
+    assert "with a worker that was lost" in shown
 
 
 def test_it_shows_the_parent_and_the_children_of_a_run(

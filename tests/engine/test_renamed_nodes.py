@@ -1,5 +1,5 @@
-"""`register(renamed=...)` carries runs across the new name of a node: their waits, answers, effects,
-`Send`s and joins. Nothing is repeated, and no question is asked twice."""
+"""`register(renamed=...)` carries runs across the new name of a node: with their waits, answers and
+effects, `Send`s and joins. Nothing is repeated, and no question is asked twice."""
 
 from __future__ import annotations
 

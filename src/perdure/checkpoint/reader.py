@@ -83,7 +83,7 @@ class Reader:
         if (running and newest) or before is None:
             size = sum(stored.size for stored in found.values())
             seen = {node: {**versions} for node, versions in state.seen.items()}  # LangGraph's own
-            sends = len(langgraph_port.pending_sends(values))
+            sends = langgraph_port.sent_nodes(values)
             latest = CachedCheckpoint(row.id, row.step, found, seen, sends, size, not running)
             self._remember(thread, before, latest, pending)
         return CheckpointTuple(

@@ -17,11 +17,11 @@ from perdure.cli.output import (
     value_lines,
 )
 from perdure.cli.run_lookup import RunReport
-from perdure.service.views.attention import Blocker, blockers, run_note
+from perdure.service.views.attention import Blocker, blockers, is_lost, run_note
 from perdure.service.views.event_wording import view_event
-from perdure.service.views.formatting import age, arguments, duration, graph_title, utc_time
+from perdure.service.views.formatting import age, arguments, count, duration, graph_title, utc_time
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
-from perdure.types import Event, EventKind, Kind, Run, Score
+from perdure.types import Event, EventKind, Kind, Run, Score, State
 
 LONGEST_BAR = 40
 BRIEF = timedelta(seconds=1)
@@ -30,7 +30,7 @@ PERIOD_STYLES = {
     **dict.fromkeys((PeriodKind.PERSON, PeriodKind.SIGNAL, PeriodKind.RUN), "yellow"),
     **dict.fromkeys((PeriodKind.ASLEEP, PeriodKind.SIGNAL_OR_TIME), "dim"),
     **dict.fromkeys((PeriodKind.RETRYING, PeriodKind.PAUSED), "magenta"),
-    **dict.fromkeys((PeriodKind.HELD, PeriodKind.RECOVERY), "red"),
+    **dict.fromkeys((PeriodKind.HELD, PeriodKind.LOST), "red"),
     PeriodKind.DRIVEN: "green",
     PeriodKind.QUEUED: "blue",
 }
@@ -48,7 +48,7 @@ def print_report(report: RunReport, at: str | None) -> None:
     run, today = report.run, datetime.now(UTC)
     last = report.events[-1].at if report.events else run.updated_at
     now = last if run.ended else max(last, today)
-    periods = timeline(report.events, now)
+    periods = timeline(report.events, now, lost=is_lost(run, today))
     _print_header(run, today)
     _print_totals(periods, now)
     print()
@@ -69,8 +69,10 @@ def _print_header(run: Run, now: datetime) -> None:
     print(f"{paint(run.id, 'bold')}  {paint_state(run.state)}  {graph}")
     due = ""
     if run.due_at is not None:
-        since = "" if run.due_at > now else "for "
-        due = f"{utc_time(run.due_at)}, {since}{age(run.due_at, now)}"
+        over = "ended" if run.state is State.RUNNING else "for"
+        since = "" if run.due_at > now else f"{over} "
+        ago = " ago" if since == "ended " else ""
+        due = f"{utc_time(run.due_at)}, {since}{age(run.due_at, now)}{ago}"
     facts = {
         "thread": printable(run.thread_id),
         "parent": run.parent_id or "",
@@ -80,8 +82,12 @@ def _print_header(run: Run, now: datetime) -> None:
         ),
         "tags": printable("  ".join(run.tags)),
         "created": f"{utc_time(run.created_at)}, {age(run.created_at, now)} ago",
-        "due": due,
-        "saved": "  ".join(f"{number} {name}" for name, number in run.saved.items() if number),
+        "lease" if run.state is State.RUNNING else "due": due,
+        "saved": "  ".join(
+            count(number, name.replace("_", " ").removesuffix("s"))
+            for name, number in run.saved.items()
+            if number
+        ),
     }
     for name, fact in facts.items():
         if fact:
@@ -139,7 +145,10 @@ def _print_rest(run: Run, period: Period, now: datetime) -> None:
     if period.kind is PeriodKind.QUEUED and not shown and period.until and lasted < BRIEF:
         return
     until = f", until {utc_time(period.due)}" if period.due and not period.until else ""
-    text = f"    {duration(lasted)} {period.kind}{'' if period.until else ' so far'}{until}"
+    kind = str(period.kind)
+    if period.kind is PeriodKind.LOST:
+        kind = f"with {printable(period.worker)}, which was lost"
+    text = f"    {duration(lasted)} {kind}{'' if period.until else ' so far'}{until}"
     print(paint(text, PERIOD_STYLES.get(period.kind)))
     for event in shown:
         view = view_event(event, run.id, run.thread_id)

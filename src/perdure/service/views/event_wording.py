@@ -118,8 +118,9 @@ Wording = Callable[[_Facts], EventView]
 def _step(facts: _Facts) -> EventView:
     nodes, ns, source = (facts.data.get(name) for name in ("nodes", "ns", "source"))
     inside = f"  in {ns.partition(':')[0]}" if ns else ""
-    text = f"step {facts.data.get('step')}  {', '.join(nodes or ()) or source}{inside}"
-    ran_nothing = not nodes and source in ("input", "loop")  # LangGraph's first two steps
+    step = facts.data.get("step")
+    text = f"step {step}  {', '.join(nodes or ()) or source}{inside}"
+    ran_nothing = not nodes and source in ("input", "loop") and (step or 0) < 1  # before any node
     return EventView(text, routine=ran_nothing)
 
 
