@@ -99,7 +99,7 @@ class CallRecord:
             mark=(Mark.READ if spec.reads else Mark.NONE).value,
             created_at=task.now,
         )
-        return found if self.business_key is None else (yield effects.at(self.row.place))
+        return found if self.business_key is None else (yield effects.guarded(self.row.place, key))
 
     def store_intent(self) -> Plan[EffectRow | None]:
         """Store the intent, after every checkpoint before it. Gives the row that another process

@@ -51,7 +51,7 @@ class Graph:
     @functools.cached_property
     def fingerprint(self) -> str:
         """The hash of its topology."""
-        return hashlib.blake2b(self.topology.encode(), digest_size=16).hexdigest()
+        return fingerprint_of(self.topology)
 
     @functools.cached_property
     def has_breakpoints(self) -> bool:
@@ -182,3 +182,8 @@ class GraphRegistry:
             return name, self.newest[name].version
         known = [key.removesuffix("@") for key in self._by_key]
         raise UnknownGraph(name if version is None else f"{name}@{version}", sorted(known))
+
+
+def fingerprint_of(topology: str) -> str:
+    """The hash of a topology."""
+    return hashlib.blake2b(topology.encode(), digest_size=16).hexdigest()

@@ -18,15 +18,15 @@ from langgraph.runtime import RunControl
 from perdure.effects.compensation import Compensations
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
 from perdure.engine.graph_changes import explain, lost_nodes, subgraph
-from perdure.engine.graphs import Graph
+from perdure.engine.graphs import Graph, fingerprint_of
 from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, latest_checkpoint
-from perdure.errors import Error
+from perdure.errors import UNREADABLE, Damaged, Error
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import effects, runs, waits
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow
-from perdure.operations.run_payload import UNREADABLE, load_setup, tags_of
+from perdure.operations.run_payload import check_state, load_setup, tags_of
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import TAKEN_BACK, TIME_IS_UP, Body, WaitRow
 from perdure.saver import Saver
@@ -48,6 +48,10 @@ class SegmentStart(SegmentPlans):
 
     def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | SegmentEnd]:
         """What to drive, or how the segment ends if the run cannot be driven."""
+        try:
+            check_state(row)
+        except UNREADABLE as error:
+            return held_by_error(error)
         if row.control == Control.CANCEL:
             return (yield from self._compensations.run_all(row))
         if row.control is not None:
@@ -76,6 +80,8 @@ class SegmentStart(SegmentPlans):
 
     def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
         setup = load_setup(self.serializer, row)
+        if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
+            raise Damaged(f"run {row.id}", "it says that it has not begun, but it has steps")
         if row.n > 1 and not row.begun:
             yield from self._roll_back(row.thread_id)
         if row.begun:
@@ -133,6 +139,8 @@ class SegmentStart(SegmentPlans):
         stored = yield runs.topology(row.fingerprint)
         if stored is None:
             return None
+        if fingerprint_of(stored) != row.fingerprint:
+            raise Damaged(f"graph {row.fingerprint}", "it is not what its fingerprint is made of")
         old, new = json.loads(stored), json.loads(graph.topology)
         places = {"": (old, new)}
         for wait in (yield waits.of_run(row.id)):

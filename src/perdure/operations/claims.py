@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
+from perdure.operations import stored_rows
 from perdure.operations.events import Change, dump_event
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
@@ -74,7 +76,7 @@ def claim(
         "suspect": int(suspect),
         "driven": driven.value,
     }
-    return _claim("claim", serializer, params, lambda rows: [RunRow(*row) for row in rows[0]])
+    return _claim("claim", serializer, params, partial(stored_rows.every, RunRow))
 
 
 def claim_run(
@@ -83,9 +85,7 @@ def claim_run(
     """Claim one run for a caller, due or not. None if another worker has it."""
     params = {"worker": worker, "now": now, "until": until, "driven": DrivenBy.CALL.value}
     params |= {"thread_id": thread_id, "id": run_id}
-    return _claim(
-        "claim_run", serializer, params, lambda rows: RunRow(*rows[0][0]) if rows[0] else None
-    )
+    return _claim("claim_run", serializer, params, partial(stored_rows.first, RunRow))
 
 
 def _claim(
@@ -108,9 +108,15 @@ def _claim(
     )
 
 
+def as_time(rows: Sequence[Sequence[Row]]) -> int | None:
+    """The time that is the only column of the only row. One that is not a time never comes."""
+    at = rows[0][0][0] if rows[0] else None
+    return int(at) if isinstance(at, (int, float)) else None
+
+
 def next_due() -> Op[int | None]:
     """When the next run is due."""
-    return read_op("next_due", {}, lambda rows: int(rows[0][0][0]) if rows[0] else None)
+    return read_op("next_due", {}, as_time)
 
 
 def unregistered_due(now: int, graphs: Iterable[str]) -> Op[list[str]]:
@@ -126,7 +132,7 @@ def unregistered_due(now: int, graphs: Iterable[str]) -> Op[list[str]]:
 def suspect_due(now: int, graphs: Iterable[str]) -> Op[int | None]:
     """Since when a suspect has been due."""
     params = {"now": now, "names": json.dumps(sorted(graphs))}
-    return read_op("suspect_due", params, lambda rows: int(rows[0][0][0]) if rows[0] else None)
+    return read_op("suspect_due", params, as_time)
 
 
 def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool]:
@@ -149,7 +155,7 @@ def leases(worker: str) -> Op[list[LeaseRow]]:
 
 def workers() -> Op[list[str]]:
     """Every worker that has a lease."""
-    return read_op("workers", {}, lambda rows: [row[0] for row in rows[0]])
+    return read_op("workers", {}, lambda rows: [str(row[0]) for row in rows[0]])
 
 
 def expire(worker: str, now: int) -> Op[None]:

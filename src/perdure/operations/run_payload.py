@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from perdure.errors import Damaged, TypeNotAllowed, WrongKey
+from perdure.errors import Damaged
 from perdure.operations.runs import RunRow
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.types import RunError
+from perdure.types import Control, RunError, State
 
-UNREADABLE = (Damaged, WrongKey, TypeNotAllowed)
-"""Errors a person has to look at: a retry would raise them again."""
+_STATES = frozenset(State)
 
 
 def place(row: RunRow, column: str) -> Place:
@@ -28,7 +27,7 @@ def setup_place(row: RunRow) -> Place:
 
 def load_setup(serializer: Serializer, row: RunRow) -> dict[str, Any]:
     """What the run was started with."""
-    setup: dict[str, Any] = serializer.loads(row.setup, setup_place(row))
+    setup: dict[str, Any] = serializer.loads(row.setup, setup_place(row), dict)
     return setup
 
 
@@ -36,7 +35,7 @@ def load_labels(serializer: Serializer, row: RunRow) -> dict[str, Any]:
     """The labels the agent has given its run so far."""
     if row.labels is None:
         return {}
-    labels: dict[str, Any] = serializer.loads(row.labels, place(row, "labels"))
+    labels: dict[str, Any] = serializer.loads(row.labels, place(row, "labels"), dict)
     return labels
 
 
@@ -44,8 +43,21 @@ def load_error(serializer: Serializer, row: RunRow) -> RunError | None:
     """The exception that ended the run or its last segment."""
     if row.error is None:
         return None
-    stored = serializer.loads(row.error, place(row, "error"))
-    return RunError(*(stored[field.name] for field in fields(RunError)))
+    stored = serializer.loads(row.error, place(row, "error"), dict)
+    return RunError(*(str(stored.get(field.name, "")) for field in fields(RunError)))
+
+
+def check_state(row: RunRow) -> None:
+    """Raise `Damaged` if the run is in no state, or was asked to do something unknown."""
+    if row.state not in _STATES or row.was not in (None, *_STATES):
+        raise Damaged(f"run {row.id}", f"its state is {row.state!r}, and was {row.was!r}")
+    if row.control not in (None, *Control):
+        raise Damaged(f"run {row.id}", f"it was asked to {row.control!r}")
+
+
+def state_of(row: RunRow) -> State:
+    """The state of a run. One that is damaged needs a person."""
+    return State(row.state) if row.state in _STATES else State.HELD
 
 
 def tags_of(row: RunRow, setup: Mapping[str, Any]) -> list[str]:
@@ -55,7 +67,7 @@ def tags_of(row: RunRow, setup: Mapping[str, Any]) -> list[str]:
 
 def load_output(serializer: Serializer, row: RunRow) -> list[Any]:
     """The output as `dump_output` stored it."""
-    stored: list[Any] = serializer.loads(row.output, place(row, "output"))
+    stored: list[Any] = serializer.loads(row.output, place(row, "output"), list)
     return stored
 
 

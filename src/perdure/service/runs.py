@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.errors import BadArgument, NotFound, ThreadBusy, WrongState
+from perdure.errors import UNREADABLE, BadArgument, NotFound, ThreadBusy, WrongState
 from perdure.journal import Op, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
@@ -19,11 +19,12 @@ from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
 from perdure.operations.run_payload import (
-    UNREADABLE,
+    check_state,
     load_error,
     load_labels,
     load_output,
     load_setup,
+    state_of,
     tags_of,
 )
 from perdure.operations.runs import RunRow, stopped_state
@@ -164,20 +165,21 @@ class RunService:
         """A run as its users see it, with its output if that is wanted."""
         setup: dict[str, Any] = {}
         labels: dict[str, Any] = {}
-        result = error = None
+        result = error = damaged = None
         try:
             setup = load_setup(self._serializer, row)
+            check_state(row)
             labels = load_labels(self._serializer, row)
             if output:
                 result = yield from self._output(row)
             error = load_error(self._serializer, row)
         except UNREADABLE as found:  # the other runs of a list can still be seen
-            error = RunError(**describe_error(found))
+            error, damaged = RunError(**describe_error(found)), str(found)
         return Run(
             id=row.id,
             thread_id=row.thread_id,
             graph=row.graph,
-            state=State(row.state),
+            state=state_of(row),
             output=result,
             error=error,
             reason=row.reason,
@@ -194,6 +196,7 @@ class RunService:
                 "model_calls": row.saved_calls,
                 "tokens": row.saved_tokens,
             },
+            damaged=damaged,
         )
 
     def _output(self, row: RunRow) -> Plan[Any]:
