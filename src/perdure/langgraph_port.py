@@ -104,7 +104,11 @@ def namespace_nodes(ns: str) -> list[tuple[str, str]]:
 
 _SCRATCHPAD, _RUNTIME = "__pregel_scratchpad", "__pregel_runtime"
 _CHECKPOINTS = "checkpoint_map"
-_OWN_KEYS = ("thread_id", "checkpoint_id", "checkpoint_ns", _CHECKPOINTS)
+_PLACE = ("checkpoint_id", "checkpoint_ns", _CHECKPOINTS)
+_OWN_KEYS = ("thread_id", *_PLACE)
+_SAVER = "__pregel_checkpointer"
+HIDDEN = "__pregel_"
+"""Keys of a config that begin with this reach every task, and neither metadata nor streams."""
 
 
 class TaskInfo(NamedTuple):
@@ -179,7 +183,40 @@ def set_runtime(configurable: dict[str, Any], runtime: Any) -> None:
 
 def checkpointer_of(configurable: Mapping[str, Any]) -> Any:
     """A task's config holds the saver of its graph."""
-    return configurable.get("__pregel_checkpointer")
+    return configurable.get(_SAVER)
+
+
+def is_nested(configurable: Mapping[str, Any]) -> bool:
+    """A task's config has the key of its graph's saver, even if it has none; no other config has."""
+    return _SAVER in configurable
+
+
+def full_config(graph: Graph, config: RunnableConfig | None) -> RunnableConfig:
+    """A graph merges the config of the code around it, its own, and the caller's."""
+    from langgraph._internal._config import ensure_config
+
+    return ensure_config(graph.config, config)
+
+
+def is_place(key: str) -> bool:
+    """Three keys of a config say at which checkpoint a graph begins."""
+    return key in _PLACE
+
+
+def place_of(configurable: Mapping[str, Any]) -> dict[str, Any]:
+    """A config names a checkpoint by its id, and by its ids in each namespace if that is one of a
+    subgraph. A namespace alone names none.
+    """
+    place = {key: configurable[key] for key in _PLACE if configurable.get(key)}
+    return {} if [*place] == ["checkpoint_ns"] else place
+
+
+def root_checkpoint(place: Mapping[str, Any]) -> str | None:
+    """Of a place in a subgraph, the checkpoint of the graph itself is in the map, by ''."""
+    named: Mapping[str, str] = place.get(_CHECKPOINTS) or {}
+    if place.get("checkpoint_ns") or set(named) - {""}:
+        return None
+    return named.get("") or place.get("checkpoint_id")
 
 
 def durability_of(configurable: Mapping[str, Any]) -> str | None:

@@ -222,10 +222,14 @@ def _config(segment: Segment, setup: Mapping[str, Any]) -> RunnableConfig:
     given = dict(setup.get("config") or {})
     configurable = {
         **(given.pop("configurable", None) or {}),
+        **({} if lease.row.begun else setup.get("place") or {}),
         "thread_id": lease.thread_id,
-        "run_id": lease.run_id,
         KEY: lease.name,
     }
+    tags = [*(given.get("tags") or ()), *(setup.get("tags") or ())]
+    if not segment.inline:  # a caller sees in its stream and its history what it gave, no more
+        configurable["run_id"] = lease.run_id
+        tags = [*(given.get("tags") or ()), *tags_of(lease.row, setup)]
     config: dict[str, Any] = {
         **given,
         "configurable": configurable,
@@ -234,7 +238,7 @@ def _config(segment: Segment, setup: Mapping[str, Any]) -> RunnableConfig:
             **(setup.get("metadata") or {}),
             **segment.progress.labels,
         },
-        "tags": [*(given.get("tags") or ()), *tags_of(lease.row, setup)],
+        "tags": tags,
     }
     return cast(RunnableConfig, config)
 

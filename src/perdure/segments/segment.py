@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
+from perdure import langgraph_port
 from perdure.errors import LeaseLost
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
@@ -24,7 +25,7 @@ from perdure.segments.recorded_reads import RecordedReads
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 
-KEY = "__perdure"
+KEY = langgraph_port.HIDDEN + "perdure"
 """Where a segment is named in `config["configurable"]`."""
 _SEGMENTS: WeakValueDictionary[str, Segment] = WeakValueDictionary()
 
