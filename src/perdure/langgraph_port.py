@@ -13,7 +13,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -166,6 +166,27 @@ def interrupts_so_far(counter: Callable[[], int] | None) -> int:
     return 0 if following is None else int(repr(following.__self__)[len("count(") : -1])
 
 
+def check_strict_resume(
+    configurable: Mapping[str, Any], resume: Any, pending: Collection[str]
+) -> None:
+    """A key of the config makes a graph raise `UnknownInterruptError` for an answer to nothing."""
+    from langgraph.errors import UnknownInterruptError
+
+    if not configurable.get("__pregel_strict_resume"):
+        return
+    named = sorted(resume) if isinstance(resume, dict) else []
+    unknown = [id for id in named if id not in pending]
+    raise UnknownInterruptError(
+        f"Unknown or already-consumed interrupt: {unknown[0]}"
+        if unknown
+        else "When there are multiple pending interrupts, you must specify the interrupt id when "
+        "resuming.",
+        reason="not_pending" if unknown else "ambiguous",
+        interrupt_ids=unknown,
+        pending_ids=sorted(pending),
+    )
+
+
 def is_graph_run(configurable: Mapping[str, Any]) -> bool:
     """A graph that runs passes its `Runtime` to the saver; `get_state` and the like do not."""
     return _RUNTIME in configurable
@@ -196,11 +217,6 @@ def full_config(graph: Graph, config: RunnableConfig | None) -> RunnableConfig:
     from langgraph._internal._config import ensure_config
 
     return ensure_config(graph.config, config)
-
-
-def is_place(key: str) -> bool:
-    """Three keys of a config say at which checkpoint a graph begins."""
-    return key in _PLACE
 
 
 def place_of(configurable: Mapping[str, Any]) -> dict[str, Any]:

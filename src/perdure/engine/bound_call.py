@@ -27,20 +27,27 @@ class BoundCall:
         self.follows = False
         """Whether the call continues a run that has begun."""
         self._config: dict[str, Any] = dict(config or {})
-        self._configurable = dict(full["configurable"])
+        self.configurable = dict(full["configurable"])
         self._kwargs = dict(kwargs)
         self._context = self._kwargs.pop("context", None)
         self._control = self._kwargs.pop("control", None)
         self._durability = self._kwargs.pop("durability", None)
-        thread_id = self._configurable.get("thread_id")
+        thread_id = self.configurable.get("thread_id")
         if thread_id is None or thread_id == "":
             raise BadArgument(
                 "The config has no thread_id: pass {'configurable': {'thread_id': ...}}."
             )
         self.thread_id = str(thread_id)
-        self.place = langgraph_port.place_of(self._configurable)
+        self.place = langgraph_port.place_of(self.configurable)
         """Where the run begins, if not at the thread's last checkpoint."""
         self.arguments: dict[str, Any] = {}
+
+    def forget_place(self) -> None:
+        """Begin where the thread is."""
+        self.configurable = {
+            key: value for key, value in self.configurable.items() if key not in self.place
+        }
+        self.place = {}
 
     def setup(self) -> dict[str, Any]:
         """The part of the call that can be stored, enough for a worker to continue it."""
@@ -51,7 +58,7 @@ class BoundCall:
         if self.place:
             setup["place"] = self.place
         keep = {k: self._config[k] for k in ("recursion_limit", "tags") if k in self._config}
-        given = _plain(self._configurable)
+        given = _plain(self.configurable)
         plain = {k: v for k, v in given.items() if not langgraph_port.is_own_key(k)}
         setup["config"] = {**keep, "configurable": plain}
         setup["metadata"] = _plain(self._config.get("metadata"))
@@ -71,10 +78,7 @@ class BoundCall:
 
     def with_lease(self, drive: Drive) -> RunnableConfig:
         """The caller's config with the lease of the run."""
-        given = self._configurable
-        if not self.place:  # it may be one that was found to be where the run is
-            given = {k: v for k, v in given.items() if not langgraph_port.is_place(k)}
-        configurable = {**given, **drive.config["configurable"]}
+        configurable = {**self.configurable, **drive.config["configurable"]}
         return cast(RunnableConfig, {**self._config, "configurable": configurable})
 
 

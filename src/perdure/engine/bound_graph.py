@@ -73,7 +73,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         """A registered graph as its callers have it."""
         kind = _bound_class(type(graph.pregel))
         bound: BoundGraph = kind.__new__(kind)
-        vars(bound).update(vars(graph.pregel), name=graph.name, _graph=graph, _engine=engine)
+        vars(bound).update(vars(graph.pregel), _graph=graph, _engine=engine)
         return bound
 
     def copy(self, update: dict[str, Any] | None = None) -> BoundGraph:  # type: ignore[override]
@@ -286,7 +286,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             return
         at = yield from latest_checkpoint(self._engine.saver, call.thread_id)
         if at is not None and at.checkpoint["id"] == id:
-            call.place = {}
+            call.forget_place()
 
     def _is_mine(self, row: RunRow) -> bool:
         return (row.graph, row.version) == (self._graph.name, self._graph.version)
@@ -320,6 +320,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         elif len(open) == 1 and not named:
             answers = [(open[0], resume)]
         else:
+            langgraph_port.check_strict_resume(call.configurable, resume, by_id)
             raise AmbiguousAnswer(row.id, sorted(by_id))
         service = WaitService(self._driver.serializer, self._driver.clock)
         for wait, value in answers:

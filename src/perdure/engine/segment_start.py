@@ -106,6 +106,7 @@ class SegmentStart(SegmentPlans):
             saver=self._saver,
             durability=setup.get("durability") or self._saver.durability,
             inline=inline,
+            at_exit=bool(setup.get("inline")) and setup.get("durability") == "exit",
             unstored=graph.unstored,
             fingerprint=fingerprint,
         )

@@ -59,7 +59,7 @@ class LoopPulse:
 
 class Segment:
     """A claimed run. `inline`: a caller drives it; exceptions reach the caller and are not retried.
-    `unstored`: paths of the nodes whose subgraphs store no checkpoints."""
+    `at_exit`: LangGraph stores it when it returns, and nothing before. `unstored`: paths of the nodes whose subgraphs store no checkpoints."""
 
     def __init__(
         self,
@@ -71,12 +71,13 @@ class Segment:
         saver: Any = None,
         durability: Durability = "auto",
         inline: bool = False,
+        at_exit: bool = False,
         unstored: frozenset[tuple[str, ...]] = frozenset(),
         fingerprint: str | None = None,
     ) -> None:
         self.lease, self.journal, self.serializer, self.clock = lease, journal, serializer, clock
         self.saver, self.durability = saver, durability
-        self.inline, self.unstored = inline, unstored
+        self.inline, self.at_exit, self.unstored = inline, at_exit, unstored
         self.progress = Progress(lease, serializer, clock, fingerprint)
         self.questions = Questions(lease, self.progress, clock)
         self.reads = RecordedReads(journal, lease, self.progress, self.refuse)
