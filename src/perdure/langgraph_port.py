@@ -169,22 +169,41 @@ def interrupts_so_far(counter: Callable[[], int] | None) -> int:
 def check_strict_resume(
     configurable: Mapping[str, Any], resume: Any, pending: Collection[str]
 ) -> None:
-    """A key of the config makes a graph raise `UnknownInterruptError` for an answer to nothing."""
+    """A key of the config makes a graph raise `UnknownInterruptError` for an answer that does not
+    say which of the pending interrupts it is for.
+    """
     from langgraph.errors import UnknownInterruptError
 
     if not configurable.get("__pregel_strict_resume"):
         return
-    named = sorted(resume) if isinstance(resume, dict) else []
-    unknown = [id for id in named if id not in pending]
-    raise UnknownInterruptError(
-        f"Unknown or already-consumed interrupt: {unknown[0]}"
-        if unknown
-        else "When there are multiple pending interrupts, you must specify the interrupt id when "
-        "resuming.",
-        reason="not_pending" if unknown else "ambiguous",
-        interrupt_ids=unknown,
-        pending_ids=sorted(pending),
-    )
+    ids = sorted(pending)
+    if not isinstance(resume, dict) or any(len(str(key)) != 32 for key in resume):
+        if len(ids) > 1:
+            raise UnknownInterruptError(
+                "When there are multiple pending interrupts, you must specify the interrupt id "
+                "when resuming.",
+                reason="ambiguous",
+                pending_ids=ids,
+            )
+    elif not resume:
+        raise UnknownInterruptError(
+            "The resume map names no interrupt", reason="empty_map", pending_ids=ids
+        )
+    elif unknown := sorted(resume.keys() - pending):
+        raise UnknownInterruptError(
+            f"Unknown or already-consumed interrupt: {unknown[0]}",
+            reason="not_pending",
+            interrupt_ids=unknown,
+            pending_ids=ids,
+        )
+
+
+def replaces_tasks(command: Command[Any]) -> bool:
+    """The `Send`s of a command take the place of those that wait: their tasks are others then."""
+    from langgraph.types import Send
+
+    goto = command.goto if isinstance(command.goto, (list, tuple)) else [command.goto]
+    return any(isinstance(to, Send) for to in goto)
 
 
 def is_graph_run(configurable: Mapping[str, Any]) -> bool:

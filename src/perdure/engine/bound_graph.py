@@ -215,7 +215,8 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
     def _open(self, call: BoundCall) -> Plan[Drive]:
         """The run of a call, claimed for it."""
         row = yield from self._find(call)
-        begun = yield from self._driver.begin(row, self._graph, inline=True)
+        begin = self._driver.begin
+        begun = yield from begin(row, self._graph, inline=True, carried=call.carried)
         if isinstance(begun, SegmentEnd):
             yield from self._driver.end(row, begun)
             raise Error(
@@ -314,19 +315,24 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             return
         resume = call.input.resume
         by_id = {wait.interrupt_id: wait for wait in open}
+        langgraph_port.check_strict_resume(call.configurable, resume, by_id)
         named = isinstance(resume, dict) and resume and all(map(_is_interrupt_id, resume))
         if named and resume.keys() <= by_id.keys():
             answers = [(by_id[id], value) for id, value in resume.items()]
         elif len(open) == 1 and not named:
             answers = [(open[0], resume)]
         else:
-            langgraph_port.check_strict_resume(call.configurable, resume, by_id)
             raise AmbiguousAnswer(row.id, sorted(by_id))
         service = WaitService(self._driver.serializer, self._driver.clock)
         for wait, value in answers:
             yield from service.answer(wait.id, value, None)
+        call.follows = True
+        if langgraph_port.replaces_tasks(call.input):
+            # The task that asked may not be there any more: the answer is for whichever asks now.
+            call.carried = frozenset(wait.id for wait, _ in answers)
+            return
         rest = Command(update=call.input.update, goto=call.input.goto)
-        call.input, call.follows = (rest if rest != Command() else None), True
+        call.input = rest if rest != Command() else None
 
     def _close(self, drive: Drive, outcome: Outcome) -> Plan[None]:
         try:

@@ -8,7 +8,7 @@ its tasks.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -47,8 +47,18 @@ class SegmentStart(SegmentPlans):
         self._compensations = Compensations(saver, clock)
         self._stored_topologies: set[str] = set()
 
-    def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | SegmentEnd]:
-        """What to drive, or how the segment ends if the run cannot be driven."""
+    def begin(
+        self,
+        row: RunRow,
+        graph: Graph,
+        *,
+        inline: bool = False,
+        carried: Collection[str] = (),
+    ) -> Plan[Drive | SegmentEnd]:
+        """What to drive, or how the segment ends if the run cannot be driven.
+
+        `carried` are waits whose answers are in the input that the caller has.
+        """
         if row.control == Control.CANCEL:
             return (yield from self._compensations.run_all(row))
         if row.control is not None:
@@ -57,7 +67,7 @@ class SegmentStart(SegmentPlans):
         if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
             return (yield from self._held_after_deaths(row))
         try:
-            return (yield from self._prepare(row, graph, inline))
+            return (yield from self._prepare(row, graph, inline, carried))
         except UNREADABLE as error:
             return held_by_error(error)
 
@@ -75,7 +85,9 @@ class SegmentStart(SegmentPlans):
             data = {"reason": reason, "effects": [one.key for one in unsure]}
         return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
 
-    def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
+    def _prepare(
+        self, row: RunRow, graph: Graph, inline: bool, carried: Collection[str]
+    ) -> Plan[Drive | SegmentEnd]:
         setup = load_setup(self.serializer, row)
         if row.n > 1 and not row.begun:
             yield from self._roll_back(row.thread_id)
@@ -85,7 +97,7 @@ class SegmentStart(SegmentPlans):
                 return held
         drive = yield from self._make_drive(row, graph, setup, inline)
         if row.begun:
-            found = yield from self._hand_over_answers(drive)
+            found = yield from self._hand_over_answers(drive, carried)
             if not inline and (yield from is_at_breakpoint(self._saver, drive, found)):
                 # To drive it would let it go on, which no person has done.
                 return (yield from stop_at_breakpoint(self._saver, drive)) or drive
@@ -149,7 +161,7 @@ class SegmentStart(SegmentPlans):
 
     # -- answers
 
-    def _hand_over_answers(self, drive: Drive) -> Plan[list[WaitRow]]:
+    def _hand_over_answers(self, drive: Drive, carried: Collection[str]) -> Plan[list[WaitRow]]:
         """Hand the answers of people, signals and the clock to the tasks that wait for them."""
         row, now = drive.row, self.clock.now()
         found: list[WaitRow] = yield waits.of_run(row.id)
@@ -168,16 +180,18 @@ class SegmentStart(SegmentPlans):
         if answered:
             found = yield waits.of_run(row.id)
         if any(wait.state in ANSWERED for wait in found):
-            yield from self._resume_tasks(drive, found)
+            yield from self._resume_tasks(drive, found, carried)
         return found
 
-    def _resume_tasks(self, drive: Drive, found: list[WaitRow]) -> Plan[None]:
+    def _resume_tasks(
+        self, drive: Drive, found: list[WaitRow], carried: Collection[str]
+    ) -> Plan[None]:
         row = drive.row
         signals = yield waits.signals_of_run(self.serializer, row.thread_id, row.id)
         for wait, body in self._newest(found):
             if wait.state not in ANSWERED:
                 continue
-            if wait.task_id:  # a breakpoint or an effect has no task: the run just goes on
+            if wait.task_id and wait.id not in carried:  # a breakpoint or an effect has no task: the run just goes on
                 # LangGraph reads the answers of a task from its writes, where they survive.
                 self._saver.saw(wait.stamp)
                 answers = [*body.before, self._answer(wait, signals)]
