@@ -139,6 +139,22 @@ class BadArgument(Error, ValueError):
     """An argument is invalid; the message says what to pass instead."""
 
 
+class AmbiguousAnswer(BadArgument, RuntimeError):
+    """`Command(resume=…)` does not say which of the run's questions it answers.
+
+    LangGraph raises a RuntimeError for it.
+    """
+
+    def __init__(self, run_id: str, interrupt_ids: list[str]) -> None:
+        self.run_id, self.interrupt_ids = run_id, interrupt_ids
+        open = ", ".join(interrupt_ids) or "none"
+        super().__init__(
+            "When there are multiple pending interrupts, you must specify the interrupt id when "
+            f"resuming. Run {run_id} waits for {len(interrupt_ids)} answers: pass "
+            f"Command(resume={{id: answer}}) with {open}."
+        )
+
+
 class UnknownGraph(Error):
     """No graph of that name is registered with this runtime."""
 

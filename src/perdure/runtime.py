@@ -134,12 +134,14 @@ class Runtime(Client):
                 "another run in the same worker."
             )
         check_text("version", version)
+        if isinstance(graph, BoundGraph):
+            graph = graph.unbound
         name, pregel = bind(graph, self.saver, name)
         names = dict(renamed or {})
         check_renames(names, pregel, name)
         bound = Graph(name, version, pregel, timeout, retry or Retry(), deaths, hold, names)
         self.engine.graphs.add(bound)
-        return BoundGraph(bound, self.engine)
+        return BoundGraph.of(bound, self.engine)
 
     def unregister(self, name: str) -> None:
         """Stop driving a graph."""

@@ -227,8 +227,8 @@ class Writer:
     ) -> dict[str, Any]:
         thread_id, ns, parent_id = put.key
         metadata = get_checkpoint_metadata(put.config, put.metadata)
-        run_id = None
-        if metadata.get("run_id") is not None:
+        run_id = None if put.segment is None else put.segment.lease.run_id
+        if run_id is None and metadata.get("run_id") is not None:
             run_id = check_text("run_id", str(metadata["run_id"]))
         refs = refs_to_json([value.ref for value in values.values() if value.ref is not None])
         columns = checkpoint_columns(parent_id, run_id, step, refs)

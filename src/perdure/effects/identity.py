@@ -114,7 +114,8 @@ class TaskContext:
             if waited > CHECKPOINT_TIMEOUT:
                 raise BadArgument(
                     "An effect was called before its checkpoint reached the saver. With "
-                    "durability='exit' no checkpoint does, nor any of a subgraph compiled with "
+                    "durability='exit' no checkpoint does before the graph returns: call the "
+                    "graph without it. Nor does any of a subgraph compiled with "
                     "checkpointer=False, unless the runtime drives it. An effect that blocks the "
                     "event loop delays it: make it a coroutine, or call it in a thread."
                 )
@@ -172,6 +173,8 @@ def _task_of(
         return TaskContext(Owner(thread_id), task_id, *parts, above, saver, durability)
     row, stored_ns = segment.lease.row, _stored(ns, segment.unstored)
     owner, task_id = Owner(row.thread_id, row.id, row.token), hash_of(row.id, stored_ns)
+    if segment.at_exit:
+        return TaskContext(owner, task_id, *parts, above, segment.saver, "exit")
     if stored_ns == ns:
         return TaskContext(owner, task_id, *parts, above, segment.saver)
     above = {root: id for root, id in above.items() if len(root) < len(stored_ns)}
