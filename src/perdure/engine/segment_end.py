@@ -27,11 +27,13 @@ from perdure.errors import (
     EffectHeld,
     Expired,
     LeaseLost,
+    NotDurable,
     NotInRun,
     Postponed,
     TooLarge,
     Unavailable,
     Unserializable,
+    WaitCaught,
 )
 from perdure.journal import Plan
 from perdure.operations import claims, effects
@@ -50,6 +52,7 @@ MAX_STORED_OUTPUT = 16 * 1024
 FINAL = (
     BadArgument,
     Expired,
+    NotDurable,
     NotInRun,
     Unserializable,
     TooLarge,
@@ -131,6 +134,10 @@ class SegmentFinish(SegmentPlans):
             return (yield from self._postponed(drive, error))
         if isinstance(error, EffectHeld):
             return (yield from self._held_by_effect(drive, error))
+        if isinstance(error, WaitCaught):
+            log.warning("run %s waits anyway: %s", drive.row.id, error)
+            data = {"caught_in": error.node}
+            return SegmentEnd(State.WAITING, EventKind.WAITING, data, in_step=True)
         now, attempts = self.clock.now(), drive.segment.progress.attempts
         left = not isinstance(error, Exception) and (drive.stop is not None or drive.segment.inline)
         away = isinstance(error, Unavailable) and not drive.segment.inline
@@ -180,7 +187,7 @@ class SegmentFinish(SegmentPlans):
             {**data, "wake_at": moment(error.until).isoformat()},
             f"effect:{error.key}",
         )
-        return SegmentEnd(State.WAITING, EventKind.POSTPONED, data)
+        return SegmentEnd(State.WAITING, EventKind.POSTPONED, data, in_step=True)
 
     def _held_by_abandoned(self, drive: Drive) -> Plan[SegmentEnd | None]:
         """Hold a run that reached its end without returning to an effect that was cut off."""
