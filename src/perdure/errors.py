@@ -5,7 +5,15 @@ Each has its facts as attributes; its message says what happened, to which id, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence that suggests the known name that is nearest to a misspelt one, or nothing."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 class Error(Exception):
@@ -132,8 +140,8 @@ class UnknownGraph(Error):
 
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(
-            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}. "
-            "Call Runtime.register(graph, name=...) first."
+            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}."
+            f"{did_you_mean(name, known)} Call Runtime.register(graph, name=...) first."
         )
         self.name, self.known = name, known
 
@@ -240,7 +248,7 @@ class BadAnswer(AnswerRefused):
 
 
 class Expired(Error):
-    """Inside an agent: an `ask` without a default expired."""
+    """Inside an agent: an `ask`, or a `join`, without a default expired."""
 
 
 class TakenBack(Error):
@@ -251,6 +259,22 @@ class TakenBack(Error):
             f"The signal {name!r} withdrew the question. Give ask() a default=, or catch this."
         )
         self.name, self.value = name, value
+
+
+class JoinFailed(Error):
+    """Inside an agent: a run that `join` waited for is not done.
+
+    `state` is `failed`, `cancelled`, or empty if the journal has no such run.
+    """
+
+    def __init__(self, run_id: str, state: str, why: str | None = None) -> None:
+        ends = {"failed": "failed", "cancelled": "was cancelled"}
+        happened = ends.get(state, "is not in this journal")
+        super().__init__(
+            f"Run {run_id}, which was joined, {happened}{f': {why}' if why else ''}. Catch this, "
+            "or retry that run and then this one."
+        )
+        self.run_id, self.state, self.why = run_id, state, why
 
 
 class NotInRun(Error):
@@ -323,6 +347,22 @@ class Postponed(BaseException):
     def __init__(self, key: str, name: str, until: int, attempt: int) -> None:
         super().__init__(f"The effect {name!r} is retried later.")
         self.key, self.effect, self.until, self.attempt = key, name, until, attempt
+
+
+class OrderChanged(BaseException):
+    """A node makes its calls in another order than before, and is run again for that.
+
+    A worker does so by itself. With only the saver, invoke the graph again. Not an `Exception`, so
+    that the agent's code does not catch it and go on.
+    """
+
+    def __init__(self, key: str, name: str) -> None:
+        super().__init__(
+            f"The node calls the effect {name!r} in another order than before: an earlier call got "
+            f"the outcome of {key}. The node has to run again; then each call gets its own. A "
+            "worker does that by itself; with only the saver, invoke the graph again with None."
+        )
+        self.key, self.effect = key, name
 
 
 class NotSettled(Error):

@@ -62,6 +62,11 @@ def pending_sends(values: Mapping[str, Any]) -> Sequence[Any]:
     return values.get(_TASKS) or ()
 
 
+def sent_nodes(values: Mapping[str, Any]) -> list[str]:
+    """A `Send` has the name of its node."""
+    return [send.node for send in pending_sends(values)]
+
+
 def is_trigger(channel: str) -> bool:
     """An edge to a node is a channel that begins with `branch:to:` or, from several, `join:`."""
     return channel.startswith(_TRIGGERS) or channel in (START, _TASKS)
@@ -488,9 +493,7 @@ def _write_to_joins(node: Any, joins: Mapping[str, OldJoin]) -> Any:
         join = joins.get(entry.channel) if isinstance(entry, ChannelWriteEntry) else None
         if join is None:
             return entry
-        return entry._replace(
-            channel=join.channel, value=join.names.get(entry.value, entry.value)
-        )
+        return entry._replace(channel=join.channel, value=join.names.get(entry.value, entry.value))
 
     writers = [
         ChannelWrite([*map(renamed, one.writes)], tags=one.tags)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +29,8 @@ class CachedCheckpoint:
     values: dict[str, StoredValue]
     seen: dict[str, Any]
     """`versions_seen`, to know which tasks the next checkpoint must have the writes of."""
-    sends: int
-    """Tasks this checkpoint starts by Send."""
+    sends: Sequence[str]
+    """The node of each task that this checkpoint starts by Send."""
 
     size: int
     """Bytes of all its values."""

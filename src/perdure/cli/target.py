@@ -24,14 +24,28 @@ NAME_JOURNAL = (
 NAME_RUNTIME = "Name the Runtime: module:name."
 
 
+def one_place(place: str | None, at: str | None) -> str | None:
+    """The target of a command that takes it as an argument, too."""
+    if place is not None and at is not None:
+        raise BadArgument(f"Name one place: {place}, or --at {at}; not both.")
+    return place if at is None else at
+
+
 def runtime_at(at: str | None) -> Runtime:
-    """The runtime of a target, with its graphs."""
+    """The runtime of a target, with its graphs; by default the one of PERDURE_URL, if it names one,
+    or the project here."""
     place = at or os.environ.get("PERDURE_URL", "")
-    if "://" in place or (not at and place):
-        raise BadArgument(
-            "This needs the graphs, not only their journal: pass --at module:name of the Runtime."
-        )
-    return load_runtime(place or ".")
+    if "://" in place:
+        if at or _project_at(".", search_parents=True) is None:
+            raise BadArgument(
+                "This needs the graphs, not only their journal: pass --at module:name of the "
+                "Runtime."
+            )
+        place = ""  # the project here, on this journal
+    if not place:
+        project = _project_at(".", search_parents=True)
+        place = "." if project is None else str(project.file)
+    return load_runtime(place)
 
 
 def load_runtime(place: str) -> Runtime:

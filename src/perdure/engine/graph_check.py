@@ -46,7 +46,7 @@ class MissingGraph:
 
     graph: str
     version: str
-    count: int
+    runs: int
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ def check(saver: Saver, graphs: GraphRegistry) -> Plan[GraphCheck]:
     for shape in shapes:
         graph = graphs.find(shape.graph, shape.version)
         if graph is None:
-            missing.append(MissingGraph(shape.graph, shape.version, shape.count))
+            missing.append(MissingGraph(shape.graph, shape.version, shape.runs))
         elif shape.fingerprint not in (None, graph.fingerprint):
             lost += yield from _lost_runs(saver, shape, graph)
-    return GraphCheck(sum(one.count for one in shapes), tuple(lost), _merged(missing))
+    return GraphCheck(sum(one.runs for one in shapes), tuple(lost), _merged(missing))
 
 
 def _lost_runs(saver: Saver, shape: Shape, graph: Graph) -> Plan[list[LostRun]]:
@@ -137,5 +137,5 @@ def _merged(missing: list[MissingGraph]) -> tuple[MissingGraph, ...]:
     counts: dict[tuple[str, str], int] = {}
     for one in missing:
         place = (one.graph, one.version)
-        counts[place] = counts.get(place, 0) + one.count
+        counts[place] = counts.get(place, 0) + one.runs
     return tuple(MissingGraph(*place, count) for place, count in counts.items())

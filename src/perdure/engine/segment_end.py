@@ -26,9 +26,11 @@ from perdure.errors import (
     BadArgument,
     EffectHeld,
     Expired,
+    JoinFailed,
     LeaseLost,
     NotDurable,
     NotInRun,
+    OrderChanged,
     Postponed,
     TooLarge,
     Unavailable,
@@ -52,6 +54,7 @@ MAX_STORED_OUTPUT = 16 * 1024
 FINAL = (
     BadArgument,
     Expired,
+    JoinFailed,
     NotDurable,
     NotInRun,
     Unserializable,
@@ -139,6 +142,9 @@ class SegmentFinish(SegmentPlans):
             data = {"caught_in": error.node}
             return SegmentEnd(State.WAITING, EventKind.WAITING, data, in_step=True)
         now, attempts = self.clock.now(), drive.segment.progress.attempts
+        if isinstance(error, OrderChanged):
+            about = {"effect": error.effect, "key": error.key}
+            return released(now, max(0, attempts - 1), **about)
         left = not isinstance(error, Exception) and (drive.stop is not None or drive.segment.inline)
         away = isinstance(error, Unavailable) and not drive.segment.inline
         asked = drive.stop in (StopReason.CANCEL, StopReason.PAUSE)

@@ -11,9 +11,14 @@ from weakref import WeakMethod
 from perdure.journal import Journal, Statement, read_op
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
-from perdure.serde.serializer import where_read
+from perdure.serde import places
+from perdure.serde.places import Place
 
 T = TypeVar("T")
+
+
+def _task_id(place: str) -> str:
+    return hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
 
 
 class RecordedReads:
@@ -51,7 +56,7 @@ class RecordedReads:
         It is queued before anything that the task does with it, so it is in the journal wherever
         its consequences are.
         """
-        task = _task(place)
+        task = _task_id(place)
         with self._lock:
             known = self._by_task.get(task)
         if known is None:
@@ -68,8 +73,14 @@ class RecordedReads:
         value: T = known[n]
         return value
 
+    def texts(self, place: str) -> list[str]:
+        """What the reads at a place gave so far, as text."""
+        with self._lock:
+            known = self._by_task.get(_task_id(place), {})
+            return [str(value) for value in known.values()]
+
     def _store(self, task: str, n: int, value: Any) -> None:
-        body = self._serializer.dumps(value, where_read(self._lease.run_id, task, n))
+        body = self._serializer.dumps(value, _place(self._lease.params, task, n))
         params = {**self._lease.params, "task": task, "n": n, "body": body}
         store = self._lease.fenced([Statement("insert_read", params)])
         self._journal.defer(store._replace(otherwise=self._refuse()))
@@ -78,7 +89,7 @@ class RecordedReads:
         params = {"thread_id": run["thread_id"], "id": run["id"], "task": task}
         rows = self._journal.do(read_op("reads_of_task", params, lambda rows: rows[0]))
         loads = self._serializer.loads
-        return {n: loads(body, where_read(run["id"], task, n)) for n, body in rows}
+        return {n: loads(body, _place(run, task, n)) for n, body in rows}
 
     def _inherit(self, place: str, task: str) -> dict[int, Any]:
         """The times that the task read in the run that this one is a fork of, now recorded here: a
@@ -86,12 +97,12 @@ class RecordedReads:
         first, bar, rest = place.partition("|")
         node, _, id = first.rpartition(":")
         there = f"{node}:{self._origin['tasks'].get(id, id)}{bar}{rest}"
-        found = self._load(self._origin, _task(there))
+        found = self._load(self._origin, _task_id(there))
         times = {n: value for n, value in found.items() if type(value) is int}
         for n, value in times.items():
             self._store(task, n, value)
         return times
 
 
-def _task(place: str) -> str:
-    return hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+def _place(run: Mapping[str, Any], task: str, n: int) -> Place:
+    return places.of_read(run["thread_id"], run["id"], task, n)

@@ -8,7 +8,7 @@ from typing import Any
 from perdure.effects import recording
 from perdure.errors import BadArgument, EffectFailed, NotFound, NotSettled
 from perdure.journal import Plan
-from perdure.journal.clock import Clock
+from perdure.journal.clock import Clock, host_time
 from perdure.journal.names import check_text
 from perdure.operations import effects, messages
 from perdure.operations.effects import EffectRow
@@ -93,13 +93,16 @@ class EffectService:
             raise NotFound("effect", str(key))
         outcome = None
         if how == "done":
-            outcome = recording.dump_result(self._serializer, row.key, row.name, result)
+            outcome = recording.dump_result(self._serializer, row, result)
         elif how == "fail":
             error = EffectFailed(row.key, f"settled by {by or 'a person'}", reason or "failed")
-            outcome = recording.dump_error(self._serializer, row.key, error, {})
+            outcome = recording.dump_error(self._serializer, row, STATES[how], error, {})
         said = {name: text for name, text in (("by", by), ("reason", reason)) if text}
         state, now = STATES[how].value, self._clock.now()
-        if not (yield effects.decide(self._serializer, row, state, outcome, said, now)):
+        made = effects.decide(
+            self._serializer, row, state, outcome, said, now, host_time(self._clock)
+        )
+        if not (yield made):
             row = (yield effects.find(row.key)) or row
             raise NotSettled(row.key, f"it is {row.state}: {_why_not(row)}.")
 
