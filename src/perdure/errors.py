@@ -343,6 +343,21 @@ class EffectHeld(BaseException):
         self.key, self.effect, self.why = key, name, why
 
 
+class WaitCaught(BaseException):
+    """A node caught the exception by which `ask`, `sleep`, `wait_for` or `interrupt` waits.
+
+    The question is stored, and the node runs again with its answer. Nothing after it is stored.
+    """
+
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"The node {node!r} caught the exception by which ask(), sleep(), wait_for() or "
+            "interrupt() waits, and went on. The question is stored, and what came after it is "
+            "not. Catch narrower exceptions there, or re-raise langgraph.errors.GraphBubbleUp."
+        )
+        self.node = node
+
+
 class Postponed(BaseException):
     """An effect is retried later; until then its run waits without a process.
 

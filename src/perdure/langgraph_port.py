@@ -212,6 +212,32 @@ def replaces_tasks(command: Command[Any]) -> bool:
     return any(isinstance(to, Send) for to in goto)
 
 
+def watch_interrupts(notice: Callable[[Sequence[Any]], None]) -> None:
+    """Each `interrupt()` raises a `GraphInterrupt`, made from its interrupts inside of the task; a
+    graph inside a node makes another one of them all. A stop at a breakpoint has none.
+
+    `notice` is called with them. Code that catches the exception cannot undo that.
+    """
+    from langgraph.errors import GraphInterrupt
+
+    make = GraphInterrupt.__init__
+
+    @functools.wraps(make)
+    def noticed(self: GraphInterrupt, interrupts: Sequence[Any] = ()) -> None:
+        make(self, interrupts)
+        if interrupts:
+            notice(interrupts)
+
+    GraphInterrupt.__init__ = noticed  # type: ignore[method-assign]
+
+
+def current_configurable() -> Mapping[str, Any]:
+    """LangChain's context variable holds the config of the task that runs, if there is one."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    return (var_child_runnable_config.get() or {}).get("configurable") or {}
+
+
 def is_graph_run(configurable: Mapping[str, Any]) -> bool:
     """A graph that runs passes its `Runtime` to the saver; `get_state` and the like do not."""
     return _RUNTIME in configurable

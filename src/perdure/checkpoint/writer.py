@@ -126,8 +126,13 @@ class Writer:
                         nodes = [*filter(langgraph_port.is_node, moved)]
                         expected = len(parent.sends) + len(nodes) + (langgraph_port.START in moved)
                         if len(tasks) < expected:
-                            thread.changed.wait_for(lambda: len(tasks) >= expected, ARRIVAL)
+                            thread.changed.wait_for(
+                                lambda: len(tasks) >= expected or parent.id in thread.caught,
+                                ARRIVAL,
+                            )
                     written = thread.writes.get(parent.id, ())
+                if put.metadata.get("source") == "loop" and put.key.id in thread.caught:
+                    thread.check_caught(put.key.id)
                 thread.latest = None  # until this one is queued: its values move into the next
             latest, op = self._put_op(put, parent, written)
             with thread.changed:

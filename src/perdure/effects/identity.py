@@ -139,6 +139,8 @@ def current_task() -> tuple[TaskContext, int] | None:
     saver = langgraph_port.checkpointer_of(config)
     if segment is None and not isinstance(saver, Saver):
         return None
+    if isinstance(saver, Saver):
+        saver.raised.check(config)  # a wait that was caught: no effect before its answer
     execution = info.execution
     with _LOCK:
         task = _TASKS.get(execution)

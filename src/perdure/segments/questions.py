@@ -29,14 +29,24 @@ class Questions:
 
     def __init__(self, lease: Lease, progress: Progress, clock: Clock) -> None:
         self._lease, self._progress, self._clock = lease, progress, clock
-        self._expected: dict[str, Question] = {}
+        self._expected: dict[str, list[tuple[Interrupt, Question]]] = {}
         self._depths: dict[str, tuple[int, int]] = {}
         self.reached_top = False
         """Whether an interrupt reached the top of the graph: the run is about to wait."""
+        self.caught_in: str | None = None
+        """The node that caught its interrupt and went on: the run waits anyway."""
 
-    def expect(self, interrupt_id: str, question: Question) -> None:
+    def expect(self, interrupt: Interrupt, question: Question) -> None:
         """Say what an interrupt that is about to reach the saver waits for."""
-        self._expected[interrupt_id] = question
+        self._expected.setdefault(interrupt.id, []).append((interrupt, question))
+
+    def _expectation(self, interrupt: Interrupt) -> Question:
+        """What an interrupt waits for. Two questions of a task may have one id."""
+        said = self._expected.get(interrupt.id, [])
+        same = [question for one, question in said if one is interrupt]
+        if same or said:
+            return same[0] if same else said[-1][1]
+        return _question(interrupt.value)
 
     def ask(
         self, interrupts: Sequence[Interrupt], before: list[Any], place: dict[str, Any]
@@ -53,7 +63,7 @@ class Questions:
                 continue
             self._depths[one.id] = depth
             schema = one.response_schema if isinstance(one.response_schema, dict) else None
-            question = self._expected.get(one.id) or _question(one.value)
+            question = self._expectation(one)
             statements += self._ask(question, Body(one.value, schema, before), one.id, place)
         return statements
 
