@@ -15,7 +15,7 @@ from perdure.engine.engine import Engine
 from perdure.engine.graph_changes import check_renames
 from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
-from perdure.errors import BadArgument, Error, NotFound, UnknownGraph, WrongState
+from perdure.errors import BadArgument, Error, NotFound, UnknownGraph, WrongState, needs_extra
 from perdure.journal import connect
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_renamed, check_text
@@ -288,7 +288,7 @@ class Runtime(Client):
         try:
             from perdure.server.app import make_app
         except ImportError as error:
-            raise Error("asgi() needs the extra: pip install 'perdure[server]'") from error
+            raise Error(needs_extra("asgi()", "server")) from error
         return make_app(self, self.tick, secret=secret)
 
 

@@ -9,7 +9,7 @@ from perdure.effects import recording
 from perdure.errors import BadArgument, EffectFailed, NotFound, NotSettled
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
-from perdure.journal.names import check_text
+from perdure.journal.names import check_id, check_text
 from perdure.operations import effects, messages, runs
 from perdure.operations.effects import EffectRow
 from perdure.operations.events import change
@@ -91,9 +91,9 @@ class EffectService:
     ) -> Plan[None]:
         """Store a person's decision about an effect. Its run continues after the last one."""
         _check_decision(how, result, by, reason)
-        row: EffectRow | None = yield effects.find(str(key))
+        row: EffectRow | None = yield effects.find(check_id("effect", key))
         if row is None:
-            raise NotFound("effect", str(key))
+            raise NotFound("effect", key)
         outcome = None
         if how == "done":
             outcome = recording.dump_result(self._serializer, row.key, row.name, result)
