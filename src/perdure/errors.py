@@ -5,7 +5,7 @@ Each has its facts as attributes; its message says what happened, to which id, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -245,6 +245,14 @@ class WrongState(Error):
         self.run_id, self.state = run_id, state
 
 
+class GraphChanged(Error):
+    """The code of a graph changed, and lost the place from which a run was to go on."""
+
+    def __init__(self, run_id: str, reason: str, lost: Sequence[str]) -> None:
+        super().__init__(f"Run {run_id} cannot be forked where it is: {reason}.")
+        self.run_id, self.reason, self.lost = run_id, reason, tuple(lost)
+
+
 class AnswerRefused(Error):
     """An answer was not accepted. Nothing was changed."""
 
@@ -274,7 +282,7 @@ class BadAnswer(AnswerRefused):
 
 
 class Expired(Error):
-    """Inside an agent: an `ask` without a default expired."""
+    """Inside an agent: an `ask`, or a `join`, without a default expired."""
 
 
 class TakenBack(Error):
@@ -285,6 +293,22 @@ class TakenBack(Error):
             f"The signal {name!r} withdrew the question. Give ask() a default=, or catch this."
         )
         self.name, self.value = name, value
+
+
+class JoinFailed(Error):
+    """Inside an agent: a run that `join` waited for is not done.
+
+    `state` is `failed`, `cancelled`, or empty if the journal has no such run.
+    """
+
+    def __init__(self, run_id: str, state: str, why: str | None = None) -> None:
+        ends = {"failed": "failed", "cancelled": "was cancelled"}
+        happened = ends.get(state, "is not in this journal")
+        super().__init__(
+            f"Run {run_id}, which was joined, {happened}{f': {why}' if why else ''}. Catch this, "
+            "or retry that run and then this one."
+        )
+        self.run_id, self.state, self.why = run_id, state, why
 
 
 class NotInRun(Error):
@@ -342,6 +366,22 @@ class Postponed(BaseException):
     def __init__(self, key: str, name: str, until: int, attempt: int) -> None:
         super().__init__(f"The effect {name!r} is retried later.")
         self.key, self.effect, self.until, self.attempt = key, name, until, attempt
+
+
+class OrderChanged(BaseException):
+    """A node makes its calls in another order than before, and is run again for that.
+
+    A worker does so by itself. With only the saver, invoke the graph again. Not an `Exception`, so
+    that the agent's code does not catch it and go on.
+    """
+
+    def __init__(self, key: str, name: str) -> None:
+        super().__init__(
+            f"The node calls the effect {name!r} in another order than before: an earlier call got "
+            f"the outcome of {key}. The node has to run again; then each call gets its own. A "
+            "worker does that by itself; with only the saver, invoke the graph again with None."
+        )
+        self.key, self.effect = key, name
 
 
 class NotSettled(Error):

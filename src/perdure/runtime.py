@@ -7,25 +7,36 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from perdure import langgraph_port
 from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
+from perdure.engine import forking
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.engine import Engine
 from perdure.engine.graph_changes import check_renames
 from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
-from perdure.errors import BadArgument, Error, NotFound, UnknownGraph, WrongState, needs_extra
+from perdure.errors import BadArgument, Error, needs_extra
 from perdure.journal import connect
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_renamed, check_text
 from perdure.operations import runs
 from perdure.operations.event_observer import observe
-from perdure.operations.run_payload import load_setup
+from perdure.operations.runs import RunRow
+from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
 from perdure.service.runs import GRACE
 from perdure.service.validation import check_duration, check_limit
-from perdure.types import Control, Counts, DrivenBy, Durability, Message, Observer, Retry, Run
+from perdure.types import (
+    Control,
+    Counts,
+    DrivenBy,
+    Durability,
+    Message,
+    Observer,
+    Record,
+    Retry,
+    Run,
+)
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -177,35 +188,40 @@ class Runtime(Client):
     ) -> Run:
         """Start a run on a new thread that goes on from a checkpoint of this run.
 
-        `at` is the id of a checkpoint, the latest by default; `update` changes its state first. The
-        old run and its thread stay as they are.
+        `at` is the id of a checkpoint, the latest by default. `update` changes its state first, as
+        if `as_node` had returned it, which says where the graph goes on. The old run and its thread
+        stay as they are. Raises `GraphChanged` if the graph has lost the place where the run is,
+        unless `as_node` is given.
         """
-        row = await self.journal.arun(self.services.runs.find(run_id))
-        graphs = self.engine.graphs
-        graph = graphs.find(row.graph, row.version) or graphs.newest.get(row.graph)
-        if graph is None:
-            raise UnknownGraph(row.graph, sorted(graphs.chosen()))
-        target = check_text("thread_id", thread_id or str(uuid.uuid4()))
-        if await self.journal.ado(runs.page(thread_id=target, count=1)):
-            raise BadArgument(f"Thread {target!r} has runs already; fork to a new thread.")
-        source = {"configurable": {"thread_id": row.thread_id}}
-        if at is not None:
-            source["configurable"]["checkpoint_id"] = at
-        if await self.saver.aget_tuple(source) is None:  # type: ignore[arg-type]
-            if at is None:
-                raise WrongState(run_id, row.state, "be forked", "it has no checkpoint yet.")
-            raise NotFound("checkpoint", at)
-        await self.saver.acopy_thread(row.thread_id, target)
-        place = {"configurable": {**source["configurable"], "thread_id": target}}
-        if update is None and as_node is None:
-            as_node = langgraph_port.COPY
-        await graph.pregel.aupdate_state(place, update, as_node)  # type: ignore[arg-type]
-        setup = load_setup(self.saver.serializer, row)
-        setup.pop("input", None)
-        plan = self.services.runs.accept((graph.name, graph.version), target, setup, "reject")
-        forked = await self.journal.arun(plan)
+        forked = await self._fork(str(run_id), at, update, as_node, thread_id)
         self.engine.wake()
+        if isinstance(forked, str):  # its id, from the record of the effect
+            return await self.get(forked)
         return await self.journal.arun(self.services.runs.show(forked))
+
+    @recorded("fork", record=Record(result=lambda row: row.id))
+    async def _fork(
+        self,
+        run_id: str,
+        at: str | None,
+        update: Any,
+        as_node: str | None,
+        thread_id: str | None,
+    ) -> RunRow | str:
+        if thread_id is None and (key := call_key()) is not None:
+            thread_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
+            if made := await self.journal.ado(runs.page(thread_id=thread_id, count=1)):
+                return made[0]  # by an attempt that was cut off
+            await self.saver.adelete_thread(thread_id)
+        return await forking.fork(
+            self.engine,
+            self.services,
+            run_id,
+            at=at,
+            update=update,
+            as_node=as_node,
+            thread_id=thread_id,
+        )
 
     # -- driving
 

@@ -47,6 +47,7 @@ from perdure.errors import BadArgument, BadURL, Error
 from perdure.journal import Journal, Plan, connect
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
+from perdure.journal.ids import random_number
 from perdure.journal.names import check_renamed
 from perdure.segments.segment import find
 from perdure.serde.codec import Codec
@@ -55,7 +56,7 @@ from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 
 
-class Saver(ContextManaged, BaseCheckpointSaver[int]):
+class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     """Checkpoints in a journal: smaller, faster, ordered, safe to load.
 
     `url` is `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`; `PERDURE_URL` by
@@ -340,8 +341,23 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         self.serializer.codec.allowlist.add(extra_allowlist)
         return self
 
-    def get_next_version(self, current: int | None, channel: None) -> int:
-        return (current or 0) + 1
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """The version after `current`, of the same kind: a number, or a text of LangGraph's savers.
+
+        LangGraph passes the highest version of a checkpoint, so a thread keeps the kind it began
+        with. Those of this saver are integers; texts come with threads copied from other savers.
+        """
+        if not isinstance(current, str):
+            return (current or 0) + 1
+        count, _, _ = current.partition(".")
+        if not (count.isascii() and count.isdigit()):
+            raise Error(
+                f"Channel version {current!r} does not begin with a number, so it has no next one. "
+                "Start a new thread with the values of this one."
+            )
+        # As LangGraph's savers write it: padded to sort as text, and random behind the point, so
+        # that two forks of a checkpoint never share a version.
+        return f"{int(count) + 1:0{len(count)}}.{random_number(53) / 2**53:016}"
 
 
 _SAVERS: WeakSet[Saver] = WeakSet()

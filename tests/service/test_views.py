@@ -67,7 +67,11 @@ def test_what_is_driven_and_ends_is_over() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "answer", "rest"),
-    [("human", "answer", PeriodKind.PERSON), ("signal", "signal", PeriodKind.SIGNAL)],
+    [
+        ("human", "answer", PeriodKind.PERSON),
+        ("signal", "signal", PeriodKind.SIGNAL),
+        ("run", "joined", PeriodKind.RUN),
+    ],
 )
 def test_a_wait_lasts_until_the_next_claim(kind: str, answer: str, rest: str) -> None:
     asked = ((0, "started"), (0, "claimed"), (1, "wait", wait(kind)), (1, "waiting"))
@@ -194,6 +198,7 @@ SAMPLES: dict[EventKind, dict[str, Any]] = {
     EventKind.STEP: {"step": 1, "source": "loop", "nodes": ["check"]},
     EventKind.WAIT: wait("human"),
     EventKind.SIGNAL: {"wait": "w", "name": "reply"},
+    EventKind.JOINED: {"wait": "w", "runs": {"r1": "done"}},
     EventKind.EFFECT: {"name": "send", "key": "k", "state": "done"},
     EventKind.DIFFERS: {"name": "send", "key": "k"},
     EventKind.SETTLED: {"name": "send", "key": "k", "state": "done", "by": "ana"},
@@ -237,6 +242,11 @@ def test_a_wait_says_for_what_and_until_when() -> None:
         said("wait", **wait("human", expires_at=at)) == "asks a person, until 2030-01-02 12:00:00Z"
     )
     assert said("wait", **wait("signal", name="reply")) == "waits for the signal reply"
+    assert said("wait", **wait("run", runs=["r1"])) == "waits for run r1"
+    many = "waits for runs r0, r1, r2 and 2 more"
+    assert said("wait", **wait("run", runs=[f"r{n}" for n in range(5)])) == many
+    assert said("joined", wait="w", runs={"r1": "done"}) == "joined run r1"
+    assert said("started", parent="r0") == "started by run r0"
 
 
 def test_the_reader_of_an_event_chooses_how_times_look() -> None:
@@ -395,7 +405,7 @@ def test_a_step_that_only_sent_tasks_made_is_shown() -> None:
 @pytest.mark.parametrize(
     ("facts", "note"),
     [
-        ({"state": State.WAITING}, "for a person or a signal"),
+        ({"state": State.WAITING}, "for a person, a signal or a run"),
         ({"state": State.PENDING}, "after the run before it"),
         ({"state": State.PENDING, "due_at": NOW + timedelta(hours=3)}, "due in 3h"),
         ({"state": State.WAITING, "due_at": START}, "due since 2h"),

@@ -193,6 +193,7 @@ class Reader:
         row, _ = yield operations.checkpoint_at(*key)
         history: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}
+        passed = {row.id} if row is not None else set()
         while row is not None and len(seeds) < len(history):
             ancestors = yield operations.ancestors(key.thread_id, key.ns, row.id, 4 * PAGE)
             row = ancestors[-1] if ancestors else None
@@ -201,6 +202,10 @@ class Reader:
                 open_channels = [channel for channel in history if channel not in seeds]
                 if not open_channels:
                     break
+                if ancestor.id in passed:
+                    location = checkpoint_location(*ancestor[:3])
+                    raise Damaged(location, "it is among its own ancestors")
+                passed.add(ancestor.id)
                 pending = yield from self._pending_writes(ancestor, own)
                 for write in reversed(pending):
                     if write[1] in open_channels:

@@ -17,7 +17,7 @@ from perdure.cli.output import (
     value_lines,
 )
 from perdure.cli.run_lookup import RunReport
-from perdure.service.views.attention import Blocker, blockers, is_lost
+from perdure.service.views.attention import Blocker, blockers, is_lost, run_note
 from perdure.service.views.event_wording import view_event
 from perdure.service.views.formatting import age, arguments, count, duration, graph_title, utc_time
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
@@ -27,7 +27,7 @@ LONGEST_BAR = 40
 BRIEF = timedelta(seconds=1)
 """A shorter time in the queue is not shown."""
 PERIOD_STYLES = {
-    **dict.fromkeys((PeriodKind.PERSON, PeriodKind.SIGNAL), "yellow"),
+    **dict.fromkeys((PeriodKind.PERSON, PeriodKind.SIGNAL, PeriodKind.RUN), "yellow"),
     **dict.fromkeys((PeriodKind.ASLEEP, PeriodKind.SIGNAL_OR_TIME), "dim"),
     **dict.fromkeys((PeriodKind.RETRYING, PeriodKind.PAUSED), "magenta"),
     **dict.fromkeys((PeriodKind.HELD, PeriodKind.LOST), "red"),
@@ -58,6 +58,7 @@ def print_report(report: RunReport, at: str | None) -> None:
             _print_segment(run, period, details, now)
         else:
             _print_rest(run, period, now)
+    _print_children(report.children, today)
     _print_scores(report.scores)
     found = blockers(run, report.waits, report.effects, today, report.unknown_graphs)
     _print_blockers(found, report.unreadable, at)
@@ -74,6 +75,7 @@ def _print_header(run: Run, now: datetime) -> None:
         due = f"{utc_time(run.due_at)}, {since}{age(run.due_at, now)}{ago}"
     facts = {
         "thread": printable(run.thread_id),
+        "parent": run.parent_id or "",
         "key": printable(run.key or ""),
         "metadata": "  ".join(
             f"{printable(str(key))}={one_line(value, 60)}" for key, value in run.metadata.items()
@@ -151,6 +153,14 @@ def _print_rest(run: Run, period: Period, now: datetime) -> None:
     for event in shown:
         view = view_event(event, run.id, run.thread_id)
         print(f"      {_fit(view.text, view.tone, 6)}")
+
+
+def _print_children(children: list[Run], now: datetime) -> None:
+    if children:
+        print("\nChildren")
+    for one in children:
+        graph, note = printable(graph_title(one.graph, one.version)), run_note(one, now)
+        print(f"  {one.id}  {paint_state(one.state, 9)}  {graph}  {one_line(note, 100)}".rstrip())
 
 
 def _print_scores(scores: list[Score]) -> None:

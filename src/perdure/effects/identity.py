@@ -12,7 +12,7 @@ from perdure import langgraph_port
 from perdure.effects.context import current
 from perdure.effects.keys import hash_of
 from perdure.effects.record_matching import TaskRecords, configurable
-from perdure.errors import BadArgument
+from perdure.errors import BadArgument, OrderChanged
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import TaskInfo
@@ -43,11 +43,15 @@ class TaskContext:
     durability: str = ""
     """What a caller with only the saver asked LangGraph for."""
     execution: int = 0
+    namespace: str = ""
+    """Where its recorded reads are."""
     is_nested: bool = False
     """Whether its effects are called by an effect."""
     can_postpone: bool = False
     """Whether a run without a segment can give its process back, too."""
     records: TaskRecords = field(default_factory=TaskRecords)
+    abandoned: OrderChanged | None = None
+    """Why no further effect of this execution is called."""
 
     @property
     def now(self) -> int:
@@ -77,6 +81,10 @@ class TaskContext:
         if self.is_nested or progress is None or not progress.is_new(self.checkpoint_id):
             rows = yield effects.of_task(self.owner.thread_id, self.id)
         self.records.load(rows)
+
+    def recorded_reads(self) -> list[str]:
+        """What the recorded reads of this task gave, as text."""
+        return [] if self.segment is None else self.segment.reads.texts(self.namespace)
 
     def start_call(self, key: str) -> bool:
         """Be the only call with this key in this process. False: there is one already."""
@@ -128,7 +136,7 @@ def current_task() -> tuple[TaskContext, int] | None:
         task = _TASKS.get(execution)
         if task is None:
             task = _TASKS[execution] = _task_of(config, segment, saver, info)
-            task.execution = id(execution)
+            task.execution, task.namespace = id(execution), info.namespace
     outer = current()
     if outer is not None and outer.is_verifying:
         return None
@@ -137,7 +145,10 @@ def current_task() -> tuple[TaskContext, int] | None:
     with _LOCK:
         if outer.task is None:
             # Nested effects belong to the effect that calls them: they are found when it is.
-            outer.task = replace(task, id=hash_of(outer.key), is_nested=True, records=TaskRecords())
+            id_, reads = hash_of(outer.key), f"effect {outer.key}"
+            outer.task = replace(
+                task, id=id_, is_nested=True, namespace=reads, records=TaskRecords()
+            )
             outer.task.execution = id(execution)
     return outer.task, info.attempt
 

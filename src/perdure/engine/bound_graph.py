@@ -284,7 +284,7 @@ class BoundGraph:
             if head.state in (State.HELD, State.PAUSED):
                 yield from self._withdraw(accepted)
                 raise ThreadBusy(call.thread_id, f"is {head.state} ({head.id})")
-            now, until = self._driver.clock.now(), self._engine.keeper.until()
+            now, until, _ = self._engine.keeper.times()
             if head.state == State.WAITING and not self._is_due(head):
                 made = change(accepted.thread_id, accepted.id, now)
                 yield runs.supersede(self._driver.serializer, made)
@@ -318,9 +318,8 @@ class BoundGraph:
     def _claim(self, row: RunRow) -> Plan[RunRow | None]:
         keeper = self._engine.keeper
         keeper.start()
-        now = self._driver.clock.now()
         claimed: RunRow | None = yield claims.claim_run(
-            self._driver.serializer, keeper.worker, now, keeper.until(), row.thread_id, row.id
+            self._driver.serializer, keeper.worker, keeper.times(), row.thread_id, row.id
         )
         return claimed
 

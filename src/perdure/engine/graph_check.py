@@ -59,8 +59,11 @@ class GraphCheck:
     missing: tuple[MissingGraph, ...]
 
 
-def find_change(saver: Saver, row: RunRow, graph: Graph) -> Plan[tuple[Graph, Any]]:
-    """The graph that goes on with a run; and if the run's place is gone, the data of its event."""
+def find_change(
+    saver: Saver, row: RunRow, graph: Graph, at: str | None = None
+) -> Plan[tuple[Graph, Any]]:
+    """The graph that goes on with a run, and if the run's place is gone, the data of its event.
+    The place is that of its checkpoint `at`, by default the latest."""
     if row.fingerprint is None:
         return graph, None
     stored = None
@@ -74,12 +77,12 @@ def find_change(saver: Saver, row: RunRow, graph: Graph) -> Plan[tuple[Graph, An
         return graph, None
     new = json.loads(graph.topology)
     places = {"": (old, new)}
-    for wait in (yield waits.of_run(row.id)):
+    for wait in [] if at is not None else (yield waits.of_run(row.id)):
         if wait.state not in FINISHED and wait.ns:
             places[wait.ns] = (subgraph(old, wait.ns) or {}, subgraph(new, wait.ns) or {})
     for ns, (before, after) in places.items():
-        at = yield from latest_checkpoint(saver, row.thread_id, ns)
-        if at is not None and (lost := lost_nodes(before, after, at)):
+        found = yield from latest_checkpoint(saver, row.thread_id, ns, at)
+        if found is not None and (lost := lost_nodes(before, after, found)):
             return graph, explain(graph.name, ns, lost, before, after)
     return graph, None
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from perdure.journal import Plan
 from perdure.operations import schedules
 from perdure.operations.run_payload import UNREADABLE
-from perdure.serde.serializer import Serializer, where_schedule
+from perdure.serde.serializer import Serializer
 from perdure.service.services import Services
 
 log = logging.getLogger("perdure")
@@ -23,7 +23,7 @@ def fire_schedules(
         if row.graph not in graphs:
             continue  # another application's, with other types and keys
         try:
-            setup = serializer.loads(row.body, where_schedule(row.name))
+            setup = serializer.loads(row.body, row.place)
         except UNREADABLE as error:
             log.warning("the schedule %r cannot be read, so it starts no run: %s", row.name, error)
             continue

@@ -80,6 +80,8 @@ class Drive:
     breakpoints: dict[str, Any] = field(default_factory=dict)
     """Breakpoints of this run, besides those the graph was compiled with."""
     stop: StopReason | None = None
+    grace: tuple[int, int] | None = None
+    """When its grace ends, as it was requested, and by the clock of this process."""
     give_up: Callable[[Ended], None] = lambda ended: None
     """Called when its driver is no longer waited for, with how the segment ended."""
 

@@ -26,8 +26,10 @@ from perdure.errors import (
     BadArgument,
     EffectHeld,
     Expired,
+    JoinFailed,
     LeaseLost,
     NotInRun,
+    OrderChanged,
     Postponed,
     TooLarge,
     Unavailable,
@@ -50,6 +52,7 @@ MAX_STORED_OUTPUT = 16 * 1024
 FINAL = (
     BadArgument,
     Expired,
+    JoinFailed,
     NotInRun,
     Unserializable,
     TooLarge,
@@ -132,6 +135,9 @@ class SegmentFinish(SegmentPlans):
         if isinstance(error, EffectHeld):
             return (yield from self._held_by_effect(drive, error))
         now, attempts = self.clock.now(), drive.segment.progress.attempts
+        if isinstance(error, OrderChanged):
+            about = {"effect": error.effect, "key": error.key}
+            return released(now, max(0, attempts - 1), **about)
         left = not isinstance(error, Exception) and (drive.stop is not None or drive.segment.inline)
         away = isinstance(error, Unavailable) and not drive.segment.inline
         asked = drive.stop in (StopReason.CANCEL, StopReason.PAUSE)
@@ -187,10 +193,11 @@ class SegmentFinish(SegmentPlans):
         if not drive.row.begun:
             return None
         found: list[EffectRow] = yield effects.of_run(drive.row.id)
-        if not any(row.state == EffectState.OPEN and row.mark != Mark.READ for row in found):
+        if any(row.state == EffectState.OPEN and row.mark != Mark.READ for row in found):
+            owner = Owner(drive.row.thread_id, drive.row.id, drive.row.token)
+            yield effects.abandon(owner, self.clock.now())
+        elif not any(row.state == EffectState.UNKNOWN for row in found):
             return None
-        owner = Owner(drive.row.thread_id, drive.row.id, drive.row.token)
-        yield effects.abandon(owner, self.clock.now())
         return (yield from self._held_by_unknown(drive))
 
     def _held_by_unknown(self, drive: Drive) -> Plan[SegmentEnd | None]:

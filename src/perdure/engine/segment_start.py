@@ -18,21 +18,26 @@ from perdure.effects.compensation import Compensations
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
 from perdure.engine.graph_check import find_change
 from perdure.engine.graphs import Graph
-from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans
+from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, latest_checkpoint
 from perdure.errors import Error
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import effects, runs, waits
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow
-from perdure.operations.run_payload import UNREADABLE, load_setup, tags_of
+from perdure.operations.run_payload import (
+    UNREADABLE,
+    load_error,
+    load_output,
+    load_setup,
+    tags_of,
+)
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import FINISHED, TAKEN_BACK, TIME_IS_UP, Body, WaitRow
 from perdure.saver import Saver
 from perdure.segments.lease import Lease
 from perdure.segments.segment import KEY, Segment
-from perdure.serde.serializer import where_wait
-from perdure.types import Control, EffectState, EventKind, Kind, State, WaitState
+from perdure.types import ENDED, Control, EffectState, EventKind, Kind, State, WaitState
 
 ANSWERED = (WaitState.ANSWERED, WaitState.APPLIED)
 
@@ -106,6 +111,7 @@ class SegmentStart(SegmentPlans):
             inline=inline,
             unstored=graph.unstored,
             fingerprint=fingerprint,
+            origin=setup.get("fork"),
         )
         return Drive(
             segment,
@@ -135,9 +141,13 @@ class SegmentStart(SegmentPlans):
         for wait in found:
             if wait.state != WaitState.OPEN:
                 continue
+            waits.load_body(self.serializer, wait)  # before its time is believed
             due = wait.wake_at if wait.kind == Kind.CLOCK else wait.expires_at
             if wait.name is not None:
                 yield waits.deliver(self.serializer, wait, row.token, now)
+                answered = True
+            if wait.kind == Kind.RUN and (ended := (yield from self._joined(wait))) is not None:
+                yield waits.join(self.serializer, wait, ended, row.token, now)
                 answered = True
             if due is not None and due <= now:
                 value = None if wait.kind == Kind.CLOCK else TIME_IS_UP
@@ -145,23 +155,46 @@ class SegmentStart(SegmentPlans):
                 answered = True
         if answered:
             found = yield waits.of_run(row.id)
-        if any(wait.state in ANSWERED for wait in found):
+        if any(wait.state in ANSWERED or _is_reopened(wait) for wait in found):
             yield from self._resume_tasks(drive, found)
         return found
+
+    def _joined(self, wait: WaitRow) -> Plan[list[dict[str, Any]] | None]:
+        """How each run that a wait is for has ended; None if one has not."""
+        ids = waits.joined_runs(waits.load_body(self.serializer, wait))
+        found: list[RunRow] = yield runs.find_all(ids)
+        if any(State(row.state) not in ENDED for row in found):
+            return None
+        rows, ended = {row.id: row for row in found}, []
+        for id in ids:
+            one: dict[str, Any] = {"id": id, "state": "", "output": None, "error": None}
+            if (row := rows.get(id)) is not None:
+                error = load_error(self.serializer, row)
+                output = yield from load_output(self.serializer, row, self._state_at)
+                reason = str(error) if error is not None else row.reason
+                one |= {"state": row.state, "output": output, "error": reason}
+            ended.append(one)
+        return ended
+
+    def _state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
+        at = yield from latest_checkpoint(self._saver, thread_id, id=checkpoint_id)
+        return None if at is None else at.checkpoint["channel_values"]
 
     def _resume_tasks(self, drive: Drive, found: list[WaitRow]) -> Plan[None]:
         row = drive.row
         signals = yield waits.signals_of_run(self.serializer, row.thread_id, row.id)
         for wait, body in self._newest(found):
-            if wait.state not in ANSWERED:
+            if wait.state not in ANSWERED and not _is_reopened(wait):
                 continue
             if wait.task_id:  # a breakpoint or an effect has no task: the run just goes on
                 # LangGraph reads the answers of a task from its writes, where they survive.
                 self._saver.saw(wait.stamp)
-                answers = [*body.before, self._answer(wait, signals)]
+                answers = list(body.before)
+                if wait.state in ANSWERED:
+                    answers.append(self._answer(wait, signals))
                 config = _wait_config(drive, wait)
                 self._saver.put_writes(config, [(RESUME, answers)], wait.task_id, wait.path)
-            yield waits.apply(wait, row.token)
+            yield waits.apply(wait, row.token)  # only if it is answered
 
     def _newest(self, found: list[WaitRow]) -> list[tuple[WaitRow, Body]]:
         """Of each task the wait that it asked last."""
@@ -175,11 +208,16 @@ class SegmentStart(SegmentPlans):
                 newest[task] = (wait, body)
         return list(newest.values())
 
-    def _answer(self, wait: WaitRow, signals: Mapping[str, Any]) -> Any:
-        if wait.id not in signals:
-            return self.serializer.loads(wait.answer or b"", where_wait("answer", wait.id))
-        value = signals[wait.id]
+    def _answer(self, wait: WaitRow, signals: Mapping[tuple[str, str | None], Any]) -> Any:
+        if (wait.id, wait.name) not in signals:
+            return waits.load_answer(self.serializer, wait)
+        value = signals[wait.id, wait.name]
         return value if wait.kind == Kind.SIGNAL else {TAKEN_BACK: value}
+
+
+def _is_reopened(wait: WaitRow) -> bool:
+    """Whether an answer of a wait was withdrawn: its task is not to find it any more."""
+    return wait.state == WaitState.OPEN and wait.answered_at is not None
 
 
 def held_by_error(error: Exception) -> SegmentEnd:

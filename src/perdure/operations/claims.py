@@ -1,11 +1,14 @@
 """Operations of drivers: claim a run, renew its lease, end its segment. Pure, no I/O.
 
 A dead or silent worker loses its runs here: `expire` makes them due at once, and a lease that is
-not renewed runs out. Which of two drivers wins is decided by the statement named here:
+not renewed runs out. It is over when the journal's clock says so and, between processes of one
+host, the host's monotonic clock as well (`{held}` in the SQL). Which of two drivers wins is decided
+by the statement named here:
 
     claim and claim              claim: it raises the token
     a driver and its successor   progress, fence, let_go: they carry the token
     a driver and a stop request  let_go: it reads `control` in the row
+    a driver and a decision      let_go: it looks whether effects are still unknown
 """
 
 from __future__ import annotations
@@ -15,13 +18,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
+from perdure.journal.clock import HostTime
 from perdure.journal.ids import random_number
-from perdure.operations.events import Change
-from perdure.operations.runs import RunRow
-from perdure.serde.serializer import Serializer, where_event
+from perdure.operations.events import Change, dump_event
+from perdure.operations.runs import RunRow, stop_children, wake_joiners
+from perdure.serde.serializer import Serializer
 from perdure.types import DrivenBy, EventKind, State
 
 T = TypeVar("T")
+
+
+_DECIDED_IN_SQL = (EventKind.RELEASED, EventKind.CANCELLED, EventKind.PAUSED)
+"""What `insert_end_event` makes of a segment's end, if a request to stop came meanwhile."""
 
 
 class LeaseRow(NamedTuple):
@@ -31,6 +39,30 @@ class LeaseRow(NamedTuple):
     token: int
     control: str | None
     control_at: int | None
+
+
+class WorkerLeases(NamedTuple):
+    """A worker that holds leases, and when they end."""
+
+    worker: str
+    lease_until: int
+    """The first end of one, by the clock of its host; 0 if that is not known."""
+    due_at: int
+    """The last end of one, by the journal's clock."""
+
+
+class LeaseTimes(NamedTuple):
+    """Now, and the end of a lease that begins now: by the journal's clock, and by the host's."""
+
+    now: int
+    until: int
+    host: HostTime = HostTime()
+
+    @property
+    def params(self) -> dict[str, Any]:
+        lease_until = self.host.tick + self.until - self.now if self.host.clock else 0
+        times = {"now": self.now, "until": self.until, "lease_until": lease_until}
+        return times | self.host.params
 
 
 class SegmentEnd(NamedTuple):
@@ -49,8 +81,7 @@ class SegmentEnd(NamedTuple):
 def claim(
     serializer: Serializer,
     worker: str,
-    now: int,
-    until: int,
+    times: LeaseTimes,
     graphs: Iterable[str],
     count: int,
     *,
@@ -63,8 +94,7 @@ def claim(
     """
     params = {
         "worker": worker,
-        "now": now,
-        "until": until,
+        **times.params,
         "names": json.dumps(sorted(graphs)),
         "count": count,
         "suspect": int(suspect),
@@ -74,10 +104,10 @@ def claim(
 
 
 def claim_run(
-    serializer: Serializer, worker: str, now: int, until: int, thread_id: str, run_id: str
+    serializer: Serializer, worker: str, times: LeaseTimes, thread_id: str, run_id: str
 ) -> Op[RunRow | None]:
     """Claim one run for a caller, due or not. None if another worker has it."""
-    params = {"worker": worker, "now": now, "until": until, "driven": DrivenBy.CALL.value}
+    params = {"worker": worker, **times.params, "driven": DrivenBy.CALL.value}
     params |= {"thread_id": thread_id, "id": run_id}
     return _claim(
         "claim_run", serializer, params, lambda rows: RunRow(*rows[0][0]) if rows[0] else None
@@ -92,7 +122,8 @@ def _claim(
 ) -> Op[T]:
     number = random_number()
     data = {"worker": params["worker"], "driven": params["driven"]}
-    body = serializer.dumps(data, where_event(number))
+    kinds = (EventKind.CLAIMED, EventKind.RECOVERED)
+    body = dump_event(serializer, number, params["now"], kinds, data)
     params = {**params, "change": number, "body": body}
     return Op(
         name,
@@ -108,9 +139,9 @@ def next_due() -> Op[int | None]:
     return read_op("next_due", {}, lambda rows: int(rows[0][0][0]) if rows[0] else None)
 
 
-def unregistered_due(now: int, graphs: Iterable[str]) -> Op[list[str]]:
+def unregistered_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[list[str]]:
     """Names of graphs with due runs that are not among `graphs`."""
-    params = {"now": now, "names": json.dumps(sorted(graphs))}
+    params = {**times.params, "names": json.dumps(sorted(graphs))}
     return read_op(
         "strangers_due",
         params,
@@ -118,9 +149,9 @@ def unregistered_due(now: int, graphs: Iterable[str]) -> Op[list[str]]:
     )
 
 
-def suspect_due(now: int, graphs: Iterable[str]) -> Op[int | None]:
+def suspect_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[int | None]:
     """Since when a suspect has been due."""
-    params = {"now": now, "names": json.dumps(sorted(graphs))}
+    params = {**times.params, "names": json.dumps(sorted(graphs))}
     return read_op("suspect_due", params, lambda rows: int(rows[0][0][0]) if rows[0] else None)
 
 
@@ -131,9 +162,9 @@ def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool
     return read_op("is_due", params, lambda rows: bool(rows[0]))
 
 
-def renew(worker: str, until: int, run_ids: Iterable[str]) -> Op[None]:
+def renew(worker: str, times: LeaseTimes, run_ids: Iterable[str]) -> Op[None]:
     """Renew a worker's leases of these runs."""
-    params = {"worker": worker, "until": until, "names": json.dumps(sorted(run_ids))}
+    params = {"worker": worker, **times.params, "names": json.dumps(sorted(run_ids))}
     return Op("renew", [Statement("renew", params)], lambda rows: None, write=True)
 
 
@@ -142,14 +173,15 @@ def leases(worker: str) -> Op[list[LeaseRow]]:
     return read_op("leases", {"worker": worker}, lambda rows: [LeaseRow(*row) for row in rows[0]])
 
 
-def workers() -> Op[list[str]]:
+def workers() -> Op[list[WorkerLeases]]:
     """Every worker that has a lease."""
-    return read_op("workers", {}, lambda rows: [row[0] for row in rows[0]])
+    return read_op("workers", {}, lambda rows: [WorkerLeases(*row) for row in rows[0]])
 
 
-def expire(worker: str, now: int) -> Op[None]:
-    """End the leases of a dead worker: its runs are due."""
-    params = {"worker": worker, "now": now}
+def expire(worker: str, now: int, *, before: int | None = None) -> Op[None]:
+    """End the leases of a dead worker: its runs are due. With `before`, only the leases that ended
+    by then by the clock of its host."""
+    params = {"worker": worker, "now": now, "tick": before}
     return Op("expire", [Statement("expire", params)], lambda rows: None, write=True)
 
 
@@ -159,13 +191,14 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         **made.params,
         "token": token,
         "state": end.state.value,
+        "held": int(end.state is State.HELD and end.error is None),
         "due_at": end.due_at,
         "attempts": end.attempts,
         "output": end.output,
         "error": end.error,
         "reason": end.reason,
         "kind": end.kind.value,
-        "body": made.body(serializer, end.data),
+        "body": made.body(serializer, (end.kind, *_DECIDED_IN_SQL), end.data),
     }
     statements = with_params(params, "lock_thread", "lock_run")
     # A postponed segment was stopped in the middle of its nodes: its answers and questions stay.
@@ -179,7 +212,10 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         Statement("let_go", params),
         EventStatement("insert_end_event", params, end.data),
         *with_params(params, "close_waits", "next_of_thread"),
+        *wake_joiners(params),
     ]
+    if end.state is State.CANCELLED:
+        statements += stop_children(serializer, made, 0)
     return Op(
         f"let_go {made.run_id}",
         statements,

@@ -63,4 +63,7 @@ def _runs_of(committed: Committed, read: Read) -> list[tuple[str, str]]:
     if name == "insert_takeover_events":
         every = runs.page(thread_id=params["thread_id"], count=1000)
         return [(row.thread_id, row.id) for row in every.result(read(every.render()))]
+    if name == "insert_descendant_events":
+        [found] = read([Statement("descendants", params)])
+        return [(thread_id, run_id) for thread_id, run_id in found]
     return [(params["thread_id"], params["id"])]

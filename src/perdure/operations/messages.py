@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from perdure.journal import Op, Row, Statement
 from perdure.journal.ids import random_number
-from perdure.serde.serializer import Serializer, where_message
+from perdure.serde import places
+from perdure.serde.serializer import Serializer
 from perdure.types import Message, Retry, moment
 
 REDELIVERY = Retry(attempts=2**31)
@@ -83,10 +84,11 @@ def pending(serializer: Serializer, count: int) -> Op[list[Message]]:
 
 
 def to_message(serializer: Serializer, row: MessageRow) -> Message:
+    place = places.of_message(row.thread_id, row.id, row.run_id, row.topic, row.sent_at)
     return Message(
         id=row.id,
         topic=row.topic,
-        payload=serializer.loads(row.body, where_message(row.id)),
+        payload=serializer.loads(row.body, place),
         thread_id=row.thread_id,
         run_id=row.run_id,
         attempts=row.attempts,

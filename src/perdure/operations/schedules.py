@@ -16,6 +16,8 @@ from cronsim import CronSim, CronSimError
 
 from perdure.errors import BadArgument
 from perdure.journal import Op, Row, Statement, read_op
+from perdure.serde import places
+from perdure.serde.places import Place
 from perdure.types import Schedule, milliseconds, moment
 
 LATE = 60_000
@@ -34,6 +36,11 @@ class ScheduleRow(NamedTuple):
     catch_up: int | None
     next_at: int
     body: bytes
+
+    @property
+    def place(self) -> Place:
+        """What its body is bound to."""
+        return places.of_schedule(self.name, self.graph, self.cron, self.timezone, self.catch_up)
 
     def to_schedule(self) -> Schedule:
         return Schedule(self.name, self.graph, self.cron, self.timezone, moment(self.next_at))

@@ -9,20 +9,25 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
     an answer and the run       poke_run: the run is due, or, while driven, does not rest
     two signals of one key      insert_signal: the key is unique
     one signal, two waits       take_signal: a signal has at most one wait
+    a run's end and its joiner  insert_join: the run cannot end until the wait is committed. Its end
+                                finds the wait (poke_joiners), or the joiner finds the end (let_go)
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument
 from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.journal.names import check_text
 from perdure.operations.events import Change, change
-from perdure.serde.serializer import Serializer, where_signal, where_wait
-from perdure.types import EventKind, Kind, Wait, WaitState, maybe_moment, moment
+from perdure.serde import places
+from perdure.serde.encryption import is_bound_to_place
+from perdure.serde.places import Place
+from perdure.serde.serializer import Serializer
+from perdure.types import EventKind, Kind, State, Wait, WaitState, maybe_moment, moment
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 """States of a wait that a run is past."""
@@ -54,6 +59,29 @@ class WaitRow(NamedTuple):
     answered_by: str | None
     body: bytes
     answer: bytes | None
+    seal: bytes | None
+    """Authenticates which task asks: that is stored anew each time it asks."""
+
+    @property
+    def place(self) -> Place:
+        """What its body is bound to."""
+        return places.of_wait(
+            self.thread_id,
+            self.id,
+            self.run_id,
+            self.kind,
+            self.name,
+            self.interrupt_id,
+            self.wake_at,
+            self.expires_at,
+            self.created_at,
+        )
+
+    @property
+    def asker(self) -> Place:
+        """What its seal is bound to."""
+        task = (self.ns, self.checkpoint_id, self.task_id, self.path, self.stamp)
+        return places.of_asker(self.thread_id, self.id, *task)
 
 
 class Body(NamedTuple):
@@ -72,6 +100,8 @@ class Question(NamedTuple):
     name: str | None = None
     wake_at: int | None = None
     expires_at: int | None = None
+    runs: tuple[str, ...] = ()
+    """Of a wait for runs, their ids."""
 
 
 def check_signal_name(name: str) -> None:
@@ -96,7 +126,16 @@ def is_reserved(answer: Any) -> bool:
 
 
 def load_body(serializer: Serializer, row: WaitRow) -> Body:
-    return Body(*serializer.loads(row.body, where_wait("body", row.id)))
+    """What a wait shows. Raises `Damaged` too if it is another task's."""
+    body = serializer.loads(row.body, row.place)
+    if row.seal is not None or is_bound_to_place(row.body):
+        serializer.envelope.unseal(row.seal, row.asker)
+    return Body(*body)
+
+
+def load_answer(serializer: Serializer, row: WaitRow) -> Any:
+    """The answer of a person or of the clock. A signal's is in the signal."""
+    return serializer.loads(row.answer, _answer_place(row, row.answered_by, row.answered_at))
 
 
 def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
@@ -124,8 +163,10 @@ def ask(
     body: Body,
     interrupt_id: str,
     place: dict[str, Any],
+    fingerprint: str | None = None,
 ) -> list[Statement]:
-    """The statements that store a wait, for the batch of its interrupt write."""
+    """The statements that store a wait, for the batch of its interrupt write. `fingerprint` is that
+    of the graph, if the run does not have it yet."""
     shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
     place_of_asker = f"|{made.run_id}|{interrupt_id}|{question.kind}".encode()
     id = hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
@@ -137,22 +178,39 @@ def ask(
         "name": question.name,
         "interrupt_id": interrupt_id,
         "token": token,
+        "fingerprint": fingerprint,
         "wake_at": question.wake_at,
         "expires_at": question.expires_at,
-        "body": serializer.dumps(list(body), where_wait("body", id), "the value of an interrupt"),
     }
+    wait = places.of_wait(
+        made.thread_id,
+        id,
+        made.run_id,
+        question.kind.value,
+        question.name,
+        interrupt_id,
+        question.wake_at,
+        question.expires_at,
+        made.now,
+    )
+    params["body"] = serializer.dumps(list(body), wait, "the value of an interrupt")
+    names = ("ns", "checkpoint_id", "task_id", "path", "stamp")
+    asker = places.of_asker(made.thread_id, id, *(params[name] for name in names))
+    params["seal"] = serializer.envelope.seal(b"", asker)
     data = {
         "wait": id,
         "kind": question.kind.value,
         "name": question.name,
         "wake_at": maybe_moment(question.wake_at),
         "expires_at": maybe_moment(question.expires_at),
+        "runs": list(question.runs) or None,
     }
     return [
         Statement("count_wait", params),
         made.event(serializer, EventKind.WAIT, {k: v for k, v in data.items() if v is not None}),
         Statement("insert_wait", params),
         Statement("close_replaced", params),
+        *(Statement("insert_join", {**params, "joined": run_id}) for run_id in question.runs),
     ]
 
 
@@ -180,13 +238,20 @@ def page(
     return read_op("open_waits", params, _waits)
 
 
-def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now: int) -> Op[bool]:
+def answer(
+    serializer: Serializer,
+    row: WaitRow,
+    value: Any,
+    by: str | None,
+    now: int,
+    number: int | None = None,
+) -> Op[bool]:
     """Accept an answer. False if it is too late."""
-    made = change(row.thread_id, row.run_id, now)
+    made = change(row.thread_id, row.run_id, now, number)
     params = {
         **made.params,
         "wait_id": row.id,
-        "answer": serializer.dumps(value, where_wait("answer", row.id), "the answer"),
+        "answer": serializer.dumps(value, _answer_place(row, by, now), "the answer"),
         "by": by,
     }
     return Op(
@@ -201,6 +266,10 @@ def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now
     )
 
 
+def _answer_place(row: WaitRow, by: str | None, now: int | None) -> Place:
+    return places.of_answer(row.thread_id, row.id, row.run_id, by, now)
+
+
 def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int) -> Op[None]:
     """Answer a wait whose time has come, under the driver's lease."""
     made = change(row.thread_id, row.run_id, now)
@@ -208,7 +277,7 @@ def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int)
         **made.params,
         "wait_id": row.id,
         "token": token,
-        "answer": serializer.dumps(value, where_wait("answer", row.id)),
+        "answer": serializer.dumps(value, _answer_place(row, "clock", now)),
     }
     kind = EventKind.WOKE if row.kind == Kind.CLOCK else EventKind.EXPIRED
     return Op(
@@ -238,6 +307,38 @@ def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[No
     )
 
 
+def joined_runs(body: Body) -> list[str]:
+    """The ids of the runs that a wait is for."""
+    return [str(run_id) for run_id in body.value["join"]]
+
+
+def join(
+    serializer: Serializer, row: WaitRow, ended: Sequence[Mapping[str, Any]], token: int, now: int
+) -> Op[None]:
+    """Answer a wait for runs with how each has ended."""
+    made = change(row.thread_id, row.run_id, now)
+    is_done = all(one["state"] == State.DONE for one in ended)
+    by = "run" if is_done else "failed run"  # reopen_joins reads it
+    params = {
+        **made.params,
+        "wait_id": row.id,
+        "token": token,
+        "by": by,
+        "answer": serializer.dumps(list(ended), _answer_place(row, by, now), "the runs' outputs"),
+    }
+    data = {"wait": row.id, "runs": {one["id"]: one["state"] for one in ended}}
+    return Op(
+        f"join {row.id}",
+        [
+            *with_params(params, "fence", "answer_by_runs", "count_answer"),
+            made.event(serializer, EventKind.JOINED, data),
+        ],
+        lambda rows: None,
+        write=True,
+        key=made.key,
+    )
+
+
 def apply(row: WaitRow, token: int) -> Op[None]:
     """Note that the driver handed an answer to its task. The end of the segment consumes it."""
     params = {"thread_id": row.thread_id, "id": row.run_id, "token": token, "wait_id": row.id}
@@ -256,14 +357,15 @@ def signal(
     now: int,
 ) -> Op[bool]:
     """Store a signal and wake the run that waits for it. False if its key was sent before."""
-    params = {
+    params: dict[str, Any] = {
         "thread_id": thread_id,
         "signal_id": signal_id,
         "name": name,
         "key": key,
         "now": now,
-        "body": serializer.dumps(value, where_signal(signal_id), f"signal {name!r}"),
     }
+    place = places.of_signal(thread_id, signal_id, name, key, now)
+    params["body"] = serializer.dumps(value, place, f"signal {name!r}")
     return Op(
         f"signal {name!r} to thread {thread_id!r}",
         # lock_runs: a driver that ends its segment at this moment has not seen the signal.
@@ -274,10 +376,17 @@ def signal(
     )
 
 
-def signals_of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[dict[str, Any]]:
-    """The values of the signals that answered a run's waits, by wait id."""
+def signals_of_run(
+    serializer: Serializer, thread_id: str, run_id: str
+) -> Op[dict[tuple[str, str], Any]]:
+    """The values of the signals that answered a run's waits, by wait id and name."""
     return read_op(
         "signals_of_run",
         {"thread_id": thread_id, "id": run_id},
-        lambda rows: {row[2]: serializer.loads(row[3], where_signal(row[1])) for row in rows[0]},
+        lambda rows: {
+            (wait_id, name): serializer.loads(
+                body, places.of_signal(thread_id, id, name, key, sent_at)
+            )
+            for id, wait_id, name, key, sent_at, body in rows[0]
+        },
     )

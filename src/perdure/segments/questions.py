@@ -68,9 +68,16 @@ class Questions:
         self, question: Question, body: Body, interrupt_id: str, place: dict[str, Any]
     ) -> list[Statement]:
         made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
-        token = self._lease.token
+        token, progress = self._lease.token, self._progress
         return waits.ask(
-            self._progress.serializer, made, token, question, body, interrupt_id, place
+            progress.serializer,
+            made,
+            token,
+            question,
+            body,
+            interrupt_id,
+            place,
+            progress.fingerprint,
         )
 
 

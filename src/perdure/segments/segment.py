@@ -72,13 +72,15 @@ class Segment:
         inline: bool = False,
         unstored: frozenset[tuple[str, ...]] = frozenset(),
         fingerprint: str | None = None,
+        origin: Mapping[str, Any] | None = None,
     ) -> None:
         self.lease, self.journal, self.serializer, self.clock = lease, journal, serializer, clock
         self.saver, self.durability = saver, durability
         self.inline, self.unstored = inline, unstored
         self.progress = Progress(lease, serializer, clock, fingerprint)
         self.questions = Questions(lease, self.progress, clock)
-        self.reads = RecordedReads(journal, lease, self.progress, self.refuse)
+        self.is_fork = origin is not None
+        self.reads = RecordedReads(journal, lease, self.progress, self.refuse, origin or {})
         self.unstored_tasks: dict[Any, Any] = {}
         """Where effects find their records, for tasks whose checkpoints are not stored."""
         self.secrets: dict[str, Any] = {}

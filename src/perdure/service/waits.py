@@ -19,8 +19,9 @@ from perdure.journal.ids import new_id
 from perdure.journal.names import check_id, check_text
 from perdure.operations import waits
 from perdure.operations.answer_schema import check_answer
+from perdure.operations.events import was_made
 from perdure.operations.waits import WaitRow
-from perdure.serde.serializer import Serializer, where_wait
+from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
 from perdure.types import Kind, Wait, WaitRecord, WaitState, maybe_moment, milliseconds
 
@@ -63,7 +64,7 @@ class WaitService:
     def _record(self, row: WaitRow) -> WaitRecord:
         answer = None
         if row.answer is not None:
-            answer = self._serializer.loads(row.answer, where_wait("answer", row.id))
+            answer = waits.load_answer(self._serializer, row)
         return WaitRecord(
             **vars(waits.to_wait(self._serializer, row)),
             state=row.state,
@@ -72,8 +73,14 @@ class WaitService:
             answer=answer,
         )
 
-    def answer(self, wait_id: str, value: Any, by: str | None) -> Plan[None]:
-        """Accept an answer, or raise why not. Then nothing is changed."""
+    def answer(
+        self, wait_id: str, value: Any, by: str | None, *, number: int | None = None
+    ) -> Plan[None]:
+        """Accept an answer, or raise why not. Then nothing is changed. The same `number` is
+        accepted once, and does nothing after that."""
+        asked: WaitRow | None = None if number is None else (yield waits.find(wait_id))
+        if asked is not None and (yield from was_made(asked.thread_id, asked.run_id, number)):
+            return
         row = yield from self._open(wait_id)
         body = waits.load_body(self._serializer, row)
         if body.schema is not None:
@@ -85,7 +92,7 @@ class WaitService:
                 row.id, "perdure uses this value itself, for waits that expire; pass another."
             )
         now = self._clock.now()
-        if not (yield waits.answer(self._serializer, row, value, by, now)):
+        if not (yield waits.answer(self._serializer, row, value, by, now, number)):
             yield from self._open(wait_id)
             if row.expires_at is None or row.expires_at > now:
                 raise WaitClosed(row.id, f"the signal {row.name!r} withdrew the question.")
@@ -108,8 +115,11 @@ class WaitService:
             raise AlreadyAnswered(row.id, f"{row.answered_by or 'someone'} answered it at {when}.")
         return row
 
-    def signal(self, thread_id: str, name: str, value: Any, key: str | None) -> Plan[bool]:
-        """Store a signal and wake the run that waits for it. False if its key was sent before."""
+    def signal(
+        self, thread_id: str, name: str, value: Any, key: str | None, *, id: str | None = None
+    ) -> Plan[bool]:
+        """Store a signal and wake the run that waits for it. False if its key was sent before; the
+        same `id` is stored once."""
         waits.check_signal_name(name)
         check_name("thread_id", thread_id)
         if key is not None:
@@ -121,6 +131,6 @@ class WaitService:
             )
         now = self._clock.now()
         stored: bool = yield waits.signal(
-            self._serializer, thread_id, new_id(), name, key, value, now
+            self._serializer, thread_id, id or new_id(), name, key, value, now
         )
         return stored

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from perdure.service.views.event_wording import NextStep, Tone, Verb
+from perdure.service.views.event_wording import NextStep, Tone, Verb, name_runs
 from perdure.service.views.formatting import age, duration, graph_title, utc_time
 from perdure.service.views.schema_summary import example_answer, summarise_schema
 from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitRecord
@@ -124,6 +124,8 @@ def _wait(wait: WaitRecord) -> Blocker:
     if wait.kind is Kind.SIGNAL:
         action = NextStep(Verb.SIGNAL, (wait.thread_id, wait.name or ""))
         return Blocker(f"waits for the signal {wait.name}{until}", action=action)
+    if wait.kind is Kind.RUN:
+        return Blocker(f"waits for {name_runs(wait.value['join'])}{until}")
     return Blocker(f"asks a person{until}", shown=wait.value, action=answer_action(wait))
 
 
@@ -176,7 +178,7 @@ def run_note(run: Run, now: datetime, unknown_graphs: Iterable[UnknownGraphName]
             due = age(run.due_at, now)
             return f"due {due}" if run.due_at > now else f"due since {due}"
         case State.WAITING:
-            return "for a person or a signal"
+            return "for a person, a signal or a run"
         case State.PENDING:
             return "after the run before it"
         case State.DONE:

@@ -25,6 +25,7 @@ class PeriodKind(StrEnum):
     PERSON = "waiting for a person"
     SIGNAL = "waiting for a signal"
     SIGNAL_OR_TIME = "waiting for a signal or a time"
+    RUN = "waiting for a run"
     ASLEEP = "asleep"
     RETRYING = "waiting to retry"
     PAUSED = "paused"
@@ -42,7 +43,13 @@ RESTS = {
 """The period that begins with an event; with `waiting` it depends on the open waits."""
 MAKES_DUE = {EventKind.ANSWER, EventKind.RESUMED, EventKind.RETRIED, EventKind.SETTLED}
 """Events that make a resting run due."""
-CLOSES_WAIT = {EventKind.ANSWER, EventKind.WOKE, EventKind.EXPIRED, EventKind.SIGNAL}
+CLOSES_WAIT = {
+    EventKind.ANSWER,
+    EventKind.WOKE,
+    EventKind.EXPIRED,
+    EventKind.SIGNAL,
+    EventKind.JOINED,
+}
 DRIVERS = {"cron": "a tick", "call": "its caller"}
 
 
@@ -146,7 +153,7 @@ class _Builder:
     def _rest(self, event: Event) -> None:
         kind = RESTS.get(EventKind(event.kind)) or self._waits_for()
         self._change(until=event.at)
-        asleep = kind in (PeriodKind.ASLEEP, PeriodKind.SIGNAL_OR_TIME)
+        asleep = kind in (PeriodKind.ASLEEP, PeriodKind.SIGNAL_OR_TIME, PeriodKind.RUN)
         due = self._first_time() if asleep else event.data.get("retry_at")
         self._begin(Period(kind, event.at, due=due))
 
@@ -172,7 +179,7 @@ class _Builder:
         if Kind.HUMAN in kinds:
             return PeriodKind.PERSON
         if Kind.SIGNAL not in kinds:
-            return PeriodKind.ASLEEP
+            return PeriodKind.RUN if Kind.RUN in kinds else PeriodKind.ASLEEP
         bounded = all(one.get("expires_at") for one in waits if one["kind"] == Kind.SIGNAL)
         return PeriodKind.SIGNAL_OR_TIME if bounded else PeriodKind.SIGNAL
 
