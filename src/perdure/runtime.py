@@ -12,7 +12,7 @@ from perdure.client import BlockingClient, Client
 from perdure.engine import forking
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.engine import Engine
-from perdure.engine.graph_changes import check_renames
+from perdure.engine.graph_changes import check_renames, with_aliases
 from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
 from perdure.errors import BadArgument, Error, needs_extra
@@ -137,6 +137,7 @@ class Runtime(Client):
         name, pregel = bind(graph, self.saver, name)
         names = dict(renamed or {})
         check_renames(names, pregel, name)
+        pregel = with_aliases(names, pregel)
         bound = Graph(name, version, pregel, timeout, retry or Retry(), deaths, hold, names)
         self.engine.graphs.add(bound)
         return BoundGraph(bound, self.engine)
