@@ -467,18 +467,15 @@ class Client(ContextManaged):
         state: EffectState | str | None = None,
         after: EffectRecord | None = None,
         limit: int = PAGE,
-        strict: bool = True,
     ) -> list[EffectRecord]:
         """Effects of a run, of a thread or in a state, oldest first. `state="unknown"` are those
-        that `settle` is for. `after` is the last effect of the page before. With `strict=False` an
-        effect that cannot be read here is listed with the reason as its error."""
+        that `settle` is for. `after` is the last effect of the page before."""
         plan = self.services.effects.effects(
             run_id=run_id,
             thread_id=thread_id,
             state=None if state is None else check_member(EffectState, "an effect's state", state),
             after=after,
             count=check_limit(limit),
-            strict=strict,
         )
         return await self.journal.arun(plan)
 

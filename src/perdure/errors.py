@@ -151,6 +151,10 @@ class WrongKey(Error):
         self.where, self.reason = where, reason
 
 
+UNREADABLE = (Damaged, WrongKey, TypeNotAllowed)
+"""Errors of a row that a person has to look at: a retry would raise them again."""
+
+
 class LeaseLost(BaseException):
     """Another worker drives this run now. Nothing that this one still does is stored.
 

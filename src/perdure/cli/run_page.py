@@ -41,7 +41,8 @@ def print_event(event: Event, *, json: bool) -> None:
         print_json(event)
         return
     at = event.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    print(f"{event.n:4}  {at}Z  {event.kind:10}  {one_line(dict(event.data), 2000)}".rstrip())
+    shown = one_line(event.damaged or dict(event.data), 2000)
+    print(f"{event.n:4}  {at}Z  {event.kind:10}  {shown}".rstrip())
 
 
 def print_report(report: RunReport, at: str | None) -> None:
@@ -168,7 +169,7 @@ def _print_scores(scores: list[Score]) -> None:
         print("\nScores")
     for one in scores:
         about = f"  of {printable(one.about)}" if one.about else ""
-        comment = f"  {one_line(one.comment)}" if one.comment else ""
+        comment = f"  {one_line(one.damaged or one.comment)}" if one.damaged or one.comment else ""
         at = paint(utc_time(one.at), "dim")
         print(f"  {printable(one.name)} {one.value:g}{about}{comment}  {at}")
 

@@ -96,7 +96,10 @@ class CallRecord:
             created_at=task.now,
             doubtful=int(match.doubtful),
         )
-        return match.row if self.business_key is None else (yield effects.at(self.row.place))
+        if self.business_key is None:
+            return match.row
+        guarded: EffectRow | None = yield effects.guarded(self.row.place, key)
+        return guarded
 
     def _match(self) -> Plan[Match]:
         """Find the record. Raises `OrderChanged` if another call of this attempt has got it."""

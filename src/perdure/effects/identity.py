@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 
 from perdure import langgraph_port
 from perdure.effects.context import current
-from perdure.effects.keys import hash_of
+from perdure.effects.keys import effect_key, hash_of
 from perdure.effects.record_matching import TaskRecords, configurable
-from perdure.errors import BadArgument, OrderChanged
+from perdure.errors import BadArgument, Damaged, OrderChanged
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import TaskInfo
@@ -79,7 +79,14 @@ class TaskContext:
         rows: list[EffectRow] = []
         progress = None if self.segment is None else self.segment.progress
         if self.is_nested or progress is None or not progress.is_new(self.checkpoint_id):
-            rows = yield effects.of_task(self.owner.thread_id, self.id)
+            # What cannot be found where it was stored would be called again.
+            whole_run = self.owner.run_id if not self.is_nested else ""
+            rows, places = yield effects.of_task(self.owner.thread_id, self.id, whole_run)
+            for row in rows:
+                row.check(self.serializer)
+            for scope, task, name, n, key in places:
+                if task and key != effect_key(scope, task, name, n):
+                    raise Damaged(f"effect {key}", "its row was moved to another task or number")
         self.records.load(rows)
 
     def recorded_reads(self) -> list[str]:

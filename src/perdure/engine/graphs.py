@@ -54,7 +54,7 @@ class Graph:
     @functools.cached_property
     def fingerprint(self) -> str:
         """The hash of its topology."""
-        return hashlib.blake2b(self.topology.encode(), digest_size=16).hexdigest()
+        return fingerprint_of(self.topology)
 
     def carrying(self, fingerprint: str, old: Topology) -> Graph:
         """This graph for a run that was driven with another: it has the names that the run knows of
@@ -207,3 +207,8 @@ class GraphRegistry:
             return name, self.newest[name].version
         known = [key.removesuffix("@") for key in self._by_key]
         raise UnknownGraph(name if version is None else f"{name}@{version}", sorted(known))
+
+
+def fingerprint_of(topology: str) -> str:
+    """The hash of a topology."""
+    return hashlib.blake2b(topology.encode(), digest_size=16).hexdigest()

@@ -23,6 +23,7 @@ from perdure.engine.segment_drive import (
 )
 from perdure.engine.segment_start import held_by_error
 from perdure.errors import (
+    UNREADABLE,
     BadArgument,
     EffectHeld,
     Expired,
@@ -40,7 +41,7 @@ from perdure.operations import claims, effects
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Mark, Owner, report
 from perdure.operations.events import change
-from perdure.operations.run_payload import UNREADABLE, dump_error, dump_output
+from perdure.operations.run_payload import dump_error, dump_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
 from perdure.types import EffectState, EventKind, Kind, State, moment

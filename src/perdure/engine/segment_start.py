@@ -19,14 +19,14 @@ from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
 from perdure.engine.graph_check import find_change
 from perdure.engine.graphs import Graph
 from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, latest_checkpoint
-from perdure.errors import Error
+from perdure.errors import UNREADABLE, Damaged, Error
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import effects, runs, waits
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow
 from perdure.operations.run_payload import (
-    UNREADABLE,
+    check_state,
     load_error,
     load_output,
     load_setup,
@@ -52,6 +52,10 @@ class SegmentStart(SegmentPlans):
 
     def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | SegmentEnd]:
         """What to drive, or how the segment ends if the run cannot be driven."""
+        try:
+            check_state(row)
+        except UNREADABLE as error:
+            return held_by_error(error)
         if row.control == Control.CANCEL:
             return (yield from self._compensations.run_all(row))
         if row.control is not None:
@@ -80,6 +84,8 @@ class SegmentStart(SegmentPlans):
 
     def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
         setup = load_setup(self.serializer, row)
+        if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
+            raise Damaged(f"run {row.id}", "it says that it has not begun, but it has steps")
         if row.n > 1 and not row.begun:
             yield from self._roll_back(row.thread_id)
         if row.begun:

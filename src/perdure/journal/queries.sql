@@ -452,6 +452,11 @@ ON CONFLICT DO NOTHING;
 -- Our own key: was this change made?
 SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 
+-- name: has_begun
+-- Whether a run has a step, or a question.
+SELECT 1 FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND kind IN ('step', 'wait') LIMIT 1;
+
 -- name: events_after
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n > :after ORDER BY n LIMIT :count;
@@ -952,6 +957,10 @@ WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'runnin
 
 -- name: effects_of_task
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
+
+-- name: effect_places
+-- Where the effects of a run are, and their keys, which are made of that.
+SELECT scope, task, name, n, key FROM perdure_effects WHERE run_id = :id AND run_id <> '';
 
 -- name: effect_by_key
 -- After an undo, a newer effect may have the same business key.

@@ -143,8 +143,7 @@ class SQLite:
             sql, values, returns = self._sql[name]
             if failpoints.hook is not None:
                 failpoints.hook(f"{name}.before")
-            cursor.execute(sql, values(params))
-            results.append(cursor.fetchall() if returns else [])
+            results.append(_execute(connection, cursor, sql, values(params), returns))
             if failpoints.hook is not None:
                 failpoints.hook(f"{name}.after")
         return results
@@ -165,6 +164,35 @@ class SQLite:
 
     def close(self) -> None:
         self._connections.close()
+
+
+def _execute(
+    connection: sqlite3.Connection,
+    cursor: sqlite3.Cursor,
+    sql: str,
+    values: tuple[Any, ...],
+    returns: bool,
+) -> list[Row]:
+    """Run a statement. A text that is not UTF-8 does not hide the other rows: its bad bytes are
+    replaced, and what is bound to it does not open."""
+    if not returns:
+        cursor.execute(sql, values)
+        return []
+    if sql.startswith(("SELECT", "WITH RECURSIVE")):  # it can be run again
+        try:
+            return cursor.execute(sql, values).fetchall()
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" not in str(error):
+                raise
+    connection.text_factory = _lenient_text
+    try:
+        return cursor.execute(sql, values).fetchall()
+    finally:
+        connection.text_factory = str
+
+
+def _lenient_text(text: bytes) -> str:
+    return text.decode(errors="replace")
 
 
 class _BorrowedConnection:

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.clock import HostTime
 from perdure.journal.ids import random_number
+from perdure.operations import stored_rows
 from perdure.operations.events import Change, dump_event
 from perdure.operations.runs import RunRow, stop_children, wake_joiners
 from perdure.serde.serializer import Serializer
@@ -100,7 +102,7 @@ def claim(
         "suspect": int(suspect),
         "driven": driven.value,
     }
-    return _claim("claim", serializer, params, lambda rows: [RunRow(*row) for row in rows[0]])
+    return _claim("claim", serializer, params, partial(stored_rows.every, RunRow))
 
 
 def claim_run(
@@ -109,9 +111,7 @@ def claim_run(
     """Claim one run for a caller, due or not. None if another worker has it."""
     params = {"worker": worker, **times.params, "driven": DrivenBy.CALL.value}
     params |= {"thread_id": thread_id, "id": run_id}
-    return _claim(
-        "claim_run", serializer, params, lambda rows: RunRow(*rows[0][0]) if rows[0] else None
-    )
+    return _claim("claim_run", serializer, params, partial(stored_rows.first, RunRow))
 
 
 def _claim(
@@ -134,9 +134,15 @@ def _claim(
     )
 
 
+def as_time(rows: Sequence[Sequence[Row]]) -> int | None:
+    """The time that is the only column of the only row. One that is not a time never comes."""
+    at = rows[0][0][0] if rows[0] else None
+    return int(at) if isinstance(at, (int, float)) else None
+
+
 def next_due() -> Op[int | None]:
     """When the next run is due."""
-    return read_op("next_due", {}, lambda rows: int(rows[0][0][0]) if rows[0] else None)
+    return read_op("next_due", {}, as_time)
 
 
 def unregistered_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[list[str]]:
@@ -152,7 +158,7 @@ def unregistered_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[list[str]]:
 def suspect_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[int | None]:
     """Since when a suspect has been due."""
     params = {**times.params, "names": json.dumps(sorted(graphs))}
-    return read_op("suspect_due", params, lambda rows: int(rows[0][0][0]) if rows[0] else None)
+    return read_op("suspect_due", params, as_time)
 
 
 def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool]:

@@ -9,12 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from perdure.errors import Damaged
+from perdure.errors import UNREADABLE, Damaged
 from perdure.journal import EventStatement, Op, Plan, Statement, read_op
 from perdure.journal.ids import random_number
+from perdure.operations import stored_rows
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
 from perdure.types import Event, EventKind, moment
+
+
+class EventRow(NamedTuple):
+    """An event as it is stored."""
+
+    thread_id: str
+    run_id: str
+    n: int
+    at: int
+    kind: str
+    change: int
+    body: bytes
 
 
 class Change(NamedTuple):
@@ -79,10 +92,7 @@ def events(
     return read_op(
         "events_after",
         params,
-        lambda rows: [
-            Event(n, moment(at), kind, load_event(serializer, thread, run, at, kind, number, body))
-            for thread, run, n, at, kind, number, body in rows[0]
-        ],
+        lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
     )
 
 
@@ -101,15 +111,25 @@ def dump_event(
     return serializer.dumps([dict(data or {}), *may_be], places.of_event(number, at))
 
 
-def load_event(
-    serializer: Serializer, thread_id: str, run_id: str, at: int, kind: str, number: int, body: Any
-) -> dict[str, Any]:
+def load_event(serializer: Serializer, row: EventRow) -> dict[str, Any]:
     """The data of an event. Raises `Damaged` if it is another run's, or of another kind."""
-    place = places.of_event(number, at)
-    stored = serializer.loads(body, place)
+    place = places.of_event(row.change, row.at)
+    stored = serializer.loads(row.body, place, (dict, list))
     if isinstance(stored, dict):  # from before events were bound to their runs
         return stored
-    data, of_thread, of_run, kinds = stored
-    if of_thread in (None, thread_id) and of_run in (None, run_id) and kind in kinds:
-        return dict(data)
-    raise Damaged(place.name, f"it is not of run {run_id}, or was not of kind {kind!r}")
+    match stored:
+        case [dict() as data, thread_id, run_id, list() as kinds] if (
+            thread_id in (None, row.thread_id)
+            and run_id in (None, row.run_id)
+            and row.kind in kinds
+        ):
+            return data
+    raise Damaged(place.name, f"it is not of run {row.run_id}, or was not of kind {row.kind!r}")
+
+
+def to_event(serializer: Serializer, row: EventRow) -> Event:
+    """An event as its users see it. One that cannot be read has `damaged`."""
+    try:
+        return Event(row.n, moment(row.at), row.kind, load_event(serializer, row))
+    except UNREADABLE as error:
+        return Event(row.n, moment(row.at), row.kind, {}, str(error))

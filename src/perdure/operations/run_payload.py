@@ -6,16 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from perdure.errors import Damaged, TypeNotAllowed, WrongKey
+from perdure.errors import Damaged
 from perdure.journal import Plan
 from perdure.operations.runs import RunRow
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.types import RunError
+from perdure.types import Control, RunError, State
 
-UNREADABLE = (Damaged, WrongKey, TypeNotAllowed)
-"""Errors a person has to look at: a retry would raise them again."""
+_STATES = frozenset(State)
 
 
 def place(row: RunRow, column: str) -> Place:
@@ -29,7 +28,7 @@ def setup_place(row: RunRow) -> Place:
 
 def load_setup(serializer: Serializer, row: RunRow) -> dict[str, Any]:
     """What the run was started with."""
-    setup: dict[str, Any] = serializer.loads(row.setup, setup_place(row))
+    setup: dict[str, Any] = serializer.loads(row.setup, setup_place(row), dict)
     return setup
 
 
@@ -37,7 +36,7 @@ def load_labels(serializer: Serializer, row: RunRow) -> dict[str, Any]:
     """The labels the agent has given its run so far."""
     if row.labels is None:
         return {}
-    labels: dict[str, Any] = serializer.loads(row.labels, place(row, "labels"))
+    labels: dict[str, Any] = serializer.loads(row.labels, place(row, "labels"), dict)
     return labels
 
 
@@ -45,8 +44,27 @@ def load_error(serializer: Serializer, row: RunRow) -> RunError | None:
     """The exception that ended the run or its last segment."""
     if row.error is None:
         return None
-    stored = serializer.loads(row.error, place(row, "error"))
-    return RunError(*(stored[field.name] for field in fields(RunError)))
+    stored = serializer.loads(row.error, place(row, "error"), dict)
+    return RunError(*(str(stored.get(field.name, "")) for field in fields(RunError)))
+
+
+def check_state(row: RunRow) -> None:
+    """Raise `Damaged` if the run is in no state, or was asked to do something unknown."""
+    if row.state not in _STATES or row.was not in (None, *_STATES):
+        raise Damaged(f"run {row.id}", f"its state is {row.state!r}, and was {row.was!r}")
+    if row.control not in (None, *Control):
+        raise Damaged(f"run {row.id}", f"it was asked to {row.control!r}")
+
+
+def state_of(row: RunRow) -> State:
+    """The state of a run. One that is damaged needs a person."""
+    return State(row.state) if row.state in _STATES else State.HELD
+
+
+def stored_output(serializer: Serializer, row: RunRow) -> list[Any]:
+    """The output as `dump_output` stored it."""
+    stored: list[Any] = serializer.loads(row.output, place(row, "output"), list)
+    return stored
 
 
 StateAt = Callable[[str, str], Plan[Mapping[str, Any] | None]]
@@ -57,7 +75,7 @@ def load_output(serializer: Serializer, row: RunRow, state_at: StateAt) -> Plan[
     """What the run returned; None if it is in a checkpoint that was pruned."""
     if row.output is None:
         return None
-    stored = serializer.loads(row.output, place(row, "output"))
+    stored = stored_output(serializer, row)
     if len(stored) == 1:
         return stored[0]
     checkpoint_id, channels, rest = stored

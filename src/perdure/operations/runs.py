@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
+from perdure.operations import stored_rows
 from perdure.operations.events import Change, change, dump_event
 from perdure.serde.serializer import Serializer
 from perdure.types import Control, EventKind, State
 
-FAR_FUTURE = 2**62
+FAR_FUTURE = 2**63 - 1
 
 
 class RunRow(NamedTuple):
@@ -85,13 +87,11 @@ class Parent(NamedTuple):
     """Called if the lease is lost."""
 
 
-def _runs(rows: Sequence[Sequence[Row]]) -> list[RunRow]:
-    return [RunRow(*row) for row in rows[0]]
+_runs = partial(stored_rows.every, RunRow)
 
 
 def _first(rows: Sequence[Sequence[Row]]) -> RunRow | None:
-    found = rows[-1] if rows else []
-    return RunRow(*found[0]) if found else None
+    return stored_rows.first(RunRow, rows[-1:]) if rows else None
 
 
 def start(
@@ -356,6 +356,12 @@ def release_held(serializer: Serializer, decided: Change) -> list[Statement]:
     params = {**made.params, "names": json.dumps([State.HELD]), "decision": decided.number}
     # Not "retried": that would call again what a person just settled as failed.
     return [Statement("go_on", params), made.event(serializer, EventKind.RESUMED)]
+
+
+def has_begun(row: RunRow) -> Op[bool]:
+    """Whether the history of a run has a step or a question."""
+    params = {"thread_id": row.thread_id, "id": row.id}
+    return read_op("has_begun", params, lambda rows: bool(rows[0]))
 
 
 def rolled_back(thread_id: str) -> Op[list[str]]:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
+from perdure.errors import UNREADABLE, Damaged
 from perdure.journal import Op, Statement, read_op
+from perdure.operations.stored_rows import stored
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
 from perdure.types import Score, milliseconds, moment
+
+
+class ScoreRow(NamedTuple):
+    """A score as it is stored."""
+
+    name: str
+    about: str
+    value: float
+    at: int
+    body: bytes
 
 
 def put(serializer: Serializer, thread_id: str, score: Score) -> Op[bool]:
@@ -31,8 +46,20 @@ def of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[Score
         "scores_of_run",
         {"thread_id": thread_id, "id": run_id},
         lambda rows: [
-            Score(run_id, name, value, about, moment(at), *serializer.loads(body, place))
-            for name, about, value, at, body in rows[0]
-            for place in [places.of_score(thread_id, run_id, name, about, value, at)]
+            _to_score(serializer, thread_id, run_id, stored(ScoreRow, row)) for row in rows[0]
         ],
     )
+
+
+def _to_score(serializer: Serializer, thread_id: str, run_id: str, row: ScoreRow) -> Score:
+    """A score as its users see it. One that cannot be read has `damaged`."""
+    value = float(row.value)
+    score = Score(run_id, row.name, value, row.about, moment(row.at))
+    place = places.of_score(thread_id, run_id, row.name, row.about, value, row.at)
+    try:
+        match serializer.loads(row.body, place, list):
+            case [comment, by]:
+                return replace(score, comment=comment, by=by)
+        raise Damaged(place.name, "it has other parts")
+    except UNREADABLE as error:
+        return replace(score, damaged=str(error))

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from perdure.errors import BadArgument
-from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.errors import UNREADABLE, BadArgument, Damaged
+from perdure.journal import Op, Statement, read_op, with_params
 from perdure.journal.names import check_text
+from perdure.operations import stored_rows
 from perdure.operations.events import Change, change
 from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
@@ -35,6 +37,9 @@ TIME_IS_UP = {"__perdure__": "time is up"}
 """Resumes a task whose wait expired."""
 TAKEN_BACK = "__perdure_taken_back__"
 """Key of the answer that resumes a task whose question a signal withdrew."""
+
+
+KINDS = frozenset(Kind)
 
 
 class WaitRow(NamedTuple):
@@ -127,7 +132,9 @@ def is_reserved(answer: Any) -> bool:
 
 def load_body(serializer: Serializer, row: WaitRow) -> Body:
     """What a wait shows. Raises `Damaged` too if it is another task's."""
-    body = serializer.loads(row.body, row.place)
+    body = serializer.loads(row.body, row.place, list)
+    if len(body) != len(Body._fields):
+        raise Damaged(row.place.name, f"it has {len(body)} parts")
     if row.seal is not None or is_bound_to_place(row.body):
         serializer.envelope.unseal(row.seal, row.asker)
     return Body(*body)
@@ -139,12 +146,18 @@ def load_answer(serializer: Serializer, row: WaitRow) -> Any:
 
 
 def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
-    body = load_body(serializer, row)
+    """A wait as its users see it. One that cannot be read has `damaged`."""
+    body, damaged = Body(None, None, []), None
+    try:
+        body = load_body(serializer, row)
+    except UNREADABLE as error:
+        damaged = str(error)
+    kind = Kind(row.kind) if row.kind in KINDS else Kind.HUMAN  # then its body is damaged
     return Wait(
         id=row.id,
         run_id=row.run_id,
         thread_id=row.thread_id,
-        kind=Kind(row.kind),
+        kind=kind,
         value=body.value,
         wake_at=maybe_moment(row.wake_at),
         name=row.name,
@@ -152,6 +165,7 @@ def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
         created_at=moment(row.created_at),
         response_schema=body.schema,
         interrupt_id=row.interrupt_id,
+        damaged=damaged,
     )
 
 
@@ -214,14 +228,12 @@ def ask(
     ]
 
 
-def _waits(rows: Sequence[Sequence[Row]]) -> list[WaitRow]:
-    return [WaitRow(*row) for row in rows[0]]
+_waits = partial(stored_rows.every, WaitRow)
 
 
 def find(wait_id: str) -> Op[WaitRow | None]:
     """A wait by its id."""
-    params = {"wait_id": wait_id}
-    return read_op("wait_by_id", params, lambda rows: WaitRow(*rows[0][0]) if rows[0] else None)
+    return read_op("wait_by_id", {"wait_id": wait_id}, partial(stored_rows.first, WaitRow))
 
 
 def of_run(run_id: str) -> Op[list[WaitRow]]:

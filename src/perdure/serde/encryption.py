@@ -19,13 +19,19 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument, Damaged, Error, WrongKey, needs_extra
 from perdure.serde.places import Place
 
 _CHECKSUM, _ENCRYPTED = (1, 3), (2, 4)
 """The first byte of a blob: bound to a text, bound to a place."""
+
+
+class Unreadable(NamedTuple):
+    """In the place of a blob: what is wrong with its row."""
+
+    reason: str
 
 
 class Envelope:
@@ -121,13 +127,17 @@ class EncryptedEnvelope(Envelope):
 
 def is_bound_to_place(blob: Any) -> bool:
     """Whether a blob was sealed at a `Place`, and not by a perdure that had none."""
-    return bytes(blob[:1]) in (b"\x03", b"\x04")
+    return isinstance(blob, (bytes, memoryview)) and bytes(blob[:1]) in (b"\x03", b"\x04")
 
 
 def as_bytes(blob: Any, location: str) -> bytes:
     """A blob as it was read. SQLite stores a text or a number in a blob's column as well."""
     if isinstance(blob, (bytes, bytearray, memoryview)):
         return bytes(blob)
+    if isinstance(blob, Unreadable):
+        raise Damaged(location, blob.reason)
+    if blob is None:
+        raise Damaged(location, "it is missing")
     raise Damaged(location, f"it is of type {type(blob).__name__}, where bytes are stored")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from perdure.errors import Damaged
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import Envelope
 from perdure.serde.places import Place
@@ -19,6 +20,9 @@ class Serializer:
         """The blob of a value. An error calls the value `name`, or by its place."""
         return self.envelope.seal(self.codec.encode(value, name or place.name), place)
 
-    def loads(self, blob: Any, place: Place) -> Any:
-        """The value of a blob. Raises `Damaged`, `WrongKey` or `TypeNotAllowed`."""
-        return self.codec.decode(self.envelope.unseal(blob, place), place.name)
+    def loads(self, blob: Any, place: Place, of: type | tuple[type, ...] = object) -> Any:
+        """The value of a blob, of that type. Raises `Damaged`, `WrongKey` or `TypeNotAllowed`."""
+        value = self.codec.decode(self.envelope.unseal(blob, place), place.name)
+        if not isinstance(value, of):
+            raise Damaged(place.name, f"it holds a {type(value).__name__}")
+        return value

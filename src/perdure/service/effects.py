@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from perdure.effects import recording
@@ -12,13 +11,11 @@ from perdure.journal.clock import Clock, host_time
 from perdure.journal.names import check_id, check_text
 from perdure.operations import effects, messages
 from perdure.operations.effects import EffectRow
-from perdure.operations.run_payload import UNREADABLE
 from perdure.serde.serializer import Serializer
 from perdure.types import (
     EffectRecord,
     EffectState,
     Message,
-    RunError,
     milliseconds,
 )
 
@@ -40,10 +37,8 @@ class EffectService:
         state: str | None,
         after: EffectRecord | None,
         count: int,
-        strict: bool = True,
     ) -> Plan[list[EffectRecord]]:
-        """Effects, oldest first. Without `strict` one that cannot be read here is listed with the
-        reason as its error."""
+        """Effects, oldest first."""
         position = None if after is None else (milliseconds(after.created_at), after.key)
         if run_id is not None:
             found: list[EffectRow] = yield effects.of_run(run_id)
@@ -56,16 +51,7 @@ class EffectService:
             ][:count]
         else:
             rows = yield effects.page(thread_id=thread_id, state=state, after=position, count=count)
-        return [self._record(row, strict) for row in rows]
-
-    def _record(self, row: EffectRow, strict: bool) -> EffectRecord:
-        try:
-            return effects.to_record(self._serializer, row)
-        except UNREADABLE as error:
-            if strict:
-                raise
-            why = RunError(type(error).__name__, f"(cannot be read here: {error})", "")
-            return replace(effects.to_bare_record(row), error=why)
+        return [effects.to_record(self._serializer, row) for row in rows]
 
     def messages(self, after: Message | None, limit: int) -> Plan[list[Message]]:
         """Undelivered messages, oldest first."""

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.errors import NotFound, WrongState
+from perdure.errors import UNREADABLE, NotFound, WrongState
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import claims, runs
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
-from perdure.operations.run_payload import UNREADABLE, load_error, load_setup
+from perdure.operations.run_payload import load_error, load_setup, state_of
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.service.runs import GRACE
@@ -118,7 +118,7 @@ class ReflectionService:
             executor=row.graph.removeprefix(PREFIX),
             namespace=tuple(metadata.get("namespace") or ()),
             thread_id=metadata.get("thread_id"),
-            state=State(row.state),
+            state=state_of(row),
             due_at=maybe_moment(row.due_at),
             submitted_at=moment(row.created_at),
             attempts=row.attempts,

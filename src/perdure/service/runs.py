@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.errors import BadArgument, NotFound, ThreadBusy, WrongState, did_you_mean
+from perdure.errors import (
+    UNREADABLE,
+    BadArgument,
+    NotFound,
+    ThreadBusy,
+    WrongState,
+    did_you_mean,
+)
 from perdure.journal import Op, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
@@ -21,11 +28,12 @@ from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
 from perdure.operations.run_payload import (
-    UNREADABLE,
+    check_state,
     load_error,
     load_labels,
     load_output,
     load_setup,
+    state_of,
     tags_of,
 )
 from perdure.operations.runs import Parent, RunRow, stopped_state
@@ -182,20 +190,21 @@ class RunService:
         """A run as its users see it, with its output if that is wanted."""
         setup: dict[str, Any] = {}
         labels: dict[str, Any] = {}
-        result = error = None
+        result = error = damaged = None
         try:
             setup = load_setup(self._serializer, row)
+            check_state(row)
             labels = load_labels(self._serializer, row)
             if output:
                 result = yield from load_output(self._serializer, row, self._engine.state_at)
             error = load_error(self._serializer, row)
         except UNREADABLE as found:  # the other runs of a list can still be seen
-            error = RunError(**describe_error(found))
+            error, damaged = RunError(**describe_error(found)), str(found)
         return Run(
             id=row.id,
             thread_id=row.thread_id,
             graph=row.graph,
-            state=State(row.state),
+            state=state_of(row),
             output=result,
             error=error,
             reason=row.reason,
@@ -213,6 +222,7 @@ class RunService:
                 "tokens": row.saved_tokens,
             },
             parent_id=row.parent_id,
+            damaged=damaged,
         )
 
     def events(self, run_id: str, after: int, limit: int | None) -> Plan[list[Event]]:

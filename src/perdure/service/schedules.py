@@ -43,7 +43,7 @@ class ScheduleService:
     def all(self) -> Plan[list[Schedule]]:
         """Every schedule, by name."""
         rows: list[ScheduleRow] = yield schedules.every()
-        return [row.to_schedule() for row in rows]
+        return [row.to_schedule(self._serializer) for row in rows]
 
     def delete(self, name: str) -> Plan[None]:
         """Delete a schedule. Raises `NotFound`."""

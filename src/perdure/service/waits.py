@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from perdure.errors import (
+    UNREADABLE,
     AlreadyAnswered,
     BadAnswer,
     BadArgument,
@@ -62,11 +64,14 @@ class WaitService:
         return [self._record(row) for row in found]
 
     def _record(self, row: WaitRow) -> WaitRecord:
-        answer = None
+        wait, answer = waits.to_wait(self._serializer, row), None
         if row.answer is not None:
-            answer = waits.load_answer(self._serializer, row)
+            try:
+                answer = waits.load_answer(self._serializer, row)
+            except UNREADABLE as error:
+                wait = replace(wait, damaged=wait.damaged or str(error))
         return WaitRecord(
-            **vars(waits.to_wait(self._serializer, row)),
+            **vars(wait),
             state=row.state,
             answered_at=maybe_moment(row.answered_at),
             answered_by=row.answered_by,

@@ -64,12 +64,14 @@ def _question(wait: Wait, now: datetime) -> InboxItem:
     note = f"asked {age(wait.created_at, now)} ago{expires}"
     schema = wait.response_schema
     accepts = "" if schema is None else summarise_schema(schema) or str(schema)
-    return InboxItem(wait, wait.thread_id, note, wait.value, answer_action(wait), accepts)
+    shown = wait.damaged or wait.value
+    return InboxItem(wait, wait.thread_id, note, shown, answer_action(wait), accepts)
 
 
 def _unknown(effect: EffectRecord, now: datetime) -> InboxItem:
     title, note = f"{effect.name}  {effect.thread_id}", f"unknown for {age(effect.updated_at, now)}"
-    shown = {**effect.arguments, **({"error": str(effect.error)} if effect.error else {})}
+    error = effect.damaged or (str(effect.error) if effect.error else None)
+    shown = {**effect.arguments, **({"error": error} if error else {})}
     return InboxItem(effect, title, note, shown, NextStep(Verb.SETTLE, (effect.key,)))
 
 
@@ -92,6 +94,8 @@ def blockers(
 ) -> list[Blocker]:
     """Why a run does not go on now, and what would make it. Empty for one that does, or is done."""
     found = [_wait(one) for one in waits if one.state == "open" and _waits_for(run, one, now)]
+    effects = list(effects)
+    found += [Blocker(one.damaged, Tone.BAD) for one in effects if one.damaged]
     unknown = [one for one in effects if one.state is EffectState.UNKNOWN]
     for one in unknown:
         text = f"effect {one.name} has an unknown outcome"
@@ -118,6 +122,8 @@ def _waits_for(run: Run, wait: WaitRecord, now: datetime) -> bool:
 
 
 def _wait(wait: WaitRecord) -> Blocker:
+    if wait.damaged:
+        return Blocker(wait.damaged, Tone.BAD)
     if wait.kind is Kind.CLOCK and wait.wake_at is not None:
         return Blocker(f"asleep until {utc_time(wait.wake_at)}")
     until = f", until {utc_time(wait.expires_at)}" if wait.expires_at else ""

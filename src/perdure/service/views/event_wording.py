@@ -69,6 +69,8 @@ def view_event(
     event: Event, run_id: str = "", thread_id: str = "", *, format_time: FormatTime = utc_time
 ) -> EventView:
     """An event in words. A kind that this version does not know is shown with its data."""
+    if event.damaged:
+        return EventView(f"{event.kind}: {event.damaged}", Tone.BAD)
     try:
         word = WORDING[EventKind(event.kind)]
     except ValueError:

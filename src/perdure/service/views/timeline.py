@@ -113,7 +113,7 @@ class _Builder:
             self._begin(Period(PeriodKind.QUEUED, event.at))
             self.events.append(event)
             return
-        if event.kind == EventKind.WAIT:
+        if event.kind == EventKind.WAIT and not event.damaged:
             self.waits[event.data["wait"]] = event.data
         elif event.kind in CLOSES_WAIT:
             self.waits.pop(event.data.get("wait", ""), None)
@@ -173,7 +173,7 @@ class _Builder:
             self._begin(Period(PeriodKind.QUEUED, last.due, at))
 
     def _waits_for(self) -> PeriodKind:
-        asked = [one.data for one in self.events if one.kind == EventKind.WAIT]
+        asked = [one.data for one in self.events if one.kind == EventKind.WAIT and not one.damaged]
         waits = [one for one in asked if one["wait"] in self.waits] or [*self.waits.values()]
         kinds = {one["kind"] for one in waits}
         if Kind.HUMAN in kinds:
