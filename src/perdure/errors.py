@@ -16,6 +16,40 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def forgot_await(value: object) -> str:
+    """A question to the caller that passed a coroutine instead of what it returns, or nothing."""
+    return " Did you forget await?" if hasattr(value, "__await__") else ""
+
+
+def needs_extra(what: str, extra: str) -> str:
+    """What to install for an extra of perdure. It names the packages: they are in the index that
+    the others came from, wherever perdure itself was installed from."""
+    import shlex
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        found = distribution("perdure")
+    except PackageNotFoundError:  # its folder is on the path
+        return f"{what} needs the packages of the extra {extra!r} in perdure's pyproject.toml."
+    packages = shlex.join(_packages_of(extra, found.requires or []))
+    pip = "uv pip" if (found.read_text("INSTALLER") or "").strip() == "uv" else "pip"
+    return f"{what} needs more packages: {pip} install {packages}"
+
+
+def _packages_of(extra: str, requires: list[str]) -> list[str]:
+    found: list[str] = []
+    for requirement in requires:
+        package, _, marker = requirement.partition(";")
+        if f"extra == {extra!r}" not in marker.replace('"', "'"):
+            continue
+        if package.startswith("perdure["):
+            for other in package.strip().removeprefix("perdure[").rstrip("]").split(","):
+                found += _packages_of(other, requires)
+        else:
+            found.append(package.strip())
+    return found
+
+
 class Error(Exception):
     """Base of the errors that perdure raises."""
 

@@ -520,6 +520,11 @@ def joins_of(graph: Graph) -> dict[str, tuple[tuple[str, ...], str]]:
     return {join_channel(starts, end): (starts, end) for starts, end in builder.waiting_edges}
 
 
+def edge_channel(node: str) -> str:
+    """The channel of the edges, conditions and gotos that lead to a node is named after it."""
+    return f"branch:to:{node}"
+
+
 def join_channel(starts: Sequence[str], end: str) -> str:
     """The channel of an edge from several nodes is named after all of them, in their order."""
     return f"{_JOIN}{'+'.join(starts)}:{end}"
@@ -547,7 +552,7 @@ def with_old_names(
     for old, (now, triggers) in nodes.items():
         made.nodes[old] = made.nodes[now].copy({"triggers": [*triggers]})
         for trigger in triggers:
-            made.channels.setdefault(trigger, copy.copy(graph.channels[f"branch:to:{now}"]))
+            made.channels.setdefault(trigger, copy.copy(graph.channels[edge_channel(now)]))
     handlers = {old: graph.node_error_handler_map.get(now) for old, (now, _) in nodes.items()}
     made.node_error_handler_map = {
         **graph.node_error_handler_map,

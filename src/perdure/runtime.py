@@ -12,10 +12,10 @@ from perdure.client import BlockingClient, Client
 from perdure.engine import forking
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.engine import Engine
-from perdure.engine.graph_changes import check_renames
+from perdure.engine.graph_changes import check_renames, with_aliases
 from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
-from perdure.errors import BadArgument, Error
+from perdure.errors import BadArgument, Error, needs_extra
 from perdure.journal import connect
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_renamed, check_text
@@ -139,6 +139,7 @@ class Runtime(Client):
         name, pregel = bind(graph, self.saver, name)
         names = dict(renamed or {})
         check_renames(names, pregel, name)
+        pregel = with_aliases(names, pregel)
         bound = Graph(name, version, pregel, timeout, retry or Retry(), deaths, hold, names)
         self.engine.graphs.add(bound)
         return BoundGraph.of(bound, self.engine)
@@ -306,7 +307,7 @@ class Runtime(Client):
         try:
             from perdure.server.app import make_app
         except ImportError as error:
-            raise Error("asgi() needs the extra: pip install 'perdure[server]'") from error
+            raise Error(needs_extra("asgi()", "server")) from error
         return make_app(self, self.tick, secret=secret)
 
 

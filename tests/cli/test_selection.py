@@ -242,6 +242,7 @@ def test_the_input_is_the_second_argument_and_context_and_config_are_json(
     ).done.out.strip()
     with Client(url) as client:
         row = client.journal.do(find(run_id))
+        assert row is not None
         setup = load_setup(client.engine.serializer, row)
     assert setup["input"] == {"to": "ana"}
     assert setup["context"] == {"user": 7}

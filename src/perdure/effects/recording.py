@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from perdure.errors import EffectFailed, TooLarge, Unserializable
+from perdure.errors import EffectFailed, TooLarge, Unserializable, forgot_await
 from perdure.operations import error_text
 from perdure.operations.effects import EffectRow
 from perdure.serde.redaction import redact
@@ -85,7 +85,7 @@ def dump_result(
         raise Unserializable(
             f"the result of effect {name!r}",
             f"it is {type(result).__name__}, which comes in pieces: collect it inside the effect, "
-            "and return the whole",
+            f"and return the whole.{forgot_await(result)}",
         )
     outcome = [result, usage, interrupts] if usage or interrupts else [result]
     place = row.outcome_place(EffectState.DONE)

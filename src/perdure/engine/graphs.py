@@ -18,7 +18,7 @@ from langgraph.pregel import Pregel
 
 from perdure import langgraph_port
 from perdure.engine.graph_changes import Topology, old_names, resolve, topology_of
-from perdure.errors import BadArgument, NotDurable, UnknownGraph
+from perdure.errors import BadArgument, NotDurable, UnknownGraph, forgot_await
 from perdure.journal.names import check_text
 from perdure.saver import Saver
 from perdure.types import Retry
@@ -130,6 +130,7 @@ def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, A
     else:
         raise BadArgument(
             f"register() takes a StateGraph, a compiled graph or an @entrypoint, not {graph!r}."
+            f"{forgot_await(graph)}"
         )
     if not name or name == "LangGraph":
         raise BadArgument("register() needs a name for this graph: register(graph, name='...').")

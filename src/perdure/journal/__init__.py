@@ -29,7 +29,7 @@ import os
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from perdure.errors import BadURL
+from perdure.errors import BadURL, needs_extra
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.journal import Journal
 from perdure.journal.operation import (
@@ -103,7 +103,7 @@ def _postgres() -> Any:
     try:
         from perdure.journal import postgres
     except ImportError as error:
-        raise BadURL("PostgreSQL needs the extra: pip install 'perdure[postgres]'") from error
+        raise BadURL(needs_extra("PostgreSQL", "postgres")) from error
     return postgres
 
 

@@ -8,7 +8,7 @@ from perdure.effects import recording
 from perdure.errors import BadArgument, EffectFailed, NotFound, NotSettled
 from perdure.journal import Plan
 from perdure.journal.clock import Clock, host_time
-from perdure.journal.names import check_text
+from perdure.journal.names import check_id, check_text
 from perdure.operations import effects, messages
 from perdure.operations.effects import EffectRow
 from perdure.serde.serializer import Serializer
@@ -74,9 +74,9 @@ class EffectService:
         """Store a person's decision about an effect. The same commit makes its run due if that was
         the last one."""
         _check_decision(how, result, by, reason)
-        row: EffectRow | None = yield effects.find(str(key))
+        row: EffectRow | None = yield effects.find(check_id("effect", key))
         if row is None:
-            raise NotFound("effect", str(key))
+            raise NotFound("effect", key)
         outcome = None
         if how == "done":
             outcome = recording.dump_result(self._serializer, row, result)

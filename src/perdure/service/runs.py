@@ -22,6 +22,7 @@ from perdure.errors import (
 from perdure.journal import Op, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
+from perdure.journal.names import check_id
 from perdure.operations import effects, events, prefixes, runs, scores
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
@@ -134,9 +135,9 @@ class RunService:
 
     def find(self, run_id: str) -> Plan[RunRow]:
         """The row of a run. Raises `NotFound`."""
-        row: RunRow | None = yield runs.find(str(run_id))
+        row: RunRow | None = yield runs.find(check_id("run", run_id))
         if row is None:
-            raise NotFound("run", str(run_id))
+            raise NotFound("run", run_id)
         return row
 
     def get(self, run_id: str, *, output: bool = True) -> Plan[Run]:
@@ -146,7 +147,7 @@ class RunService:
 
     def by_prefix(self, prefix: str) -> Plan[Run]:
         """The run with this id, or the only one whose id begins so, without its output."""
-        id = yield from prefixes.resolve("run", str(prefix))
+        id = yield from prefixes.resolve("run", check_id("run", prefix))
         return (yield from self.get(id, output=False))
 
     def page(

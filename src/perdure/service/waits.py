@@ -18,7 +18,7 @@ from perdure.errors import (
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
-from perdure.journal.names import check_text
+from perdure.journal.names import check_id, check_text
 from perdure.operations import waits
 from perdure.operations.answer_schema import check_answer
 from perdure.operations.events import was_made
@@ -104,9 +104,9 @@ class WaitService:
             raise WaitExpired(wait_id, f"it expired at {maybe_moment(row.expires_at)}.")
 
     def _open(self, wait_id: str) -> Plan[WaitRow]:
-        row: WaitRow | None = yield waits.find(str(wait_id))
+        row: WaitRow | None = yield waits.find(check_id("wait", wait_id))
         if row is None:
-            raise NotFound("wait", str(wait_id))
+            raise NotFound("wait", wait_id)
         if row.kind != Kind.HUMAN:
             how = f"send the signal {row.name!r}" if row.kind == Kind.SIGNAL else "wait"
             raise WrongWait(row.id, f"it is not for a person but for a {row.kind}; {how}.")
