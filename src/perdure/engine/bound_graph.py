@@ -316,8 +316,7 @@ class BoundGraph:
         yield runs.stop(self._driver.serializer, made, Control.CANCEL, 0, reason=reason)
 
     def _claim(self, row: RunRow) -> Plan[RunRow | None]:
-        keeper = self._engine.keeper
-        keeper.start()
+        keeper = yield from self._engine.start_keeper()
         now = self._driver.clock.now()
         claimed: RunRow | None = yield claims.claim_run(
             self._driver.serializer, keeper.worker, now, keeper.until(), row.thread_id, row.id
