@@ -16,7 +16,7 @@ from perdure.engine.graph_changes import check_renames, with_aliases
 from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
 from perdure.errors import BadArgument, Error, needs_extra
-from perdure.journal import connect
+from perdure.journal import connect_later
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_renamed, check_text
 from perdure.operations import runs
@@ -78,7 +78,7 @@ class Runtime(Client):
             allow=allow,
             encryption_keys=encryption_keys,
             max_bytes=max_bytes,
-            journal=lambda: observe(connect(url), observer),
+            journal=lambda: observe(connect_later(url), observer),
         )
         engine = Engine(saver, lease.total_seconds(), lambda: self.services)
         self._compose(url, engine, clock)

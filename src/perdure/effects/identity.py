@@ -108,9 +108,7 @@ class TaskContext:
     def wait_for_checkpoints(self) -> Plan[None]:
         """Wait until the saver has this task's checkpoints: LangGraph may start a step first."""
         waited = 0.0 if self.durability != "exit" else CHECKPOINT_TIMEOUT + 1
-        while self.saver is not None and not all(
-            self.saver.has(self.owner.thread_id, ns, id) for ns, id in self.checkpoints.items()
-        ):
+        while self.saver is not None and not (yield from self._has_checkpoints(self.saver)):
             if waited > CHECKPOINT_TIMEOUT:
                 raise BadArgument(
                     "An effect was called before its checkpoint reached the saver. With "
@@ -122,6 +120,12 @@ class TaskContext:
             pause = min(0.01, max(0.0002, waited))
             yield pause
             waited += pause
+
+    def _has_checkpoints(self, saver: Saver) -> Plan[bool]:
+        for ns, id in self.checkpoints.items():
+            if not (yield from saver.has(self.owner.thread_id, ns, id)):
+                return False
+        return True
 
 
 _TASKS: WeakKeyDictionary[Any, TaskContext] = WeakKeyDictionary()

@@ -297,8 +297,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         yield runs.stop(self._driver.serializer, made, Control.CANCEL, 0, reason=reason)
 
     def _claim(self, row: RunRow) -> Plan[RunRow | None]:
-        keeper = self._engine.keeper
-        keeper.start()
+        keeper = yield from self._engine.start_keeper()
         claimed: RunRow | None = yield claims.claim_run(
             self._driver.serializer, keeper.worker, keeper.times(), row.thread_id, row.id
         )
