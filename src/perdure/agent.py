@@ -261,6 +261,7 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
 
     if not langgraph_port.is_in_task(_config() or {}):
         raise NotInRun("sleep(), ask() and wait_for() can only be called in a node of a graph.")
+    _place_answer(value, question.kind)
     try:
         return interrupt(value, response_schema=response_schema)
     except GraphInterrupt as raised:
@@ -268,3 +269,14 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
             for one in raised.args[0]:
                 segment.questions.expect(one.id, question)
         raise
+
+
+def _place_answer(value: Any, kind: Kind) -> None:
+    """See to it that this question gets no answer to another one."""
+    segment, config = _segment(), _config() or {}
+    if segment is not None:
+        task = langgraph_port.task_info(config)
+        index = langgraph_port.interrupts_so_far(langgraph_port.interrupt_counter(config))
+        place = (task.namespace.rpartition(":")[2], task.attempt)
+        given = langgraph_port.answers_given(config)
+        segment.questions.place_answer(place, index, given, kind, value)
