@@ -263,6 +263,7 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     if not langgraph_port.is_in_task(config):
         raise NotInRun("sleep(), ask() and wait_for() can only be called in a node of a graph.")
     _check_durable(config)
+    _place_answer(value, question.kind)
     try:
         return interrupt(value, response_schema=response_schema)
     except GraphInterrupt as raised:
@@ -290,3 +291,14 @@ def _check_durable(config: Mapping[str, Any]) -> None:
                 f"the node {node!r}: it has checkpointer=False, and begins anew each time, "
                 "without the answer. Compile it without a checkpointer."
             )
+
+
+def _place_answer(value: Any, kind: Kind) -> None:
+    """See to it that this question gets no answer to another one."""
+    segment, config = _segment(), _config() or {}
+    if segment is not None:
+        task = langgraph_port.task_info(config)
+        index = langgraph_port.interrupts_so_far(langgraph_port.interrupt_counter(config))
+        place = (task.namespace.rpartition(":")[2], task.attempt)
+        given = langgraph_port.answers_given(config)
+        segment.questions.place_answer(place, index, given, kind, value)
