@@ -119,7 +119,7 @@ class Client(ContextManaged):
 
     @property
     def journal(self) -> Journal:
-        """The journal, opened now if it was not yet."""
+        """The journal. Its first use opens it, `setup()` does so now."""
         return self.engine.journal
 
     @property
@@ -167,7 +167,7 @@ class Client(ContextManaged):
 
     def setup(self) -> None:
         """Open the database and bring its schema up to date now instead of on first use."""
-        _ = self.journal
+        self.journal.open()
 
     def close(self) -> None:
         """Commit what is queued and close the database. Runs are not touched."""

@@ -5,7 +5,10 @@ Each has its facts as attributes; its message says what happened, to which id, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -171,6 +174,22 @@ class LeaseLost(BaseException):
 
 class BadArgument(Error, ValueError):
     """An argument is invalid; the message says what to pass instead."""
+
+
+class AmbiguousAnswer(BadArgument, RuntimeError):
+    """`Command(resume=…)` does not say which of the run's questions it answers.
+
+    LangGraph raises a RuntimeError for it.
+    """
+
+    def __init__(self, run_id: str, interrupt_ids: list[str]) -> None:
+        self.run_id, self.interrupt_ids = run_id, interrupt_ids
+        open = ", ".join(interrupt_ids) or "none"
+        super().__init__(
+            "When there are multiple pending interrupts, you must specify the interrupt id when "
+            f"resuming. Run {run_id} waits for {len(interrupt_ids)} answers: pass "
+            f"Command(resume={{id: answer}}) with {open}."
+        )
 
 
 class UnknownGraph(Error):
@@ -359,6 +378,21 @@ class EffectHeld(BaseException):
             f"Runtime.settle({key!r}, 'done', result), 'retry' or 'fail'; or perdure settle."
         )
         self.key, self.effect, self.why = key, name, why
+
+
+class WaitCaught(BaseException):
+    """A node caught the exception by which `ask`, `sleep`, `wait_for` or `interrupt` waits.
+
+    The question is stored, and the node runs again with its answer. Nothing after it is stored.
+    """
+
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"The node {node!r} caught the exception by which ask(), sleep(), wait_for() or "
+            "interrupt() waits, and went on. The question is stored, and what came after it is "
+            "not. Catch narrower exceptions there, or re-raise langgraph.errors.GraphBubbleUp."
+        )
+        self.node = node
 
 
 class Postponed(BaseException):

@@ -16,7 +16,7 @@ from perdure.engine.graph_changes import check_renames, with_aliases
 from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
 from perdure.errors import BadArgument, Error, needs_extra
-from perdure.journal import connect
+from perdure.journal import connect_later
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_renamed, check_text
 from perdure.operations import runs
@@ -78,7 +78,7 @@ class Runtime(Client):
             allow=allow,
             encryption_keys=encryption_keys,
             max_bytes=max_bytes,
-            journal=lambda: observe(connect(url), observer),
+            journal=lambda: observe(connect_later(url), observer),
         )
         engine = Engine(saver, lease.total_seconds(), lambda: self.services)
         self._compose(url, engine, clock)
@@ -134,13 +134,15 @@ class Runtime(Client):
                 "another run in the same worker."
             )
         check_text("version", version)
+        if isinstance(graph, BoundGraph):
+            graph = graph.unbound
         name, pregel = bind(graph, self.saver, name)
         names = dict(renamed or {})
         check_renames(names, pregel, name)
         pregel = with_aliases(names, pregel)
         bound = Graph(name, version, pregel, timeout, retry or Retry(), deaths, hold, names)
         self.engine.graphs.add(bound)
-        return BoundGraph(bound, self.engine)
+        return BoundGraph.of(bound, self.engine)
 
     def unregister(self, name: str) -> None:
         """Stop driving a graph."""

@@ -126,8 +126,13 @@ class Writer:
                         nodes = [*filter(langgraph_port.is_node, moved)]
                         expected = len(parent.sends) + len(nodes) + (langgraph_port.START in moved)
                         if len(tasks) < expected:
-                            thread.changed.wait_for(lambda: len(tasks) >= expected, ARRIVAL)
+                            thread.changed.wait_for(
+                                lambda: len(tasks) >= expected or parent.id in thread.caught,
+                                ARRIVAL,
+                            )
                     written = thread.writes.get(parent.id, ())
+                if put.metadata.get("source") == "loop" and put.key.id in thread.caught:
+                    thread.check_caught(put.key.id)
                 thread.latest = None  # until this one is queued: its values move into the next
             latest, op = self._put_op(put, parent, written)
             with thread.changed:
@@ -227,8 +232,8 @@ class Writer:
     ) -> dict[str, Any]:
         thread_id, ns, parent_id = put.key
         metadata = get_checkpoint_metadata(put.config, put.metadata)
-        run_id = None
-        if metadata.get("run_id") is not None:
+        run_id = None if put.segment is None else put.segment.lease.run_id
+        if run_id is None and metadata.get("run_id") is not None:
             run_id = check_text("run_id", str(metadata["run_id"]))
         refs = refs_to_json([value.ref for value in values.values() if value.ref is not None])
         columns = checkpoint_columns(parent_id, run_id, step, refs)

@@ -123,7 +123,7 @@ def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, A
     elif isinstance(graph, Pregel):
         # With a single node, such as an entrypoint, the name is that of the function.
         name = name or (next(iter(graph.nodes)) if len(graph.nodes) == 1 else graph.name)
-        _check_saver(graph.checkpointer, saver, name)
+        check_saver(graph.checkpointer, saver, name)
         pregel = copy.copy(graph)
         pregel.checkpointer = saver
         saver.with_allowlist(langgraph_port.types_of(pregel))
@@ -141,7 +141,8 @@ def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, A
     return name, pregel
 
 
-def _check_saver(given: Any, ours: Saver, name: str) -> None:
+def check_saver(given: Any, ours: Saver, name: str) -> None:
+    """Raise `NotDurable` unless a graph can be driven on our saver."""
     if given is None or given is ours:
         return
     if isinstance(given, Saver) and given.journal is ours.journal:

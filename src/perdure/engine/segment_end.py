@@ -29,12 +29,14 @@ from perdure.errors import (
     Expired,
     JoinFailed,
     LeaseLost,
+    NotDurable,
     NotInRun,
     OrderChanged,
     Postponed,
     TooLarge,
     Unavailable,
     Unserializable,
+    WaitCaught,
 )
 from perdure.journal import Plan
 from perdure.operations import claims, effects
@@ -54,6 +56,7 @@ FINAL = (
     BadArgument,
     Expired,
     JoinFailed,
+    NotDurable,
     NotInRun,
     Unserializable,
     TooLarge,
@@ -135,6 +138,10 @@ class SegmentFinish(SegmentPlans):
             return (yield from self._postponed(drive, error))
         if isinstance(error, EffectHeld):
             return (yield from self._held_by_effect(drive, error))
+        if isinstance(error, WaitCaught):
+            log.warning("run %s waits anyway: %s", drive.row.id, error)
+            data = {"caught_in": error.node}
+            return SegmentEnd(State.WAITING, EventKind.WAITING, data, in_step=True)
         now, attempts = self.clock.now(), drive.segment.progress.attempts
         if isinstance(error, OrderChanged):
             about = {"effect": error.effect, "key": error.key}
@@ -187,7 +194,7 @@ class SegmentFinish(SegmentPlans):
             {**data, "wake_at": moment(error.until).isoformat()},
             f"effect:{error.key}",
         )
-        return SegmentEnd(State.WAITING, EventKind.POSTPONED, data)
+        return SegmentEnd(State.WAITING, EventKind.POSTPONED, data, in_step=True)
 
     def _held_by_abandoned(self, drive: Drive) -> Plan[SegmentEnd | None]:
         """Hold a run that reached its end without returning to an effect that was cut off."""

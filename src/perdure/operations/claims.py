@@ -78,6 +78,8 @@ class SegmentEnd(NamedTuple):
     output: bytes | None = None
     error: bytes | None = None
     reason: str | None = None
+    in_step: bool = False
+    """Whether it was stopped in the middle of a step: its answers and questions stay."""
 
 
 def claim(
@@ -207,11 +209,9 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         "body": made.body(serializer, (end.kind, *_DECIDED_IN_SQL), end.data),
     }
     statements = with_params(params, "lock_thread", "lock_run")
-    # A postponed segment was stopped in the middle of its nodes: its answers and questions stay.
-    postponed = end.kind is EventKind.POSTPONED
-    if end.state in (State.WAITING, State.DONE) and not postponed:
+    if end.state in (State.WAITING, State.DONE) and not end.in_step:
         statements.append(Statement("consume_waits", params))
-    if (end.state is State.WAITING and not postponed) or end.kind is EventKind.UPDATED:
+    if (end.state is State.WAITING and not end.in_step) or end.kind is EventKind.UPDATED:
         statements.append(Statement("close_stale", params))
     at = len(statements)
     statements += [

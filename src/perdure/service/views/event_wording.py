@@ -140,6 +140,13 @@ def _wait(facts: _Facts) -> EventView:
     return EventView(f"asks a person{until}", Tone.WAITS, action=action)
 
 
+def _waiting(facts: _Facts) -> EventView:
+    node = facts.data.get("caught_in")
+    if node is None:
+        return EventView("waiting", routine=True)
+    return EventView(f"waiting, although the node {node} caught the wait and went on", Tone.BAD)
+
+
 def name_runs(ids: Iterable[str]) -> str:
     """Runs by their ids, a few of them."""
     named = [*ids]
@@ -203,7 +210,7 @@ WORDING: Mapping[EventKind, Wording] = {
     EventKind.RECOVERED: _text("recovered by {0.worker} after its worker was lost", Tone.NOTABLE),
     EventKind.STEP: _step,
     EventKind.WAIT: _wait,
-    EventKind.WAITING: _text("waiting", routine=True),
+    EventKind.WAITING: _waiting,
     EventKind.WOKE: _text("woke up"),
     EventKind.EXPIRED: _text("timed out waiting", Tone.BAD),
     EventKind.ANSWER: _text("answered{0.by}", Tone.GOOD),
