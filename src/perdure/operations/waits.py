@@ -26,7 +26,7 @@ from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.types import EventKind, Kind, Wait, maybe_moment, moment
+from perdure.types import FIRST_MS, EventKind, Kind, Wait, maybe_moment, moment
 
 TIME_IS_UP = {"__perdure__": "time is up"}
 """Resumes a task whose wait expired."""
@@ -233,7 +233,7 @@ def page(
     *, kind: str | None, thread_id: str | None, after: tuple[int, str] | None, count: int
 ) -> Op[list[WaitRow]]:
     """Open waits, oldest first."""
-    at, id = after or (-1, "")
+    at, id = after or (FIRST_MS, "")
     params = {"kind": kind, "thread_id": thread_id, "after": at, "after_id": id, "count": count}
     return read_op("open_waits", params, _waits)
 

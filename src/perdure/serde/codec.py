@@ -39,6 +39,9 @@ QUICK = 16
 lists up to 255 deep inside of each."""
 NESTED = (DEEPEST + 2, QUICK * 256 + DEEPEST)
 """How many objects, and how many lists and dicts inside of objects, may be nested in one value."""
+OUTER, FEW = 8, 128
+"""So many objects that are not inside of others are not looked into, if they have so few lists and
+dicts: which is what most values are made of."""
 
 _OPTION = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -90,9 +93,9 @@ class Codec:
         def hook(code: int, body: bytes) -> Any:
             nonlocal cause, objects, lists
             try:
-                deeper = depth_at_most(body, NESTED[1] - lists, location)
+                deeper = depth_at_most(body, FEW if objects < OUTER else 0, location)
                 objects, lists = objects + 1, lists + deeper
-                if objects > NESTED[0] or lists > NESTED[1]:
+                if objects > NESTED[0] or lists > NESTED[1] + OUTER * FEW:
                     raise Damaged(location, "it is nested too deeply")
                 value = self._restore(code, ormsgpack.unpackb(body, ext_hook=hook), location)
                 objects, lists = objects - 1, lists - deeper
