@@ -25,7 +25,7 @@ from perdure.operations.waits import (
     is_taken_back,
     is_time_up,
 )
-from perdure.types import Kind, Run, State, deadline, milliseconds, moment
+from perdure.types import Kind, Run, State, deadline, moment
 
 if TYPE_CHECKING:
     from perdure.segments.segment import Segment
@@ -42,24 +42,21 @@ def sleep(until: timedelta | datetime) -> None:
 
         perdure.sleep(timedelta(days=3))
     """
-    if isinstance(until, timedelta):
-        begun = now()
-        at = begun + until
-    elif isinstance(until, datetime):
-        if until.tzinfo is None:
-            raise BadArgument(
-                "sleep() needs a time zone: datetime(..., tzinfo=UTC), or a timedelta."
-            )
-        at, begun = until, now()
-    else:
+    if not isinstance(until, (timedelta, datetime)):
         raise BadArgument(
             "sleep() takes a timedelta, such as timedelta(seconds=25), or a datetime, "
             f"not {until!r}."
         )
+    if isinstance(until, datetime) and until.tzinfo is None:
+        raise BadArgument("sleep() needs a time zone: datetime(..., tzinfo=UTC), or a timedelta.")
+    begun = now()
+    wake_at = deadline("until", until, lambda: begun)
     # A node that slept here the first time has to do so again. Only a run remembers its first time.
+    at = begun + until if isinstance(until, timedelta) else until
     if at > begun or (isinstance(until, datetime) and _segment() is None):
-        at = at.astimezone(UTC)
-        _interrupt({"wake_at": at.isoformat()}, Question(Kind.CLOCK, wake_at=milliseconds(at)))
+        _interrupt(
+            {"wake_at": at.astimezone(UTC).isoformat()}, Question(Kind.CLOCK, wake_at=wake_at)
+        )
 
 
 def ask(

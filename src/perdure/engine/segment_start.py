@@ -228,7 +228,9 @@ class SegmentStart(SegmentPlans):
             if wait.state in ANSWERED:
                 yield waits.apply(wait, row.token)
 
-    def _note_answers(self, drive: Drive, found: list[WaitRow], signals: Mapping[str, Any]) -> None:
+    def _note_answers(
+        self, drive: Drive, found: list[WaitRow], signals: Mapping[tuple[str, str | None], Any]
+    ) -> None:
         """Say which question each answer was for: the task may ask in another order now."""
         tasks = {wait.task_id for wait in found if wait.task_id and wait.state not in FINISHED}
         for wait in found:

@@ -17,7 +17,15 @@ from perdure.operations.runs import release_held
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.types import EffectRecord, EffectState, EventKind, RunError, maybe_moment, moment
+from perdure.types import (
+    FIRST_MS,
+    EffectRecord,
+    EffectState,
+    EventKind,
+    RunError,
+    maybe_moment,
+    moment,
+)
 
 STATES = frozenset(EffectState)
 COMPENSATION = "undo "
@@ -329,7 +337,7 @@ def page(
     *, thread_id: str | None, state: str | None, after: tuple[int, str] | None, count: int
 ) -> Op[list[EffectRow]]:
     """Effects, oldest first."""
-    at, key = after or (-1, "")
+    at, key = after or (FIRST_MS, "")
     params = {"thread_id": thread_id, "state": state, "count": count}
     params |= {"after": at, "after_key": key}
     unknown = thread_id is None and state == EffectState.UNKNOWN

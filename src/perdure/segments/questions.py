@@ -14,7 +14,7 @@ from perdure.operations.events import change
 from perdure.operations.waits import Body, Question
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
-from perdure.types import Kind, milliseconds
+from perdure.types import LATEST, Kind, milliseconds
 
 
 class Interrupt(Protocol):
@@ -145,10 +145,10 @@ def _question(value: Any) -> Question:
             at = datetime.fromisoformat(at)
         elif isinstance(at, (int, float)) and not isinstance(at, bool):
             at = datetime.fromtimestamp(at, UTC)
+        if isinstance(at, datetime) and at.tzinfo is None:
+            at = at.astimezone()
     except (ValueError, OverflowError, OSError):  # not a time
         at = None
     if isinstance(at, datetime):
-        if at.tzinfo is None:
-            at = at.astimezone()
-        return Question(Kind.CLOCK, wake_at=milliseconds(at))
+        return Question(Kind.CLOCK, wake_at=min(milliseconds(at), milliseconds(LATEST)))
     return Question(Kind.HUMAN)
