@@ -67,6 +67,10 @@ class LeaseKeeper:
         """Renew the lease of a run that is not driven yet."""
         self._driver.journal.do_unqueued(claims.renew(self.worker, self.times(), [run_id]))
 
+    @property
+    def is_started(self) -> bool:
+        return self._thread is not None and self.pid == os.getpid()
+
     def start(self) -> None:
         with self._changed:
             if self._thread is None and not self._closed:

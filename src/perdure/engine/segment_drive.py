@@ -96,10 +96,11 @@ class Drive:
     @property
     def arguments(self) -> dict[str, Any]:
         """What LangGraph is called with, besides input and config."""
-        # LangGraph hands over each checkpoint; the saver decides which of them are waited for.
+        # LangGraph hands over each checkpoint, and the saver decides which of them are waited for;
+        # but a caller who wants nothing before the end is taken at its word.
         return {
             "context": self.context,
-            "durability": self.graph.durability,
+            "durability": "exit" if self.segment.at_exit else self.graph.durability,
             "control": self.control,
             **self.breakpoints,
         }

@@ -99,9 +99,9 @@ class Worker:
         NodeThreadPool.serve(self._loop)
         wake = self.wake
         self._keeper.on_dead.add(wake)
-        self._keeper.start()
         beating = asyncio.create_task(self._beat())
         try:
+            await asyncio.to_thread(self._keeper.start)
             await asyncio.to_thread(self._keeper.find_dead)  # a tick may be over before the thread
             signals = drain_on_signals(self._loop, self.drain)
             with signals if handle_signals else contextlib.nullcontext():

@@ -18,7 +18,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from perdure.errors import Unavailable
 from perdure.journal import Journal, Op, Statement
 
 STALE = 60.0
@@ -81,10 +80,12 @@ class JournalClock:
 
     def now(self) -> int:
         if self._asked is None:
-            self.agree()
-        elif time.monotonic() - self._asked > STALE:
-            with contextlib.suppress(Unavailable):  # then what we know must do
-                self.agree()
+            self._journal.open()
+            if self._journal.opened_at is not None:
+                self._set(*self._journal.opened_at)
+        elif (here := time.monotonic()) - self._asked > STALE:
+            self._asked = here
+            self._journal.read_soon(journal_time(), self._set)  # until then what we know must do
         return int((time.monotonic() + self._offset) * 1000)
 
     def host_time(self) -> HostTime:
@@ -92,7 +93,9 @@ class JournalClock:
 
     def agree(self) -> None:
         """Ask the database for the time."""
-        there = self._journal.read_committed(journal_time())
-        here = time.monotonic()  # however long the answer took: late is right, early is not
-        self._offset = there / 1000 - here
-        self._asked = here
+        self._set(self._journal.read_committed(journal_time()))
+
+    def _set(self, there: int, here: float | None = None) -> None:
+        # However long the answer took: late is right, early is not.
+        self._asked = time.monotonic() if here is None else here
+        self._offset = there / 1000 - self._asked

@@ -452,6 +452,11 @@ ON CONFLICT DO NOTHING;
 -- Our own key: was this change made?
 SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 
+-- name: has_begun
+-- Whether a run has a step, or a question.
+SELECT 1 FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND kind IN ('step', 'wait') LIMIT 1;
+
 -- name: events_after
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n > :after ORDER BY n LIMIT :count;
@@ -682,13 +687,13 @@ WHERE thread_id = :thread_id AND id = :id
 -- Stores a question, or that it was asked again.
 INSERT INTO perdure_waits
   (thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path, stamp,
-   token, wake_at, expires_at, created_at, body)
+   token, wake_at, expires_at, created_at, body, seal)
 VALUES (:thread_id, :wait_id, :id, :kind, :name, 'open', :interrupt_id, :ns, :checkpoint_id,
-        :task_id, :path, :stamp, :token, :wake_at, :expires_at, :now, :body)
+        :task_id, :path, :stamp, :token, :wake_at, :expires_at, :now, :body, :seal)
 ON CONFLICT (thread_id, id) DO UPDATE
 SET state = CASE WHEN perdure_waits.state = 'closed' THEN 'open' ELSE perdure_waits.state END,
     ns = excluded.ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
-    path = excluded.path, stamp = excluded.stamp, token = excluded.token;
+    path = excluded.path, stamp = excluded.stamp, token = excluded.token, seal = excluded.seal;
 
 -- name: close_replaced
 -- The same question with another value: what was shown before can no longer be answered, and an
@@ -739,7 +744,7 @@ WHERE run_id = :id AND kind = 'run' AND state IN ('answered', 'applied')
 
 -- name: wait_by_id
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
-       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer
+       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer, seal
 FROM perdure_waits WHERE id = :wait_id;
 
 -- name: waits_of_prefix
@@ -749,12 +754,12 @@ WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
 
 -- name: waits_of_run
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
-       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer
+       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer, seal
 FROM perdure_waits WHERE run_id = :id ORDER BY created_at, id;
 
 -- name: open_waits
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
-       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer
+       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer, seal
 FROM perdure_waits
 WHERE state = 'open' AND (created_at, id) > (:after, :after_id)
   AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
@@ -839,7 +844,7 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open' AND EXISTS (
 
 -- name: signals_of_run
 -- The signals that answered waits of a run.
-SELECT s.thread_id, s.id, s.wait_id, s.body FROM perdure_signals AS s
+SELECT s.id, s.wait_id, s.name, s.key, s.sent_at, s.body FROM perdure_signals AS s
 WHERE s.thread_id = :thread_id AND s.wait_id IN (
   SELECT id FROM perdure_waits WHERE run_id = :id);
 
@@ -953,6 +958,10 @@ WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'runnin
 -- name: effects_of_task
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
 
+-- name: effect_places
+-- Where the effects of a run are, and their keys, which are made of that.
+SELECT scope, task, name, n, key FROM perdure_effects WHERE run_id = :id AND run_id <> '';
+
 -- name: effect_by_key
 -- After an undo, a newer effect may have the same business key.
 SELECT {effect} FROM perdure_effects WHERE key = :key
@@ -989,7 +998,8 @@ SET state = :state, outcome = :outcome, attempts = :attempts, due_at = NULL, int
     settled = COALESCE((SELECT r.events + 1 FROM perdure_runs AS r
                         WHERE r.thread_id = perdure_effects.thread_id
                           AND r.id = perdure_effects.run_id), 0)
-WHERE key = :key AND undo <> 2 AND (state = 'unknown' OR state IN ('open', 'failed') AND NOT EXISTS (
+WHERE key = :key AND thread_id = :thread_id AND run_id = :id
+  AND undo <> 2 AND (state = 'unknown' OR state IN ('open', 'failed') AND NOT EXISTS (
   SELECT 1 FROM perdure_runs AS r
   WHERE r.id = perdure_effects.run_id AND r.state = 'running' AND (r.due_at > :now OR {held})))
 RETURNING key;

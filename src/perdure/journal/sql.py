@@ -38,10 +38,8 @@ COMMON = {
 }
 COMMON["joined"] = (
     "w.kind = 'run' AND NOT EXISTS (SELECT 1 FROM perdure_joins AS o JOIN perdure_runs AS c "
-    "ON c.thread_id = o.joined_thread AND c.id = o.joined_id "
-    "WHERE o.thread_id = w.thread_id AND o.wait_id = w.id AND c.state NOT IN "
-    + COMMON["ended"]
-    + ")"
+    "ON c.thread_id = o.joined_thread AND c.id = o.joined_id WHERE o.thread_id = w.thread_id "
+    "AND o.wait_id = w.id AND c.state NOT IN ('done', 'failed', 'cancelled'))"
 )
 COMMON["descendants"] = (
     "WITH RECURSIVE stopped (id) AS (SELECT id FROM perdure_runs "

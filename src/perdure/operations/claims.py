@@ -15,17 +15,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.clock import HostTime
 from perdure.journal.ids import random_number
-from perdure.operations.events import Change
+from perdure.operations import stored_rows
+from perdure.operations.events import Change, dump_event
 from perdure.operations.runs import RunRow, stop_children, wake_joiners
-from perdure.serde.serializer import Serializer, where_event
+from perdure.serde.serializer import Serializer
 from perdure.types import DrivenBy, EventKind, State
 
 T = TypeVar("T")
+
+
+_DECIDED_IN_SQL = (EventKind.RELEASED, EventKind.CANCELLED, EventKind.PAUSED)
+"""What `insert_end_event` makes of a segment's end, if a request to stop came meanwhile."""
 
 
 class LeaseRow(NamedTuple):
@@ -72,6 +78,8 @@ class SegmentEnd(NamedTuple):
     output: bytes | None = None
     error: bytes | None = None
     reason: str | None = None
+    in_step: bool = False
+    """Whether it was stopped in the middle of a step: its answers and questions stay."""
 
 
 def claim(
@@ -96,7 +104,7 @@ def claim(
         "suspect": int(suspect),
         "driven": driven.value,
     }
-    return _claim("claim", serializer, params, lambda rows: [RunRow(*row) for row in rows[0]])
+    return _claim("claim", serializer, params, partial(stored_rows.every, RunRow))
 
 
 def claim_run(
@@ -105,9 +113,7 @@ def claim_run(
     """Claim one run for a caller, due or not. None if another worker has it."""
     params = {"worker": worker, **times.params, "driven": DrivenBy.CALL.value}
     params |= {"thread_id": thread_id, "id": run_id}
-    return _claim(
-        "claim_run", serializer, params, lambda rows: RunRow(*rows[0][0]) if rows[0] else None
-    )
+    return _claim("claim_run", serializer, params, partial(stored_rows.first, RunRow))
 
 
 def _claim(
@@ -118,7 +124,8 @@ def _claim(
 ) -> Op[T]:
     number = random_number()
     data = {"worker": params["worker"], "driven": params["driven"]}
-    body = serializer.dumps(data, where_event(number))
+    kinds = (EventKind.CLAIMED, EventKind.RECOVERED)
+    body = dump_event(serializer, number, params["now"], kinds, data)
     params = {**params, "change": number, "body": body}
     return Op(
         name,
@@ -129,9 +136,15 @@ def _claim(
     )
 
 
+def as_time(rows: Sequence[Sequence[Row]]) -> int | None:
+    """The time that is the only column of the only row. One that is not a time never comes."""
+    at = rows[0][0][0] if rows[0] else None
+    return int(at) if isinstance(at, (int, float)) else None
+
+
 def next_due() -> Op[int | None]:
     """When the next run is due."""
-    return read_op("next_due", {}, lambda rows: int(rows[0][0][0]) if rows[0] else None)
+    return read_op("next_due", {}, as_time)
 
 
 def unregistered_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[list[str]]:
@@ -147,7 +160,7 @@ def unregistered_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[list[str]]:
 def suspect_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[int | None]:
     """Since when a suspect has been due."""
     params = {**times.params, "names": json.dumps(sorted(graphs))}
-    return read_op("suspect_due", params, lambda rows: int(rows[0][0][0]) if rows[0] else None)
+    return read_op("suspect_due", params, as_time)
 
 
 def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool]:
@@ -193,14 +206,12 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         "error": end.error,
         "reason": end.reason,
         "kind": end.kind.value,
-        "body": made.body(serializer, end.data),
+        "body": made.body(serializer, (end.kind, *_DECIDED_IN_SQL), end.data),
     }
     statements = with_params(params, "lock_thread", "lock_run")
-    # A postponed segment was stopped in the middle of its nodes: its answers and questions stay.
-    postponed = end.kind is EventKind.POSTPONED
-    if end.state in (State.WAITING, State.DONE) and not postponed:
+    if end.state in (State.WAITING, State.DONE) and not end.in_step:
         statements.append(Statement("consume_waits", params))
-    if (end.state is State.WAITING and not postponed) or end.kind is EventKind.UPDATED:
+    if (end.state is State.WAITING and not end.in_step) or end.kind is EventKind.UPDATED:
         statements.append(Statement("close_stale", params))
     at = len(statements)
     statements += [
