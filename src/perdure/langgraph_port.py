@@ -333,6 +333,22 @@ def current_node() -> str | None:
     return node
 
 
+def current_namespace() -> str:
+    """And its checkpoint namespace, which is the same when the node runs again."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    config = var_child_runnable_config.get() or {}
+    namespace: str = config.get("metadata", {}).get("langgraph_checkpoint_ns", "")
+    return namespace
+
+
+def node_of_callback(tags: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> str | None:
+    """The callbacks of a node as a whole, not of what it calls, carry a tag `graph:step:N`."""
+    if not any(tag.startswith("graph:step:") for tag in tags or ()):
+        return None
+    return (metadata or {}).get("langgraph_node")
+
+
 # -- how a call came about, by the stack and by asyncio
 
 
