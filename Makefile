@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 CODE  := $(wildcard src tests bench matrix examples)
 SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 
-.PHONY: help install demo test test-all quick lint types pytest bench crash-matrix campaign-month constraints \
+.PHONY: help install demo test test-all quick lint types pytest bench crash-matrix kills campaign-month constraints \
         compat compat-oldest compat-newest
 .DEFAULT_GOAL := help
 
@@ -55,6 +55,9 @@ bench: $(READY) ## Measure, and print the tables of the docs
 
 crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/crash-matrix.md
 	$(BIN)/python -m matrix
+
+kills: $(READY) ## Kill two agents at single I/O operations (KILLS='--sqlite 2000 --seed 7'), and write docs/kills.md
+	$(BIN)/python -m matrix.kills --write $(KILLS)
 
 campaign-month: $(READY) ## A month of the campaign for 1,000 contacts while everything goes wrong
 	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-1000} $(BIN)/python -m pytest -q -s -p no:xdist tests/examples/test_campaign_month.py

@@ -46,6 +46,7 @@ from perdure.service.validation import (
 )
 from perdure.types import (
     ENDED,
+    FIRST_MS,
     Control,
     Done,
     Durability,
@@ -66,6 +67,7 @@ from perdure.types import (
     deadline,
     milliseconds,
     moment,
+    position_before,
 )
 
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
@@ -119,7 +121,7 @@ class Client(ContextManaged):
 
     @property
     def journal(self) -> Journal:
-        """The journal, opened now if it was not yet."""
+        """The journal. Its first use opens it, `setup()` does so now."""
         return self.engine.journal
 
     @property
@@ -167,7 +169,7 @@ class Client(ContextManaged):
 
     def setup(self) -> None:
         """Open the database and bring its schema up to date now instead of on first use."""
-        _ = self.journal
+        self.journal.open()
 
     def close(self) -> None:
         """Commit what is queued and close the database. Runs are not touched."""
@@ -324,15 +326,21 @@ class Client(ContextManaged):
         check_renamed("before", "after", before)
         given = [state] if isinstance(state, str) else state
         states = None if given is None else {check_member(State, "a state", one) for one in given}
-        position = None if after is None else (milliseconds(after.created_at), after.id)
+        position = None if after is None else (position_before(after.created_at), after.id)
         if until is not None:
             end = (milliseconds(check_time("until", until)), "")
             position = end if position is None else min(position, end)
-        first = 0 if since is None else milliseconds(check_time("since", since))
+        first = FIRST_MS if since is None else milliseconds(check_time("since", since))
         if parent_id is not None and thread_id is not None:
             raise BadArgument("Give thread_id or parent_id, not both.")
-        places = {"thread_id": thread_id, "parent_id": parent_id}
-        rows = partial(runs.page, **places, states=states, graph=graph, since=first)
+        rows = partial(
+            runs.page,
+            thread_id=thread_id,
+            parent_id=parent_id,
+            states=states,
+            graph=graph,
+            since=first,
+        )
         plan = self.services.runs.page(
             rows, position, check_limit(limit), check_dict("metadata", metadata), output=output
         )
@@ -461,18 +469,15 @@ class Client(ContextManaged):
         state: EffectState | str | None = None,
         after: EffectRecord | None = None,
         limit: int = PAGE,
-        strict: bool = True,
     ) -> list[EffectRecord]:
         """Effects of a run, of a thread or in a state, oldest first. `state="unknown"` are those
-        that `settle` is for. `after` is the last effect of the page before. With `strict=False` an
-        effect that cannot be read here is listed with the reason as its error."""
+        that `settle` is for. `after` is the last effect of the page before."""
         plan = self.services.effects.effects(
             run_id=run_id,
             thread_id=thread_id,
             state=None if state is None else check_member(EffectState, "an effect's state", state),
             after=after,
             count=check_limit(limit),
-            strict=strict,
         )
         return await self.journal.arun(plan)
 
@@ -536,7 +541,7 @@ class Client(ContextManaged):
         stopped = await self.get(run_id)
         if stopped.state is State.RUNNING:
             self.engine.stop(run_id, control)
-        self.engine.wake()
+        self.engine.wake(stopped=control is Control.CANCEL)  # its children may be driven here
         return stopped
 
     @recorded("cancel")

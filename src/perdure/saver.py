@@ -38,13 +38,14 @@ from perdure.checkpoint.cache import CheckpointCache
 from perdure.checkpoint.config import Search, configurable, key_of
 from perdure.checkpoint.operations import checkpoint_at
 from perdure.checkpoint.pruner import Pruner
+from perdure.checkpoint.raised_interrupts import RaisedInterrupts
 from perdure.checkpoint.reader import Reader
 from perdure.checkpoint.row_format import RowFormat
 from perdure.checkpoint.task_writes import TaskWriter
 from perdure.checkpoint.writer import Put, Writer
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, BadURL, Error
-from perdure.journal import Journal, Plan, connect
+from perdure.journal import Journal, Plan, connect_later
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.ids import random_number
@@ -91,7 +92,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         if url is not None and journal is not None:
             raise BadURL("Give the saver a url or a journal, not both.")
         self.durability = durability
-        self._connect = journal if callable(journal) else lambda: connect(url)
+        self._connect = journal if callable(journal) else lambda: connect_later(url)
         self._journal = None if callable(journal) else journal
         self._own_journal = self._journal is None
         self.serializer = Serializer(
@@ -109,8 +110,9 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         self._opening = threading.Lock()
         self._cache = cache = CheckpointCache(1024, self._cache_bytes)
         self._format = row_format = RowFormat(self.serializer)
+        self.raised = RaisedInterrupts()
         self._writer = Writer(self.durability, row_format, cache)
-        self._task_writer = TaskWriter(self.durability, row_format, cache)
+        self._task_writer = TaskWriter(self.durability, row_format, cache, self.raised)
         self.reader = Reader(row_format, cache)
 
     @property
@@ -122,7 +124,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
 
     @property
     def journal(self) -> Journal:
-        """The journal under this saver, opened now if it was not yet."""
+        """The journal under this saver. Its first use opens it, `setup()` does so now."""
         if self._journal is None:
             with self._opening:
                 if self._journal is None:
@@ -132,7 +134,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     @property
     def is_open(self) -> bool:
         """Whether the journal was opened. Asking does not open it."""
-        return self._journal is not None
+        return self._journal is not None and self._journal.is_open
 
     def flush(self) -> None:
         """Wait until everything put so far is durable."""
@@ -151,7 +153,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
 
     def setup(self) -> None:
         """Open the database and bring its schema up to date now. Otherwise the first use does."""
-        _ = self.journal
+        self.journal.open()
 
     # -- LangGraph's interface
 
@@ -318,13 +320,15 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     ) -> Mapping[str, DeltaChannelHistory]:
         return await self.journal.arun(self.reader.delta_history(key_of(config), channels))
 
-    def has(self, thread_id: str, ns: str, checkpoint_id: str) -> bool:
-        """Whether a checkpoint is stored, or queued before anything queued from now on."""
+    def has(self, thread_id: str, ns: str, checkpoint_id: str) -> Plan[bool]:
+        """Whether a checkpoint is stored, or queued before anything queued from now on. Raises
+        `WaitCaught` if none will be, because a node before it caught its interrupt."""
         thread = self._cache.get(thread_id, ns)
         with thread.changed:
+            thread.check_caught()
             if thread.latest is not None and thread.latest.id == checkpoint_id:
                 return True
-        found, _ = self.journal.read_committed(checkpoint_at(thread_id, ns, checkpoint_id))
+        found, _ = yield checkpoint_at(thread_id, ns, checkpoint_id)
         return found is not None
 
     @functools.cached_property
@@ -389,6 +393,16 @@ class _Serde:
 
 # Now, and not when a saver is made: a subgraph may be compiled before that.
 langgraph_port.ask_graphs_for_their_types(load=True)
+
+
+def _note_interrupt(interrupts: Sequence[Any]) -> None:
+    config = langgraph_port.current_configurable()
+    saver = langgraph_port.checkpointer_of(config)
+    if isinstance(saver, Saver) and langgraph_port.is_in_task(config):
+        saver.raised.note(config, interrupts)
+
+
+langgraph_port.watch_interrupts(_note_interrupt)
 
 
 async def _raise(error: Exception) -> None:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import perdure
-from perdure.types import Retry, State
-from tests.support.agents import Log, chain, opened
-from tests.support.effects import AT_ONCE, Times
+from perdure.errors import ThreadBusy
+from perdure.journal import failpoints
+from perdure.testing import TemporaryRuntime
+from perdure.types import Retry, Run, State
+from tests.support.agents import Log, chain, history, opened
+from tests.support.effects import AT_ONCE, Boom, Cut, Times
+from tests.support.raw import execute
 
-TWICE = Retry(attempts=2, first=timedelta(0))
+ONCE = Retry(attempts=1)
 
 
 def nothing(state: Log) -> Log:
     return {"log": ["did nothing"]}
 
 
-def waits(state: Log) -> Log:
+def asks(state: Log) -> Log:
     return {"log": [str(perdure.ask("ok?"))]}
+
+
+def fails_once(state: Log) -> Log:
+    raise Boom("no luck")
 
 
 def naps(state: Log) -> Log:
@@ -82,3 +95,231 @@ async def test_a_signal_sent_in_a_node_is_sent_once(url: str, colour: str) -> No
         await rt.tick()
         assert (await rt.get(listener.id)).output["log"] == ["hello", "nothing more"]
         assert sent == [True, True]
+
+
+@contextmanager
+def cut(name: str) -> Iterator[None]:
+    """The first call of this effect is made, and nobody hears of it: as if its process had died."""
+    cuts = Times(1, Cut)
+
+    def hook(point: str) -> None:
+        if point == f"effect perdure.{name}.after":
+            cuts()
+
+    failpoints.hook = hook
+    try:
+        yield
+    finally:
+        failpoints.hook = None
+    assert not cuts.n, "it was not called"
+
+
+async def rest(rt: TemporaryRuntime, graph: str, state: State) -> Run:
+    """A run that rests in this state."""
+    run = await rt.start(graph, {"log": []})
+    await rt.tick()
+    if state is State.PAUSED:
+        await rt.pause(run.id)
+    found = await rt.get(run.id)
+    assert found.state is state
+    return found
+
+
+Make = Callable[[TemporaryRuntime, Run], Awaitable[Any]]
+CALLS: dict[str, tuple[str, State, Make, str]] = {
+    "answer": ("asks", State.WAITING, lambda rt, run: _answer(rt, run), "answer"),
+    "cancel": ("naps", State.WAITING, lambda rt, run: rt.cancel(run.id), "cancelled"),
+    "pause": ("naps", State.WAITING, lambda rt, run: rt.pause(run.id), "paused"),
+    "resume": ("naps", State.PAUSED, lambda rt, run: rt.resume(run.id), "resumed"),
+    "retry": ("fails", State.FAILED, lambda rt, run: rt.retry(run.id), "retried"),
+}
+"""By the name of the effect: whom it is done to, in which state, how, and the event it leaves."""
+
+
+async def _answer(rt: TemporaryRuntime, run: Run) -> None:
+    [wait, *_] = await rt.wait_history(run.id)
+    await rt.answer(wait.id, "yes", by="a node")
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["known", "unknown"])
+@pytest.mark.parametrize("name", CALLS)
+async def test_what_a_node_does_to_another_run_is_done_once(
+    sqlite_url: str, name: str, is_cut: bool
+) -> None:
+    graph, state, act, event = CALLS[name]
+    raises = Times(0 if is_cut else 1)
+
+    async def node(state: Log) -> Log:
+        await act(rt, target)
+        raises("afterwards")
+        return {"log": ["acted"]}
+
+    async with opened(sqlite_url) as rt:
+        for one in (nothing, asks, naps, fails_once):
+            rt.register(chain(one), name=one.__name__.removesuffix("_once"), retry=ONCE)
+        rt.register(chain(node), name="agent", retry=AT_ONCE)
+        target = await rest(rt, graph, state)
+        run = await rt.start("agent", {"log": []})
+        with cut(name) if is_cut else nullcontext():
+            await rt.tick(limit=50)
+        done = await rt.get(run.id)
+        assert (done.state, done.error) == (State.DONE, None)
+        assert (await history(rt, target)).count(event) == 1
+        [effect] = await rt.effects(run.id)
+        assert effect.name == f"perdure.{name}"
+
+
+@pytest.mark.parametrize("name", ["start", "signal", "fork", "schedule", "unschedule", "score"])
+async def test_what_a_node_makes_is_made_once_if_nobody_heard_of_it(url: str, name: str) -> None:
+    async def node(state: Log) -> Log:
+        if name == "start":
+            await rt.start("nothing", {"log": []})
+        elif name == "signal":
+            assert await rt.signal("somebody", "news", "hello")
+        elif name == "fork":
+            await rt.fork(target.id)
+        elif name == "schedule":
+            made = await rt.schedule("daily", "nothing", cron="0 9 * * *")
+            assert made.name == "daily"
+        elif name == "unschedule":
+            await rt.unschedule("weekly")
+        else:
+            await rt.score(target.id, "good", 1.0)
+        return {"log": ["acted"]}
+
+    async with opened(url) as rt:
+        rt.register(chain(nothing), name="nothing")
+        rt.register(chain(naps), name="naps")
+        rt.register(chain(node), name="agent", retry=AT_ONCE)
+        target = await rest(rt, "naps", State.WAITING)
+        await rt.schedule("weekly", "nothing", cron="0 9 * * 1")
+        run = await rt.start("agent", {"log": []})
+        with cut(name):
+            await rt.tick(limit=50)
+        assert (await rt.get(run.id)).state is State.DONE
+        made = {
+            "start": len(await rt.runs(graph="nothing")),
+            "signal": len(execute(url, "SELECT id FROM perdure_signals")),
+            "fork": len(await rt.runs(graph="naps")) - 1,
+            "schedule": len(await rt.schedules()) - 1,
+            "unschedule": 1 - len(await rt.schedules()),
+            "score": len(await rt.scores(target.id)),
+        }
+        assert made[name] == 1
+
+
+async def test_an_error_of_a_call_is_recorded_and_raised_again(sqlite_url: str) -> None:
+    told: list[str] = []
+    raises = Times(1)
+
+    async def node(state: Log) -> Log:
+        try:
+            await rt.start("nothing", {}, thread_id="busy", multitask_strategy="reject")
+        except ThreadBusy as error:
+            told.append(str(error))
+        raises("afterwards")
+        return {}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(naps), name="naps")
+        rt.register(chain(nothing), name="nothing")
+        rt.register(chain(node), name="agent", retry=AT_ONCE)
+        await rt.start("naps", {"log": []}, thread_id="busy")
+        run = await rt.start("agent", {"log": []})
+        await rt.tick()
+        assert (await rt.get(run.id)).state is State.DONE
+        assert len(told) == 2
+        assert told[0] == told[1]
+
+
+async def test_a_node_that_words_a_start_differently_finds_its_child(sqlite_url: str) -> None:
+    words, raises = iter(["hello", "good morning"]), Times(1)
+
+    def node(state: Log) -> Log:
+        child = rt.blocking.start("nothing", {"value": next(words)})
+        raises("afterwards")
+        return {"log": [child.id]}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(nothing), name="nothing")
+        rt.register(chain(node), name="agent", retry=AT_ONCE)
+        run = await rt.start("agent", {"log": []})
+        await rt.tick()
+        [child] = await rt.runs(graph="nothing")
+        assert (await rt.get(run.id)).output["log"] == [child.id]
+
+
+@pytest.mark.parametrize("colour", ["blocking", "awaited"])
+async def test_children_started_in_another_order_are_each_started_once(
+    sqlite_url: str, colour: str
+) -> None:
+    orders, raises = iter(["abcd", "cdab"]), Times(1)
+
+    def plain(state: Log) -> Log:
+        for n, name in enumerate(next(orders)):
+            rt.blocking.start("nothing", {"value": name})
+            if n == 1:
+                raises("between two starts")
+        return {}
+
+    async def coroutine(state: Log) -> Log:
+        for n, name in enumerate(next(orders)):
+            await rt.start("nothing", {"value": name})
+            if n == 1:
+                raises("between two starts")
+        return {}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(nothing), name="nothing")
+        node = plain if colour == "blocking" else coroutine
+        rt.register(chain(("node", node)), name="agent", retry=AT_ONCE)
+        orders = iter(["abcd", "cdab", "cdab"])
+        run = await rt.start("agent", {"log": []})
+        await rt.tick(limit=100)
+        assert (await rt.get(run.id)).state is State.DONE
+        found = await rt.runs(graph="nothing")
+        assert sorted(one.output["value"] for one in found) == ["a", "b", "c", "d"]
+
+
+async def test_a_client_of_another_journal_starts_once_and_no_child(
+    url: str, tmp_path: Path
+) -> None:
+    raises = Times(1)
+
+    async def node(state: Log) -> Log:
+        await elsewhere.start("nothing", {"log": []})
+        await here.start("nothing", {"log": []})
+        raises("afterwards")
+        return {}
+
+    async with (
+        opened(url) as rt,
+        perdure.Client(f"sqlite:///{tmp_path}/other.db") as elsewhere,
+        perdure.Client(url) as here,
+    ):
+        rt.register(chain(nothing), name="nothing")
+        rt.register(chain(node), name="agent", retry=AT_ONCE)
+        run = await rt.start("agent", {"log": []})
+        await rt.tick()
+        assert [one.parent_id for one in await elsewhere.runs()] == [None]
+        assert [one.parent_id for one in await rt.runs(graph="nothing")] == [run.id]
+
+
+async def test_with_only_the_saver_a_run_is_started_once_too(sqlite_url: str) -> None:
+    raises = Times(1)
+
+    def node(state: Log) -> Log:
+        rt.blocking.start("nothing", {"log": []})
+        raises("afterwards")
+        return {}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(nothing), name="nothing")
+        with perdure.Saver(sqlite_url) as saver:
+            graph = chain(node).compile(checkpointer=saver)
+            config: Any = {"configurable": {"thread_id": "t"}}
+            with pytest.raises(Boom):
+                await asyncio.to_thread(graph.invoke, {"log": []}, config)
+            await asyncio.to_thread(graph.invoke, None, config)
+        [child] = await rt.runs()
+        assert child.parent_id is None

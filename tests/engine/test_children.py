@@ -11,7 +11,7 @@ What each crash, or race, leaves behind, and the statement that decides:
     killed between the child's end and ours     one batch: there is no between
     cancelled while it starts a child           fence: stop_descendants finds the child, or
                                                 insert_run finds that its parent is to be cancelled
-    killed while it is cancelled                one batch: the whole tree is to be cancelled, or none
+    killed while it is cancelled                one batch: the whole tree is asked, or none of it
 """
 
 from __future__ import annotations
@@ -26,7 +26,17 @@ import perdure
 from perdure.errors import Expired, JoinFailed, NotInRun
 from perdure.testing import Clock
 from perdure.types import Kind, Retry, Run, State
-from tests.support.agents import NOON, Log, chain, driving, gate, history, opened, reaches
+from tests.support.agents import (
+    NOON,
+    Log,
+    chain,
+    driving,
+    gate,
+    history,
+    opened,
+    reaches,
+    told_to_stop,
+)
 from tests.support.effects import AT_ONCE, Boom, Times
 
 HOUR = timedelta(hours=1)
@@ -51,7 +61,7 @@ def fail(state: Log) -> Log:
 
 
 def parent(rt: perdure.Runtime, *graphs: str, **options: Any) -> Any:
-    """A graph that starts a child of each of these graphs in one node, and joins them in another."""
+    """A graph that starts a child of each of these graphs, and joins them in its next node."""
 
     async def starts(state: Log) -> Log:
         children = [await rt.start(one, {"value": n}, **options) for n, one in enumerate(graphs)]
@@ -314,6 +324,7 @@ async def test_a_driven_child_is_stopped_with_its_parent(url: str) -> None:
                 await rt.cancel(run.id)
                 [child] = await children(rt, run)
                 assert child.state is State.RUNNING
+                await told_to_stop(rt, child)
                 standing.open()
                 await reaches(rt, child, State.CANCELLED)
 

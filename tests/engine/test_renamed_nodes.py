@@ -1,5 +1,5 @@
-"""`register(renamed=...)` carries runs across the new name of a node: their waits, answers, effects,
-`Send`s and joins. Nothing is repeated, and no question is asked twice."""
+"""`register(renamed=...)` carries runs across the new name of a node: with their waits, answers and
+effects, `Send`s and joins. Nothing is repeated, and no question is asked twice."""
 
 from __future__ import annotations
 
@@ -88,6 +88,21 @@ async def test_a_run_goes_on_in_the_renamed_node_and_repeats_nothing(url: str) -
         ]
     }  # fmt: skip
     assert sent == ["before one?", "before two?", "end"]
+
+
+async def test_the_state_of_a_run_at_an_old_name_is_that_of_langgraph(url: str) -> None:
+    sent = Mailbox()
+    ask = sent.node("one?")
+    await drive(url, chain(plain, ("nap", ask), done))
+    config: Any = {"configurable": {"thread_id": "t"}}
+    async with opened(url) as rt:
+        graph = rt.register(chain(plain, ("snooze", ask)), name="g", renamed={"nap": "snooze"})
+        state = await graph.aget_state(config)
+        assert state.next == ("nap",)
+        assert [one.value for one in state.interrupts] == ["one?"]
+        await graph.ainvoke(Command(resume="yes"), config)
+        assert (await graph.aget_state(config)).next == ()
+    assert sent == ["before one?", "end"]
 
 
 async def test_a_sleeping_run_wakes_in_the_renamed_node(url: str) -> None:

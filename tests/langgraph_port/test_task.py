@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config, get_store
+from langgraph.errors import GraphInterrupt
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
@@ -291,3 +292,26 @@ async def test_the_node_is_known_in_tasks_that_it_starts() -> None:
     await one(node).compile().ainvoke({})
     assert found == ["node"]
     assert langgraph_port.current_node() is None
+
+
+def test_an_interrupt_is_noticed_in_the_task_that_raises_it() -> None:
+    noticed: list[tuple[str, Any]] = []
+    make = GraphInterrupt.__init__
+
+    def notice(interrupts: Any) -> None:
+        config = langgraph_port.current_configurable()
+        noticed.append((langgraph_port.task_info(config).namespace, interrupts))
+
+    def asks(state: Empty) -> None:
+        interrupt("ok?")
+
+    try:
+        langgraph_port.watch_interrupts(notice)
+        graph = one(one(asks).compile()).compile(InMemorySaver())
+        assert graph.invoke({}, CONFIG)["__interrupt__"][0].value == "ok?"
+        GraphInterrupt()  # a breakpoint
+    finally:
+        GraphInterrupt.__init__ = make  # type: ignore[method-assign]
+    [(ns, found)] = noticed
+    assert [node for node, _ in langgraph_port.namespace_nodes(ns)] == ["node", "node"]
+    assert found[0].value == "ok?"

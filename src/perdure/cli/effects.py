@@ -14,6 +14,7 @@ from perdure.cli.output import (
     display_width,
     line_width,
     one_line,
+    paint,
     paint_state,
     print_json,
     printable,
@@ -46,9 +47,9 @@ def effects(
     with client_at(at) as client:
         ask = client.blocking
         run_id = ask.find(run).id if run else None
-        found = ask.effects(run_id, thread_id=thread, state=wanted, limit=limit, strict=False)
+        found = ask.effects(run_id, thread_id=thread, state=wanted, limit=limit)
         listed_all = state == "unknown" and not run and not thread
-        some_open = listed_all and ask.effects(state="open", limit=1, strict=False)
+        some_open = listed_all and ask.effects(state="open", limit=1)
     for record in found:
         if json:
             print_json(record)
@@ -73,6 +74,8 @@ def _print(record: EffectRecord, at: str | None) -> None:
         print(f"         {one_line(shown, line_width(9))}")
     calls = f"{count(record.attempts, 'call')} since {utc_time(record.created_at)}"
     print(f"         thread {printable(record.thread_id)}, run {record.run_id or 'none'}, {calls}")
+    if record.damaged:
+        print(f"         {paint(one_line(record.damaged, 1000), 'red')}")
     if record.error:
         print(f"         {one_line(str(record.error), 1000)}")
     if record.state == "unknown":

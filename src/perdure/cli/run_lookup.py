@@ -27,14 +27,17 @@ class RunReport:
     waits: list[WaitRecord]
     effects: list[EffectRecord]
     scores: list[Score]
+    children: list[Run]
+    """The runs that its nodes started, oldest first, without their outputs."""
     unknown_graphs: list[UnknownGraphName] = field(default_factory=list)
     """Graphs that no worker has, if that may be why the run waits."""
     unreadable: str = ""
     """Why a part is missing: a type or a key that this process does not have."""
 
     def as_json(self) -> dict[str, Any]:
-        maybe = ("unreadable", "unknown_graphs")
-        return {name: value for name, value in vars(self).items() if name not in maybe or value}
+        children = [{"id": one.id, "graph": one.graph, "state": one.state} for one in self.children]
+        whole, maybe = {**vars(self), "children": children}, ("unreadable", "unknown_graphs")
+        return {name: value for name, value in whole.items() if name not in maybe or value}
 
 
 def find_run(client: Client, prefix: str | None, thread_id: str | None) -> Run:
@@ -82,12 +85,16 @@ def report_run(client: Client, run: Run) -> RunReport:
             return []
 
     effects = all_pages(lambda last: ask.effects(run.id, after=last, limit=PAGE))
+    children = all_pages(
+        lambda last: ask.runs(parent_id=run.id, after=last, limit=PAGE, output=False)
+    )
     return RunReport(
         run,
         events=read(lambda: ask.events(run.id)),
         waits=read(lambda: ask.wait_history(run.id)),
         effects=read(lambda: list(effects)),
         scores=read(lambda: ask.scores(run.id)),
+        children=list(children)[::-1],
         unknown_graphs=unknown_graphs(client, [run]),
         unreadable=" ".join(problems),
     )

@@ -45,6 +45,9 @@ def runs(
     metadata: Metadata = None,
     since: Since = None,
     until: Until = None,
+    children_of: Annotated[
+        str | None, Option(metavar="RUN", help="Started by nodes of this run.")
+    ] = None,
     limit: Limit = 50,
     json: Json = False,
     watch: Annotated[bool, Option("--watch", help="Refresh every second.")] = False,
@@ -59,6 +62,8 @@ def runs(
     if watch and (json or not output.is_terminal()):
         raise BadArgument("--watch needs a terminal, and no --json.")
     with client_at(at) as client:
+        if children_of is not None:
+            filters["parent_id"] = client.blocking.find(children_of).id
         if watch:
             _watch(client, filters, limit)
             return

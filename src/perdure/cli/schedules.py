@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Option
 
 from perdure.cli.options import At, Json, Place, complete_graph
-from perdure.cli.output import format_table, print_json
+from perdure.cli.output import format_table, one_line, paint, print_json
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import check_graph, client_at, one_place
 from perdure.errors import BadArgument
@@ -73,5 +73,8 @@ def schedules(
             (one.name, one.graph, one.cron, one.timezone, utc_time(one.next_at)) for one in found
         ]
         print(format_table(HEADERS, rows, shrinks=(0, 1)))
+        for one in found:
+            if one.damaged:
+                print(paint(one_line(one.damaged, 1000), "red"))
     else:
         print("There is no schedule.")

@@ -11,7 +11,7 @@ from typer import Argument, Exit, Option
 from perdure.cli.options import At
 from perdure.cli.output import command_for, print_json, printable
 from perdure.cli.parsing import parse_delay, parse_json, parse_pairs
-from perdure.cli.target import check_graph, client_at
+from perdure.cli.target import check_graph, client_at, project_of
 from perdure.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -86,13 +86,28 @@ def start(
         )
         if not json:
             print(run.id, flush=True)
-        _warn_of_unknown(client, run)
+        if not hasattr(client, "graphs") and project_of(at) is None:
+            _warn_of_unknown(client, run)
         if wait:
             run = _follow(client, run.id, at)
         if json:
             print_json(client.blocking.get(run.id) if wait else run)
         if wait and run.state is not State.DONE:
             raise Exit(1)
+
+
+def _why_late(client: Client, run: Run) -> str:
+    """Why no worker drives the run, if none has for a while."""
+    from datetime import UTC, datetime
+
+    from perdure.cli.run_lookup import unknown_graphs
+    from perdure.service.views.attention import LATE, blockers
+
+    now = datetime.now(UTC)
+    if run.due_at is None or now - run.due_at < LATE:
+        return ""
+    found = blockers(run, (), (), now, unknown_graphs(client, [run]))
+    return found[0].text if found else ""
 
 
 def _parse(option: str, text: str | None) -> Any:
@@ -113,7 +128,7 @@ def _follow(client: Client, run_id: str, at: str | None) -> Run:
     from perdure.service.views.event_wording import view_event
     from perdure.types import State
 
-    seen = 0
+    seen, is_told = 0, False
     while True:
         run = client.blocking.get(run_id, output=False)
         for event in client.blocking.events(run_id, after=seen):
@@ -128,4 +143,7 @@ def _follow(client: Client, run_id: str, at: str | None) -> Run:
                 print(f"         {command_for(view.action, at)}", file=sys.stderr)
         if run.ended or run.state is State.HELD:
             return run
+        if not is_told and (late := _why_late(client, run)):
+            print(f"         {printable(late)}", file=sys.stderr)
+            is_told = True
         time.sleep(POLL_INTERVAL)

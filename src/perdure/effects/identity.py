@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 
 from perdure import langgraph_port
 from perdure.effects.context import current
-from perdure.effects.keys import hash_of
+from perdure.effects.keys import effect_key, hash_of
 from perdure.effects.record_matching import TaskRecords, configurable
-from perdure.errors import BadArgument, OrderChanged
+from perdure.errors import BadArgument, Damaged, OrderChanged
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import TaskInfo
@@ -79,7 +79,14 @@ class TaskContext:
         rows: list[EffectRow] = []
         progress = None if self.segment is None else self.segment.progress
         if self.is_nested or progress is None or not progress.is_new(self.checkpoint_id):
-            rows = yield effects.of_task(self.owner.thread_id, self.id)
+            # What cannot be found where it was stored would be called again.
+            whole_run = self.owner.run_id if not self.is_nested else ""
+            rows, places = yield effects.of_task(self.owner.thread_id, self.id, whole_run)
+            for row in rows:
+                row.check(self.serializer)
+            for scope, task, name, n, key in places:
+                if task and key != effect_key(scope, task, name, n):
+                    raise Damaged(f"effect {key}", "its row was moved to another task or number")
         self.records.load(rows)
 
     def recorded_reads(self) -> list[str]:
@@ -101,19 +108,24 @@ class TaskContext:
     def wait_for_checkpoints(self) -> Plan[None]:
         """Wait until the saver has this task's checkpoints: LangGraph may start a step first."""
         waited = 0.0 if self.durability != "exit" else CHECKPOINT_TIMEOUT + 1
-        while self.saver is not None and not all(
-            self.saver.has(self.owner.thread_id, ns, id) for ns, id in self.checkpoints.items()
-        ):
+        while self.saver is not None and not (yield from self._has_checkpoints(self.saver)):
             if waited > CHECKPOINT_TIMEOUT:
                 raise BadArgument(
                     "An effect was called before its checkpoint reached the saver. With "
-                    "durability='exit' no checkpoint does, nor any of a subgraph compiled with "
+                    "durability='exit' no checkpoint does before the graph returns: call the "
+                    "graph without it. Nor does any of a subgraph compiled with "
                     "checkpointer=False, unless the runtime drives it. An effect that blocks the "
                     "event loop delays it: make it a coroutine, or call it in a thread."
                 )
             pause = min(0.01, max(0.0002, waited))
             yield pause
             waited += pause
+
+    def _has_checkpoints(self, saver: Saver) -> Plan[bool]:
+        for ns, id in self.checkpoints.items():
+            if not (yield from saver.has(self.owner.thread_id, ns, id)):
+                return False
+        return True
 
 
 _TASKS: WeakKeyDictionary[Any, TaskContext] = WeakKeyDictionary()
@@ -131,6 +143,8 @@ def current_task() -> tuple[TaskContext, int] | None:
     saver = langgraph_port.checkpointer_of(config)
     if segment is None and not isinstance(saver, Saver):
         return None
+    if isinstance(saver, Saver):
+        saver.raised.check(config)  # a wait that was caught: no effect before its answer
     execution = info.execution
     with _LOCK:
         task = _TASKS.get(execution)
@@ -165,6 +179,8 @@ def _task_of(
         return TaskContext(Owner(thread_id), task_id, *parts, above, saver, durability)
     row, stored_ns = segment.lease.row, _stored(ns, segment.unstored)
     owner, task_id = Owner(row.thread_id, row.id, row.token), hash_of(row.id, stored_ns)
+    if segment.at_exit:
+        return TaskContext(owner, task_id, *parts, above, segment.saver, "exit")
     if stored_ns == ns:
         return TaskContext(owner, task_id, *parts, above, segment.saver)
     above = {root: id for root, id in above.items() if len(root) < len(stored_ns)}

@@ -19,6 +19,7 @@ from perdure.journal import Refused, Statement, failpoints
 from perdure.journal.operation import Transaction
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow
+from perdure.operations.stored_rows import stored as stored_row
 from perdure.types import EffectState
 
 Bound = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -172,7 +173,9 @@ class TransactionalCall:
         task, row, spec = self.record.task, self.record.row, self.record.spec
         [stored] = transaction.run([effects.insert_intent(task.owner, row)])
         if not stored:
-            there = EffectRow(*transaction.run([Statement("effect_at", row.place)])[0][0])
+            there = stored_row(
+                EffectRow, transaction.run([Statement("effect_at", row.place)])[0][0]
+            )
             if there.intent != row.intent:
                 return there
         try:
@@ -180,7 +183,7 @@ class TransactionalCall:
             result = FunctionCall(spec.name, self.function, self.bound, context).call()
             keep = spec.record.result
             result = keep(result) if keep is not None else result
-            blob = recording.dump_result(task.serializer, row.key, row.name, result)
+            blob = recording.dump_result(task.serializer, row, result)
         except BaseException as error:
             raise _FunctionRaised from error
         settled = row._replace(state=EffectState.DONE.value, outcome=blob)

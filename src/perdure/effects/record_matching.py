@@ -152,10 +152,8 @@ class TaskRecords:
             self._check_instance(name, digest, position)
             matched = self._matched.setdefault((position.attempt, name), {})
             free = sorted(rows.keys() - matched.keys())
-            equal = next((n for n in free if rows[n].digest == digest), None)
-            alike = {equal: ALL}
-            if equal is None:
-                alike = {n: equal_arguments(rows[n]) for n in free}
+            equal = [n for n in free if rows[n].digest == digest]
+            alike = {n: ALL if equal else equal_arguments(rows[n]) for n in equal or free}
             others = {n: count for n, count in matched.items() if count < ALL}
             if others and ALL not in alike.values():
                 owned = {n: equal_arguments(rows[n]) for n in others}

@@ -8,11 +8,12 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from perdure.errors import EffectFailed, TooLarge, Unserializable
+from perdure.errors import EffectFailed, TooLarge, Unserializable, forgot_await
 from perdure.operations import error_text
+from perdure.operations.effects import EffectRow
 from perdure.serde.redaction import redact
-from perdure.serde.serializer import Serializer, where_effect
-from perdure.types import Record
+from perdure.serde.serializer import Serializer
+from perdure.types import EffectState, Record
 
 SECRETS = frozenset(
     {"auth", "authorization", "credentials", "passwd", "pwd", "token", "x-api-key", "cookie"}
@@ -60,9 +61,9 @@ def encode_arguments(serializer: Serializer, name: str, stored: Mapping[str, Any
         raise
 
 
-def dump_arguments(serializer: Serializer, key: str, name: str, data: bytes) -> bytes:
-    blob = serializer.envelope.wrap(data, where_effect("arguments", key))
-    return _check_size(serializer, blob, f"effect {name!r}")
+def dump_arguments(serializer: Serializer, row: EffectRow, data: bytes) -> bytes:
+    blob = serializer.envelope.seal(data, row.arguments_place)
+    return _check_size(serializer, blob, f"effect {row.name!r}")
 
 
 def complete(recorded: dict[str, Any], present: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,18 +78,19 @@ def complete(recorded: dict[str, Any], present: Mapping[str, Any]) -> dict[str, 
 
 
 def dump_result(
-    serializer: Serializer, key: str, name: str, result: Any, usage: Any = None, interrupts: int = 0
+    serializer: Serializer, row: EffectRow, result: Any, usage: Any = None, interrupts: int = 0
 ) -> bytes:
+    name = row.name
     if isinstance(result, (Iterator, AsyncIterator)) or inspect.isawaitable(result):
         raise Unserializable(
             f"the result of effect {name!r}",
             f"it is {type(result).__name__}, which comes in pieces: collect it inside the effect, "
-            "and return the whole",
+            f"and return the whole.{forgot_await(result)}",
         )
     outcome = [result, usage, interrupts] if usage or interrupts else [result]
-    where = where_effect("outcome", key)
-    blob = serializer.dumps(outcome, where, f"the result of effect {name!r}")
-    return _check_size(serializer, blob, where)
+    place = row.outcome_place(EffectState.DONE)
+    blob = serializer.dumps(outcome, place, f"the result of effect {name!r}")
+    return _check_size(serializer, blob, place.name)
 
 
 def _check_size(serializer: Serializer, blob: bytes, where: str) -> bytes:
@@ -99,12 +101,14 @@ def _check_size(serializer: Serializer, blob: bytes, where: str) -> bytes:
 
 def dump_error(
     serializer: Serializer,
-    key: str,
+    row: EffectRow,
+    state: EffectState,
     error: BaseException,
     secrets: Mapping[str, Any],
     interrupts: int = 0,
 ) -> bytes:
-    """An exception: its text, and what is needed to raise one of the same type again."""
+    """An exception that leaves an effect in a state: its text, and what is needed to raise one of
+    the same type again."""
     kind = type(error)
     text = describe(error, secrets)
     args = [redact(one, secrets) if isinstance(one, str) else one for one in error.args]
@@ -117,7 +121,7 @@ def dump_error(
         args = [text["message"]]
     type_name = [kind.__module__, kind.__qualname__]
     stored = {**text, "asked": interrupts, "type": type_name, "args": args}
-    return serializer.dumps(stored, where_effect("outcome", key))
+    return serializer.dumps(stored, row.outcome_place(state))
 
 
 def describe(error: BaseException, secrets: Mapping[str, Any]) -> dict[str, str]:

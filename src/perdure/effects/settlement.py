@@ -244,7 +244,8 @@ class Settlement:
         due_at = record.task.now + round(pause.total_seconds() * 1000)
         data = {"error": record.describe(error), "retry_at": moment(due_at)}
         wait = pause.total_seconds() > MAX_PAUSE or spec.unknown == "hold"
-        yield from record.write(EffectState.OPEN, record.dump_error(error), data, due_at, wait=wait)
+        outcome = record.dump_error(EffectState.OPEN, error)
+        yield from record.write(EffectState.OPEN, outcome, data, due_at, wait=wait)
         yield from record.pause_until(due_at)
         # The row says that it is known to have failed: that must not be so during the next call.
         if spec.unknown == "hold" and not (yield from record.take_over(row.attempts + 1)):

@@ -14,7 +14,7 @@ from perdure.engine.outbox_delivery import OutboxDelivery
 from perdure.engine.schedule_firing import fire_schedules
 from perdure.engine.worker import Worker
 from perdure.errors import BadArgument
-from perdure.journal import Journal, Plan
+from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
@@ -58,6 +58,12 @@ class Engine(LocalEngine):
                 self._keeper = LeaseKeeper(self.driver, lease=self._lease)
             return self._keeper
 
+    def start_keeper(self) -> Plan[LeaseKeeper]:
+        """The lease keeper at work. Others can see that this process lives before it claims."""
+        if self._keeper is None or not self._keeper.is_started:
+            yield Blocking(lambda: self.keeper.start())
+        return self.keeper
+
     def expect(self, names: Iterable[str]) -> None:
         """Graphs that are registered later: until then runs of them are accepted, none driven."""
         self._expected = set(names)
@@ -100,13 +106,13 @@ class Engine(LocalEngine):
             raise BadArgument("This runtime has no graph to drive: call register() first.")
         if limits["concurrency"] < 1:
             raise BadArgument("concurrency must be at least 1.")
-        driver = await asyncio.to_thread(lambda: self.driver)
+        driver, keeper = await asyncio.to_thread(lambda: (self.driver, self.keeper))
         if graphs is None:
             chosen = self.graphs.chosen()
             limits |= {"schedules": self._fire_schedules, "delivery": self.delivery}
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
-        worker = Worker(driver, self.keeper, chosen, **limits)
+        worker = Worker(driver, keeper, chosen, **limits)
         self._workers.add(worker)
         try:
             return await worker.run(handle_signals=handle_signals)

@@ -7,7 +7,7 @@ its tasks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -19,14 +19,14 @@ from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
 from perdure.engine.graph_check import find_change
 from perdure.engine.graphs import Graph
 from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, latest_checkpoint
-from perdure.errors import Error
+from perdure.errors import UNREADABLE, Damaged, Error
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import effects, runs, waits
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow
 from perdure.operations.run_payload import (
-    UNREADABLE,
+    check_state,
     load_error,
     load_output,
     load_setup,
@@ -38,7 +38,6 @@ from perdure.saver import Saver
 from perdure.segments.lease import Lease
 from perdure.segments.questions import Answered
 from perdure.segments.segment import KEY, Segment
-from perdure.serde.serializer import where_wait
 from perdure.types import ENDED, Control, EffectState, EventKind, Kind, State, WaitState
 
 ANSWERED = (WaitState.ANSWERED, WaitState.APPLIED)
@@ -52,8 +51,22 @@ class SegmentStart(SegmentPlans):
         self._compensations = Compensations(saver, clock)
         self._stored_topologies: set[str] = set()
 
-    def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | SegmentEnd]:
-        """What to drive, or how the segment ends if the run cannot be driven."""
+    def begin(
+        self,
+        row: RunRow,
+        graph: Graph,
+        *,
+        inline: bool = False,
+        carried: Collection[str] = (),
+    ) -> Plan[Drive | SegmentEnd]:
+        """What to drive, or how the segment ends if the run cannot be driven.
+
+        `carried` are waits whose answers are in the input that the caller has.
+        """
+        try:
+            check_state(row)
+        except UNREADABLE as error:
+            return held_by_error(error)
         if row.control == Control.CANCEL:
             return (yield from self._compensations.run_all(row))
         if row.control is not None:
@@ -62,7 +75,7 @@ class SegmentStart(SegmentPlans):
         if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
             return (yield from self._held_after_deaths(row))
         try:
-            return (yield from self._prepare(row, graph, inline))
+            return (yield from self._prepare(row, graph, inline, carried))
         except UNREADABLE as error:
             return held_by_error(error)
 
@@ -80,8 +93,12 @@ class SegmentStart(SegmentPlans):
             data = {"reason": reason, "effects": [one.key for one in unsure]}
         return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
 
-    def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
+    def _prepare(
+        self, row: RunRow, graph: Graph, inline: bool, carried: Collection[str]
+    ) -> Plan[Drive | SegmentEnd]:
         setup = load_setup(self.serializer, row)
+        if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
+            raise Damaged(f"run {row.id}", "it says that it has not begun, but it has steps")
         if row.n > 1 and not row.begun:
             yield from self._roll_back(row.thread_id)
         if row.begun:
@@ -90,7 +107,7 @@ class SegmentStart(SegmentPlans):
                 return SegmentEnd(State.HELD, EventKind.HELD, change, reason=change["reason"])
         drive = yield from self._make_drive(row, graph, setup, inline)
         if row.begun:
-            found = yield from self._hand_over_answers(drive)
+            found = yield from self._hand_over_answers(drive, carried)
             if not inline and (yield from is_at_breakpoint(self._saver, drive, found)):
                 # To drive it would let it go on, which no person has done.
                 return (yield from stop_at_breakpoint(self._saver, drive)) or drive
@@ -111,6 +128,7 @@ class SegmentStart(SegmentPlans):
             saver=self._saver,
             durability=setup.get("durability") or self._saver.durability,
             inline=inline,
+            at_exit=bool(setup.get("inline")) and setup.get("durability") == "exit",
             unstored=graph.unstored,
             fingerprint=fingerprint,
             origin=setup.get("fork"),
@@ -135,7 +153,7 @@ class SegmentStart(SegmentPlans):
 
     # -- answers
 
-    def _hand_over_answers(self, drive: Drive) -> Plan[list[WaitRow]]:
+    def _hand_over_answers(self, drive: Drive, carried: Collection[str]) -> Plan[list[WaitRow]]:
         """Hand the answers of people, signals and the clock to the tasks that wait for them."""
         row, now = drive.row, self.clock.now()
         found: list[WaitRow] = yield waits.of_run(row.id)
@@ -143,6 +161,7 @@ class SegmentStart(SegmentPlans):
         for wait in found:
             if wait.state != WaitState.OPEN:
                 continue
+            waits.load_body(self.serializer, wait)  # before its time is believed
             due = wait.wake_at if wait.kind == Kind.CLOCK else wait.expires_at
             if wait.name is not None:
                 yield waits.deliver(self.serializer, wait, row.token, now)
@@ -157,7 +176,7 @@ class SegmentStart(SegmentPlans):
         if answered:
             found = yield waits.of_run(row.id)
         if any(wait.state in ANSWERED or _is_reopened(wait) for wait in found):
-            yield from self._resume_tasks(drive, found)
+            yield from self._resume_tasks(drive, found, carried)
         return found
 
     def _joined(self, wait: WaitRow) -> Plan[list[dict[str, Any]] | None]:
@@ -181,7 +200,9 @@ class SegmentStart(SegmentPlans):
         at = yield from latest_checkpoint(self._saver, thread_id, id=checkpoint_id)
         return None if at is None else at.checkpoint["channel_values"]
 
-    def _resume_tasks(self, drive: Drive, found: list[WaitRow]) -> Plan[None]:
+    def _resume_tasks(
+        self, drive: Drive, found: list[WaitRow], carried: Collection[str]
+    ) -> Plan[None]:
         row = drive.row
         signals = yield waits.signals_of_run(self.serializer, row.thread_id, row.id)
         bodies = {
@@ -194,7 +215,8 @@ class SegmentStart(SegmentPlans):
             body = bodies[wait.id]
             if wait.state not in ANSWERED and not _is_reopened(wait):
                 continue
-            if wait.task_id:  # a breakpoint or an effect has no task: the run just goes on
+            # A breakpoint or an effect has no task: the run just goes on.
+            if wait.task_id and wait.id not in carried:
                 # LangGraph reads the answers of a task from its writes, where they survive.
                 self._saver.saw(wait.stamp)
                 answers = list(body.before)
@@ -206,7 +228,9 @@ class SegmentStart(SegmentPlans):
             if wait.state in ANSWERED:
                 yield waits.apply(wait, row.token)
 
-    def _note_answers(self, drive: Drive, found: list[WaitRow], signals: Mapping[str, Any]) -> None:
+    def _note_answers(
+        self, drive: Drive, found: list[WaitRow], signals: Mapping[tuple[str, str | None], Any]
+    ) -> None:
         """Say which question each answer was for: the task may ask in another order now."""
         tasks = {wait.task_id for wait in found if wait.task_id and wait.state not in FINISHED}
         for wait in found:
@@ -231,10 +255,10 @@ class SegmentStart(SegmentPlans):
                 newest[task] = wait
         return list(newest.values())
 
-    def _answer(self, wait: WaitRow, signals: Mapping[str, Any]) -> Any:
-        if wait.id not in signals:
-            return self.serializer.loads(wait.answer or b"", where_wait("answer", wait.id))
-        value = signals[wait.id]
+    def _answer(self, wait: WaitRow, signals: Mapping[tuple[str, str | None], Any]) -> Any:
+        if (wait.id, wait.name) not in signals:
+            return waits.load_answer(self.serializer, wait)
+        value = signals[wait.id, wait.name]
         return value if wait.kind == Kind.SIGNAL else {TAKEN_BACK: value}
 
 
@@ -262,10 +286,14 @@ def _config(segment: Segment, setup: Mapping[str, Any]) -> RunnableConfig:
     given = dict(setup.get("config") or {})
     configurable = {
         **(given.pop("configurable", None) or {}),
+        **({} if lease.row.begun else setup.get("place") or {}),
         "thread_id": lease.thread_id,
-        "run_id": lease.run_id,
         KEY: lease.name,
     }
+    tags = [*(given.get("tags") or ()), *(setup.get("tags") or ())]
+    if not segment.inline:  # a caller sees in its stream and its history what it gave, no more
+        configurable["run_id"] = lease.run_id
+        tags = [*(given.get("tags") or ()), *tags_of(lease.row, setup)]
     config: dict[str, Any] = {
         **given,
         "configurable": configurable,
@@ -274,7 +302,7 @@ def _config(segment: Segment, setup: Mapping[str, Any]) -> RunnableConfig:
             **(setup.get("metadata") or {}),
             **segment.progress.labels,
         },
-        "tags": [*(given.get("tags") or ()), *tags_of(lease.row, setup)],
+        "tags": tags,
     }
     return cast(RunnableConfig, config)
 

@@ -452,22 +452,28 @@ ON CONFLICT DO NOTHING;
 -- Our own key: was this change made?
 SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 
+-- name: has_begun
+-- Whether a run has a step, or a question.
+SELECT 1 FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND kind IN ('step', 'wait') LIMIT 1;
+
 -- name: events_after
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n > :after ORDER BY n LIMIT :count;
 
 -- name: claim
--- Takes the runs that are due, those whose lease ran out among them. The token is the fence.
+-- Takes the runs that are due, those whose lease ran out among them. The token is the fence. The
+-- database's clock may have been set: a lease of this host that holds by the host's own clock is not over.
 -- A suspect is one that was left behind twice at the same step: it may have killed its workers,
 -- and those it was driven with. It is only taken when asked for.
 WITH due AS (
   SELECT id FROM perdure_runs
-  WHERE due_at <= :now AND graph || '@' || version IN ({names})
+  WHERE due_at <= :now AND graph || '@' || version IN ({names}) AND NOT {held}
     AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
   ORDER BY due_at LIMIT :count {skip})
 UPDATE perdure_runs
 SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
-    worker = :worker, driven = :driven, due_at = :until, events = events + 1, change = :change,
+    worker = :worker, driven = :driven, due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE id IN (SELECT id FROM due)
 RETURNING {run};
@@ -476,11 +482,11 @@ RETURNING {run};
 -- Takes one run, due or not, unless it is another's, or not its turn.
 UPDATE perdure_runs
 SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
-    worker = :worker, driven = 'call', due_at = :until, events = events + 1, change = :change,
+    worker = :worker, driven = 'call', due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE thread_id = :thread_id AND id = :id
   AND (state = 'waiting' OR state = 'pending' AND due_at IS NOT NULL
-       OR state = 'running' AND due_at <= :now)
+       OR state = 'running' AND due_at <= :now AND NOT {held})
 RETURNING {run};
 
 -- name: claimed
@@ -524,7 +530,7 @@ LIMIT 1;
 -- name: strangers_due
 -- Graphs that have due runs, but are not among :names.
 SELECT DISTINCT graph, version FROM perdure_runs
-WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) LIMIT 10;
+WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) AND NOT {held} LIMIT 10;
 
 -- name: late_graphs
 -- Graphs with runs that should have begun by :late, and were never claimed.
@@ -543,7 +549,7 @@ SELECT DISTINCT graph, version FROM perdure_runs WHERE token > 0;
 -- name: suspect_due
 -- Since when a suspect waits for a worker that drives nothing else.
 SELECT due_at FROM perdure_runs
-WHERE due_at <= :now AND state = 'running' AND attempts >= 2
+WHERE due_at <= :now AND state = 'running' AND attempts >= 2 AND NOT {held}
   AND graph || '@' || version IN ({names})
 ORDER BY due_at LIMIT 1;
 
@@ -552,7 +558,8 @@ ORDER BY due_at LIMIT 1;
 WITH mine AS (
   SELECT id FROM perdure_runs
   WHERE worker = :worker AND state = 'running' AND id IN ({names}) {skip})
-UPDATE perdure_runs SET due_at = :until WHERE id IN (SELECT id FROM mine);
+UPDATE perdure_runs SET due_at = :until, lease_until = :lease_until
+WHERE id IN (SELECT id FROM mine);
 
 -- name: leases
 -- Which leases are ours, and what was asked of them.
@@ -560,12 +567,17 @@ SELECT id, token, control, control_at FROM perdure_runs
 WHERE worker = :worker AND state = 'running';
 
 -- name: workers
--- Workers that hold a lease.
-SELECT DISTINCT worker FROM perdure_runs WHERE worker IS NOT NULL;
+-- Workers that hold a lease, with the first end of one by the clock of their host, and the last by
+-- the database's.
+SELECT worker, min(COALESCE(lease_until, 0)), max(due_at) FROM perdure_runs
+WHERE worker IS NOT NULL GROUP BY worker;
 
 -- name: expire
--- Makes the runs of a dead worker due now.
-UPDATE perdure_runs SET due_at = :now WHERE worker = :worker AND state = 'running' AND due_at > :now;
+-- Makes the runs of a dead worker due now; with a :tick, those whose lease is over by that.
+UPDATE perdure_runs
+SET due_at = CASE WHEN due_at > :now THEN CAST(:now AS BIGINT) ELSE due_at END, lease_until = 0
+WHERE worker = :worker AND state = 'running'
+  AND (CAST(:tick AS BIGINT) IS NULL OR COALESCE(lease_until, 0) <= :tick);
 
 -- name: fence
 -- Refuses the batch unless the lease is still ours.
@@ -675,13 +687,13 @@ WHERE thread_id = :thread_id AND id = :id
 -- Stores a question, or that it was asked again.
 INSERT INTO perdure_waits
   (thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path, stamp,
-   token, wake_at, expires_at, created_at, body)
+   token, wake_at, expires_at, created_at, body, seal)
 VALUES (:thread_id, :wait_id, :id, :kind, :name, 'open', :interrupt_id, :ns, :checkpoint_id,
-        :task_id, :path, :stamp, :token, :wake_at, :expires_at, :now, :body)
+        :task_id, :path, :stamp, :token, :wake_at, :expires_at, :now, :body, :seal)
 ON CONFLICT (thread_id, id) DO UPDATE
 SET state = CASE WHEN perdure_waits.state = 'closed' THEN 'open' ELSE perdure_waits.state END,
     ns = excluded.ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
-    path = excluded.path, stamp = excluded.stamp, token = excluded.token;
+    path = excluded.path, stamp = excluded.stamp, token = excluded.token, seal = excluded.seal;
 
 -- name: close_replaced
 -- The same question with another value: what was shown before can no longer be answered, and an
@@ -732,7 +744,7 @@ WHERE run_id = :id AND kind = 'run' AND state IN ('answered', 'applied')
 
 -- name: wait_by_id
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
-       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer
+       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer, seal
 FROM perdure_waits WHERE id = :wait_id;
 
 -- name: waits_of_prefix
@@ -742,12 +754,12 @@ WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
 
 -- name: waits_of_run
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
-       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer
+       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer, seal
 FROM perdure_waits WHERE run_id = :id ORDER BY created_at, id;
 
 -- name: open_waits
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
-       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer
+       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer, seal
 FROM perdure_waits
 WHERE state = 'open' AND (created_at, id) > (:after, :after_id)
   AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
@@ -832,7 +844,7 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open' AND EXISTS (
 
 -- name: signals_of_run
 -- The signals that answered waits of a run.
-SELECT s.thread_id, s.id, s.wait_id, s.body FROM perdure_signals AS s
+SELECT s.id, s.wait_id, s.name, s.key, s.sent_at, s.body FROM perdure_signals AS s
 WHERE s.thread_id = :thread_id AND s.wait_id IN (
   SELECT id FROM perdure_waits WHERE run_id = :id);
 
@@ -946,6 +958,10 @@ WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'runnin
 -- name: effects_of_task
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
 
+-- name: effect_places
+-- Where the effects of a run are, and their keys, which are made of that.
+SELECT scope, task, name, n, key FROM perdure_effects WHERE run_id = :id AND run_id <> '';
+
 -- name: effect_by_key
 -- After an undo, a newer effect may have the same business key.
 SELECT {effect} FROM perdure_effects WHERE key = :key
@@ -982,9 +998,10 @@ SET state = :state, outcome = :outcome, attempts = :attempts, due_at = NULL, int
     settled = COALESCE((SELECT r.events + 1 FROM perdure_runs AS r
                         WHERE r.thread_id = perdure_effects.thread_id
                           AND r.id = perdure_effects.run_id), 0)
-WHERE key = :key AND undo <> 2 AND (state = 'unknown' OR state IN ('open', 'failed') AND NOT EXISTS (
+WHERE key = :key AND thread_id = :thread_id AND run_id = :id
+  AND undo <> 2 AND (state = 'unknown' OR state IN ('open', 'failed') AND NOT EXISTS (
   SELECT 1 FROM perdure_runs AS r
-  WHERE r.id = perdure_effects.run_id AND r.state = 'running' AND r.due_at > :now))
+  WHERE r.id = perdure_effects.run_id AND r.state = 'running' AND (r.due_at > :now OR {held})))
 RETURNING key;
 
 -- name: retry_effects

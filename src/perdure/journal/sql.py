@@ -26,6 +26,11 @@ COMMON = {
         "lent, doubtful"
     ),
     "ended": "('done', 'failed', 'cancelled')",
+    # A driven run whose lease has not ended by the clock that this host shares with its worker.
+    "held": (
+        "(state = 'running' AND COALESCE(worker, '') LIKE :clock AND COALESCE(lease_until, 0) "
+        "> :tick AND COALESCE(lease_until, 0) <= :latest)"
+    ),
     "undo": (
         "EXISTS (SELECT 1 FROM perdure_effects AS e WHERE e.run_id = perdure_runs.id "
         "AND e.run_id <> '' AND e.undo = 1 AND e.state = 'done')"
@@ -33,10 +38,8 @@ COMMON = {
 }
 COMMON["joined"] = (
     "w.kind = 'run' AND NOT EXISTS (SELECT 1 FROM perdure_joins AS o JOIN perdure_runs AS c "
-    "ON c.thread_id = o.joined_thread AND c.id = o.joined_id "
-    "WHERE o.thread_id = w.thread_id AND o.wait_id = w.id AND c.state NOT IN "
-    + COMMON["ended"]
-    + ")"
+    "ON c.thread_id = o.joined_thread AND c.id = o.joined_id WHERE o.thread_id = w.thread_id "
+    "AND o.wait_id = w.id AND c.state NOT IN ('done', 'failed', 'cancelled'))"
 )
 COMMON["descendants"] = (
     "WITH RECURSIVE stopped (id) AS (SELECT id FROM perdure_runs "

@@ -69,7 +69,7 @@ def schema_version(path: str) -> int | None:
 class SQLite:
     """A `Backend` on one file, or in memory."""
 
-    capabilities = Capabilities(read_costs_a_round_trip=False)
+    capabilities = Capabilities()
 
     def __init__(self, path: str, *, deadline: float = 30.0, synchronous: str = "full") -> None:
         if sqlite3.sqlite_version_info < OLDEST:
@@ -143,8 +143,7 @@ class SQLite:
             sql, values, returns = self._sql[name]
             if failpoints.hook is not None:
                 failpoints.hook(f"{name}.before")
-            cursor.execute(sql, values(params))
-            results.append(cursor.fetchall() if returns else [])
+            results.append(_execute(connection, cursor, sql, values(params), returns))
             if failpoints.hook is not None:
                 failpoints.hook(f"{name}.after")
         return results
@@ -155,8 +154,11 @@ class SQLite:
             with connections.writing:
                 return self._run(connections.writer(), statements)
         try:
-            with connections.reader() as connection, transaction(connection, "BEGIN"):
-                return self._run(connection, statements)
+            with connections.reader() as connection:
+                if len(statements) == 1:  # a snapshot of its own
+                    return self._run(connection, statements)
+                with transaction(connection, "BEGIN"):
+                    return self._run(connection, statements)
         except sqlite3.OperationalError as error:
             raise Unavailable(f"{self._path} cannot be read: {error}.") from error
 
@@ -165,6 +167,35 @@ class SQLite:
 
     def close(self) -> None:
         self._connections.close()
+
+
+def _execute(
+    connection: sqlite3.Connection,
+    cursor: sqlite3.Cursor,
+    sql: str,
+    values: tuple[Any, ...],
+    returns: bool,
+) -> list[Row]:
+    """Run a statement. A text that is not UTF-8 does not hide the other rows: its bad bytes are
+    replaced, and what is bound to it does not open."""
+    if not returns:
+        cursor.execute(sql, values)
+        return []
+    if sql.startswith(("SELECT", "WITH RECURSIVE")):  # it can be run again
+        try:
+            return cursor.execute(sql, values).fetchall()
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" not in str(error):
+                raise
+    connection.text_factory = _lenient_text
+    try:
+        return cursor.execute(sql, values).fetchall()
+    finally:
+        connection.text_factory = str
+
+
+def _lenient_text(text: bytes) -> str:
+    return text.decode(errors="replace")
 
 
 class _BorrowedConnection:

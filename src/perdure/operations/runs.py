@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
-from perdure.operations.events import Change, change
-from perdure.serde.serializer import Serializer, where_event
-from perdure.types import Control, EventKind, State
-
-FAR_FUTURE = 2**62
+from perdure.operations import stored_rows
+from perdure.operations.events import Change, change, dump_event
+from perdure.serde.serializer import Serializer
+from perdure.types import FIRST_MS, LAST_MS, Control, EventKind, State
 
 
 class RunRow(NamedTuple):
@@ -85,13 +85,11 @@ class Parent(NamedTuple):
     """Called if the lease is lost."""
 
 
-def _runs(rows: Sequence[Sequence[Row]]) -> list[RunRow]:
-    return [RunRow(*row) for row in rows[0]]
+_runs = partial(stored_rows.every, RunRow)
 
 
 def _first(rows: Sequence[Sequence[Row]]) -> RunRow | None:
-    found = rows[-1] if rows else []
-    return RunRow(*found[0]) if found else None
+    return stored_rows.first(RunRow, rows[-1:]) if rows else None
 
 
 def start(
@@ -168,7 +166,14 @@ def stop_thread(
         "reason": f"run {by.run_id} took the thread over",
         "asked": EventKind.CANCELLING.value,
         "kind": EventKind.CANCELLED.value,
-        "body": serializer.dumps(data, where_event(number)),
+        "body": dump_event(
+            serializer,
+            number,
+            by.now,
+            (EventKind.CANCELLING, EventKind.CANCELLED),
+            data,
+            by.thread_id,
+        ),
     }
     return [
         Statement("stop_thread", params),
@@ -196,7 +201,7 @@ def stop_children(serializer: Serializer, by: Change, grace: int) -> list[Statem
         "control_at": by.now + grace,
         "reason": reason,
         "kind": EventKind.CANCELLING.value,
-        "body": serializer.dumps(data, where_event(number)),
+        "body": dump_event(serializer, number, by.now, [EventKind.CANCELLING], data),
     }
     return [
         Statement("stop_descendants", params),
@@ -255,12 +260,12 @@ def page(
     parent_id: str | None = None,
     states: Iterable[str] | None = None,
     graph: str | None = None,
-    since: int = 0,
+    since: int = FIRST_MS,
     before: tuple[int, str] | None = None,
     count: int,
 ) -> Op[list[RunRow]]:
     """Runs of a thread, or children of a run, or all; newest first."""
-    at, id = before or (FAR_FUTURE, "")
+    at, id = before or (LAST_MS, "\U0010ffff")
     params = {
         "thread_id": thread_id,
         "parent_id": parent_id,
@@ -289,15 +294,17 @@ def stop(
     is_cancel = control is Control.CANCEL
     given = {"reason": reason, "by": by, **(effects or {})}
     data = {name: value for name, value in given.items() if value}
+    asked = EventKind.CANCELLING if is_cancel else EventKind.PAUSING
+    kind = EventKind.CANCELLED if is_cancel else EventKind.PAUSED
     params = {
         **made.params,
         "control": control.value,
         "control_at": made.now + grace,
         "state": stopped_state(control).value,
         "reason": reason,
-        "asked": (EventKind.CANCELLING if is_cancel else EventKind.PAUSING).value,
-        "kind": (EventKind.CANCELLED if is_cancel else EventKind.PAUSED).value,
-        "body": made.body(serializer, data),
+        "asked": asked.value,
+        "kind": kind.value,
+        "body": made.body(serializer, (asked, kind), data),
     }
     return Op(
         control.value,
@@ -347,6 +354,12 @@ def release_held(serializer: Serializer, decided: Change) -> list[Statement]:
     params = {**made.params, "names": json.dumps([State.HELD]), "decision": decided.number}
     # Not "retried": that would call again what a person just settled as failed.
     return [Statement("go_on", params), made.event(serializer, EventKind.RESUMED)]
+
+
+def has_begun(row: RunRow) -> Op[bool]:
+    """Whether the history of a run has a step or a question."""
+    params = {"thread_id": row.thread_id, "id": row.id}
+    return read_op("has_begun", params, lambda rows: bool(rows[0]))
 
 
 def rolled_back(thread_id: str) -> Op[list[str]]:

@@ -17,14 +17,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from perdure.errors import BadArgument
-from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.errors import UNREADABLE, BadArgument, Damaged
+from perdure.journal import Op, Statement, read_op, with_params
 from perdure.journal.names import check_text
+from perdure.operations import stored_rows
 from perdure.operations.events import Change, change
-from perdure.serde.serializer import Serializer, where_signal, where_wait
-from perdure.types import EventKind, Kind, State, Wait, WaitState, maybe_moment, moment
+from perdure.serde import places
+from perdure.serde.encryption import is_bound_to_place
+from perdure.serde.places import Place
+from perdure.serde.serializer import Serializer
+from perdure.types import (
+    FIRST_MS,
+    EventKind,
+    Kind,
+    State,
+    Wait,
+    WaitState,
+    maybe_moment,
+    moment,
+)
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 """States of a wait that a run is past."""
@@ -32,6 +46,9 @@ TIME_IS_UP = {"__perdure__": "time is up"}
 """Resumes a task whose wait expired."""
 TAKEN_BACK = "__perdure_taken_back__"
 """Key of the answer that resumes a task whose question a signal withdrew."""
+
+
+KINDS = frozenset(Kind)
 
 
 class WaitRow(NamedTuple):
@@ -56,6 +73,29 @@ class WaitRow(NamedTuple):
     answered_by: str | None
     body: bytes
     answer: bytes | None
+    seal: bytes | None
+    """Authenticates which task asks: that is stored anew each time it asks."""
+
+    @property
+    def place(self) -> Place:
+        """What its body is bound to."""
+        return places.of_wait(
+            self.thread_id,
+            self.id,
+            self.run_id,
+            self.kind,
+            self.name,
+            self.interrupt_id,
+            self.wake_at,
+            self.expires_at,
+            self.created_at,
+        )
+
+    @property
+    def asker(self) -> Place:
+        """What its seal is bound to."""
+        task = (self.ns, self.checkpoint_id, self.task_id, self.path, self.stamp)
+        return places.of_asker(self.thread_id, self.id, *task)
 
 
 class Body(NamedTuple):
@@ -100,16 +140,33 @@ def is_reserved(answer: Any) -> bool:
 
 
 def load_body(serializer: Serializer, row: WaitRow) -> Body:
-    return Body(*serializer.loads(row.body, where_wait("body", row.id)))
+    """What a wait shows. Raises `Damaged` too if it is another task's."""
+    body = serializer.loads(row.body, row.place, list)
+    if len(body) != len(Body._fields):
+        raise Damaged(row.place.name, f"it has {len(body)} parts")
+    if row.seal is not None or is_bound_to_place(row.body):
+        serializer.envelope.unseal(row.seal, row.asker)
+    return Body(*body)
+
+
+def load_answer(serializer: Serializer, row: WaitRow) -> Any:
+    """The answer of a person or of the clock. A signal's is in the signal."""
+    return serializer.loads(row.answer, _answer_place(row, row.answered_by, row.answered_at))
 
 
 def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
-    body = load_body(serializer, row)
+    """A wait as its users see it. One that cannot be read has `damaged`."""
+    body, damaged = Body(None, None, []), None
+    try:
+        body = load_body(serializer, row)
+    except UNREADABLE as error:
+        damaged = str(error)
+    kind = Kind(row.kind) if row.kind in KINDS else Kind.HUMAN  # then its body is damaged
     return Wait(
         id=row.id,
         run_id=row.run_id,
         thread_id=row.thread_id,
-        kind=Kind(row.kind),
+        kind=kind,
         value=body.value,
         wake_at=maybe_moment(row.wake_at),
         name=row.name,
@@ -117,6 +174,7 @@ def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
         created_at=moment(row.created_at),
         response_schema=body.schema,
         interrupt_id=row.interrupt_id,
+        damaged=damaged,
     )
 
 
@@ -146,8 +204,22 @@ def ask(
         "fingerprint": fingerprint,
         "wake_at": question.wake_at,
         "expires_at": question.expires_at,
-        "body": serializer.dumps(list(body), where_wait("body", id), "the value of an interrupt"),
     }
+    wait = places.of_wait(
+        made.thread_id,
+        id,
+        made.run_id,
+        question.kind.value,
+        question.name,
+        interrupt_id,
+        question.wake_at,
+        question.expires_at,
+        made.now,
+    )
+    params["body"] = serializer.dumps(list(body), wait, "the value of an interrupt")
+    names = ("ns", "checkpoint_id", "task_id", "path", "stamp")
+    asker = places.of_asker(made.thread_id, id, *(params[name] for name in names))
+    params["seal"] = serializer.envelope.seal(b"", asker)
     data = {
         "wait": id,
         "kind": question.kind.value,
@@ -165,14 +237,12 @@ def ask(
     ]
 
 
-def _waits(rows: Sequence[Sequence[Row]]) -> list[WaitRow]:
-    return [WaitRow(*row) for row in rows[0]]
+_waits = partial(stored_rows.every, WaitRow)
 
 
 def find(wait_id: str) -> Op[WaitRow | None]:
     """A wait by its id."""
-    params = {"wait_id": wait_id}
-    return read_op("wait_by_id", params, lambda rows: WaitRow(*rows[0][0]) if rows[0] else None)
+    return read_op("wait_by_id", {"wait_id": wait_id}, partial(stored_rows.first, WaitRow))
 
 
 def of_run(run_id: str) -> Op[list[WaitRow]]:
@@ -184,7 +254,7 @@ def page(
     *, kind: str | None, thread_id: str | None, after: tuple[int, str] | None, count: int
 ) -> Op[list[WaitRow]]:
     """Open waits, oldest first."""
-    at, id = after or (-1, "")
+    at, id = after or (FIRST_MS, "")
     params = {"kind": kind, "thread_id": thread_id, "after": at, "after_id": id, "count": count}
     return read_op("open_waits", params, _waits)
 
@@ -202,7 +272,7 @@ def answer(
     params = {
         **made.params,
         "wait_id": row.id,
-        "answer": serializer.dumps(value, where_wait("answer", row.id), "the answer"),
+        "answer": serializer.dumps(value, _answer_place(row, by, now), "the answer"),
         "by": by,
     }
     return Op(
@@ -217,6 +287,10 @@ def answer(
     )
 
 
+def _answer_place(row: WaitRow, by: str | None, now: int | None) -> Place:
+    return places.of_answer(row.thread_id, row.id, row.run_id, by, now)
+
+
 def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int) -> Op[None]:
     """Answer a wait whose time has come, under the driver's lease."""
     made = change(row.thread_id, row.run_id, now)
@@ -224,7 +298,7 @@ def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int)
         **made.params,
         "wait_id": row.id,
         "token": token,
-        "answer": serializer.dumps(value, where_wait("answer", row.id)),
+        "answer": serializer.dumps(value, _answer_place(row, "clock", now)),
     }
     kind = EventKind.WOKE if row.kind == Kind.CLOCK else EventKind.EXPIRED
     return Op(
@@ -265,12 +339,13 @@ def join(
     """Answer a wait for runs with how each has ended."""
     made = change(row.thread_id, row.run_id, now)
     is_done = all(one["state"] == State.DONE for one in ended)
+    by = "run" if is_done else "failed run"  # reopen_joins reads it
     params = {
         **made.params,
         "wait_id": row.id,
         "token": token,
-        "by": "run" if is_done else "failed run",  # reopen_joins reads it
-        "answer": serializer.dumps(list(ended), where_wait("answer", row.id), "the runs' outputs"),
+        "by": by,
+        "answer": serializer.dumps(list(ended), _answer_place(row, by, now), "the runs' outputs"),
     }
     data = {"wait": row.id, "runs": {one["id"]: one["state"] for one in ended}}
     return Op(
@@ -303,14 +378,15 @@ def signal(
     now: int,
 ) -> Op[bool]:
     """Store a signal and wake the run that waits for it. False if its key was sent before."""
-    params = {
+    params: dict[str, Any] = {
         "thread_id": thread_id,
         "signal_id": signal_id,
         "name": name,
         "key": key,
         "now": now,
-        "body": serializer.dumps(value, where_signal(signal_id), f"signal {name!r}"),
     }
+    place = places.of_signal(thread_id, signal_id, name, key, now)
+    params["body"] = serializer.dumps(value, place, f"signal {name!r}")
     return Op(
         f"signal {name!r} to thread {thread_id!r}",
         # lock_runs: a driver that ends its segment at this moment has not seen the signal.
@@ -321,10 +397,17 @@ def signal(
     )
 
 
-def signals_of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[dict[str, Any]]:
-    """The values of the signals that answered a run's waits, by wait id."""
+def signals_of_run(
+    serializer: Serializer, thread_id: str, run_id: str
+) -> Op[dict[tuple[str, str], Any]]:
+    """The values of the signals that answered a run's waits, by wait id and name."""
     return read_op(
         "signals_of_run",
         {"thread_id": thread_id, "id": run_id},
-        lambda rows: {row[2]: serializer.loads(row[3], where_signal(row[1])) for row in rows[0]},
+        lambda rows: {
+            (wait_id, name): serializer.loads(
+                body, places.of_signal(thread_id, id, name, key, sent_at)
+            )
+            for id, wait_id, name, key, sent_at, body in rows[0]
+        },
     )

@@ -14,7 +14,7 @@ from perdure.operations.events import change
 from perdure.operations.waits import Body, Question
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
-from perdure.types import Kind, milliseconds
+from perdure.types import LATEST, Kind, milliseconds
 
 
 class Interrupt(Protocol):
@@ -40,16 +40,26 @@ class Questions:
 
     def __init__(self, lease: Lease, progress: Progress, clock: Clock) -> None:
         self._lease, self._progress, self._clock = lease, progress, clock
-        self._expected: dict[str, Question] = {}
+        self._expected: dict[str, list[tuple[Interrupt, Question]]] = {}
         self._depths: dict[str, tuple[int, int]] = {}
         self._answered: dict[str, list[Answered]] = {}  # by task
         self._used: dict[tuple[str, int], set[int]] = {}  # by task and attempt
         self.reached_top = False
         """Whether an interrupt reached the top of the graph: the run is about to wait."""
+        self.caught_in: str | None = None
+        """The node that caught its interrupt and went on: the run waits anyway."""
 
-    def expect(self, interrupt_id: str, question: Question) -> None:
+    def expect(self, interrupt: Interrupt, question: Question) -> None:
         """Say what an interrupt that is about to reach the saver waits for."""
-        self._expected[interrupt_id] = question
+        self._expected.setdefault(interrupt.id, []).append((interrupt, question))
+
+    def _expectation(self, interrupt: Interrupt) -> Question:
+        """What an interrupt waits for. Two questions of a task may have one id."""
+        said = self._expected.get(interrupt.id, [])
+        same = [question for one, question in said if one is interrupt]
+        if same or said:
+            return same[0] if same else said[-1][1]
+        return _question(interrupt.value)
 
     def note_answer(self, task_id: str, answered: Answered) -> None:
         """Say what a task has asked, and what it was answered."""
@@ -99,7 +109,7 @@ class Questions:
                 continue
             self._depths[one.id] = depth
             schema = one.response_schema if isinstance(one.response_schema, dict) else None
-            question = self._expected.get(one.id) or _question(one.value)
+            question = self._expectation(one)
             statements += self._ask(question, Body(one.value, schema, before), one.id, place)
         return statements
 
@@ -135,10 +145,10 @@ def _question(value: Any) -> Question:
             at = datetime.fromisoformat(at)
         elif isinstance(at, (int, float)) and not isinstance(at, bool):
             at = datetime.fromtimestamp(at, UTC)
+        if isinstance(at, datetime) and at.tzinfo is None:
+            at = at.astimezone()
     except (ValueError, OverflowError, OSError):  # not a time
         at = None
     if isinstance(at, datetime):
-        if at.tzinfo is None:
-            at = at.astimezone()
-        return Question(Kind.CLOCK, wake_at=milliseconds(at))
+        return Question(Kind.CLOCK, wake_at=min(milliseconds(at), milliseconds(LATEST)))
     return Question(Kind.HUMAN)

@@ -11,24 +11,33 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.errors import BadArgument, NotFound, ThreadBusy, WrongState, did_you_mean
+from perdure.errors import (
+    UNREADABLE,
+    BadArgument,
+    NotFound,
+    ThreadBusy,
+    WrongState,
+    did_you_mean,
+)
 from perdure.journal import Op, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
+from perdure.journal.names import check_id
 from perdure.operations import effects, events, prefixes, runs, scores
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
 from perdure.operations.run_payload import (
-    UNREADABLE,
+    check_state,
     load_error,
     load_labels,
     load_output,
     load_setup,
+    state_of,
     tags_of,
 )
 from perdure.operations.runs import Parent, RunRow, stopped_state
-from perdure.serde.serializer import where_run
+from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
 from perdure.types import (
@@ -102,6 +111,7 @@ class RunService:
         made = change(thread_id, new_id(), now)
         begin = deadline("after", after, lambda: moment(now))
         ready = (now if begin is None else begin) + round(reserve * 1000)
+        place = places.of_setup(thread_id, made.run_id, *graph, key, now)
         row: RunRow | None = yield runs.start(
             self._serializer,
             made,
@@ -109,7 +119,7 @@ class RunService:
             version=graph[1],
             key=key,
             ready_at=ready,
-            setup=self._serializer.dumps(setup, where_run("setup", made.run_id), "start"),
+            setup=self._serializer.dumps(setup, place, "start"),
             strategy=strategy,
             only=only,
             grace=round(GRACE.total_seconds() * 1000),
@@ -125,9 +135,9 @@ class RunService:
 
     def find(self, run_id: str) -> Plan[RunRow]:
         """The row of a run. Raises `NotFound`."""
-        row: RunRow | None = yield runs.find(str(run_id))
+        row: RunRow | None = yield runs.find(check_id("run", run_id))
         if row is None:
-            raise NotFound("run", str(run_id))
+            raise NotFound("run", run_id)
         return row
 
     def get(self, run_id: str, *, output: bool = True) -> Plan[Run]:
@@ -137,7 +147,7 @@ class RunService:
 
     def by_prefix(self, prefix: str) -> Plan[Run]:
         """The run with this id, or the only one whose id begins so, without its output."""
-        id = yield from prefixes.resolve("run", str(prefix))
+        id = yield from prefixes.resolve("run", check_id("run", prefix))
         return (yield from self.get(id, output=False))
 
     def page(
@@ -180,20 +190,21 @@ class RunService:
         """A run as its users see it, with its output if that is wanted."""
         setup: dict[str, Any] = {}
         labels: dict[str, Any] = {}
-        result = error = None
+        result = error = damaged = None
         try:
             setup = load_setup(self._serializer, row)
+            check_state(row)
             labels = load_labels(self._serializer, row)
             if output:
                 result = yield from load_output(self._serializer, row, self._engine.state_at)
             error = load_error(self._serializer, row)
         except UNREADABLE as found:  # the other runs of a list can still be seen
-            error = RunError(**describe_error(found))
+            error, damaged = RunError(**describe_error(found)), str(found)
         return Run(
             id=row.id,
             thread_id=row.thread_id,
             graph=row.graph,
-            state=State(row.state),
+            state=state_of(row),
             output=result,
             error=error,
             reason=row.reason,
@@ -211,6 +222,7 @@ class RunService:
                 "tokens": row.saved_tokens,
             },
             parent_id=row.parent_id,
+            damaged=damaged,
         )
 
     def events(self, run_id: str, after: int, limit: int | None) -> Plan[list[Event]]:

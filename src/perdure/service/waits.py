@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from perdure.errors import (
+    UNREADABLE,
     AlreadyAnswered,
     BadAnswer,
     BadArgument,
@@ -16,14 +18,14 @@ from perdure.errors import (
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
-from perdure.journal.names import check_text
+from perdure.journal.names import check_id, check_text
 from perdure.operations import waits
 from perdure.operations.answer_schema import check_answer
 from perdure.operations.events import was_made
 from perdure.operations.waits import WaitRow
-from perdure.serde.serializer import Serializer, where_wait
+from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
-from perdure.types import Kind, Wait, WaitRecord, WaitState, maybe_moment, milliseconds
+from perdure.types import Kind, Wait, WaitRecord, WaitState, maybe_moment, position_after
 
 
 class WaitService:
@@ -42,7 +44,7 @@ class WaitService:
         count: int,
     ) -> Plan[list[Wait]]:
         """Open waits, oldest first."""
-        position = None if after is None else (milliseconds(after.created_at), after.id)
+        position = None if after is None else (position_after(after.created_at), after.id)
         if run_id is not None:
             found: list[WaitRow] = yield waits.of_run(run_id)
             rows = [
@@ -62,11 +64,14 @@ class WaitService:
         return [self._record(row) for row in found]
 
     def _record(self, row: WaitRow) -> WaitRecord:
-        answer = None
+        wait, answer = waits.to_wait(self._serializer, row), None
         if row.answer is not None:
-            answer = self._serializer.loads(row.answer, where_wait("answer", row.id))
+            try:
+                answer = waits.load_answer(self._serializer, row)
+            except UNREADABLE as error:
+                wait = replace(wait, damaged=wait.damaged or str(error))
         return WaitRecord(
-            **vars(waits.to_wait(self._serializer, row)),
+            **vars(wait),
             state=row.state,
             answered_at=maybe_moment(row.answered_at),
             answered_by=row.answered_by,
@@ -99,9 +104,9 @@ class WaitService:
             raise WaitExpired(wait_id, f"it expired at {maybe_moment(row.expires_at)}.")
 
     def _open(self, wait_id: str) -> Plan[WaitRow]:
-        row: WaitRow | None = yield waits.find(str(wait_id))
+        row: WaitRow | None = yield waits.find(check_id("wait", wait_id))
         if row is None:
-            raise NotFound("wait", str(wait_id))
+            raise NotFound("wait", wait_id)
         if row.kind != Kind.HUMAN:
             how = f"send the signal {row.name!r}" if row.kind == Kind.SIGNAL else "wait"
             raise WrongWait(row.id, f"it is not for a person but for a {row.kind}; {how}.")
