@@ -440,6 +440,25 @@ class Client(ContextManaged):
         plan = self.services.waits.answer(wait_id, value, by, number=call_number())
         await self.journal.arun(plan)
 
+    async def withdraw(
+        self, wait_id: str, *, by: str | None = None, reason: str | None = None
+    ) -> None:
+        """Take an answer back: the question is open again. For an answer that made its run fail.
+
+        A run that failed or is held goes on from its last step, and asks again. `by` and `reason`
+        are in the event. Raises `NotWithdrawn` if the run has gone on with the answer, or is driven
+        at this moment, and then changes nothing.
+
+            await client.withdraw(wait.id, by="ada")
+        """
+        await self._withdraw(str(wait_id), by, reason)
+        self.engine.wake()
+
+    @recorded("withdraw")
+    async def _withdraw(self, wait_id: str, by: str | None, reason: str | None) -> None:
+        plan = self.services.waits.withdraw(wait_id, by, reason, number=call_number())
+        await self.journal.arun(plan)
+
     async def signal(
         self, thread_id: str, name: str, value: Any = None, *, key: str | None = None
     ) -> bool:
@@ -701,6 +720,7 @@ class BlockingClient(LoopThread):
     events = blocking_method(Client.events)
     waits = blocking_method(Client.waits)
     answer = blocking_method(Client.answer)
+    withdraw = blocking_method(Client.withdraw)
     signal = blocking_method(Client.signal)
     effects = blocking_method(Client.effects)
     settle = blocking_method(Client.settle)

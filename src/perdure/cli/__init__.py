@@ -70,7 +70,7 @@ def _add(section: str, *commands: Any) -> None:
 
 _add("Drive", demo.demo, dev.dev, worker.worker, worker.tick)
 _add("Start and look", start.start, runs.runs, runs.show)
-_add("People and messages", inbox.inbox, inbox.answer, inbox.signal)
+_add("People and messages", inbox.inbox, inbox.answer, inbox.withdraw, inbox.signal)
 _add("Change the course of a run", control.pause, control.resume, control.cancel)
 _add("Change the course of a run", control.retry, control.fork)
 _add("Effects, schedules, memories", effects.effects, effects.settle)

@@ -9,6 +9,7 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
     an answer and the run       poke_run: the run is due, or, while driven, does not rest
     two signals of one key      insert_signal: the key is unique
     one signal, two waits       take_signal: a signal has at most one wait
+    withdrawing and the run     withdraw_wait: not while it is driven
     a run's end and its joiner  insert_join: the run cannot end until the wait is committed. Its end
                                 finds the wait (poke_joiners), or the joiner finds the end (let_go)
 """
@@ -25,6 +26,7 @@ from perdure.journal import Op, Statement, read_op, with_params
 from perdure.journal.names import check_text
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, change
+from perdure.operations.runs import release
 from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
 from perdure.serde.places import Place
@@ -273,6 +275,27 @@ def answer(
             made.event(serializer, EventKind.ANSWER, {"wait": row.id} | ({"by": by} if by else {})),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
+    )
+
+
+def withdraw(
+    serializer: Serializer, row: WaitRow, said: dict[str, str], now: int, number: int | None = None
+) -> Op[bool]:
+    """Take an answer back; `said` goes into its event. A run that failed or was held is due, if
+    none of its effects is unknown. False: a task has gone on with the answer, or may at this
+    moment."""
+    made = change(row.thread_id, row.run_id, now, number)
+    params = {**made.params, "wait_id": row.id}
+    return Op(
+        f"withdraw {row.id}",
+        [
+            *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "count_answer"),
+            made.event(serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}),
+            *release(serializer, made, (State.FAILED, State.HELD), EventKind.RETRIED),
+        ],
+        lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
         write=True,
         key=made.key,
     )

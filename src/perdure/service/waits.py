@@ -11,6 +11,7 @@ from perdure.errors import (
     BadAnswer,
     BadArgument,
     NotFound,
+    NotWithdrawn,
     WaitClosed,
     WaitExpired,
     WrongWait,
@@ -19,13 +20,14 @@ from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id, check_text
-from perdure.operations import waits
-from perdure.operations.answer_schema import check_answer
+from perdure.operations import runs, waits
+from perdure.operations.answer_dialects import check_fits
 from perdure.operations.events import was_made
+from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
-from perdure.types import Kind, Wait, WaitRecord, WaitState, maybe_moment, milliseconds
+from perdure.types import Kind, State, Wait, WaitRecord, WaitState, maybe_moment, milliseconds
 
 
 class WaitService:
@@ -73,7 +75,7 @@ class WaitService:
         return WaitRecord(
             **vars(wait),
             state=row.state,
-            answered_at=maybe_moment(row.answered_at),
+            answered_at=None if row.state == WaitState.OPEN else maybe_moment(row.answered_at),
             answered_by=row.answered_by,
             answer=answer,
         )
@@ -88,8 +90,7 @@ class WaitService:
             return
         row = yield from self._open(wait_id)
         body = waits.load_body(self._serializer, row)
-        if body.schema is not None:
-            check_answer(row.id, body.schema, value)
+        check_fits(row.id, body.value, body.schema, value)
         if by is not None:
             check_text("by", by)
         if waits.is_reserved(value):
@@ -102,6 +103,26 @@ class WaitService:
             if row.expires_at is None or row.expires_at > now:
                 raise WaitClosed(row.id, f"the signal {row.name!r} withdrew the question.")
             raise WaitExpired(wait_id, f"it expired at {maybe_moment(row.expires_at)}.")
+
+    def withdraw(
+        self, wait_id: str, by: str | None, reason: str | None, *, number: int | None = None
+    ) -> Plan[None]:
+        """Take back an answer that no task has gone on with. The question is open again, and a run
+        that failed or was held goes on to it. The same `number` does so once."""
+        row: WaitRow | None = yield waits.find(check_id("wait", wait_id))
+        if row is None:
+            raise NotFound("wait", wait_id)
+        if (yield from was_made(row.thread_id, row.run_id, number)):
+            return
+        for name, text in (("by", by), ("reason", reason)):
+            if text is not None:
+                check_text(name, text)
+        said = {name: text for name, text in (("by", by), ("reason", reason)) if text}
+        now = self._clock.now()
+        if not (yield waits.withdraw(self._serializer, row, said, now, number)):
+            row = (yield waits.find(row.id)) or row
+            run = yield runs.find(row.run_id)
+            raise NotWithdrawn(row.id, _why_not_withdrawn(row, run))
 
     def _open(self, wait_id: str) -> Plan[WaitRow]:
         row: WaitRow | None = yield waits.find(check_id("wait", wait_id))
@@ -139,3 +160,17 @@ class WaitService:
             self._serializer, thread_id, id or new_id(), name, key, value, now
         )
         return stored
+
+
+def _why_not_withdrawn(row: WaitRow, run: RunRow | None) -> str:
+    if row.kind != Kind.HUMAN:
+        return f"it is not for a person but for a {row.kind}."
+    if row.state == WaitState.OPEN:
+        return "it has no answer."
+    if row.state not in (WaitState.ANSWERED, WaitState.APPLIED):
+        return "the run has gone on with its answer, or asks something else; fork it instead."
+    if run is not None and run.state == State.RUNNING:
+        return "its run is being driven just now; try again when it rests."
+    if row.answer is None:
+        return "a signal answered it."
+    return "the run has gone on with its answer, or has ended; fork it instead."

@@ -40,6 +40,7 @@ class Verb(StrEnum):
     SETTLE = "settle"
     RETRY = "retry"
     RESUME = "resume"
+    WITHDRAW = "withdraw"
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,7 @@ WORDING: Mapping[EventKind, Wording] = {
     EventKind.WOKE: _text("woke up"),
     EventKind.EXPIRED: _text("timed out waiting", Tone.BAD),
     EventKind.ANSWER: _text("answered{0.by}", Tone.GOOD),
+    EventKind.WITHDRAWN: _text("answer withdrawn{0.by}", Tone.NOTABLE),
     EventKind.SIGNAL: _text("received the signal {0.name}", Tone.GOOD),
     EventKind.JOINED: _joined,
     EventKind.EFFECT: _effect,
