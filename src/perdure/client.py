@@ -577,6 +577,20 @@ class Client(ContextManaged):
         plan = stop(run_id, Control.PAUSE, grace, reason=reason, by=by, number=number)
         await self.journal.arun(plan)
 
+    async def wake(self, run_id: str, *, by: str | None = None) -> Run:
+        """End the sleep of a run now: every `sleep` that it is in. `by` is in the event.
+
+        Raises `WrongState` if it is not asleep.
+        """
+        await self._wake(str(run_id), by)
+        self.engine.wake()
+        return await self.get(run_id)
+
+    @recorded("wake")
+    async def _wake(self, run_id: str, by: str | None) -> None:
+        plan = self.services.waits.wake(run_id, by, number=call_number())
+        await self.journal.arun(plan)
+
     async def resume(self, run_id: str) -> Run:
         """Let a paused run go on."""
         await self._resume(str(run_id))
@@ -727,6 +741,7 @@ class BlockingClient(LoopThread):
     messages = blocking_method(Client.messages)
     pause = blocking_method(Client.pause)
     resume = blocking_method(Client.resume)
+    wake = blocking_method(Client.wake)
     cancel = blocking_method(Client.cancel)
     retry = blocking_method(Client.retry)
     prune = blocking_method(Client.prune)

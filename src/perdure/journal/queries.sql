@@ -809,6 +809,24 @@ SET state = 'answered', answer = :answer, answered_at = :now, answered_by = 'clo
 WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
   AND COALESCE(wake_at, expires_at) <= :now;
 
+-- name: wake_wait
+-- A person ends a sleep before its time.
+UPDATE perdure_waits
+SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by, change = :change
+WHERE thread_id = :thread_id AND id = :wait_id AND kind = 'clock' AND state = 'open'
+RETURNING id;
+
+-- name: announce_wait
+-- A message about a question, if it is a new one.
+INSERT INTO perdure_outbox
+  (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
+SELECT thread_id, CAST(:wait_id AS TEXT), id, CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0,
+       CAST(:now AS BIGINT), CAST(:body AS {blob})
+FROM perdure_runs
+WHERE thread_id = :thread_id AND id = :id
+  AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id)
+ON CONFLICT DO NOTHING;
+
 -- name: poke_run
 -- An answer was accepted: its run is due, or is not to rest.
 UPDATE perdure_runs

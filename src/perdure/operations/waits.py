@@ -26,6 +26,7 @@ from perdure.journal import Op, Statement, read_op, with_params
 from perdure.journal.names import check_text
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, change
+from perdure.operations.messages import QUESTION
 from perdure.operations.runs import release
 from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
@@ -180,9 +181,12 @@ def ask(
     interrupt_id: str,
     place: dict[str, Any],
     fingerprint: str | None = None,
+    *,
+    announced: bool = False,
 ) -> list[Statement]:
     """The statements that store a wait, for the batch of its interrupt write. `fingerprint` is that
-    of the graph, if the run does not have it yet."""
+    of the graph, if the run does not have it yet. If it is `announced`, a new one is a message of
+    the outbox, too."""
     shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
     place_of_asker = f"|{made.run_id}|{interrupt_id}|{question.kind}".encode()
     id = hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
@@ -224,10 +228,29 @@ def ask(
     return [
         Statement("count_wait", params),
         made.event(serializer, EventKind.WAIT, {k: v for k, v in data.items() if v is not None}),
+        *([_announcement(serializer, made, id, question, body)] if announced else []),
         Statement("insert_wait", params),
         Statement("close_replaced", params),
         *(Statement("insert_join", {**params, "joined": run_id}) for run_id in question.runs),
     ]
+
+
+def _announcement(
+    serializer: Serializer, made: Change, id: str, question: Question, body: Body
+) -> Statement:
+    """The message about a new question, with the wait's id as its own."""
+    payload = {
+        "wait_id": id,
+        "run_id": made.run_id,
+        "thread_id": made.thread_id,
+        "value": body.value,
+        "response_schema": body.schema,
+        "expires_at": maybe_moment(question.expires_at),
+    }
+    place = places.of_message(made.thread_id, id, made.run_id, QUESTION, made.now)
+    message = serializer.dumps(payload, place, "the value of an interrupt")
+    params = {**made.params, "wait_id": id, "topic": QUESTION, "body": message}
+    return Statement("announce_wait", params)
 
 
 _waits = partial(stored_rows.every, WaitRow)
@@ -303,6 +326,35 @@ def withdraw(
 
 def _answer_place(row: WaitRow, by: str | None, now: int | None) -> Place:
     return places.of_answer(row.thread_id, row.id, row.run_id, by, now)
+
+
+def wake(
+    serializer: Serializer, rows: Sequence[WaitRow], by: str | None, now: int, number: int | None
+) -> Op[bool]:
+    """Answer these clock waits of a run before their time. False: none is open any more."""
+    statements, said = [Statement("lock_run", _run_of(rows[0]))], {"by": by} if by else {}
+    for n, row in enumerate(rows):
+        made = change(row.thread_id, row.run_id, now, number if n == 0 else None)
+        place = _answer_place(row, by, now)
+        params = {**made.params, "wait_id": row.id, "by": by}
+        params["answer"] = serializer.dumps(None, place)
+        statements += [
+            *with_params(params, "wake_wait", "poke_run"),
+            made.event(serializer, EventKind.WOKE, {"wait": row.id, "early": True, **said}),
+        ]
+        if n == 0:
+            key = made.key
+    return Op(
+        f"wake {rows[0].run_id}",
+        statements,
+        lambda found: any(found[1::3] if len(found) > 1 else found),
+        write=True,
+        key=key,
+    )
+
+
+def _run_of(row: WaitRow) -> dict[str, Any]:
+    return {"thread_id": row.thread_id, "id": row.run_id}
 
 
 def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int) -> Op[None]:

@@ -14,6 +14,7 @@ from perdure.errors import (
     NotWithdrawn,
     WaitClosed,
     WaitExpired,
+    WrongState,
     WrongWait,
 )
 from perdure.journal import Plan
@@ -123,6 +124,24 @@ class WaitService:
             row = (yield waits.find(row.id)) or row
             run = yield runs.find(row.run_id)
             raise NotWithdrawn(row.id, _why_not_withdrawn(row, run))
+
+    def wake(self, run_id: str, by: str | None, *, number: int | None = None) -> Plan[None]:
+        """End the sleeps of a run now. The same `number` does so once."""
+        run: RunRow | None = yield runs.find(check_id("run", run_id))
+        if run is None:
+            raise NotFound("run", run_id)
+        if (yield from was_made(run.thread_id, run.id, number)):
+            return
+        if by is not None:
+            check_text("by", by)
+        found: list[WaitRow] = yield waits.of_run(run.id)
+        # The pause before an effect is retried is the effect's, not a sleep of a task.
+        asleep = [row for row in found if row.kind == Kind.CLOCK and row.task_id]
+        asleep = [row for row in asleep if row.state == WaitState.OPEN]
+        if not asleep or not (
+            yield waits.wake(self._serializer, asleep, by, self._clock.now(), number)
+        ):
+            raise WrongState(run.id, run.state, "be woken", "it is not asleep.")
 
     def _open(self, wait_id: str) -> Plan[WaitRow]:
         row: WaitRow | None = yield waits.find(check_id("wait", wait_id))

@@ -110,6 +110,10 @@ class _Facts:
         return NextStep(Verb.RETRY, (self.run_id,))
 
     @property
+    def early(self) -> str:
+        return f", woken{self.by or ' early'}" if self.data.get("early") else ""
+
+    @property
     def by(self) -> str:
         by, reason = self.data.get("by"), self.data.get("reason")
         return (f" by {by}" if by else "") + (f": {reason}" if reason else "")
@@ -212,7 +216,7 @@ WORDING: Mapping[EventKind, Wording] = {
     EventKind.STEP: _step,
     EventKind.WAIT: _wait,
     EventKind.WAITING: _waiting,
-    EventKind.WOKE: _text("woke up"),
+    EventKind.WOKE: _text("woke up{0.early}"),
     EventKind.EXPIRED: _text("timed out waiting", Tone.BAD),
     EventKind.ANSWER: _text("answered{0.by}", Tone.GOOD),
     EventKind.WITHDRAWN: _text("answer withdrawn{0.by}", Tone.NOTABLE),
