@@ -46,6 +46,7 @@ from perdure.service.validation import (
 )
 from perdure.types import (
     ENDED,
+    FIRST_MS,
     Control,
     Done,
     Durability,
@@ -66,6 +67,7 @@ from perdure.types import (
     deadline,
     milliseconds,
     moment,
+    position_before,
 )
 
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
@@ -324,11 +326,11 @@ class Client(ContextManaged):
         check_renamed("before", "after", before)
         given = [state] if isinstance(state, str) else state
         states = None if given is None else {check_member(State, "a state", one) for one in given}
-        position = None if after is None else (milliseconds(after.created_at), after.id)
+        position = None if after is None else (position_before(after.created_at), after.id)
         if until is not None:
             end = (milliseconds(check_time("until", until)), "")
             position = end if position is None else min(position, end)
-        first = 0 if since is None else milliseconds(check_time("since", since))
+        first = FIRST_MS if since is None else milliseconds(check_time("since", since))
         if parent_id is not None and thread_id is not None:
             raise BadArgument("Give thread_id or parent_id, not both.")
         rows = partial(

@@ -166,6 +166,12 @@ def interrupt_counter(configurable: Mapping[str, Any]) -> Callable[[], int] | No
     return getattr(configurable.get(_SCRATCHPAD), "interrupt_counter", None)
 
 
+def answers_given(configurable: Mapping[str, Any]) -> list[Any]:
+    """A scratchpad holds the answers of its task in a list, which `interrupt()` reads by number."""
+    found: list[Any] = configurable[_SCRATCHPAD].resume
+    return found
+
+
 def interrupts_so_far(counter: Callable[[], int] | None) -> int:
     """The counter holds the `__next__` of an `itertools.count`, whose repr has the number."""
     following = getattr(counter, "_counter", None)

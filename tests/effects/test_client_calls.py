@@ -209,7 +209,8 @@ async def test_what_a_node_makes_is_made_once_if_nobody_heard_of_it(url: str, na
 
 
 async def test_an_error_of_a_call_is_recorded_and_raised_again(sqlite_url: str) -> None:
-    told, raises = [], Times(1)
+    told: list[str] = []
+    raises = Times(1)
 
     async def node(state: Log) -> Log:
         try:

@@ -53,6 +53,24 @@ def test_a_task_knows_its_namespace_its_checkpoint_and_its_attempt() -> None:
     assert {task.namespace.partition(":")[0] for task in tasks} == {"node"}
 
 
+def test_interrupts_read_the_answers_of_a_task_from_a_list_by_number() -> None:
+    seen: list[Any] = []
+
+    def asks(state: Empty) -> None:
+        answers = langgraph_port.answers_given(here())
+        seen.append(list(answers))
+        if answers:
+            answers[0] = "another"
+        seen.append(interrupt("first"))
+        seen.append(interrupt("second"))
+
+    graph = one(asks).compile(InMemorySaver())
+    graph.invoke({}, CONFIG)
+    graph.invoke(Command(resume="yes"), CONFIG)
+    graph.invoke(Command(resume="no"), CONFIG)
+    assert seen == [[], [], "yes", ["yes"], "another", "no"]
+
+
 def test_attempts_of_one_execution_share_an_object_that_the_next_execution_does_not() -> None:
     executions: list[Any] = []
 

@@ -18,6 +18,7 @@ from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
 from perdure.types import (
+    FIRST_MS,
     EffectRecord,
     EffectState,
     EventKind,
@@ -337,7 +338,7 @@ def page(
     *, thread_id: str | None, state: str | None, after: tuple[int, str] | None, count: int
 ) -> Op[list[EffectRow]]:
     """Effects, oldest first."""
-    at, key = after or (-1, "")
+    at, key = after or (FIRST_MS, "")
     params = {"thread_id": thread_id, "state": state, "count": count}
     params |= {"after": at, "after_key": key}
     unknown = thread_id is None and state == EffectState.UNKNOWN

@@ -22,9 +22,7 @@ from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, change, dump_event
 from perdure.serde.serializer import Serializer
-from perdure.types import Control, EventKind, State
-
-FAR_FUTURE = 2**63 - 1
+from perdure.types import FIRST_MS, LAST_MS, Control, EventKind, State
 
 
 class RunRow(NamedTuple):
@@ -262,12 +260,12 @@ def page(
     parent_id: str | None = None,
     states: Iterable[str] | None = None,
     graph: str | None = None,
-    since: int = 0,
+    since: int = FIRST_MS,
     before: tuple[int, str] | None = None,
     count: int,
 ) -> Op[list[RunRow]]:
     """Runs of a thread, or children of a run, or all; newest first."""
-    at, id = before or (FAR_FUTURE, "")
+    at, id = before or (LAST_MS, "\U0010ffff")
     params = {
         "thread_id": thread_id,
         "parent_id": parent_id,

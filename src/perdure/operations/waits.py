@@ -32,7 +32,16 @@ from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.types import EventKind, Kind, State, Wait, WaitState, maybe_moment, moment
+from perdure.types import (
+    FIRST_MS,
+    EventKind,
+    Kind,
+    State,
+    Wait,
+    WaitState,
+    maybe_moment,
+    moment,
+)
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 """States of a wait that a run is past."""
@@ -270,7 +279,7 @@ def page(
     *, kind: str | None, thread_id: str | None, after: tuple[int, str] | None, count: int
 ) -> Op[list[WaitRow]]:
     """Open waits, oldest first."""
-    at, id = after or (-1, "")
+    at, id = after or (FIRST_MS, "")
     params = {"kind": kind, "thread_id": thread_id, "after": at, "after_id": id, "count": count}
     return read_op("open_waits", params, _waits)
 

@@ -16,7 +16,7 @@ from perdure.types import (
     EffectRecord,
     EffectState,
     Message,
-    milliseconds,
+    position_after,
 )
 
 STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
@@ -39,7 +39,7 @@ class EffectService:
         count: int,
     ) -> Plan[list[EffectRecord]]:
         """Effects, oldest first."""
-        position = None if after is None else (milliseconds(after.created_at), after.key)
+        position = None if after is None else (position_after(after.created_at), after.key)
         if run_id is not None:
             found: list[EffectRow] = yield effects.of_run(run_id)
             rows = [

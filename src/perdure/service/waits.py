@@ -28,7 +28,7 @@ from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
-from perdure.types import Kind, State, Wait, WaitRecord, WaitState, maybe_moment, milliseconds
+from perdure.types import Kind, State, Wait, WaitRecord, WaitState, maybe_moment, position_after
 
 
 class WaitService:
@@ -47,7 +47,7 @@ class WaitService:
         count: int,
     ) -> Plan[list[Wait]]:
         """Open waits, oldest first."""
-        position = None if after is None else (milliseconds(after.created_at), after.id)
+        position = None if after is None else (position_after(after.created_at), after.id)
         if run_id is not None:
             found: list[WaitRow] = yield waits.of_run(run_id)
             rows = [
