@@ -68,8 +68,6 @@ class TaskWriter:
             mode = segment.durability
         lease = config["configurable"].get(KEY)
         writes, caught = self._raised.settle(task_id, lease, writes)
-        if caught is not None and segment is not None:
-            segment.questions.caught_in = caught.node
         stops = any(channel in (INTERRUPT, ERROR) for channel, _ in writes)
         task = TaskKey(thread_id, ns, checkpoint_id, task_id, path)
         thread = self._cache.get(thread_id, ns)

@@ -70,9 +70,9 @@ def _add(section: str, *commands: Any) -> None:
 
 _add("Drive", demo.demo, dev.dev, worker.worker, worker.tick)
 _add("Start and look", start.start, runs.runs, runs.show)
-_add("People and messages", inbox.inbox, inbox.answer, inbox.signal)
-_add("Change the course of a run", control.pause, control.resume, control.cancel)
-_add("Change the course of a run", control.retry, control.fork)
+_add("People and messages", inbox.inbox, inbox.answer, inbox.withdraw, inbox.signal)
+_add("Change the course of a run", control.pause, control.resume)
+_add("Change the course of a run", control.wake, control.cancel, control.retry, control.fork)
 _add("Effects, schedules, memories", effects.effects, effects.settle)
 _add("Effects, schedules, memories", schedules.schedules, reflections.reflections)
 _add("Look after a journal", maintenance.prune, maintenance.doctor, maintenance.migrate)

@@ -16,6 +16,7 @@ from perdure.engine.worker import Worker
 from perdure.errors import BadArgument
 from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
+from perdure.operations.messages import QUESTION
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
 from perdure.service.local_engine import LocalEngine
@@ -48,7 +49,8 @@ class Engine(LocalEngine):
     def driver(self) -> Driver:
         with self._opening:
             if self._driver is None:
-                self._driver = Driver(self.saver, self._get_services().clock)
+                clock, handlers = self._get_services().clock, self.delivery.handlers
+                self._driver = Driver(self.saver, clock, lambda: QUESTION in handlers)
             return self._driver
 
     @property

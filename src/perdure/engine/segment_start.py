@@ -7,7 +7,7 @@ its tasks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -46,8 +46,10 @@ ANSWERED = (WaitState.ANSWERED, WaitState.APPLIED)
 class SegmentStart(SegmentPlans):
     """Plans for the start of a segment."""
 
-    def __init__(self, saver: Saver, clock: Clock) -> None:
+    def __init__(self, saver: Saver, clock: Clock, announced: Callable[[], bool]) -> None:
+        """`announced` says whether new questions are messages of the outbox, too."""
         super().__init__(saver, clock)
+        self._announced = announced
         self._compensations = Compensations(saver, clock)
         self._stored_topologies: set[str] = set()
 
@@ -132,6 +134,7 @@ class SegmentStart(SegmentPlans):
             unstored=graph.unstored,
             fingerprint=fingerprint,
             origin=setup.get("fork"),
+            announced=self._announced(),
         )
         return Drive(
             segment,

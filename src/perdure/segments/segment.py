@@ -75,12 +75,13 @@ class Segment:
         unstored: frozenset[tuple[str, ...]] = frozenset(),
         fingerprint: str | None = None,
         origin: Mapping[str, Any] | None = None,
+        announced: bool = False,
     ) -> None:
         self.lease, self.journal, self.serializer, self.clock = lease, journal, serializer, clock
         self.saver, self.durability = saver, durability
         self.inline, self.at_exit, self.unstored = inline, at_exit, unstored
         self.progress = Progress(lease, serializer, clock, fingerprint)
-        self.questions = Questions(lease, self.progress, clock)
+        self.questions = Questions(lease, self.progress, clock, announced=announced)
         self.is_fork = origin is not None
         self.reads = RecordedReads(journal, lease, self.progress, self.refuse, origin or {})
         self.unstored_tasks: dict[Any, Any] = {}
