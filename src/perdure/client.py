@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
@@ -30,6 +29,7 @@ from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
+from perdure.serde.redaction import hide_in_url
 from perdure.serde.serializer import Serializer
 from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.local_engine import LocalEngine
@@ -138,7 +138,7 @@ class Client(ContextManaged):
     def url(self) -> str:
         """The URL of the journal, without its password."""
         url = self._url or os.environ.get("PERDURE_URL", "")
-        return re.sub(r"(?<=://)([^:/@]*):[^@]*@", r"\1:***@", url)
+        return hide_in_url(url)
 
     def __repr__(self) -> str:
         return f"<perdure.Client {self.url}>"

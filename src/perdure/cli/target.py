@@ -123,7 +123,7 @@ def _project_at(place: str, *, search_parents: bool = False) -> Project | None:
 def _import(place: str) -> Any:
     """The object at `module:name`."""
     module, _, name = place.partition(":")
-    if not module or not name:
+    if not module or not name or "@" in place:
         raise _bad_place(place, NAME_RUNTIME)
     if module.endswith(".py"):
         raise BadArgument(f"{place!r}: name the module without .py, as {module[:-3]}:{name}.")
@@ -156,4 +156,5 @@ def _bad_place(place: str, next_step: str) -> BadArgument:
         return BadArgument(f"{place!r} is a file: {next_step}")
     if "/" in place and ":" not in place:
         return BadArgument(f"There is no folder {place}. {next_step}")
-    return BadArgument(f"{place!r} does not name a runtime: use module:name, as agents:runtime.")
+    shown = "This" if "@" in place else repr(place)  # it may be a URL with a password
+    return BadArgument(f"{shown} does not name a runtime: use module:name, as agents:runtime.")
