@@ -57,7 +57,7 @@ def load_runtime(place: str) -> Runtime:
         from perdure.cli.graph_loading import load_project
 
         return load_project(project)
-    found = _import(place)
+    found = import_object(place)
     if not isinstance(found, Runtime):
         raise BadArgument(f"{place} is not a perdure.Runtime but {found!r}.")
     return found
@@ -80,7 +80,7 @@ def client_at(at: str | None, *, create: bool = False) -> Client:
     if re.match(r"\w+:/|sqlite:", place):
         client = Client(place)
     else:
-        client = _import(place)
+        client = import_object(place)
         if not isinstance(client, Client):
             raise BadArgument(f"{place} is not a perdure.Runtime but {client!r}.")
     if not create and client.schema_version() is None:
@@ -120,7 +120,7 @@ def _project_at(place: str, *, search_parents: bool = False) -> Project | None:
     return find_project(path)
 
 
-def _import(place: str) -> Any:
+def import_object(place: str) -> Any:
     """The object at `module:name`."""
     module, _, name = place.partition(":")
     if not module or not name or "@" in place:
