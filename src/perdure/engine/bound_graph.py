@@ -1,4 +1,4 @@
-"""Bound graphs: what `register` returns. LangGraph's graph, of which each call is a run under a lease.
+"""Bound graphs: what `register` returns. A LangGraph graph, and each call of it a run with a lease.
 
     invoke(input)              a new run of the thread; a run that waits on it is superseded, as in
                                LangGraph, and one that is driven is waited for
@@ -311,7 +311,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         return accepted
 
     def _is_abandoned(self, head: RunRow, since: int) -> bool:
-        """Whether a caller died or left, and for a whole lease no worker has gone on with its run."""
+        """Whether its caller is gone, and for a whole lease no worker has gone on with it."""
         left = head.state == State.RUNNING or (head.state == State.PENDING and head.begun)
         if not left or head.due_at is None or head.due_at >= since or not self._is_mine(head):
             return False

@@ -59,7 +59,8 @@ class LoopPulse:
 
 class Segment:
     """A claimed run. `inline`: a caller drives it; exceptions reach the caller and are not retried.
-    `at_exit`: LangGraph stores it when it returns, and nothing before. `unstored`: paths of the nodes whose subgraphs store no checkpoints."""
+    `at_exit`: LangGraph stores it when it returns, and nothing before. `unstored`: paths of the
+    nodes whose subgraphs store no checkpoints."""
 
     def __init__(
         self,
