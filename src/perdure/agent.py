@@ -25,7 +25,7 @@ from perdure.operations.waits import (
     is_taken_back,
     is_time_up,
 )
-from perdure.types import Kind, Run, State, deadline, milliseconds, moment
+from perdure.types import Kind, Run, State, deadline, moment
 
 if TYPE_CHECKING:
     from perdure.segments.segment import Segment
@@ -42,24 +42,21 @@ def sleep(until: timedelta | datetime) -> None:
 
         perdure.sleep(timedelta(days=3))
     """
-    if isinstance(until, timedelta):
-        begun = now()
-        at = begun + until
-    elif isinstance(until, datetime):
-        if until.tzinfo is None:
-            raise BadArgument(
-                "sleep() needs a time zone: datetime(..., tzinfo=UTC), or a timedelta."
-            )
-        at, begun = until, now()
-    else:
+    if not isinstance(until, (timedelta, datetime)):
         raise BadArgument(
             "sleep() takes a timedelta, such as timedelta(seconds=25), or a datetime, "
             f"not {until!r}."
         )
+    if isinstance(until, datetime) and until.tzinfo is None:
+        raise BadArgument("sleep() needs a time zone: datetime(..., tzinfo=UTC), or a timedelta.")
+    begun = now()
+    wake_at = deadline("until", until, lambda: begun)
     # A node that slept here the first time has to do so again. Only a run remembers its first time.
+    at = begun + until if isinstance(until, timedelta) else until
     if at > begun or (isinstance(until, datetime) and _segment() is None):
-        at = at.astimezone(UTC)
-        _interrupt({"wake_at": at.isoformat()}, Question(Kind.CLOCK, wake_at=milliseconds(at)))
+        _interrupt(
+            {"wake_at": at.astimezone(UTC).isoformat()}, Question(Kind.CLOCK, wake_at=wake_at)
+        )
 
 
 def ask(
@@ -263,6 +260,7 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     if not langgraph_port.is_in_task(config):
         raise NotInRun("sleep(), ask() and wait_for() can only be called in a node of a graph.")
     _check_durable(config)
+    _place_answer(value, question.kind)
     try:
         return interrupt(value, response_schema=response_schema)
     except GraphInterrupt as raised:
@@ -276,9 +274,9 @@ def _check_durable(config: Mapping[str, Any]) -> None:
     """Refuse a wait that nothing would remember, or whose answer could not be handed over."""
     if langgraph_port.checkpointer_of(config) is None:
         raise NotDurable(
-            "sleep(), ask(), wait_for() and join() need a graph with a checkpointer: without one, nothing "
-            "would remember the wait. Register the graph with a Runtime, or compile it with "
-            "checkpointer=perdure.Saver(...)."
+            "sleep(), ask(), wait_for() and join() need a graph with a checkpointer: without one, "
+            "nothing would remember the wait. Register the graph with a Runtime, or compile it "
+            "with checkpointer=perdure.Saver(...)."
         )
     segment = _segment()
     names: tuple[str, ...] = ()
@@ -290,3 +288,14 @@ def _check_durable(config: Mapping[str, Any]) -> None:
                 f"the node {node!r}: it has checkpointer=False, and begins anew each time, "
                 "without the answer. Compile it without a checkpointer."
             )
+
+
+def _place_answer(value: Any, kind: Kind) -> None:
+    """See to it that this question gets no answer to another one."""
+    segment, config = _segment(), _config() or {}
+    if segment is not None:
+        task = langgraph_port.task_info(config)
+        index = langgraph_port.interrupts_so_far(langgraph_port.interrupt_counter(config))
+        place = (task.namespace.rpartition(":")[2], task.attempt)
+        given = langgraph_port.answers_given(config)
+        segment.questions.place_answer(place, index, given, kind, value)

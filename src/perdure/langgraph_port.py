@@ -166,6 +166,12 @@ def interrupt_counter(configurable: Mapping[str, Any]) -> Callable[[], int] | No
     return getattr(configurable.get(_SCRATCHPAD), "interrupt_counter", None)
 
 
+def answers_given(configurable: Mapping[str, Any]) -> list[Any]:
+    """A scratchpad holds the answers of its task in a list, which `interrupt()` reads by number."""
+    found: list[Any] = configurable[_SCRATCHPAD].resume
+    return found
+
+
 def interrupts_so_far(counter: Callable[[], int] | None) -> int:
     """The counter holds the `__next__` of an `itertools.count`, whose repr has the number."""
     following = getattr(counter, "_counter", None)
@@ -334,6 +340,22 @@ def current_node() -> str | None:
     config = var_child_runnable_config.get() or {}
     node: str | None = config.get("metadata", {}).get("langgraph_node")
     return node
+
+
+def current_namespace() -> str:
+    """And its checkpoint namespace, which is the same when the node runs again."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    config = var_child_runnable_config.get() or {}
+    namespace: str = config.get("metadata", {}).get("langgraph_checkpoint_ns", "")
+    return namespace
+
+
+def node_of_callback(tags: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> str | None:
+    """The callbacks of a node as a whole, not of what it calls, carry a tag `graph:step:N`."""
+    if not any(tag.startswith("graph:step:") for tag in tags or ()):
+        return None
+    return (metadata or {}).get("langgraph_node")
 
 
 # -- how a call came about, by the stack and by asyncio

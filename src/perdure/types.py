@@ -48,6 +48,7 @@ class EventKind(StrEnum):
     WOKE = "woke"
     EXPIRED = "expired"
     ANSWER = "answer"
+    WITHDRAWN = "withdrawn"
     SIGNAL = "signal"
     JOINED = "joined"
     EFFECT = "effect"
@@ -363,7 +364,10 @@ class Retry:
 
     def pause(self, attempts: int) -> timedelta:
         """How long to wait after this many attempts."""
-        return min(self.longest, self.first * self.factor ** min(attempts - 1, 64))
+        try:
+            return min(self.longest, self.first * self.factor ** (attempts - 1))
+        except OverflowError:
+            return self.longest
 
 
 class Observer(Protocol):
@@ -412,14 +416,34 @@ def milliseconds(at: datetime) -> int:
     return round(at.timestamp() * 1000)
 
 
+FIRST_MS, LAST_MS = -(2**63), 2**63 - 1
+"""Before and after every journal time, of damaged rows too."""
+
+
+def position_after(at: datetime) -> int:
+    """Where a list goes on that is sorted by time, oldest first, after a row that shows `at`."""
+    return LAST_MS if at >= LATEST else milliseconds(at)
+
+
+def position_before(at: datetime) -> int:
+    """Where a list goes on that is sorted by time, newest first, after a row that shows `at`."""
+    return FIRST_MS if at <= EARLIEST else milliseconds(at)
+
+
 def deadline(
     name: str, given: timedelta | datetime | None, now: Callable[[], datetime]
 ) -> int | None:
     """Convert an argument that is a time, or a duration from now on, to journal time."""
     if given is None:
         return None
-    if isinstance(given, timedelta):
-        return milliseconds(now() + given)
-    if getattr(given, "tzinfo", None) is not None:
-        return milliseconds(given)
-    raise BadArgument(f"{name} must be a timedelta or a datetime with a time zone, not {given!r}.")
+    if not isinstance(given, timedelta) and getattr(given, "tzinfo", None) is None:
+        raise BadArgument(
+            f"{name} must be a timedelta or a datetime with a time zone, not {given!r}."
+        )
+    try:
+        at = milliseconds(now() + given if isinstance(given, timedelta) else given)
+    except (OverflowError, ValueError):
+        at = None
+    if at is None or not milliseconds(EARLIEST) <= at <= milliseconds(LATEST):
+        raise BadArgument(f"{name}={given!s} is not between the years 1 and 9999.")
+    return at

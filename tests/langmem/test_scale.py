@@ -30,7 +30,7 @@ MONTH = 30 * 86_400
 MANY, CROWD = 2_000, 10_000
 PAYLOAD = {"messages": [{"role": "user", "content": "I moved to Lisbon."}]}
 
-SMALL = ("json_each", "pragma_database_list")
+SMALL = ("json_each", "pragma_database_list", "tree")
 """What may be read from one end to the other: a list of our own."""
 
 SUBMIT = (

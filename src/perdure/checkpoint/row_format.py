@@ -111,7 +111,7 @@ class RowFormat:
         location = writes_location(*row[:5])
         try:
             path, entries = ormsgpack.unpackb(self.envelope.unwrap(row.body, location))
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise Damaged(location, str(error)) from error
         return path, entries
 

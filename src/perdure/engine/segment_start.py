@@ -7,7 +7,7 @@ its tasks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -37,6 +37,7 @@ from perdure.operations.runs import RunRow
 from perdure.operations.waits import FINISHED, TAKEN_BACK, TIME_IS_UP, Body, WaitRow
 from perdure.saver import Saver
 from perdure.segments.lease import Lease
+from perdure.segments.questions import Answered
 from perdure.segments.segment import KEY, Segment
 from perdure.types import ENDED, Control, EffectState, EventKind, Kind, State, WaitState
 
@@ -46,8 +47,10 @@ ANSWERED = (WaitState.ANSWERED, WaitState.APPLIED)
 class SegmentStart(SegmentPlans):
     """Plans for the start of a segment."""
 
-    def __init__(self, saver: Saver, clock: Clock) -> None:
+    def __init__(self, saver: Saver, clock: Clock, announced: Callable[[], bool]) -> None:
+        """`announced` says whether new questions are messages of the outbox, too."""
         super().__init__(saver, clock)
+        self._announced = announced
         self._compensations = Compensations(saver, clock)
         self._stored_topologies: set[str] = set()
 
@@ -132,6 +135,7 @@ class SegmentStart(SegmentPlans):
             unstored=graph.unstored,
             fingerprint=fingerprint,
             origin=setup.get("fork"),
+            announced=self._announced(),
         )
         place = yield from self._place(row, setup)
         again = langgraph_port.resume_nothing() if place else None
@@ -218,7 +222,14 @@ class SegmentStart(SegmentPlans):
     ) -> Plan[None]:
         row = drive.row
         signals = yield waits.signals_of_run(self.serializer, row.thread_id, row.id)
-        for wait, body in self._newest(found):
+        bodies = {
+            wait.id: waits.load_body(self.serializer, wait)
+            for wait in found
+            if wait.state not in FINISHED
+        }
+        self._note_answers(drive, found, signals)
+        for wait in self._newest(found, bodies):
+            body = bodies[wait.id]
             if wait.state not in ANSWERED and not _is_reopened(wait):
                 continue
             # A breakpoint or an effect has no task: the run just goes on.
@@ -230,18 +241,35 @@ class SegmentStart(SegmentPlans):
                     answers.append(self._answer(wait, signals))
                 config = _wait_config(drive, wait)
                 self._saver.put_writes(config, [(RESUME, answers)], wait.task_id, wait.path)
-            yield waits.apply(wait, row.token)  # only if it is answered
-
-    def _newest(self, found: list[WaitRow]) -> list[tuple[WaitRow, Body]]:
-        """Of each task the wait that it asked last."""
-        newest: dict[tuple[str, str], tuple[WaitRow, Body]] = {}
         for wait in found:
-            if wait.state in FINISHED:
+            if wait.state in ANSWERED:
+                yield waits.apply(wait, row.token)
+
+    def _note_answers(
+        self, drive: Drive, found: list[WaitRow], signals: Mapping[tuple[str, str | None], Any]
+    ) -> None:
+        """Say which question each answer was for: the task may ask in another order now."""
+        tasks = {wait.task_id for wait in found if wait.task_id and wait.state not in FINISHED}
+        for wait in found:
+            if wait.task_id in tasks and wait.state in (*ANSWERED, WaitState.CONSUMED):
+                body = waits.load_body(self.serializer, wait)
+                drive.segment.questions.note_answer(
+                    wait.task_id,
+                    Answered(
+                        Kind(wait.kind), body.value, len(body.before), self._answer(wait, signals)
+                    ),
+                )
+
+    def _newest(self, found: list[WaitRow], bodies: Mapping[str, Body]) -> list[WaitRow]:
+        """Of each task the wait that it asked last."""
+        newest: dict[tuple[str, str], WaitRow] = {}
+        for wait in found:
+            if wait.id not in bodies:
                 continue
-            body = waits.load_body(self.serializer, wait)
             task = (wait.ns, wait.task_id or wait.interrupt_id)
-            if task not in newest or len(newest[task][1].before) <= len(body.before):
-                newest[task] = (wait, body)
+            last = newest.get(task)
+            if last is None or len(bodies[last.id].before) <= len(bodies[wait.id].before):
+                newest[task] = wait
         return list(newest.values())
 
     def _answer(self, wait: WaitRow, signals: Mapping[tuple[str, str | None], Any]) -> Any:

@@ -13,11 +13,20 @@ from perdure.journal import Op, Row, Statement, with_params
 from perdure.journal.clock import HostTime
 from perdure.operations import stored_rows
 from perdure.operations.events import change
-from perdure.operations.runs import release_held
+from perdure.operations.runs import release
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.types import EffectRecord, EffectState, EventKind, RunError, maybe_moment, moment
+from perdure.types import (
+    FIRST_MS,
+    EffectRecord,
+    EffectState,
+    EventKind,
+    RunError,
+    State,
+    maybe_moment,
+    moment,
+)
 
 STATES = frozenset(EffectState)
 COMPENSATION = "undo "
@@ -329,7 +338,7 @@ def page(
     *, thread_id: str | None, state: str | None, after: tuple[int, str] | None, count: int
 ) -> Op[list[EffectRow]]:
     """Effects, oldest first."""
-    at, key = after or (-1, "")
+    at, key = after or (FIRST_MS, "")
     params = {"thread_id": thread_id, "state": state, "count": count}
     params |= {"after": at, "after_key": key}
     unknown = thread_id is None and state == EffectState.UNKNOWN
@@ -357,7 +366,8 @@ def decide(
         [
             *with_params(params, "lock_thread", "lock_run", "decide_effect", "count_decision"),
             made.event(serializer, EventKind.SETTLED, data),
-            *release_held(serializer, made),
+            # Not "retried": that would call again what a person just settled as failed.
+            *release(serializer, made, (State.HELD,), EventKind.RESUMED),
         ],
         lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
         write=True,

@@ -22,9 +22,7 @@ from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, change, dump_event
 from perdure.serde.serializer import Serializer
-from perdure.types import Control, EventKind, State
-
-FAR_FUTURE = 2**63 - 1
+from perdure.types import FIRST_MS, LAST_MS, Control, EventKind, State
 
 
 class RunRow(NamedTuple):
@@ -262,12 +260,12 @@ def page(
     parent_id: str | None = None,
     states: Iterable[str] | None = None,
     graph: str | None = None,
-    since: int = 0,
+    since: int = FIRST_MS,
     before: tuple[int, str] | None = None,
     count: int,
 ) -> Op[list[RunRow]]:
     """Runs of a thread, or children of a run, or all; newest first."""
-    at, id = before or (FAR_FUTURE, "")
+    at, id = before or (LAST_MS, "\U0010ffff")
     params = {
         "thread_id": thread_id,
         "parent_id": parent_id,
@@ -349,13 +347,23 @@ def resume(
     )
 
 
-def release_held(serializer: Serializer, decided: Change) -> list[Statement]:
-    """The statements that make a held run due once a decision about its effects was made and no
-    other is unknown, for the batch of that decision."""
+def release(
+    serializer: Serializer, decided: Change, states: Sequence[State], kind: EventKind
+) -> list[Statement]:
+    """The statements that make a run due that is in one of these states, once a person's decision
+    was made and none of its effects is unknown, for the batch of that decision."""
     made = change(decided.thread_id, decided.run_id, decided.now)
-    params = {**made.params, "names": json.dumps([State.HELD]), "decision": decided.number}
-    # Not "retried": that would call again what a person just settled as failed.
-    return [Statement("go_on", params), made.event(serializer, EventKind.RESUMED)]
+    params = {**made.params, "names": json.dumps([*states]), "decision": decided.number}
+    return [
+        Statement("go_on", params),
+        *(
+            with_params(params, "retry_effects", "reopen_joins")
+            if kind is EventKind.RETRIED
+            else []
+        ),
+        made.event(serializer, kind),
+        *([Statement("block_later", params)] if State.FAILED in states else []),
+    ]
 
 
 def has_begun(row: RunRow) -> Op[bool]:

@@ -16,7 +16,7 @@ from perdure.types import (
     EffectRecord,
     EffectState,
     Message,
-    milliseconds,
+    position_after,
 )
 
 STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
@@ -39,7 +39,7 @@ class EffectService:
         count: int,
     ) -> Plan[list[EffectRecord]]:
         """Effects, oldest first."""
-        position = None if after is None else (milliseconds(after.created_at), after.key)
+        position = None if after is None else (position_after(after.created_at), after.key)
         if run_id is not None:
             found: list[EffectRow] = yield effects.of_run(run_id)
             rows = [
@@ -82,7 +82,7 @@ class EffectService:
             outcome = recording.dump_result(self._serializer, row, result)
         elif how == "fail":
             error = EffectFailed(row.key, f"settled by {by or 'a person'}", reason or "failed")
-            outcome = recording.dump_error(self._serializer, row, STATES[how], error, {})
+            outcome = recording.dump_error(self._serializer, row, STATES[how], error, ())
         said = {name: text for name, text in (("by", by), ("reason", reason)) if text}
         state, now = STATES[how].value, self._clock.now()
         made = effects.decide(

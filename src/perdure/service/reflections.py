@@ -21,7 +21,16 @@ from perdure.operations.run_payload import load_error, load_setup, state_of
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.service.runs import GRACE
-from perdure.types import Control, EventKind, RunError, State, maybe_moment, milliseconds, moment
+from perdure.types import (
+    FIRST_MS,
+    Control,
+    EventKind,
+    RunError,
+    State,
+    maybe_moment,
+    moment,
+    position_after,
+)
 
 PREFIX = "reflection:"
 """Prefix of graph names and thread ids that belong to reflections."""
@@ -66,7 +75,9 @@ class ReflectionService:
         """List reflections that have not ended, of one executor or of all, oldest first."""
         first = PREFIX if executor is None else graph_name(executor)
         last = f"{PREFIX}\U0010ffff" if executor is None else f"{first}\x01"
-        position = (0, "") if after is None else (milliseconds(after.submitted_at), after.id)
+        position = (
+            (FIRST_MS, "") if after is None else (position_after(after.submitted_at), after.id)
+        )
         rows = yield runs.unfinished(first, last, position, count)
         return [self._show(row) for row in rows]
 
