@@ -18,7 +18,7 @@ from perdure.engine.graphs import Graph, bind
 from perdure.errors import BadArgument, Error, needs_extra
 from perdure.journal import connect_later
 from perdure.journal.clock import Clock
-from perdure.journal.names import check_renamed, check_text
+from perdure.journal.names import check_id, check_renamed, check_text
 from perdure.operations import runs
 from perdure.operations.event_observer import observe
 from perdure.operations.messages import QUESTION
@@ -201,7 +201,7 @@ class Runtime(Client):
         stay as they are. Raises `GraphChanged` if the graph has lost the place where the run is,
         unless `as_node` is given.
         """
-        forked = await self._fork(str(run_id), at, update, as_node, thread_id)
+        forked = await self._fork(check_id("run", run_id), at, update, as_node, thread_id)
         self.engine.wake()
         if isinstance(forked, str):  # its id, from the record of the effect
             return await self.get(forked)

@@ -156,7 +156,7 @@ def _storable(writes: Writes, segment: Segment | None) -> Writes:
         # that for all it had to write: where to go next could be missing.
         marks = (*WRITES_IDX_MAP, langgraph_port.ERROR_SOURCE)
         writes = [one for one in writes if one[0] in marks]
-    if segment is None or not segment.secrets:
+    if segment is None:
         return writes
     return [
         (name, redact(repr(value), segment.secrets) if isinstance(value, BaseException) else value)
