@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def careful(desk: Desk) -> Any:
     return send
 
 
-def loop(send: Any, orders: dict[str, Iterator[tuple[str, ...]]], stops: dict[str, int]) -> Any:
+def loop(send: Any, orders: Mapping[str, Iterator[tuple[str, ...]]], stops: dict[str, int]) -> Any:
     """A node that mails everybody, each time in the next order, and dies once after so many."""
 
     def node(state: Log) -> Log:
@@ -282,7 +282,7 @@ async def test_effects_that_use_the_result_of_another_find_theirs_too(sqlite_url
 
 @pytest.mark.parametrize("how", ["done", "retry", "fail"])
 async def test_a_call_made_with_the_outcome_of_another_is_shown_to_a_person(
-    sqlite_url: str, how: str
+    sqlite_url: str, how: Any
 ) -> None:
     """The second attempt files the receipt of a under c, before it learns that it is not c's."""
     filed: list[str] = []
@@ -393,7 +393,7 @@ async def test_an_agent_that_swallows_the_signal_changes_nothing(
             return "swallowed"
 
     async def node(state: Log) -> Log:
-        log = []
+        log: list[str] = []
         for n, to in enumerate(turns.next()):
             if n == 2:
                 fails()
