@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
@@ -30,6 +29,7 @@ from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
+from perdure.serde.redaction import hide_in_url
 from perdure.serde.serializer import Serializer
 from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.local_engine import LocalEngine
@@ -138,7 +138,7 @@ class Client(ContextManaged):
     def url(self) -> str:
         """The URL of the journal, without its password."""
         url = self._url or os.environ.get("PERDURE_URL", "")
-        return re.sub(r"(?<=://)([^:/@]*):[^@]*@", r"\1:***@", url)
+        return hide_in_url(url)
 
     def __repr__(self) -> str:
         return f"<perdure.Client {self.url}>"
@@ -442,6 +442,25 @@ class Client(ContextManaged):
         plan = self.services.waits.answer(wait_id, value, by, number=call_number())
         await self.journal.arun(plan)
 
+    async def withdraw(
+        self, wait_id: str, *, by: str | None = None, reason: str | None = None
+    ) -> None:
+        """Take an answer back: the question is open again. For an answer that made its run fail.
+
+        A run that failed or is held goes on from its last step, and asks again. `by` and `reason`
+        are in the event. Raises `NotWithdrawn` if the run has gone on with the answer, or is driven
+        at this moment, and then changes nothing.
+
+            await client.withdraw(wait.id, by="ada")
+        """
+        await self._withdraw(str(wait_id), by, reason)
+        self.engine.wake()
+
+    @recorded("withdraw")
+    async def _withdraw(self, wait_id: str, by: str | None, reason: str | None) -> None:
+        plan = self.services.waits.withdraw(wait_id, by, reason, number=call_number())
+        await self.journal.arun(plan)
+
     async def signal(
         self, thread_id: str, name: str, value: Any = None, *, key: str | None = None
     ) -> bool:
@@ -558,6 +577,20 @@ class Client(ContextManaged):
     ) -> None:
         stop, number = self.services.runs.stop, call_number()
         plan = stop(run_id, Control.PAUSE, grace, reason=reason, by=by, number=number)
+        await self.journal.arun(plan)
+
+    async def wake(self, run_id: str, *, by: str | None = None) -> Run:
+        """End the sleep of a run now: every `sleep` that it is in. `by` is in the event.
+
+        Raises `WrongState` if it is not asleep.
+        """
+        await self._wake(str(run_id), by)
+        self.engine.wake()
+        return await self.get(run_id)
+
+    @recorded("wake")
+    async def _wake(self, run_id: str, by: str | None) -> None:
+        plan = self.services.waits.wake(run_id, by, number=call_number())
         await self.journal.arun(plan)
 
     async def resume(self, run_id: str) -> Run:
@@ -703,12 +736,14 @@ class BlockingClient(LoopThread):
     events = blocking_method(Client.events)
     waits = blocking_method(Client.waits)
     answer = blocking_method(Client.answer)
+    withdraw = blocking_method(Client.withdraw)
     signal = blocking_method(Client.signal)
     effects = blocking_method(Client.effects)
     settle = blocking_method(Client.settle)
     messages = blocking_method(Client.messages)
     pause = blocking_method(Client.pause)
     resume = blocking_method(Client.resume)
+    wake = blocking_method(Client.wake)
     cancel = blocking_method(Client.cancel)
     retry = blocking_method(Client.retry)
     prune = blocking_method(Client.prune)

@@ -304,6 +304,14 @@ class BadAnswer(AnswerRefused):
     """The answer does not fit the question's `response_schema`."""
 
 
+class NotWithdrawn(Error):
+    """An answer cannot be withdrawn. Nothing was changed."""
+
+    def __init__(self, wait_id: str, why: str) -> None:
+        super().__init__(f"The answer to wait {wait_id} cannot be withdrawn: {why}")
+        self.wait_id = wait_id
+
+
 class Expired(Error):
     """Inside an agent: an `ask`, or a `join`, without a default expired."""
 

@@ -6,7 +6,8 @@ import asyncio
 import weakref
 from typing import Any, TypedDict
 
-from langchain_core.runnables import RunnableConfig
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config, get_store
 from langgraph.errors import GraphInterrupt
@@ -292,6 +293,37 @@ async def test_the_node_is_known_in_tasks_that_it_starts() -> None:
     await one(node).compile().ainvoke({})
     assert found == ["node"]
     assert langgraph_port.current_node() is None
+
+
+def test_the_namespace_of_a_node_is_the_same_when_it_runs_again() -> None:
+    found: list[str] = []
+
+    def node(state: Empty) -> None:
+        found.append(langgraph_port.current_namespace())
+        interrupt("go on?")
+
+    graph, thread = one(node).compile(checkpointer=InMemorySaver()), {"thread_id": "t"}
+    graph.invoke({}, {"configurable": thread})
+    graph.invoke(Command(resume="yes"), {"configurable": thread})
+    first, second = found
+    assert first == second
+    assert first.startswith("node:")
+    assert langgraph_port.current_namespace() == ""
+
+
+def test_callbacks_of_a_node_are_told_from_those_of_what_it_calls() -> None:
+    found: list[str | None] = []
+
+    class Callbacks(BaseCallbackHandler):
+        def on_chain_start(self, serialized: Any, inputs: Any, **more: Any) -> None:
+            found.append(langgraph_port.node_of_callback(more["tags"], more["metadata"]))
+
+    def node(state: Empty) -> None:
+        inner: RunnableLambda[str, None] = RunnableLambda(lambda _: None)
+        inner.invoke("inner")
+
+    one(node).compile().invoke({}, {"callbacks": [Callbacks()]})
+    assert found == [None, "node", None]
 
 
 def test_an_interrupt_is_noticed_in_the_task_that_raises_it() -> None:
