@@ -6,11 +6,11 @@ JOBS   ?= auto
 VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
-CODE  := $(wildcard src tests bench matrix examples)
+CODE  := $(wildcard src tests bench matrix examples upstream)
 SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 
 .PHONY: help install demo test test-all quick lint types pytest bench crash-matrix kills campaign-month constraints \
-        compat compat-oldest compat-newest
+        compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -82,3 +82,8 @@ compat-oldest compat-newest: compat-%: $(READY)
 	@$(BIN)/uv pip list --quiet --python .venv-compat/$*/bin/python | grep -E '^(langgraph|langchain|langchain-core|langgraph-checkpoint) '
 	.venv-compat/$*/bin/python -m pytest -q -n $(JOBS) tests/langgraph_port
 	.venv-compat/$*/bin/python -m tests.support.suite -q -n $(JOBS) -m 'not slow' -k 'not postgres' $(COMPAT)
+
+upstream: upstream-saver upstream-bound ## LangGraph's own tests with our saver and through bound graphs, in .upstream/
+
+upstream-saver upstream-bound: upstream-%: $(READY)
+	JOBS=$(JOBS) $(BIN)/python -m upstream $*

@@ -118,9 +118,11 @@ def _replace_savers() -> None:
 
     @contextlib.contextmanager
     def in_file() -> Iterator[Saver]:
-        with tempfile.TemporaryDirectory() as folder:
-            with Saver(f"sqlite:///{folder}/journal.db") as saver:
-                yield saver
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Saver(f"sqlite:///{folder}/journal.db") as saver,
+        ):
+            yield saver
 
     @contextlib.contextmanager
     def encrypted() -> Iterator[Saver]:

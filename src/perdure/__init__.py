@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from perdure.journal import connect as connect
     from perdure.runtime import Runtime as Runtime
     from perdure.saver import Saver as Saver
+    from perdure.thread_import import import_threads as import_threads
     from perdure.types import Done as Done
     from perdure.types import EffectRecord as EffectRecord
     from perdure.types import EffectState as EffectState
@@ -101,6 +102,7 @@ _HOME = {
     "ask": "perdure.agent",
     "connect": "perdure.journal",
     "effect": "perdure.effects.decorator",
+    "import_threads": "perdure.thread_import",
     "join": "perdure.agent",
     "key": "perdure.effects.context",
     "label": "perdure.agent",

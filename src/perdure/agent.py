@@ -274,9 +274,9 @@ def _check_durable(config: Mapping[str, Any]) -> None:
     """Refuse a wait that nothing would remember, or whose answer could not be handed over."""
     if langgraph_port.checkpointer_of(config) is None:
         raise NotDurable(
-            "sleep(), ask(), wait_for() and join() need a graph with a checkpointer: without one, nothing "
-            "would remember the wait. Register the graph with a Runtime, or compile it with "
-            "checkpointer=perdure.Saver(...)."
+            "sleep(), ask(), wait_for() and join() need a graph with a checkpointer: without one, "
+            "nothing would remember the wait. Register the graph with a Runtime, or compile it "
+            "with checkpointer=perdure.Saver(...)."
         )
     segment = _segment()
     names: tuple[str, ...] = ()

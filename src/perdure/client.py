@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
@@ -24,12 +23,13 @@ from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument
 from perdure.journal import Journal, version
 from perdure.journal.clock import Clock, JournalClock
-from perdure.journal.names import check_renamed, check_text
+from perdure.journal.names import check_id, check_renamed, check_text
 from perdure.operations import claims, runs
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
+from perdure.serde.redaction import hide_in_url
 from perdure.serde.serializer import Serializer
 from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.local_engine import LocalEngine
@@ -138,7 +138,7 @@ class Client(ContextManaged):
     def url(self) -> str:
         """The URL of the journal, without its password."""
         url = self._url or os.environ.get("PERDURE_URL", "")
-        return re.sub(r"(?<=://)([^:/@]*):[^@]*@", r"\1:***@", url)
+        return hide_in_url(url)
 
     def __repr__(self) -> str:
         return f"<perdure.Client {self.url}>"
@@ -434,12 +434,31 @@ class Client(ContextManaged):
 
             await client.answer(wait.id, {"approved": True}, by="ada")
         """
-        await self._answer(str(wait_id), value, by)
+        await self._answer(check_id("wait", wait_id), value, by)
         self.engine.wake()
 
     @recorded("answer")
     async def _answer(self, wait_id: str, value: Any, by: str | None) -> None:
         plan = self.services.waits.answer(wait_id, value, by, number=call_number())
+        await self.journal.arun(plan)
+
+    async def withdraw(
+        self, wait_id: str, *, by: str | None = None, reason: str | None = None
+    ) -> None:
+        """Take an answer back: the question is open again. For an answer that made its run fail.
+
+        A run that failed or is held goes on from its last step, and asks again. `by` and `reason`
+        are in the event. Raises `NotWithdrawn` if the run has gone on with the answer, or is driven
+        at this moment, and then changes nothing.
+
+            await client.withdraw(wait.id, by="ada")
+        """
+        await self._withdraw(str(wait_id), by, reason)
+        self.engine.wake()
+
+    @recorded("withdraw")
+    async def _withdraw(self, wait_id: str, by: str | None, reason: str | None) -> None:
+        plan = self.services.waits.withdraw(wait_id, by, reason, number=call_number())
         await self.journal.arun(plan)
 
     async def signal(
@@ -497,7 +516,7 @@ class Client(ContextManaged):
         says why. The event of the decision has `by` and `reason`. The run continues when no effect
         of it is unknown.
         """
-        await self._settle(str(key), how, result, by, reason)
+        await self._settle(check_id("effect", key), how, result, by, reason)
         self.engine.wake()
 
     @recorded("settle")
@@ -537,7 +556,7 @@ class Client(ContextManaged):
         self, run_id: str, control: Control, grace: timedelta, reason: str | None, by: str | None
     ) -> Run:
         record = self._pause if control is Control.PAUSE else self._cancel
-        await record(str(run_id), grace, reason, by)
+        await record(check_id("run", run_id), grace, reason, by)
         stopped = await self.get(run_id)
         if stopped.state is State.RUNNING:
             self.engine.stop(run_id, control)
@@ -560,9 +579,23 @@ class Client(ContextManaged):
         plan = stop(run_id, Control.PAUSE, grace, reason=reason, by=by, number=number)
         await self.journal.arun(plan)
 
+    async def wake(self, run_id: str, *, by: str | None = None) -> Run:
+        """End the sleep of a run now: every `sleep` that it is in. `by` is in the event.
+
+        Raises `WrongState` if it is not asleep.
+        """
+        await self._wake(str(run_id), by)
+        self.engine.wake()
+        return await self.get(run_id)
+
+    @recorded("wake")
+    async def _wake(self, run_id: str, by: str | None) -> None:
+        plan = self.services.waits.wake(run_id, by, number=call_number())
+        await self.journal.arun(plan)
+
     async def resume(self, run_id: str) -> Run:
         """Let a paused run go on."""
-        await self._resume(str(run_id))
+        await self._resume(check_id("run", run_id))
         self.engine.wake()
         return await self.get(run_id)
 
@@ -572,7 +605,7 @@ class Client(ContextManaged):
 
     async def retry(self, run_id: str) -> Run:
         """Retry a failed or held run from its last step."""
-        await self._retry(str(run_id))
+        await self._retry(check_id("run", run_id))
         self.engine.wake()
         return await self.get(run_id)
 
@@ -703,12 +736,14 @@ class BlockingClient(LoopThread):
     events = blocking_method(Client.events)
     waits = blocking_method(Client.waits)
     answer = blocking_method(Client.answer)
+    withdraw = blocking_method(Client.withdraw)
     signal = blocking_method(Client.signal)
     effects = blocking_method(Client.effects)
     settle = blocking_method(Client.settle)
     messages = blocking_method(Client.messages)
     pause = blocking_method(Client.pause)
     resume = blocking_method(Client.resume)
+    wake = blocking_method(Client.wake)
     cancel = blocking_method(Client.cancel)
     retry = blocking_method(Client.retry)
     prune = blocking_method(Client.prune)

@@ -5,7 +5,10 @@ Each has its facts as attributes; its message says what happened, to which id, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -299,6 +302,14 @@ class WrongWait(AnswerRefused):
 
 class BadAnswer(AnswerRefused):
     """The answer does not fit the question's `response_schema`."""
+
+
+class NotWithdrawn(Error):
+    """An answer cannot be withdrawn. Nothing was changed."""
+
+    def __init__(self, wait_id: str, why: str) -> None:
+        super().__init__(f"The answer to wait {wait_id} cannot be withdrawn: {why}")
+        self.wait_id = wait_id
 
 
 class Expired(Error):

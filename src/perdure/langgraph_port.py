@@ -244,6 +244,15 @@ def current_configurable() -> Mapping[str, Any]:
     return (var_child_runnable_config.get() or {}).get("configurable") or {}
 
 
+def resume_nothing() -> Command[Any]:
+    """An answer to an interrupt that does not exist resumes a graph. At an old checkpoint `None`
+    would not: there it means to run the tasks again, without the answers they have had.
+    """
+    from langgraph.types import Command
+
+    return Command(resume={"0" * 32: None})
+
+
 def is_graph_run(configurable: Mapping[str, Any]) -> bool:
     """A graph that runs passes its `Runtime` to the saver; `get_state` and the like do not."""
     return _RUNTIME in configurable
@@ -265,7 +274,7 @@ def checkpointer_of(configurable: Mapping[str, Any]) -> Any:
 
 
 def is_nested(configurable: Mapping[str, Any]) -> bool:
-    """A task's config has the key of its graph's saver, even if it has none; no other config has."""
+    """A task's config has the key of its graph's saver, even without a saver. No other has it."""
     return _SAVER in configurable
 
 

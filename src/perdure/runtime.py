@@ -18,9 +18,10 @@ from perdure.engine.graphs import Graph, bind
 from perdure.errors import BadArgument, Error, needs_extra
 from perdure.journal import connect_later
 from perdure.journal.clock import Clock
-from perdure.journal.names import check_renamed, check_text
+from perdure.journal.names import check_id, check_renamed, check_text
 from perdure.operations import runs
 from perdure.operations.event_observer import observe
+from perdure.operations.messages import QUESTION
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
@@ -49,6 +50,7 @@ class Runtime(Client):
     worker on another host may be silent before its runs are taken over; one that died on this host
     is noticed at once. `allow`, `encryption_keys`, `max_bytes` and `durability` are those of
     `Saver`. `observer` is called for each event that this runtime stores.
+    `on_question` is given each new question for a person, as `deliver` would.
 
         runtime = Runtime("sqlite:///agents.db")
         graph = runtime.register(builder, name="campaign")
@@ -69,6 +71,7 @@ class Runtime(Client):
         lease: timedelta = timedelta(seconds=3),
         clock: Clock | None = None,
         observer: Observer | None = None,
+        on_question: Callable[[Message], Any] | None = None,
         keys: None = None,
     ) -> None:
         check_renamed("keys", "encryption_keys", keys)
@@ -82,6 +85,8 @@ class Runtime(Client):
         )
         engine = Engine(saver, lease.total_seconds(), lambda: self.services)
         self._compose(url, engine, clock)
+        if on_question is not None:
+            self.deliver(QUESTION, on_question)
 
     @property
     def saver(self) -> Saver:
@@ -196,7 +201,7 @@ class Runtime(Client):
         stay as they are. Raises `GraphChanged` if the graph has lost the place where the run is,
         unless `as_node` is given.
         """
-        forked = await self._fork(str(run_id), at, update, as_node, thread_id)
+        forked = await self._fork(check_id("run", run_id), at, update, as_node, thread_id)
         self.engine.wake()
         if isinstance(forked, str):  # its id, from the record of the effect
             return await self.get(forked)
@@ -287,7 +292,7 @@ class Runtime(Client):
         """The id under which this process holds leases."""
         return self.engine.keeper.worker
 
-    def wake(self) -> None:
+    def look_now(self) -> None:
         """Let the workers of this runtime look for due runs now, not at their next poll."""
         self.engine.wake()
 

@@ -7,6 +7,7 @@ by `perdure.checkpoint.writer` and `task_writes`.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import os
 import threading
@@ -31,6 +32,7 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
+    PendingWrite,
 )
 
 from perdure import langgraph_port
@@ -40,7 +42,7 @@ from perdure.checkpoint.operations import checkpoint_at
 from perdure.checkpoint.pruner import Pruner
 from perdure.checkpoint.raised_interrupts import RaisedInterrupts
 from perdure.checkpoint.reader import Reader
-from perdure.checkpoint.row_format import RowFormat
+from perdure.checkpoint.row_format import RowFormat, checkpoint_location
 from perdure.checkpoint.task_writes import TaskWriter
 from perdure.checkpoint.writer import Put, Writer
 from perdure.context_managed import ContextManaged
@@ -264,6 +266,39 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     async def _await(self, queued: QueuedOperation[None] | None) -> None:
         if queued is not None:
             await self.journal.await_(queued)
+
+    def restore(self, found: CheckpointTuple, paths: Mapping[str, str]) -> None:
+        """Queue a checkpoint that another saver had, behind its pending writes.
+
+        `paths` are the paths of the tasks that wrote, as far as they are known.
+        """
+        thread_id, ns, _ = key_of(found.config)
+        self.restore_writes(found.config, found.pending_writes or (), paths)
+        parent = (found.parent_config or {"configurable": {}})["configurable"].get("checkpoint_id")
+        config = configurable(thread_id, ns, parent or "")
+        checkpoint, versions = found.checkpoint, found.checkpoint["channel_versions"]
+        put = Put(key_of(config), None, config, checkpoint, found.metadata, versions)
+        if queued := self._writer.put(self.journal, put, blocking=False):
+            self.journal.wait(queued)
+
+    def restore_writes(
+        self, config: RunnableConfig, writes: Sequence[PendingWrite], paths: Mapping[str, str]
+    ) -> None:
+        """Queue pending writes that another saver had at a checkpoint."""
+        by_task: dict[str, builtins.list[tuple[str, Any]]] = {}
+        for task_id, channel, value in writes:
+            by_task.setdefault(task_id, []).append((channel, value))
+        for task_id, given in by_task.items():
+            path = paths.get(task_id, "")
+            self._task_writer.put(self.journal, config, given, task_id, path)
+
+    def check_storable(self, found: CheckpointTuple) -> None:
+        """Raise what `restore` would raise for the values of a checkpoint. Stores nothing."""
+        where, encode = checkpoint_location(*key_of(found.config)), self.serializer.codec.encode
+        for channel, value in found.checkpoint["channel_values"].items():
+            encode(value, f"{channel} at {where}")
+        for _, channel, value in found.pending_writes or ():
+            encode(value, f"write to {channel} at {where}")
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete the checkpoints of a thread, with their values and writes."""

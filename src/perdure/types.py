@@ -48,6 +48,7 @@ class EventKind(StrEnum):
     WOKE = "woke"
     EXPIRED = "expired"
     ANSWER = "answer"
+    WITHDRAWN = "withdrawn"
     SIGNAL = "signal"
     JOINED = "joined"
     EFFECT = "effect"

@@ -417,7 +417,7 @@ def test_effects_that_cannot_be_read_are_listed_with_the_reason(url: str, comman
         driven(rt, "pay")
     shown = command("effects").done.out
     assert shown.startswith("unknown  ")
-    assert "cannot be read here" in shown
+    assert "it is encrypted" in shown
 
 
 # -- schedules

@@ -323,3 +323,67 @@ async def test_with_only_the_saver_a_run_is_started_once_too(sqlite_url: str) ->
             await asyncio.to_thread(graph.invoke, None, config)
         [child] = await rt.runs()
         assert child.parent_id is None
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["known", "unknown"])
+@pytest.mark.parametrize("colour", ["plain", "coroutine"])
+async def test_a_bound_graph_that_a_node_invokes_on_a_thread_runs_once(
+    url: str, colour: str, is_cut: bool
+) -> None:
+    raises, worked = Times(0 if is_cut else 1), []
+    thread: Any = {"configurable": {"thread_id": "the child's"}}
+
+    def work(state: Log) -> Log:
+        worked.append(state["value"])
+        return {"value": "worked"}
+
+    def plain(state: Log) -> Log:
+        found = child.invoke({"value": "in"}, thread)
+        raises("afterwards")
+        return {"value": found["value"]}
+
+    async def coroutine(state: Log) -> Log:
+        found = await child.ainvoke({"value": "in"}, thread)
+        raises("afterwards")
+        return {"value": found["value"]}
+
+    async with opened(url) as rt:
+        child = rt.register(chain(work), name="child")
+        node = plain if colour == "plain" else coroutine
+        rt.register(chain(("node", node)), name="parent", retry=AT_ONCE)
+        run = await rt.start("parent", {"log": []})
+        with cut("invoke") if is_cut else nullcontext():
+            await rt.tick()
+        done = await rt.get(run.id)
+        assert (done.state, done.output["value"]) == (State.DONE, "worked")
+        [made] = await rt.runs(graph="child")
+        assert (made.parent_id, worked) == (run.id, ["in"])
+
+
+async def test_a_bound_graph_that_failed_in_a_node_goes_on_from_its_last_step(
+    sqlite_url: str,
+) -> None:
+    raises, ran = Times(1), []
+
+    def first(state: Log) -> Log:
+        ran.append("first")
+        return {"log": ["first"]}
+
+    def second(state: Log) -> Log:
+        ran.append("second")
+        raises("not yet")
+        return {"log": ["second"]}
+
+    def node(state: Log) -> Log:
+        config: Any = {"configurable": {"thread_id": "the child's"}}
+        return {"value": child.invoke({"log": []}, config)["log"]}
+
+    async with opened(sqlite_url) as rt:
+        child = rt.register(chain(first, second), name="child")
+        rt.register(chain(node), name="parent", retry=AT_ONCE)
+        run = await rt.start("parent", {"log": []})
+        await rt.tick()
+        assert (await rt.get(run.id)).output["value"] == ["first", "second"]
+        assert ran == ["first", "second", "second"]
+        [made] = await rt.runs(graph="child")
+        assert (await history(rt, made)).count("retried") == 1

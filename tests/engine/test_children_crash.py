@@ -11,9 +11,11 @@ import pytest
 
 from tests.engine.test_crash import kills
 from tests.support.fork_server import Ended, ForkServer
-from tests.support.sweep import sample
+from tests.support.sweep import parts, sample
 
 pytestmark = pytest.mark.slow
+
+PARTS = parts(4)
 
 FAMILIES: dict[str, tuple[list[Any], list[list[str]]]] = {
     "plain": (
@@ -46,9 +48,10 @@ def check(ended: Ended, graph: str) -> None:
     assert ended.one("findings") == []
 
 
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("story", ["joined", "cancelled"])
 def test_a_family_killed_at_any_point_comes_to_the_same_end(
-    fork_server: ForkServer, url: str, story: str
+    fork_server: ForkServer, url: str, story: str, part: int
 ) -> None:
     # Coroutines on the one database, plain functions on the other: what is written is the same.
     starts = "coroutine" if url.startswith("postgresql") else "plain"
@@ -59,7 +62,7 @@ def test_a_family_killed_at_any_point_comes_to_the_same_end(
     assert {"insert_run", "insert_join", "poke_joiners", "let_go"} <= {
         point.partition(".")[0] for point, _ in points
     }
-    wanted = sample(points, 9, lambda point: point[0])
+    wanted = sample(points, 9, lambda point: point[0])[part :: len(PARTS)]
     for number, (point, n) in enumerate(wanted):
         play(fork_server, url, graph, f"{number}", kill=(point, n))
         try:

@@ -68,8 +68,6 @@ class TaskWriter:
             mode = segment.durability
         lease = config["configurable"].get(KEY)
         writes, caught = self._raised.settle(task_id, lease, writes)
-        if caught is not None and segment is not None:
-            segment.questions.caught_in = caught.node
         stops = any(channel in (INTERRUPT, ERROR) for channel, _ in writes)
         task = TaskKey(thread_id, ns, checkpoint_id, task_id, path)
         thread = self._cache.get(thread_id, ns)
@@ -158,7 +156,7 @@ def _storable(writes: Writes, segment: Segment | None) -> Writes:
         # that for all it had to write: where to go next could be missing.
         marks = (*WRITES_IDX_MAP, langgraph_port.ERROR_SOURCE)
         writes = [one for one in writes if one[0] in marks]
-    if segment is None or not segment.secrets:
+    if segment is None:
         return writes
     return [
         (name, redact(repr(value), segment.secrets) if isinstance(value, BaseException) else value)

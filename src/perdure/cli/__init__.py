@@ -44,6 +44,7 @@ from perdure.cli import (
     runs,
     schedules,
     start,
+    thread_import,
     worker,
 )
 from perdure.cli.command_group import Command, CommandGroup
@@ -65,18 +66,18 @@ app = typer.Typer(
 
 def _add(section: str, *commands: Any) -> None:
     for command in commands:
-        app.command(command.__name__, cls=Command, rich_help_panel=section)(command)
+        app.command(command.__name__.rstrip("_"), cls=Command, rich_help_panel=section)(command)
 
 
 _add("Drive", demo.demo, dev.dev, worker.worker, worker.tick)
 _add("Start and look", start.start, runs.runs, runs.show)
-_add("People and messages", inbox.inbox, inbox.answer, inbox.signal)
-_add("Change the course of a run", control.pause, control.resume, control.cancel)
-_add("Change the course of a run", control.retry, control.fork)
+_add("People and messages", inbox.inbox, inbox.answer, inbox.withdraw, inbox.signal)
+_add("Change the course of a run", control.pause, control.resume)
+_add("Change the course of a run", control.wake, control.cancel, control.retry, control.fork)
 _add("Effects, schedules, memories", effects.effects, effects.settle)
 _add("Effects, schedules, memories", schedules.schedules, reflections.reflections)
 _add("Look after a journal", maintenance.prune, maintenance.doctor, maintenance.migrate)
-_add("Look after a journal", export.export)
+_add("Look after a journal", export.export, thread_import.import_)
 _add("Test an agent", check.check, crashtest.crashtest)
 
 

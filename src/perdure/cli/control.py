@@ -1,4 +1,4 @@
-"""`perdure pause`, `resume`, `cancel`, `retry` and `fork`: change the course of runs."""
+"""`perdure pause`, `resume`, `wake`, `cancel`, `retry` and `fork`: change the course of runs."""
 
 from __future__ import annotations
 
@@ -59,6 +59,11 @@ def pause(runs: Runs, at: At = None, by: By = None) -> None:
 def resume(runs: Runs, at: At = None) -> None:
     """Resume paused runs."""
     _apply(at, runs, lambda client, run: client.resume(run))
+
+
+def wake(runs: Runs, at: At = None, by: By = None) -> None:
+    """End the sleep of runs now."""
+    _apply(at, runs, lambda client, run: client.wake(run, by=by))
 
 
 def cancel(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from typer import Argument, Option
@@ -65,13 +65,17 @@ def _selected(client: Client, prefixes: list[str], filters: dict[str, Any]) -> I
         yield from all_pages(lambda last: ask.runs(**filters, after=last, limit=PAGE))
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 @contextlib.contextmanager
 def _open_file(path: str | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
     try:
-        with Path(path).open("w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8", opener=_private) as file:
             yield file
     except OSError as error:
         raise BadArgument(f"--output {path}: {error.strerror or error}.") from error

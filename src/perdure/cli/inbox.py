@@ -115,6 +115,21 @@ def answer(
     print(f"{wait} is answered.")
 
 
+def withdraw(
+    wait: Annotated[str, Argument(metavar="WAIT", help=f"From `perdure show`. {ID_HELP}")],
+    at: At = None,
+    by: By = None,
+    reason: Annotated[str | None, Option(metavar="TEXT", help="Why; stored with it.")] = None,
+) -> None:
+    """Take back an answer that made its run fail. The question is open again."""
+    from perdure.cli.run_lookup import find_id
+
+    with client_at(at) as client:
+        wait = find_id(client, "wait", wait)
+        client.blocking.withdraw(wait, by=by, reason=reason)
+    print(f"The answer to {wait} is withdrawn; the question is open again.")
+
+
 def signal(
     thread: Annotated[str, Argument(metavar="THREAD", help="The thread that receives it.")],
     name: Annotated[str, Argument(metavar="NAME", help="Name of the signal.")],

@@ -57,7 +57,7 @@ def load_runtime(place: str) -> Runtime:
         from perdure.cli.graph_loading import load_project
 
         return load_project(project)
-    found = _import(place)
+    found = import_object(place)
     if not isinstance(found, Runtime):
         raise BadArgument(f"{place} is not a perdure.Runtime but {found!r}.")
     return found
@@ -80,7 +80,7 @@ def client_at(at: str | None, *, create: bool = False) -> Client:
     if re.match(r"\w+:/|sqlite:", place):
         client = Client(place)
     else:
-        client = _import(place)
+        client = import_object(place)
         if not isinstance(client, Client):
             raise BadArgument(f"{place} is not a perdure.Runtime but {client!r}.")
     if not create and client.schema_version() is None:
@@ -120,10 +120,10 @@ def _project_at(place: str, *, search_parents: bool = False) -> Project | None:
     return find_project(path)
 
 
-def _import(place: str) -> Any:
+def import_object(place: str) -> Any:
     """The object at `module:name`."""
     module, _, name = place.partition(":")
-    if not module or not name:
+    if not module or not name or "@" in place:
         raise _bad_place(place, NAME_RUNTIME)
     if module.endswith(".py"):
         raise BadArgument(f"{place!r}: name the module without .py, as {module[:-3]}:{name}.")
@@ -156,4 +156,5 @@ def _bad_place(place: str, next_step: str) -> BadArgument:
         return BadArgument(f"{place!r} is a file: {next_step}")
     if "/" in place and ":" not in place:
         return BadArgument(f"There is no folder {place}. {next_step}")
-    return BadArgument(f"{place!r} does not name a runtime: use module:name, as agents:runtime.")
+    shown = "This" if "@" in place else repr(place)  # it may be a URL with a password
+    return BadArgument(f"{shown} does not name a runtime: use module:name, as agents:runtime.")

@@ -19,6 +19,7 @@ from perdure.journal import Plan
 from perdure.journal.ids import random_number
 from perdure.operations import effects
 from perdure.operations.effects import Doubt, EffectRow, How, Mark, UndoState
+from perdure.serde.redaction import secrets_in
 from perdure.types import EffectState, EventKind, moment
 
 log = logging.getLogger("perdure")
@@ -303,9 +304,11 @@ class CallRecord:
     # -- errors, counts and events
 
     @property
-    def _secrets(self) -> dict[str, Any]:
-        """Arguments that are not stored, and must not be in an error's text either."""
-        return {name: self.arguments[name] for name in self.arguments if name not in self._stored}
+    def _secrets(self) -> set[str]:
+        """What is not stored of the arguments, and must not be in an error's text either."""
+        left_out = [self.arguments[name] for name in self.arguments if name not in self._stored]
+        texts = {one for one in left_out if isinstance(one, str) and len(one) > 3}
+        return texts | set(secrets_in(dict(self.arguments)))
 
     def dump_error(self, state: EffectState, error: BaseException) -> bytes:
         interrupts = self.position.interrupts_so_far() - self._interrupts_before

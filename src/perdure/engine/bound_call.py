@@ -68,7 +68,7 @@ class BoundCall:
 
     def apply(self, drive: Drive) -> None:
         """Combine the arguments of the caller with those of the run."""
-        if not self.follows and (self.input is None or drive.input is None):
+        if self.input is None or (drive.input is None and not self.follows):
             self.input = drive.input
         if self._control is not None:
             drive.control = self._control

@@ -1,4 +1,4 @@
-"""Bound graphs: what `register` returns. LangGraph's graph, of which each call is a run under a lease.
+"""Bound graphs: what `register` returns. A LangGraph graph, and each call of it a run with a lease.
 
     invoke(input)              a new run of the thread; a run that waits on it is superseded, as in
                                LangGraph, and one that is driven is waited for
@@ -27,6 +27,8 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command
 
 from perdure import langgraph_port
+from perdure.effects.client_calls import parent_of_call
+from perdure.engine import calls_in_nodes
 from perdure.engine.bound_call import BoundCall
 from perdure.engine.breakpoints import stop_at_breakpoint
 from perdure.engine.driver import Driver
@@ -60,8 +62,8 @@ UPDATED = "its state was changed"
 class BoundGraph(Pregel[Any, Any, Any, Any]):
     """A registered graph on a runtime's journal. It is a LangGraph graph, of the class it had.
 
-        graph = runtime.register(builder, name="campaign")
-        graph.invoke({"to": "ada@example.com"}, {"configurable": {"thread_id": "ada"}})
+    graph = runtime.register(builder, name="campaign")
+    graph.invoke({"to": "ada@example.com"}, {"configurable": {"thread_id": "ada"}})
     """
 
     _graph: Graph
@@ -107,6 +109,18 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
 
     if not TYPE_CHECKING:  # type checkers see the signatures of LangGraph's methods
 
+        def invoke(self, input, config=None, **kwargs):
+            """Drive a run to its end, or to its next wait, and return LangGraph's result."""
+            if calls_in_nodes.is_apart(self, input, config, kwargs):
+                return calls_in_nodes.invoke(self, input, config, kwargs)
+            return super().invoke(input, config, **kwargs)
+
+        async def ainvoke(self, input, config=None, **kwargs):
+            """`invoke` without blocking the event loop."""
+            if calls_in_nodes.is_apart(self, input, config, kwargs):
+                return await calls_in_nodes.ainvoke(self, input, config, kwargs)
+            return await super().ainvoke(input, config, **kwargs)
+
         def stream(self, input, config=None, **kwargs):
             """Drive a run and yield LangGraph's chunks. A worker goes on if reading stops."""
             return self._stream(input, config, kwargs)
@@ -125,6 +139,20 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             return await self._aupdate(config, supersteps)
 
     # -- running
+
+    def invoke_run(self, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
+        """`invoke`, for the effect that a node calls. Raises `AlreadyDone`."""
+        return super().invoke(input, config, **kwargs)
+
+    async def ainvoke_run(self, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
+        return await super().ainvoke(input, config, **kwargs)
+
+    def output_of(self, row: RunRow) -> Any:
+        """What a run that is done returned."""
+        return self._driver.journal.run(self._engine.output_of(row))
+
+    async def aoutput_of(self, row: RunRow) -> Any:
+        return await self._driver.journal.arun(self._engine.output_of(row))
 
     def _call(self, input: Any, config: RunnableConfig | None, kwargs: Any) -> BoundCall | None:
         """A call as one of its own, or None if it is a part of the run of another graph."""
@@ -238,13 +266,15 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
                 if claimed is not None:
                     return claimed
                 raise ThreadBusy(call.thread_id, "another worker drives")
-        accepted = yield from self._engine.accept_inline(self._graph, call.thread_id, call.setup())
+        accepted = yield from self._accept(call)
         while True:
             claimed = yield from self._claim(accepted)
             if claimed is not None:
                 return claimed
             yield POLL
             accepted = (yield runs.find(accepted.id)) or accepted
+            if accepted.state == State.DONE and accepted.parent_id is not None:
+                raise calls_in_nodes.AlreadyDone(accepted)  # a worker went on with it
             if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
                 raise ThreadBusy(call.thread_id, f"was {accepted.state} by another caller")
             head: RunRow | None = yield runs.head(call.thread_id)
@@ -264,8 +294,24 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             elif accepted.ready_at < (now + until) // 2:
                 yield runs.reserve(accepted, until)
 
+    def _accept(self, call: BoundCall) -> Plan[RunRow]:
+        """A new run, or in a node that runs again the one that it started."""
+        key, parent = calls_in_nodes.take_key(), None
+        if key is not None:
+            parent = yield from parent_of_call(self._driver.journal, stays=False)
+        accepted = yield from self._engine.accept_inline(
+            self._graph, call.thread_id, call.setup(), key=key, parent=parent
+        )
+        if key is not None and accepted.state == State.DONE:
+            raise calls_in_nodes.AlreadyDone(accepted)
+        if key is not None and accepted.state == State.FAILED:
+            made = change(accepted.thread_id, accepted.id, self._driver.clock.now())
+            states = (State.FAILED,)
+            yield runs.resume(self._driver.serializer, made, states, EventKind.RETRIED)
+        return accepted
+
     def _is_abandoned(self, head: RunRow, since: int) -> bool:
-        """Whether a caller died or left, and for a whole lease no worker has gone on with its run."""
+        """Whether its caller is gone, and for a whole lease no worker has gone on with it."""
         left = head.state == State.RUNNING or (head.state == State.PENDING and head.begun)
         if not left or head.due_at is None or head.due_at >= since or not self._is_mine(head):
             return False

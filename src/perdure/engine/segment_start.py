@@ -7,13 +7,14 @@ its tasks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import RESUME
 from langgraph.runtime import RunControl
 
+from perdure import langgraph_port
 from perdure.effects.compensation import Compensations
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
 from perdure.engine.graph_check import find_change
@@ -46,8 +47,10 @@ ANSWERED = (WaitState.ANSWERED, WaitState.APPLIED)
 class SegmentStart(SegmentPlans):
     """Plans for the start of a segment."""
 
-    def __init__(self, saver: Saver, clock: Clock) -> None:
+    def __init__(self, saver: Saver, clock: Clock, announced: Callable[[], bool]) -> None:
+        """`announced` says whether new questions are messages of the outbox, too."""
         super().__init__(saver, clock)
+        self._announced = announced
         self._compensations = Compensations(saver, clock)
         self._stored_topologies: set[str] = set()
 
@@ -132,16 +135,30 @@ class SegmentStart(SegmentPlans):
             unstored=graph.unstored,
             fingerprint=fingerprint,
             origin=setup.get("fork"),
+            announced=self._announced(),
         )
+        place = yield from self._place(row, setup)
+        again = langgraph_port.resume_nothing() if place else None
         return Drive(
             segment,
             graph,
-            None if row.begun or "input" not in setup else setup["input"],
-            _config(segment, setup),
+            again if row.begun else setup.get("input"),
+            _config(segment, setup, place),
             setup.get("context"),
             RunControl(),
             {name: graph.current_names(setup[name]) for name in BREAKPOINTS if name in setup},
         )
+
+    def _place(self, row: RunRow, setup: Mapping[str, Any]) -> Plan[Mapping[str, Any]]:
+        """The old checkpoint a run begins at, while it has made none of its own; else nothing."""
+        place: Mapping[str, Any] = setup.get("place") or {}
+        if not place or row.fingerprint is not None:  # which its first step stores
+            return {}
+        if row.begun:  # it asked something before its first step
+            at = yield from latest_checkpoint(self._saver, row.thread_id)
+            if at is not None and at.checkpoint["id"] == langgraph_port.root_checkpoint(place):
+                return {}
+        return place
 
     def _roll_back(self, thread_id: str) -> Plan[None]:
         """Delete the checkpoints of runs that were stopped by `rollback`."""
@@ -281,12 +298,14 @@ def stopped(control: Control, now: int, attempts: int, **data: Any) -> SegmentEn
     return SegmentEnd(State.PAUSED, EventKind.PAUSED, data, due_at=now, attempts=attempts)
 
 
-def _config(segment: Segment, setup: Mapping[str, Any]) -> RunnableConfig:
+def _config(
+    segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]
+) -> RunnableConfig:
     lease = segment.lease
     given = dict(setup.get("config") or {})
     configurable = {
         **(given.pop("configurable", None) or {}),
-        **({} if lease.row.begun else setup.get("place") or {}),
+        **place,
         "thread_id": lease.thread_id,
         KEY: lease.name,
     }

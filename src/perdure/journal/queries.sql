@@ -778,6 +778,29 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
                     AND s.wait_id IS NULL)
 RETURNING id;
 
+-- name: withdraw_wait
+-- Takes an answer back: only that of a person, while its run is not driven, and its task, which is at the
+-- last checkpoint then, has not gone on with it. A failed run must be one that can be retried. `answered_at`
+-- stays: the task may have the answer, and is not to find it any more.
+UPDATE perdure_waits
+SET state = 'open', answer = NULL, answered_by = NULL, change = :change
+WHERE thread_id = :thread_id AND id = :wait_id AND kind = 'human'
+  AND state IN ('answered', 'applied') AND answer IS NOT NULL
+  AND (expires_at IS NULL OR answered_at < expires_at)
+  AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints AS c
+                  WHERE c.thread_id = :thread_id AND c.ns = perdure_waits.ns
+                    AND c.id > perdure_waits.checkpoint_id)
+  AND EXISTS (SELECT 1 FROM perdure_runs AS r
+              WHERE r.thread_id = :thread_id AND r.id = :id AND (
+                r.state IN ('pending', 'waiting', 'paused', 'held')
+                OR r.state = 'failed' AND NOT EXISTS (
+                  SELECT 1 FROM perdure_runs AS l
+                  WHERE l.thread_id = :thread_id AND l.n > r.n
+                    AND (l.begun = 1 OR l.state = 'running'))
+                AND NOT EXISTS (SELECT 1 FROM perdure_effects AS e
+                                WHERE e.run_id = :id AND e.state = 'unknown')))
+RETURNING id;
+
 -- name: fire_wait
 -- The clock answers a question whose time has come, for the driver of the run.
 UPDATE perdure_waits
@@ -785,6 +808,24 @@ SET state = 'answered', answer = :answer, answered_at = :now, answered_by = 'clo
     change = :change
 WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
   AND COALESCE(wake_at, expires_at) <= :now;
+
+-- name: wake_wait
+-- A person ends a sleep before its time.
+UPDATE perdure_waits
+SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by, change = :change
+WHERE thread_id = :thread_id AND id = :wait_id AND kind = 'clock' AND state = 'open'
+RETURNING id;
+
+-- name: announce_wait
+-- A message about a question, if it is a new one.
+INSERT INTO perdure_outbox
+  (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
+SELECT thread_id, CAST(:wait_id AS TEXT), id, CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0,
+       CAST(:now AS BIGINT), CAST(:body AS {blob})
+FROM perdure_runs
+WHERE thread_id = :thread_id AND id = :id
+  AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id)
+ON CONFLICT DO NOTHING;
 
 -- name: poke_run
 -- An answer was accepted: its run is due, or is not to rest.

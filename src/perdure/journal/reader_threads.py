@@ -1,7 +1,7 @@
 """Threads that read from the database, so that coroutines do not block their event loop.
 
-About 30 microseconds a read, half of what the pool of an event loop takes; and unlike there, no node
-that blocks a thread can keep a read from its turn.
+About 30 microseconds a read, half of what the pool of an event loop takes. And unlike there, no
+node that blocks its thread can keep a read from its turn.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class ReaderThreads:
             with self._starting:
                 if self._started < MOST:
                     threading.Thread(
-                        target=_work, args=(self._jobs, self._idle), name="perdure-read", daemon=True
+                        target=_work,
+                        args=(self._jobs, self._idle),
+                        name="perdure-read",
+                        daemon=True,
                     ).start()
                     self._started += 1
         self._jobs.put(job)

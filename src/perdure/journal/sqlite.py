@@ -28,7 +28,7 @@ from perdure.journal.operation import (
 )
 from perdure.journal.sql import has_rows, positional, render
 from perdure.journal.sqlite_connections import Connections, transaction
-from perdure.journal.sqlite_file import check_file
+from perdure.journal.sqlite_file import check_file, create_private
 
 T = TypeVar("T")
 
@@ -79,6 +79,7 @@ class SQLite:
             )
         if path != ":memory:":
             check_file(path)
+            create_private(path)
         self._path = path
         self._sql = {name: _compiled(sql) for name, sql in render(FRAGMENTS).items()}
         self._connections = Connections(path, deadline, synchronous.upper(), FRAGMENTS)

@@ -231,7 +231,7 @@ class ReflectionExecutor(ContextManaged):
         """Try a held reflection again."""
         self._check_open()
         self._retry_once(id)
-        self._runtime.wake()
+        self._runtime.look_now()
 
     def use(self, store: BaseStore) -> None:
         """Set the store if the executor has none, and start running reflections."""
@@ -279,7 +279,7 @@ class ReflectionExecutor(ContextManaged):
                 return reflection
             self._start_worker().watch(reflection, after, shared_thread)
         if after < POLL:  # a later one is found by polling before it is due
-            self._runtime.wake()
+            self._runtime.look_now()
         return reflection
 
     def _cancel(self, id: str, number: int | None = None) -> None:

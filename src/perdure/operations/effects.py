@@ -13,7 +13,7 @@ from perdure.journal import Op, Row, Statement, with_params
 from perdure.journal.clock import HostTime
 from perdure.operations import stored_rows
 from perdure.operations.events import change
-from perdure.operations.runs import release_held
+from perdure.operations.runs import release
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
@@ -23,6 +23,7 @@ from perdure.types import (
     EffectState,
     EventKind,
     RunError,
+    State,
     maybe_moment,
     moment,
 )
@@ -365,7 +366,8 @@ def decide(
         [
             *with_params(params, "lock_thread", "lock_run", "decide_effect", "count_decision"),
             made.event(serializer, EventKind.SETTLED, data),
-            *release_held(serializer, made),
+            # Not "retried": that would call again what a person just settled as failed.
+            *release(serializer, made, (State.HELD,), EventKind.RESUMED),
         ],
         lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
         write=True,

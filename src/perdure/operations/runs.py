@@ -347,13 +347,23 @@ def resume(
     )
 
 
-def release_held(serializer: Serializer, decided: Change) -> list[Statement]:
-    """The statements that make a held run due once a decision about its effects was made and no
-    other is unknown, for the batch of that decision."""
+def release(
+    serializer: Serializer, decided: Change, states: Sequence[State], kind: EventKind
+) -> list[Statement]:
+    """The statements that make a run due that is in one of these states, once a person's decision
+    was made and none of its effects is unknown, for the batch of that decision."""
     made = change(decided.thread_id, decided.run_id, decided.now)
-    params = {**made.params, "names": json.dumps([State.HELD]), "decision": decided.number}
-    # Not "retried": that would call again what a person just settled as failed.
-    return [Statement("go_on", params), made.event(serializer, EventKind.RESUMED)]
+    params = {**made.params, "names": json.dumps([*states]), "decision": decided.number}
+    return [
+        Statement("go_on", params),
+        *(
+            with_params(params, "retry_effects", "reopen_joins")
+            if kind is EventKind.RETRIED
+            else []
+        ),
+        made.event(serializer, kind),
+        *([Statement("block_later", params)] if State.FAILED in states else []),
+    ]
 
 
 def has_begun(row: RunRow) -> Op[bool]:

@@ -22,7 +22,7 @@ _ALSO: dict[type, tuple[type, ...]] = {float: (int,), bool: (int,), bytes: (memo
 
 class Column(NamedTuple):
     name: str
-    type: type
+    kind: type
     allowed: frozenset[type]
 
 
@@ -51,15 +51,15 @@ def _mended(row: Any, columns: list[Column], wrong: list[Column]) -> Any:
     changes: dict[str, Any] = {}
     for column in wrong:
         value = getattr(row, column.name)
-        if column.type is str:
+        if column.kind is str:
             is_blob = isinstance(value, bytes)
             changes[column.name] = value.decode(errors="replace") if is_blob else str(value)
-        elif column.type is not bytes:
-            changes[column.name] = column.type()
-    name, type_, _ = wrong[0]
+        elif column.kind is not bytes:
+            changes[column.name] = column.kind()
+    name, expected, _ = wrong[0]
     found = type(getattr(row, name)).__name__
-    reason = f"its column {name!r} is of type {found}, not {type_.__name__}"
-    blob = next(column.name for column in columns if column.type is bytes)
+    reason = f"its column {name!r} is of type {found}, not {expected.__name__}"
+    blob = next(column.name for column in columns if column.kind is bytes)
     return row._replace(**changes, **{blob: Unreadable(reason)})
 
 

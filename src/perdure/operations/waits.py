@@ -9,6 +9,7 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
     an answer and the run       poke_run: the run is due, or, while driven, does not rest
     two signals of one key      insert_signal: the key is unique
     one signal, two waits       take_signal: a signal has at most one wait
+    withdrawing and the run     withdraw_wait: not while it is driven
     a run's end and its joiner  insert_join: the run cannot end until the wait is committed. Its end
                                 finds the wait (poke_joiners), or the joiner finds the end (let_go)
 """
@@ -25,6 +26,8 @@ from perdure.journal import Op, Statement, read_op, with_params
 from perdure.journal.names import check_text
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, change
+from perdure.operations.messages import QUESTION
+from perdure.operations.runs import release
 from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
 from perdure.serde.places import Place
@@ -187,9 +190,12 @@ def ask(
     interrupt_id: str,
     place: dict[str, Any],
     fingerprint: str | None = None,
+    *,
+    announced: bool = False,
 ) -> list[Statement]:
     """The statements that store a wait, for the batch of its interrupt write. `fingerprint` is that
-    of the graph, if the run does not have it yet."""
+    of the graph, if the run does not have it yet. If it is `announced`, a new one is a message of
+    the outbox, too."""
     shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
     place_of_asker = f"|{made.run_id}|{interrupt_id}|{question.kind}".encode()
     id = hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
@@ -231,10 +237,29 @@ def ask(
     return [
         Statement("count_wait", params),
         made.event(serializer, EventKind.WAIT, {k: v for k, v in data.items() if v is not None}),
+        *([_announcement(serializer, made, id, question, body)] if announced else []),
         Statement("insert_wait", params),
         Statement("close_replaced", params),
         *(Statement("insert_join", {**params, "joined": run_id}) for run_id in question.runs),
     ]
+
+
+def _announcement(
+    serializer: Serializer, made: Change, id: str, question: Question, body: Body
+) -> Statement:
+    """The message about a new question, with the wait's id as its own."""
+    payload = {
+        "wait_id": id,
+        "run_id": made.run_id,
+        "thread_id": made.thread_id,
+        "value": body.value,
+        "response_schema": body.schema,
+        "expires_at": maybe_moment(question.expires_at),
+    }
+    place = places.of_message(made.thread_id, id, made.run_id, QUESTION, made.now)
+    message = serializer.dumps(payload, place, "the value of an interrupt")
+    params = {**made.params, "wait_id": id, "topic": QUESTION, "body": message}
+    return Statement("announce_wait", params)
 
 
 _waits = partial(stored_rows.every, WaitRow)
@@ -287,8 +312,58 @@ def answer(
     )
 
 
+def withdraw(
+    serializer: Serializer, row: WaitRow, said: dict[str, str], now: int, number: int | None = None
+) -> Op[bool]:
+    """Take an answer back; `said` goes into its event. A run that failed or was held is due, if
+    none of its effects is unknown. False: a task has gone on with the answer, or may at this
+    moment."""
+    made = change(row.thread_id, row.run_id, now, number)
+    params = {**made.params, "wait_id": row.id}
+    return Op(
+        f"withdraw {row.id}",
+        [
+            *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "count_answer"),
+            made.event(serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}),
+            *release(serializer, made, (State.FAILED, State.HELD), EventKind.RETRIED),
+        ],
+        lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
+    )
+
+
 def _answer_place(row: WaitRow, by: str | None, now: int | None) -> Place:
     return places.of_answer(row.thread_id, row.id, row.run_id, by, now)
+
+
+def wake(
+    serializer: Serializer, rows: Sequence[WaitRow], by: str | None, now: int, number: int | None
+) -> Op[bool]:
+    """Answer these clock waits of a run before their time. False: none is open any more."""
+    statements, said = [Statement("lock_run", _run_of(rows[0]))], {"by": by} if by else {}
+    for n, row in enumerate(rows):
+        made = change(row.thread_id, row.run_id, now, number if n == 0 else None)
+        place = _answer_place(row, by, now)
+        params = {**made.params, "wait_id": row.id, "by": by}
+        params["answer"] = serializer.dumps(None, place)
+        statements += [
+            *with_params(params, "wake_wait", "poke_run"),
+            made.event(serializer, EventKind.WOKE, {"wait": row.id, "early": True, **said}),
+        ]
+        if n == 0:
+            key = made.key
+    return Op(
+        f"wake {rows[0].run_id}",
+        statements,
+        lambda found: any(found[1::3] if len(found) > 1 else found),
+        write=True,
+        key=key,
+    )
+
+
+def _run_of(row: WaitRow) -> dict[str, Any]:
+    return {"thread_id": row.thread_id, "id": row.run_id}
 
 
 def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int) -> Op[None]:

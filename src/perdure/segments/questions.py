@@ -38,16 +38,18 @@ class Answered(NamedTuple):
 class Questions:
     """The questions of one segment."""
 
-    def __init__(self, lease: Lease, progress: Progress, clock: Clock) -> None:
+    def __init__(
+        self, lease: Lease, progress: Progress, clock: Clock, *, announced: bool = False
+    ) -> None:
+        """`announced`: whether each new question for a person is a message of the outbox, too."""
         self._lease, self._progress, self._clock = lease, progress, clock
+        self._announced = announced
         self._expected: dict[str, list[tuple[Interrupt, Question]]] = {}
         self._depths: dict[str, tuple[int, int]] = {}
         self._answered: dict[str, list[Answered]] = {}  # by task
         self._used: dict[tuple[str, int], set[int]] = {}  # by task and attempt
         self.reached_top = False
         """Whether an interrupt reached the top of the graph: the run is about to wait."""
-        self.caught_in: str | None = None
-        """The node that caught its interrupt and went on: the run waits anyway."""
 
     def expect(self, interrupt: Interrupt, question: Question) -> None:
         """Say what an interrupt that is about to reach the saver waits for."""
@@ -134,6 +136,7 @@ class Questions:
             interrupt_id,
             place,
             progress.fingerprint,
+            announced=self._announced and question.kind is Kind.HUMAN,
         )
 
 

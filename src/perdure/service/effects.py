@@ -82,7 +82,7 @@ class EffectService:
             outcome = recording.dump_result(self._serializer, row, result)
         elif how == "fail":
             error = EffectFailed(row.key, f"settled by {by or 'a person'}", reason or "failed")
-            outcome = recording.dump_error(self._serializer, row, STATES[how], error, {})
+            outcome = recording.dump_error(self._serializer, row, STATES[how], error, ())
         said = {name: text for name, text in (("by", by), ("reason", reason)) if text}
         state, now = STATES[how].value, self._clock.now()
         made = effects.decide(

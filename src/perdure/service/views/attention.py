@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from perdure.operations.answer_dialects import Dialect, dialect_of
 from perdure.service.views.event_wording import NextStep, Tone, Verb, name_runs
 from perdure.service.views.formatting import age, duration, graph_title, utc_time
 from perdure.service.views.schema_summary import example_answer, summarise_schema
@@ -62,8 +64,9 @@ def inbox(
 def _question(wait: Wait, now: datetime) -> InboxItem:
     expires = f", expires {age(wait.expires_at, now)}" if wait.expires_at else ""
     note = f"asked {age(wait.created_at, now)} ago{expires}"
-    schema = wait.response_schema
+    schema, dialect = wait.response_schema, _dialect(wait)
     accepts = "" if schema is None else summarise_schema(schema) or str(schema)
+    accepts = accepts if dialect is None else dialect.summary
     shown = wait.damaged or wait.value
     return InboxItem(wait, wait.thread_id, note, shown, answer_action(wait), accepts)
 
@@ -80,8 +83,15 @@ def _held(run: Run, now: datetime) -> InboxItem:
     return InboxItem(run, title, note, run.reason or "", NextStep(Verb.RETRY, (run.id,)))
 
 
+def _dialect(wait: Wait) -> Dialect | None:
+    return dialect_of(wait.value) if wait.response_schema is None else None
+
+
 def answer_action(wait: Wait) -> NextStep:
-    """Answer a wait, with an answer that its schema accepts if there are choices."""
+    """Answer a wait, with an answer that its schema or dialect accepts if there are choices."""
+    if (dialect := _dialect(wait)) is not None:
+        example = json.dumps(dialect.example, ensure_ascii=False, default=str)
+        return NextStep(Verb.ANSWER, (wait.id,), example)
     return NextStep(Verb.ANSWER, (wait.id,), example_answer(wait.response_schema) or "JSON")
 
 
@@ -93,8 +103,8 @@ def blockers(
     unknown_graphs: Iterable[UnknownGraphName] = (),
 ) -> list[Blocker]:
     """Why a run does not go on now, and what would make it. Empty for one that does, or is done."""
+    waits, effects = list(waits), list(effects)
     found = [_wait(one) for one in waits if one.state == "open" and _waits_for(run, one, now)]
-    effects = list(effects)
     found += [Blocker(one.damaged, Tone.BAD) for one in effects if one.damaged]
     unknown = [one for one in effects if one.state is EffectState.UNKNOWN]
     for one in unknown:
@@ -107,6 +117,7 @@ def blockers(
     if run.state in (State.HELD, State.FAILED) and not unknown:
         text = f"it stays {run.state} until it is retried"
         found.append(Blocker(text, action=NextStep(Verb.RETRY, (run.id,))))
+        found += [_answered(one) for one in waits if _is_last_answer(one)]
     if run.state is State.PAUSED:
         text = "paused until it is resumed"
         found.append(Blocker(text, action=NextStep(Verb.RESUME, (run.id,))))
@@ -119,6 +130,17 @@ def _waits_for(run: Run, wait: WaitRecord, now: datetime) -> bool:
         return not run.ended
     late = wait.wake_at is not None and wait.wake_at < now
     return run.state not in (State.HELD, State.PAUSED) and not late
+
+
+def _is_last_answer(wait: WaitRecord) -> bool:
+    """Whether a person's answer is one that its run may have failed with."""
+    return wait.kind is Kind.HUMAN and wait.state == "applied" and wait.answer is not None
+
+
+def _answered(wait: WaitRecord) -> Blocker:
+    by = wait.answered_by or "someone"
+    action = NextStep(Verb.WITHDRAW, (wait.id,))
+    return Blocker(f"it may have failed with the answer of {by}", shown=wait.answer, action=action)
 
 
 def _wait(wait: WaitRecord) -> Blocker:

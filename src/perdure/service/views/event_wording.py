@@ -40,6 +40,7 @@ class Verb(StrEnum):
     SETTLE = "settle"
     RETRY = "retry"
     RESUME = "resume"
+    WITHDRAW = "withdraw"
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,10 @@ class _Facts:
     @property
     def retry(self) -> NextStep:
         return NextStep(Verb.RETRY, (self.run_id,))
+
+    @property
+    def early(self) -> str:
+        return f", woken{self.by or ' early'}" if self.data.get("early") else ""
 
     @property
     def by(self) -> str:
@@ -211,9 +216,10 @@ WORDING: Mapping[EventKind, Wording] = {
     EventKind.STEP: _step,
     EventKind.WAIT: _wait,
     EventKind.WAITING: _waiting,
-    EventKind.WOKE: _text("woke up"),
+    EventKind.WOKE: _text("woke up{0.early}"),
     EventKind.EXPIRED: _text("timed out waiting", Tone.BAD),
     EventKind.ANSWER: _text("answered{0.by}", Tone.GOOD),
+    EventKind.WITHDRAWN: _text("answer withdrawn{0.by}", Tone.NOTABLE),
     EventKind.SIGNAL: _text("received the signal {0.name}", Tone.GOOD),
     EventKind.JOINED: _joined,
     EventKind.EFFECT: _effect,
