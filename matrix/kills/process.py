@@ -70,6 +70,7 @@ class ForkServer:
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONHASHSEED": str(hash_seed)},
+            start_new_session=True,  # Ctrl-C is for the judge
         )
 
     def run(self, order: dict[str, Any]) -> Result:
