@@ -5,7 +5,52 @@ Each has its facts as attributes; its message says what happened, to which id, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence that suggests the known name that is nearest to a misspelt one, or nothing."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def forgot_await(value: object) -> str:
+    """A question to the caller that passed a coroutine instead of what it returns, or nothing."""
+    return " Did you forget await?" if hasattr(value, "__await__") else ""
+
+
+def needs_extra(what: str, extra: str) -> str:
+    """What to install for an extra of perdure. It names the packages: they are in the index that
+    the others came from, wherever perdure itself was installed from."""
+    import shlex
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        found = distribution("perdure")
+    except PackageNotFoundError:  # its folder is on the path
+        return f"{what} needs the packages of the extra {extra!r} in perdure's pyproject.toml."
+    packages = shlex.join(_packages_of(extra, found.requires or []))
+    pip = "uv pip" if (found.read_text("INSTALLER") or "").strip() == "uv" else "pip"
+    return f"{what} needs more packages: {pip} install {packages}"
+
+
+def _packages_of(extra: str, requires: list[str]) -> list[str]:
+    found: list[str] = []
+    for requirement in requires:
+        package, _, marker = requirement.partition(";")
+        if f"extra == {extra!r}" not in marker.replace('"', "'"):
+            continue
+        if package.startswith("perdure["):
+            for other in package.strip().removeprefix("perdure[").rstrip("]").split(","):
+                found += _packages_of(other, requires)
+        else:
+            found.append(package.strip())
+    return found
 
 
 class Error(Exception):
@@ -110,6 +155,10 @@ class WrongKey(Error):
         self.where, self.reason = where, reason
 
 
+UNREADABLE = (Damaged, WrongKey, TypeNotAllowed)
+"""Errors of a row that a person has to look at: a retry would raise them again."""
+
+
 class LeaseLost(BaseException):
     """Another worker drives this run now. Nothing that this one still does is stored.
 
@@ -128,13 +177,29 @@ class BadArgument(Error, ValueError):
     """An argument is invalid; the message says what to pass instead."""
 
 
+class AmbiguousAnswer(BadArgument, RuntimeError):
+    """`Command(resume=…)` does not say which of the run's questions it answers.
+
+    LangGraph raises a RuntimeError for it.
+    """
+
+    def __init__(self, run_id: str, interrupt_ids: list[str]) -> None:
+        self.run_id, self.interrupt_ids = run_id, interrupt_ids
+        open = ", ".join(interrupt_ids) or "none"
+        super().__init__(
+            "When there are multiple pending interrupts, you must specify the interrupt id when "
+            f"resuming. Run {run_id} waits for {len(interrupt_ids)} answers: pass "
+            f"Command(resume={{id: answer}}) with {open}."
+        )
+
+
 class UnknownGraph(Error):
     """No graph of that name is registered with this runtime."""
 
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(
-            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}. "
-            "Call Runtime.register(graph, name=...) first."
+            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}."
+            f"{did_you_mean(name, known)} Call Runtime.register(graph, name=...) first."
         )
         self.name, self.known = name, known
 
@@ -240,8 +305,16 @@ class BadAnswer(AnswerRefused):
     """The answer does not fit the question's `response_schema`."""
 
 
+class NotWithdrawn(Error):
+    """An answer cannot be withdrawn. Nothing was changed."""
+
+    def __init__(self, wait_id: str, why: str) -> None:
+        super().__init__(f"The answer to wait {wait_id} cannot be withdrawn: {why}")
+        self.wait_id = wait_id
+
+
 class Expired(Error):
-    """Inside an agent: an `ask` without a default expired."""
+    """Inside an agent: an `ask`, or a `join`, without a default expired."""
 
 
 class TakenBack(Error):
@@ -252,6 +325,22 @@ class TakenBack(Error):
             f"The signal {name!r} withdrew the question. Give ask() a default=, or catch this."
         )
         self.name, self.value = name, value
+
+
+class JoinFailed(Error):
+    """Inside an agent: a run that `join` waited for is not done.
+
+    `state` is `failed`, `cancelled`, or empty if the journal has no such run.
+    """
+
+    def __init__(self, run_id: str, state: str, why: str | None = None) -> None:
+        ends = {"failed": "failed", "cancelled": "was cancelled"}
+        happened = ends.get(state, "is not in this journal")
+        super().__init__(
+            f"Run {run_id}, which was joined, {happened}{f': {why}' if why else ''}. Catch this, "
+            "or retry that run and then this one."
+        )
+        self.run_id, self.state, self.why = run_id, state, why
 
 
 class NotInRun(Error):
@@ -298,6 +387,21 @@ class EffectHeld(BaseException):
             f"Runtime.settle({key!r}, 'done', result), 'retry' or 'fail'; or perdure settle."
         )
         self.key, self.effect, self.why = key, name, why
+
+
+class WaitCaught(BaseException):
+    """A node caught the exception by which `ask`, `sleep`, `wait_for` or `interrupt` waits.
+
+    The question is stored, and the node runs again with its answer. Nothing after it is stored.
+    """
+
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"The node {node!r} caught the exception by which ask(), sleep(), wait_for() or "
+            "interrupt() waits, and went on. The question is stored, and what came after it is "
+            "not. Catch narrower exceptions there, or re-raise langgraph.errors.GraphBubbleUp."
+        )
+        self.node = node
 
 
 class Postponed(BaseException):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,18 +12,32 @@ from perdure.client import BlockingClient, Client
 from perdure.engine import forking
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.engine import Engine
-from perdure.engine.graph_changes import check_renames
+from perdure.engine.graph_changes import check_renames, with_aliases
 from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
-from perdure.errors import BadArgument, Error
+from perdure.errors import BadArgument, Error, needs_extra
 from perdure.journal import connect_later
 from perdure.journal.clock import Clock
-from perdure.journal.names import check_renamed, check_text
+from perdure.journal.names import check_id, check_renamed, check_text
+from perdure.operations import runs
 from perdure.operations.event_observer import observe
+from perdure.operations.messages import QUESTION
+from perdure.operations.runs import RunRow
+from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
 from perdure.service.runs import GRACE
 from perdure.service.validation import check_duration, check_limit
-from perdure.types import Control, Counts, DrivenBy, Durability, Message, Observer, Retry, Run
+from perdure.types import (
+    Control,
+    Counts,
+    DrivenBy,
+    Durability,
+    Message,
+    Observer,
+    Record,
+    Retry,
+    Run,
+)
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -35,6 +50,7 @@ class Runtime(Client):
     worker on another host may be silent before its runs are taken over; one that died on this host
     is noticed at once. `allow`, `encryption_keys`, `max_bytes` and `durability` are those of
     `Saver`. `observer` is called for each event that this runtime stores.
+    `on_question` is given each new question for a person, as `deliver` would.
 
         runtime = Runtime("sqlite:///agents.db")
         graph = runtime.register(builder, name="campaign")
@@ -55,6 +71,7 @@ class Runtime(Client):
         lease: timedelta = timedelta(seconds=3),
         clock: Clock | None = None,
         observer: Observer | None = None,
+        on_question: Callable[[Message], Any] | None = None,
         keys: None = None,
     ) -> None:
         check_renamed("keys", "encryption_keys", keys)
@@ -68,6 +85,8 @@ class Runtime(Client):
         )
         engine = Engine(saver, lease.total_seconds(), lambda: self.services)
         self._compose(url, engine, clock)
+        if on_question is not None:
+            self.deliver(QUESTION, on_question)
 
     @property
     def saver(self) -> Saver:
@@ -120,12 +139,15 @@ class Runtime(Client):
                 "another run in the same worker."
             )
         check_text("version", version)
+        if isinstance(graph, BoundGraph):
+            graph = graph.unbound
         name, pregel = bind(graph, self.saver, name)
         names = dict(renamed or {})
         check_renames(names, pregel, name)
+        pregel = with_aliases(names, pregel)
         bound = Graph(name, version, pregel, timeout, retry or Retry(), deaths, hold, names)
         self.engine.graphs.add(bound)
-        return BoundGraph(bound, self.engine)
+        return BoundGraph.of(bound, self.engine)
 
     def unregister(self, name: str) -> None:
         """Stop driving a graph."""
@@ -179,7 +201,27 @@ class Runtime(Client):
         stay as they are. Raises `GraphChanged` if the graph has lost the place where the run is,
         unless `as_node` is given.
         """
-        forked = await forking.fork(
+        forked = await self._fork(check_id("run", run_id), at, update, as_node, thread_id)
+        self.engine.wake()
+        if isinstance(forked, str):  # its id, from the record of the effect
+            return await self.get(forked)
+        return await self.journal.arun(self.services.runs.show(forked))
+
+    @recorded("fork", record=Record(result=lambda row: row.id))
+    async def _fork(
+        self,
+        run_id: str,
+        at: str | None,
+        update: Any,
+        as_node: str | None,
+        thread_id: str | None,
+    ) -> RunRow | str:
+        if thread_id is None and (key := call_key()) is not None:
+            thread_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
+            if made := await self.journal.ado(runs.page(thread_id=thread_id, count=1)):
+                return made[0]  # by an attempt that was cut off
+            await self.saver.adelete_thread(thread_id)
+        return await forking.fork(
             self.engine,
             self.services,
             run_id,
@@ -188,8 +230,6 @@ class Runtime(Client):
             as_node=as_node,
             thread_id=thread_id,
         )
-        self.engine.wake()
-        return await self.journal.arun(self.services.runs.show(forked))
 
     # -- driving
 
@@ -252,7 +292,7 @@ class Runtime(Client):
         """The id under which this process holds leases."""
         return self.engine.keeper.worker
 
-    def wake(self) -> None:
+    def look_now(self) -> None:
         """Let the workers of this runtime look for due runs now, not at their next poll."""
         self.engine.wake()
 
@@ -272,7 +312,7 @@ class Runtime(Client):
         try:
             from perdure.server.app import make_app
         except ImportError as error:
-            raise Error("asgi() needs the extra: pip install 'perdure[server]'") from error
+            raise Error(needs_extra("asgi()", "server")) from error
         return make_app(self, self.tick, secret=secret)
 
 

@@ -40,6 +40,7 @@ from perdure.checkpoint.cache import CheckpointCache
 from perdure.checkpoint.config import Search, configurable, key_of
 from perdure.checkpoint.operations import checkpoint_at
 from perdure.checkpoint.pruner import Pruner
+from perdure.checkpoint.raised_interrupts import RaisedInterrupts
 from perdure.checkpoint.reader import Reader
 from perdure.checkpoint.row_format import RowFormat, checkpoint_location
 from perdure.checkpoint.task_writes import TaskWriter
@@ -111,8 +112,9 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         self._opening = threading.Lock()
         self._cache = cache = CheckpointCache(1024, self._cache_bytes)
         self._format = row_format = RowFormat(self.serializer)
+        self.raised = RaisedInterrupts()
         self._writer = Writer(self.durability, row_format, cache)
-        self._task_writer = TaskWriter(self.durability, row_format, cache)
+        self._task_writer = TaskWriter(self.durability, row_format, cache, self.raised)
         self.reader = Reader(row_format, cache)
 
     @property
@@ -354,9 +356,11 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         return await self.journal.arun(self.reader.delta_history(key_of(config), channels))
 
     def has(self, thread_id: str, ns: str, checkpoint_id: str) -> Plan[bool]:
-        """Whether a checkpoint is stored, or queued before anything queued from now on."""
+        """Whether a checkpoint is stored, or queued before anything queued from now on. Raises
+        `WaitCaught` if none will be, because a node before it caught its interrupt."""
         thread = self._cache.get(thread_id, ns)
         with thread.changed:
+            thread.check_caught()
             if thread.latest is not None and thread.latest.id == checkpoint_id:
                 return True
         found, _ = yield checkpoint_at(thread_id, ns, checkpoint_id)
@@ -424,6 +428,16 @@ class _Serde:
 
 # Now, and not when a saver is made: a subgraph may be compiled before that.
 langgraph_port.ask_graphs_for_their_types(load=True)
+
+
+def _note_interrupt(interrupts: Sequence[Any]) -> None:
+    config = langgraph_port.current_configurable()
+    saver = langgraph_port.checkpointer_of(config)
+    if isinstance(saver, Saver) and langgraph_port.is_in_task(config):
+        saver.raised.note(config, interrupts)
+
+
+langgraph_port.watch_interrupts(_note_interrupt)
 
 
 async def _raise(error: Exception) -> None:

@@ -22,7 +22,7 @@ class State(StrEnum):
     RUNNING = "running"
     """Leased: a worker drives it."""
     WAITING = "waiting"
-    """Waits for the clock, a person or a signal."""
+    """Waits for the clock, a person, a signal or another run."""
     PAUSED = "paused"
     """Rests until `resume`."""
     HELD = "held"
@@ -48,7 +48,9 @@ class EventKind(StrEnum):
     WOKE = "woke"
     EXPIRED = "expired"
     ANSWER = "answer"
+    WITHDRAWN = "withdrawn"
     SIGNAL = "signal"
+    JOINED = "joined"
     EFFECT = "effect"
     DIFFERS = "differs"
     SETTLED = "settled"
@@ -86,6 +88,8 @@ class Kind(StrEnum):
     CLOCK = "clock"
     HUMAN = "human"
     SIGNAL = "signal"
+    RUN = "run"
+    """For other runs to end: `join`."""
 
 
 class WaitState(StrEnum):
@@ -158,6 +162,10 @@ class Run:
     version: str = ""
     attempts: int = 0
     saved: Mapping[str, int] = field(default_factory=dict)
+    parent_id: str | None = None
+    """The run whose node started it."""
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
     @property
     def ended(self) -> bool:
@@ -167,7 +175,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Wait:
-    """An open wait of a run: for the clock, a person or a signal.
+    """An open wait of a run: for the clock, a person, a signal or other runs.
 
     for wait in await runtime.waits(kind="human"):
         await runtime.answer(wait.id, ask_a_person(wait.value))
@@ -184,6 +192,8 @@ class Wait:
     created_at: datetime
     response_schema: Mapping[str, Any] | None = None
     interrupt_id: str = ""
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +218,8 @@ class Score:
     at: datetime
     comment: str | None = None
     by: str | None = None
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +230,8 @@ class Event:
     at: datetime
     kind: str
     data: Mapping[str, Any]
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +253,8 @@ class EffectRecord:
     due_at: datetime | None
     undone: bool = False
     """Whether its compensation has run."""
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
@@ -282,6 +298,8 @@ class Message:
     due_at: datetime | None = None
     error: str | None = None
     """Why the last delivery failed."""
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
@@ -293,6 +311,8 @@ class Schedule:
     cron: str
     timezone: str
     next_at: datetime
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
@@ -344,7 +364,10 @@ class Retry:
 
     def pause(self, attempts: int) -> timedelta:
         """How long to wait after this many attempts."""
-        return min(self.longest, self.first * self.factor ** min(attempts - 1, 64))
+        try:
+            return min(self.longest, self.first * self.factor ** (attempts - 1))
+        except OverflowError:
+            return self.longest
 
 
 class Observer(Protocol):
@@ -368,9 +391,19 @@ class Observer(Protocol):
         """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`."""
 
 
+EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+"""The times that can be stored, and shown in every time zone."""
+
+
 def moment(ms: int) -> datetime:
-    """Convert journal time, in milliseconds, to an aware datetime."""
-    return datetime.fromtimestamp(ms / 1000, UTC)
+    """Convert journal time, in milliseconds, to an aware datetime.
+
+    A damaged row may have a time that no datetime can hold: it is shown as the last or the first.
+    """
+    try:
+        return max(EARLIEST, min(LATEST, datetime.fromtimestamp(ms / 1000, UTC)))
+    except (OverflowError, ValueError, OSError):
+        return LATEST if ms > 0 else EARLIEST
 
 
 def maybe_moment(ms: int | None) -> datetime | None:
@@ -383,14 +416,34 @@ def milliseconds(at: datetime) -> int:
     return round(at.timestamp() * 1000)
 
 
+FIRST_MS, LAST_MS = -(2**63), 2**63 - 1
+"""Before and after every journal time, of damaged rows too."""
+
+
+def position_after(at: datetime) -> int:
+    """Where a list goes on that is sorted by time, oldest first, after a row that shows `at`."""
+    return LAST_MS if at >= LATEST else milliseconds(at)
+
+
+def position_before(at: datetime) -> int:
+    """Where a list goes on that is sorted by time, newest first, after a row that shows `at`."""
+    return FIRST_MS if at <= EARLIEST else milliseconds(at)
+
+
 def deadline(
     name: str, given: timedelta | datetime | None, now: Callable[[], datetime]
 ) -> int | None:
     """Convert an argument that is a time, or a duration from now on, to journal time."""
     if given is None:
         return None
-    if isinstance(given, timedelta):
-        return milliseconds(now() + given)
-    if getattr(given, "tzinfo", None) is not None:
-        return milliseconds(given)
-    raise BadArgument(f"{name} must be a timedelta or a datetime with a time zone, not {given!r}.")
+    if not isinstance(given, timedelta) and getattr(given, "tzinfo", None) is None:
+        raise BadArgument(
+            f"{name} must be a timedelta or a datetime with a time zone, not {given!r}."
+        )
+    try:
+        at = milliseconds(now() + given if isinstance(given, timedelta) else given)
+    except (OverflowError, ValueError):
+        at = None
+    if at is None or not milliseconds(EARLIEST) <= at <= milliseconds(LATEST):
+        raise BadArgument(f"{name}={given!s} is not between the years 1 and 9999.")
+    return at

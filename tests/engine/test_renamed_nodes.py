@@ -1,9 +1,11 @@
-"""`register(renamed=...)` carries runs across the new name of a node: their waits, answers, effects,
-`Send`s and joins. Nothing is repeated, and no question is asked twice."""
+"""`register(renamed=...)` carries runs across the new name of a node: with their waits, answers and
+effects, `Send`s and joins. Nothing is repeated, and no question is asked twice."""
 
 from __future__ import annotations
 
+import signal
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,9 @@ from perdure.errors import BadArgument
 from perdure.testing import Clock
 from perdure.types import Retry, Run, State
 from tests.support.agents import NOON, Log, chain, opened
+from tests.support.fork_server import Ended, ForkServer
+from tests.support.runtime_child import Ledger
+from tests.support.sweep import sample
 
 HOUR = timedelta(hours=1)
 
@@ -83,6 +88,21 @@ async def test_a_run_goes_on_in_the_renamed_node_and_repeats_nothing(url: str) -
         ]
     }  # fmt: skip
     assert sent == ["before one?", "before two?", "end"]
+
+
+async def test_the_state_of_a_run_at_an_old_name_is_that_of_langgraph(url: str) -> None:
+    sent = Mailbox()
+    ask = sent.node("one?")
+    await drive(url, chain(plain, ("nap", ask), done))
+    config: Any = {"configurable": {"thread_id": "t"}}
+    async with opened(url) as rt:
+        graph = rt.register(chain(plain, ("snooze", ask)), name="g", renamed={"nap": "snooze"})
+        state = await graph.aget_state(config)
+        assert state.next == ("nap",)
+        assert [one.value for one in state.interrupts] == ["one?"]
+        await graph.ainvoke(Command(resume="yes"), config)
+        assert (await graph.aget_state(config)).next == ()
+    assert sent == ["before one?", "end"]
 
 
 async def test_a_sleeping_run_wakes_in_the_renamed_node(url: str) -> None:
@@ -289,3 +309,47 @@ async def test_the_function_of_an_entrypoint_cannot_be_renamed(url: str) -> None
     async with opened(url) as rt:
         with pytest.raises(BadArgument, match="only the nodes of a StateGraph"):
             rt.register(flow, renamed={"stream": "flow"})
+
+
+# -- killed
+#
+# The only row that tells of a rename is the run's own: with the first step under the new names it
+# has the fingerprint of the graph that carries the old ones. What a kill leaves behind:
+#
+#   before that step    the old fingerprint; the next claim carries the run as this one did
+#   after it            that of the carrying graph, whose topology was stored before; the next claim
+#                       makes the same graph of it
+
+
+@pytest.mark.slow
+def test_a_run_that_is_carried_across_a_rename_is_killed_anywhere_and_repeats_nothing(
+    fork_server: ForkServer, sqlite_url: str, tmp_path: Path
+) -> None:
+    def drive(thread: str, *, old: bool = False, kill: tuple[str, int] | None = None) -> Ended:
+        ledger = str(tmp_path / thread)
+        return fork_server.run(
+            "rename_child:drive", url=sqlite_url, thread=thread, ledger=ledger, old=old, kill=kill
+        )
+
+    def check(thread: str, ended: Ended) -> None:
+        assert ended.one("ended") == [
+            "done",
+            ["one", "yes", "two", "yes", "work", "three", "yes"],
+            3,
+        ]
+        assert ended.one("findings") == []
+        sent = set(Ledger(tmp_path / thread).lines())
+        assert sorted(line.split()[0] for line in sent) == ["one", "three", "two", "work"], sent
+
+    drive("whole", old=True)
+    whole = drive("whole")
+    check("whole", whole)
+    counts = whole.one("points")
+    commits = counts["commit.after"]
+    points = [("commit.before", n) for n in range(1, commits + 1)]
+    points += [("commit.after", commits), ("insert_graph.after", 1), ("progress.after", 1)]
+    for number, point in enumerate(sample(points, 8, lambda point: f"{point}")):
+        thread = f"killed-{number}"
+        drive(thread, old=True)
+        assert drive(thread, kill=point).status == -signal.SIGKILL, point
+        check(thread, drive(thread))

@@ -19,6 +19,7 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure.effects.decorator import _BACKGROUND
+from perdure.errors import OrderChanged
 from perdure.testing import Clock, TemporaryRuntime, crash_at
 from perdure.types import Event, Retry, Run, State
 from tests.support.agents import NOON, Log, opened
@@ -121,7 +122,7 @@ async def drive(
     for _ in range(attempts):
         with perdure.Saver(url) as saver:
             graph = builder.compile(checkpointer=saver) if hasattr(builder, "compile") else builder
-            with contextlib.suppress(Boom, Cut):
+            with contextlib.suppress(Boom, Cut, OrderChanged):
                 if way.endswith("async"):
                     return await graph.ainvoke(given, config)
                 return await asyncio.to_thread(graph.invoke, given, config)

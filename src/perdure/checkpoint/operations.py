@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from perdure.checkpoint.value_chain import ValueRef
+from perdure.errors import Damaged
 from perdure.journal import Op, Row, Statement
 
 T = TypeVar("T")
@@ -180,10 +181,18 @@ def value_bases(
     def result(rows: Sequence[Sequence[Row]]) -> Any:
         bases = {(row[0], ValueRef(*row[1:5])): row[5] for row in rows[0]}
         used = (*rows[1], *rows[2])
-        return bases, [(ns, ValueRef(*ref)) for ns, refs in used for ref in json.loads(refs)]
+        return bases, [(ns, ref) for ns, refs in used for ref in parse_refs(thread_id, refs)]
 
     names = ("value_keys", "checkpoint_refs", "writes_refs")
     return Op("value_keys", [Statement(name, {"thread_id": thread_id}) for name in names], result)
+
+
+def parse_refs(thread_id: str, refs: Any) -> list[ValueRef]:
+    try:
+        return [ValueRef(*ref) for ref in json.loads(refs)]
+    except (TypeError, ValueError, RecursionError) as error:
+        where = f"the list of values of a checkpoint, or of a write, of thread {thread_id!r}"
+        raise Damaged(where, str(error)) from error
 
 
 def delete_values(thread_id: str, values: Iterable[tuple[str, ValueRef]]) -> Op[None]:

@@ -6,7 +6,6 @@ blocking methods and the coroutines of the saver.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -22,7 +21,7 @@ from perdure import langgraph_port
 from perdure.checkpoint import operations
 from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, ThreadCache
 from perdure.checkpoint.config import PAGE, Search, configurable
-from perdure.checkpoint.operations import CheckpointKey, CheckpointRow, WritesRow
+from perdure.checkpoint.operations import CheckpointKey, CheckpointRow, WritesRow, parse_refs
 from perdure.checkpoint.row_format import RowFormat, checkpoint_location
 from perdure.checkpoint.value_chain import StoredValue, ValueRef, elements_in_row, load_value
 from perdure.errors import Damaged
@@ -83,7 +82,7 @@ class Reader:
         if (running and newest) or before is None:
             size = sum(stored.size for stored in found.values())
             seen = {node: {**versions} for node, versions in state.seen.items()}  # LangGraph's own
-            sends = len(langgraph_port.pending_sends(values))
+            sends = langgraph_port.sent_nodes(values)
             latest = CachedCheckpoint(row.id, row.step, found, seen, sends, size, not running)
             self._remember(thread, before, latest, pending)
         return CheckpointTuple(
@@ -242,4 +241,4 @@ def _take_cached(
 
 
 def _refs(row: CheckpointRow) -> list[ValueRef]:
-    return [ValueRef(*ref) for ref in json.loads(row.refs)]
+    return parse_refs(row.thread_id, row.refs)

@@ -87,7 +87,7 @@ class RowFormat:
 
     def load_state(self, row: CheckpointRow) -> CheckpointState:
         location = checkpoint_location(*row[:3])
-        data = self.envelope.unwrap(bytes(row.state), location, checkpoint_columns(*row[3:7]))
+        data = self.envelope.unwrap(row.state, location, checkpoint_columns(*row[3:7]))
         try:
             return CheckpointState(*self.codec.decode(data, location))
         except TypeError as error:
@@ -97,7 +97,7 @@ class RowFormat:
         self, thread_id: str, ns: str, rows: Iterable[tuple[ValueRef, bytes]]
     ) -> dict[ValueRef, bytes]:
         unwrap = self.envelope.unwrap
-        return {ref: unwrap(bytes(b), value_location(thread_id, ns, ref)) for ref, b in rows}
+        return {ref: unwrap(b, value_location(thread_id, ns, ref)) for ref, b in rows}
 
     def dump_writes(self, path: str, writes: TaskWrites, location: str) -> bytes:
         entries = [
@@ -110,8 +110,8 @@ class RowFormat:
         """The task's path, and for each write [index, channel, whether a list, elements]."""
         location = writes_location(*row[:5])
         try:
-            path, entries = ormsgpack.unpackb(self.envelope.unwrap(bytes(row.body), location))
-        except ValueError as error:
+            path, entries = ormsgpack.unpackb(self.envelope.unwrap(row.body, location))
+        except (TypeError, ValueError) as error:
             raise Damaged(location, str(error)) from error
         return path, entries
 

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from perdure.cli.options import At, By, Json, Limit, Thread
+from perdure.cli.options import ID_HELP, At, By, Json, Limit, Place, Thread
 from perdure.cli.output import (
     command_for,
     display_width,
     line_width,
     one_line,
+    paint,
     paint_state,
     print_json,
     printable,
 )
 from perdure.cli.parsing import parse_json
-from perdure.cli.target import client_at
+from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import arguments, count, utc_time
 
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 
 def effects(
+    place: Place = None,
     at: At = None,
-    run: Annotated[str | None, Option(metavar="ID", help="Of one run.")] = None,
+    run: Annotated[str | None, Option(metavar="ID", help=f"Of one run. {ID_HELP}")] = None,
     thread: Thread = None,
     state: Annotated[
         Literal["open", "done", "failed", "unknown", "again", "all"] | None,
@@ -40,13 +42,14 @@ def effects(
 ) -> None:
     """List effects, the calls that left the process; by default those with an unknown outcome."""
     state = state or ("all" if run or thread else "unknown")
+    at = one_place(place, at)
     wanted = None if state == "all" else state
     with client_at(at) as client:
         ask = client.blocking
         run_id = ask.find(run).id if run else None
-        found = ask.effects(run_id, thread_id=thread, state=wanted, limit=limit, strict=False)
+        found = ask.effects(run_id, thread_id=thread, state=wanted, limit=limit)
         listed_all = state == "unknown" and not run and not thread
-        some_open = listed_all and ask.effects(state="open", limit=1, strict=False)
+        some_open = listed_all and ask.effects(state="open", limit=1)
     for record in found:
         if json:
             print_json(record)
@@ -71,6 +74,8 @@ def _print(record: EffectRecord, at: str | None) -> None:
         print(f"         {one_line(shown, line_width(9))}")
     calls = f"{count(record.attempts, 'call')} since {utc_time(record.created_at)}"
     print(f"         thread {printable(record.thread_id)}, run {record.run_id or 'none'}, {calls}")
+    if record.damaged:
+        print(f"         {paint(one_line(record.damaged, 1000), 'red')}")
     if record.error:
         print(f"         {one_line(str(record.error), 1000)}")
     if record.state == "unknown":
@@ -78,10 +83,15 @@ def _print(record: EffectRecord, at: str | None) -> None:
 
 
 def settle(
-    key: Annotated[str, Argument(metavar="KEY", help="Key of the effect, from `perdure effects`.")],
+    key: Annotated[
+        str, Argument(metavar="KEY", help="From `perdure effects`, or at least 4 characters of it.")
+    ],
     how: Annotated[
         Literal["done", "retry", "fail"],
-        Argument(help="done: it happened; retry: call it again; fail: give it up."),
+        Argument(
+            metavar="done|retry|fail",
+            help="done: it happened; retry: call it again; fail: give it up.",
+        ),
     ],
     at: At = None,
     result: Annotated[
@@ -92,8 +102,11 @@ def settle(
     by: By = None,
 ) -> None:
     """Settle an effect with an unknown outcome. Its run goes on."""
+    from perdure.cli.run_lookup import find_id
+
     value = _parse_result(how, result)
     with client_at(at) as client:
+        key = find_id(client, "effect", key)
         client.blocking.settle(key, how, value, by=by, reason=reason)
     print(f"{key} is settled: {how}.")
 

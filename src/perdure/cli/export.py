@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from typer import Argument, Option
 
-from perdure.cli.options import At, Graph, Metadata, Since, States, Thread, Until
+from perdure.cli.options import IDS_HELP, At, Graph, Metadata, Since, States, Thread, Until
 from perdure.cli.output import json_default
 from perdure.cli.runs import parse_filters
 from perdure.cli.target import client_at
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def export(
     run: Annotated[
         list[str] | None,
-        Argument(metavar="[RUN...]", help="Ids, or at least 6 characters of each; default: all."),
+        Argument(metavar="RUN", help=f"{IDS_HELP} Default: all."),
     ] = None,
     at: At = None,
     state: States = None,
@@ -65,13 +65,17 @@ def _selected(client: Client, prefixes: list[str], filters: dict[str, Any]) -> I
         yield from all_pages(lambda last: ask.runs(**filters, after=last, limit=PAGE))
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 @contextlib.contextmanager
 def _open_file(path: str | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
     try:
-        with Path(path).open("w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8", opener=_private) as file:
             yield file
     except OSError as error:
         raise BadArgument(f"--output {path}: {error.strerror or error}.") from error

@@ -29,7 +29,7 @@ def parse_json(option: str, text: str, hint: str = "") -> Any:
         return json.loads(source)
     except OSError as error:
         raise BadArgument(f"{option} {text}: {error.strerror or error}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         name = f"{option} " if option.startswith("--") else ""
         raise BadArgument(
             f"{option} {text} is not JSON: {error}. Quote names and texts inside it, and all of it "
@@ -46,7 +46,7 @@ def parse_pairs(option: str, texts: Iterable[str]) -> dict[str, Any]:
             raise BadArgument(f"{option} {text!r} is not a pair: write {option} key=value.")
         try:
             pairs[key] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             pairs[key] = value
     return pairs
 

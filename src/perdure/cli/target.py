@@ -24,14 +24,28 @@ NAME_JOURNAL = (
 NAME_RUNTIME = "Name the Runtime: module:name."
 
 
+def one_place(place: str | None, at: str | None) -> str | None:
+    """The target of a command that takes it as an argument, too."""
+    if place is not None and at is not None:
+        raise BadArgument(f"Name one place: {place}, or --at {at}; not both.")
+    return place if at is None else at
+
+
 def runtime_at(at: str | None) -> Runtime:
-    """The runtime of a target, with its graphs."""
+    """The runtime of a target, with its graphs; by default the one of PERDURE_URL, if it names one,
+    or the project here."""
     place = at or os.environ.get("PERDURE_URL", "")
-    if "://" in place or (not at and place):
-        raise BadArgument(
-            "This needs the graphs, not only their journal: pass --at module:name of the Runtime."
-        )
-    return load_runtime(place or ".")
+    if "://" in place:
+        if at or _project_at(".", search_parents=True) is None:
+            raise BadArgument(
+                "This needs the graphs, not only their journal: pass --at module:name of the "
+                "Runtime."
+            )
+        place = ""  # the project here, on this journal
+    if not place:
+        project = _project_at(".", search_parents=True)
+        place = "." if project is None else str(project.file)
+    return load_runtime(place)
 
 
 def load_runtime(place: str) -> Runtime:
@@ -109,7 +123,7 @@ def _project_at(place: str, *, search_parents: bool = False) -> Project | None:
 def import_object(place: str) -> Any:
     """The object at `module:name`."""
     module, _, name = place.partition(":")
-    if not module or not name:
+    if not module or not name or "@" in place:
         raise _bad_place(place, NAME_RUNTIME)
     if module.endswith(".py"):
         raise BadArgument(f"{place!r}: name the module without .py, as {module[:-3]}:{name}.")
@@ -142,4 +156,5 @@ def _bad_place(place: str, next_step: str) -> BadArgument:
         return BadArgument(f"{place!r} is a file: {next_step}")
     if "/" in place and ":" not in place:
         return BadArgument(f"There is no folder {place}. {next_step}")
-    return BadArgument(f"{place!r} does not name a runtime: use module:name, as agents:runtime.")
+    shown = "This" if "@" in place else repr(place)  # it may be a URL with a password
+    return BadArgument(f"{shown} does not name a runtime: use module:name, as agents:runtime.")

@@ -18,7 +18,8 @@ from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan
 from perdure.journal.ids import random_number
 from perdure.operations import effects
-from perdure.operations.effects import EffectRow, How, Mark, UndoState
+from perdure.operations.effects import Doubt, EffectRow, How, Mark, UndoState
+from perdure.serde.redaction import secrets_in
 from perdure.types import EffectState, EventKind, moment
 
 log = logging.getLogger("perdure")
@@ -96,11 +97,16 @@ class CallRecord:
             created_at=task.now,
             doubtful=int(match.doubtful),
         )
-        return match.row if self.business_key is None else (yield effects.at(self.row.place))
+        if self.business_key is None:
+            return match.row
+        guarded: EffectRow | None = yield effects.guarded(self.row.place, key)
+        return guarded
 
     def _match(self) -> Plan[Match]:
         """Find the record. Raises `OrderChanged` if another call of this attempt has got it."""
         task = self.task
+        if task.abandoned is not None:
+            raise task.abandoned  # the agent's code swallowed it
         yield from task.load_records()
         match = task.records.match_record(
             self.spec.name,
@@ -112,16 +118,18 @@ class CallRecord:
         )
         if match.row is not None and match.alike:
             yield task.guarded(effects.part(task.owner, match.row, match.alike))
-            raise OrderChanged(match.row.key, match.row.name)
-        if match.row is not None and match.row.doubtful and not match.doubtful:
-            task.journal.defer(task.guarded(effects.trust(task.owner, match.row)))
+            task.abandoned = OrderChanged(match.row.key, match.row.name)
+            raise task.abandoned
+        row = match.row
+        if row is not None and row.doubtful == Doubt.POSSIBLE and not match.doubtful:
+            task.journal.defer(task.guarded(effects.trust(task.owner, row)))
         return match
 
     def store_intent(self) -> Plan[EffectRow | None]:
         """Store the intent, after every checkpoint before it. Gives the row that another process
         stored first, if one did."""
         task, row = self.task, self.row
-        blob = recording.dump_arguments(task.serializer, row.key, row.name, self._encoded)
+        blob = recording.dump_arguments(task.serializer, row, self._encoded)
         self.row = row = row._replace(arguments=blob)
         yield from task.wait_for_checkpoints()
         if self.spec.transactional:
@@ -207,9 +215,7 @@ class CallRecord:
             result = keep(result) if keep is not None else result
             usage = None if self.usage_of is None else self.usage_of(result)
             interrupts = self.position.interrupts_so_far() - self._interrupts_before
-            blob = recording.dump_result(
-                task.serializer, row.key, row.name, result, usage, interrupts
-            )
+            blob = recording.dump_result(task.serializer, row, result, usage, interrupts)
         except Exception as error:
             self.row = row._replace(mark=Mark.FINAL.value)  # it happened, and must not again
             return (yield from self.failed(error))
@@ -220,7 +226,8 @@ class CallRecord:
     def failed(self, error: Exception) -> Plan[None]:
         """Store a final exception, and raise it."""
         data = {"error": self.describe(error)}
-        yield from self._settle(EffectState.FAILED, self.dump_error(error), data)
+        outcome = self.dump_error(EffectState.FAILED, error)
+        yield from self._settle(EffectState.FAILED, outcome, data)
         raise recording.mark_recorded(error)
 
     def _settle(
@@ -263,7 +270,7 @@ class CallRecord:
 
     def hold(self, why: str, error: BaseException | None) -> Plan[None]:
         """Store that the outcome is unknown, and raise `EffectHeld`: a person settles it."""
-        outcome = None if error is None else self.dump_error(error)
+        outcome = None if error is None else self.dump_error(EffectState.UNKNOWN, error)
         yield from self.write(EffectState.UNKNOWN, outcome, {"why": why}, wait=True)
         raise EffectHeld(self.row.key, self.row.name, why)
 
@@ -276,7 +283,7 @@ class CallRecord:
             f"with other arguments: {other.key}. If that stands for this call, settle this one as "
             "done; to make it too, as retry"
         )
-        blob = recording.dump_arguments(task.serializer, row.key, row.name, self._encoded)
+        blob = recording.dump_arguments(task.serializer, row, self._encoded)
         self.row = row = row._replace(arguments=blob, state=EffectState.UNKNOWN.value, doubtful=0)
         yield from task.wait_for_checkpoints()
         event = (task.serializer, {"why": why})
@@ -297,14 +304,16 @@ class CallRecord:
     # -- errors, counts and events
 
     @property
-    def _secrets(self) -> dict[str, Any]:
-        """Arguments that are not stored, and must not be in an error's text either."""
-        return {name: self.arguments[name] for name in self.arguments if name not in self._stored}
+    def _secrets(self) -> set[str]:
+        """What is not stored of the arguments, and must not be in an error's text either."""
+        left_out = [self.arguments[name] for name in self.arguments if name not in self._stored]
+        texts = {one for one in left_out if isinstance(one, str) and len(one) > 3}
+        return texts | set(secrets_in(dict(self.arguments)))
 
-    def dump_error(self, error: BaseException) -> bytes:
+    def dump_error(self, state: EffectState, error: BaseException) -> bytes:
         interrupts = self.position.interrupts_so_far() - self._interrupts_before
         return recording.dump_error(
-            self.task.serializer, self.row.key, error, self._secrets, interrupts
+            self.task.serializer, self.row, state, error, self._secrets, interrupts
         )
 
     def describe(self, error: BaseException) -> str:

@@ -26,6 +26,7 @@ from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Owner, UndoState
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
+from perdure.serde.redaction import redact
 from perdure.types import EffectState, EventKind, State
 
 
@@ -48,9 +49,8 @@ class Compensations:
             except Postponed as later:
                 return SegmentEnd(State.PENDING, EventKind.RELEASED, {}, due_at=later.until)
             except Exception as error:
-                return _held(
-                    f"effect {row.name!r} could not be undone: {type(error).__name__}: {error}", row
-                )
+                why = redact(f"{type(error).__name__}: {error}")
+                return _held(f"effect {row.name!r} could not be undone: {why}", row)
         found = yield effects.of_run(run.id)
         return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, effects.report(found))
 

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 
 from perdure import langgraph_port
 from perdure.effects.context import current
-from perdure.effects.keys import hash_of
+from perdure.effects.keys import effect_key, hash_of
 from perdure.effects.record_matching import TaskRecords, configurable
-from perdure.errors import BadArgument
+from perdure.errors import BadArgument, Damaged, OrderChanged
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import TaskInfo
@@ -50,6 +50,8 @@ class TaskContext:
     can_postpone: bool = False
     """Whether a run without a segment can give its process back, too."""
     records: TaskRecords = field(default_factory=TaskRecords)
+    abandoned: OrderChanged | None = None
+    """Why no further effect of this execution is called."""
 
     @property
     def now(self) -> int:
@@ -77,7 +79,14 @@ class TaskContext:
         rows: list[EffectRow] = []
         progress = None if self.segment is None else self.segment.progress
         if self.is_nested or progress is None or not progress.is_new(self.checkpoint_id):
-            rows = yield effects.of_task(self.owner.thread_id, self.id)
+            # What cannot be found where it was stored would be called again.
+            whole_run = self.owner.run_id if not self.is_nested else ""
+            rows, places = yield effects.of_task(self.owner.thread_id, self.id, whole_run)
+            for row in rows:
+                row.check(self.serializer)
+            for scope, task, name, n, key in places:
+                if task and key != effect_key(scope, task, name, n):
+                    raise Damaged(f"effect {key}", "its row was moved to another task or number")
         self.records.load(rows)
 
     def recorded_reads(self) -> list[str]:
@@ -103,7 +112,8 @@ class TaskContext:
             if waited > CHECKPOINT_TIMEOUT:
                 raise BadArgument(
                     "An effect was called before its checkpoint reached the saver. With "
-                    "durability='exit' no checkpoint does, nor any of a subgraph compiled with "
+                    "durability='exit' no checkpoint does before the graph returns: call the "
+                    "graph without it. Nor does any of a subgraph compiled with "
                     "checkpointer=False, unless the runtime drives it. An effect that blocks the "
                     "event loop delays it: make it a coroutine, or call it in a thread."
                 )
@@ -133,6 +143,8 @@ def current_task() -> tuple[TaskContext, int] | None:
     saver = langgraph_port.checkpointer_of(config)
     if segment is None and not isinstance(saver, Saver):
         return None
+    if isinstance(saver, Saver):
+        saver.raised.check(config)  # a wait that was caught: no effect before its answer
     execution = info.execution
     with _LOCK:
         task = _TASKS.get(execution)
@@ -167,6 +179,8 @@ def _task_of(
         return TaskContext(Owner(thread_id), task_id, *parts, above, saver, durability)
     row, stored_ns = segment.lease.row, _stored(ns, segment.unstored)
     owner, task_id = Owner(row.thread_id, row.id, row.token), hash_of(row.id, stored_ns)
+    if segment.at_exit:
+        return TaskContext(owner, task_id, *parts, above, segment.saver, "exit")
     if stored_ns == ns:
         return TaskContext(owner, task_id, *parts, above, segment.saver)
     above = {root: id for root, id in above.items() if len(root) < len(stored_ns)}

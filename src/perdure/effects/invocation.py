@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, cast
 from perdure.effects import context, recording
 from perdure.effects.call_record import CallRecord
 from perdure.effects.context import EffectContext
-from perdure.errors import EffectTimeout
+from perdure.errors import EffectTimeout, Unavailable
 from perdure.journal import Refused, Statement, failpoints
 from perdure.journal.operation import Transaction
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow
+from perdure.operations.stored_rows import stored as stored_row
 from perdure.types import EffectState
 
 Bound = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -154,6 +155,12 @@ class TransactionalCall:
             return task.journal.transact(lambda transaction: self._work(transaction, now), proof)
         except _FunctionRaised as raised:
             return CallRaised(cast(BaseException, raised.__cause__))
+        except Unavailable as error:
+            raised = error.__cause__ and error.__cause__.__cause__
+            if not isinstance(raised, _FunctionRaised):
+                raise
+            # Each time the connection was lost inside the function: that is its own doing.
+            return CallRaised(cast(BaseException, raised.__cause__))
         except Refused:
             if task.segment is not None:
                 task.segment.refuse()
@@ -166,7 +173,9 @@ class TransactionalCall:
         task, row, spec = self.record.task, self.record.row, self.record.spec
         [stored] = transaction.run([effects.insert_intent(task.owner, row)])
         if not stored:
-            there = EffectRow(*transaction.run([Statement("effect_at", row.place)])[0][0])
+            there = stored_row(
+                EffectRow, transaction.run([Statement("effect_at", row.place)])[0][0]
+            )
             if there.intent != row.intent:
                 return there
         try:
@@ -174,7 +183,7 @@ class TransactionalCall:
             result = FunctionCall(spec.name, self.function, self.bound, context).call()
             keep = spec.record.result
             result = keep(result) if keep is not None else result
-            blob = recording.dump_result(task.serializer, row.key, row.name, result)
+            blob = recording.dump_result(task.serializer, row, result)
         except BaseException as error:
             raise _FunctionRaised from error
         settled = row._replace(state=EffectState.DONE.value, outcome=blob)

@@ -16,7 +16,7 @@ from perdure.effects.spec import ONCE
 from perdure.errors import NotInRun
 from perdure.journal import Statement
 from perdure.journal.names import check_text
-from perdure.serde.serializer import where_message
+from perdure.serde import places
 
 
 def outbox(topic: str, payload: Any = None) -> str:
@@ -35,13 +35,15 @@ def _store(topic: str, payload: Any) -> str:
     task, _ = found
     id = f"{context.key}-{context.messages}"
     context.messages += 1
+    owner, now = context.owner, context.now
+    place = places.of_message(owner.thread_id, id, owner.run_id, topic, now)
     params = {
-        "thread_id": context.owner.thread_id,
-        "run_id": context.owner.run_id,
+        "thread_id": owner.thread_id,
+        "run_id": owner.run_id,
         "id": id,
         "topic": topic,
-        "now": context.now,
-        "body": task.serializer.dumps(payload, where_message(id), f"a message of topic {topic!r}"),
+        "now": now,
+        "body": task.serializer.dumps(payload, place, f"a message of topic {topic!r}"),
     }
     context.transaction.run([Statement("insert_message", params)])
     return id

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from perdure import langgraph_port
 from perdure.errors import BadArgument
-from perdure.operations.effects import EffectRow
+from perdure.operations.effects import Doubt, EffectRow
 from perdure.types import EffectState
 
 
@@ -152,10 +152,8 @@ class TaskRecords:
             self._check_instance(name, digest, position)
             matched = self._matched.setdefault((position.attempt, name), {})
             free = sorted(rows.keys() - matched.keys())
-            equal = next((n for n in free if rows[n].digest == digest), None)
-            alike = {equal: ALL}
-            if equal is None:
-                alike = {n: equal_arguments(rows[n]) for n in free}
+            equal = [n for n in free if rows[n].digest == digest]
+            alike = {n: ALL if equal else equal_arguments(rows[n]) for n in equal or free}
             others = {n: count for n, count in matched.items() if count < ALL}
             if others and ALL not in alike.values():
                 owned = {n: equal_arguments(rows[n]) for n in others}
@@ -216,7 +214,7 @@ class TaskRecords:
         self, rows: dict[int, EffectRow], free: list[int], digest: str, alike: dict[int, int]
     ) -> EffectRow | None:
         """A record that may be of this call, made with wrong arguments in an abandoned attempt."""
-        doubtful = [n for n in free if rows[n].doubtful]
+        doubtful = [n for n in free if rows[n].doubtful == Doubt.POSSIBLE]
         if not doubtful or not self._has_changed:
             return None
         if any(digest in row.lent.split() for row in rows.values()):

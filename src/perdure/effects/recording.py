@@ -5,40 +5,29 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from typing import Any
 
-from perdure.errors import EffectFailed, TooLarge, Unserializable
+from perdure.errors import EffectFailed, TooLarge, Unserializable, forgot_await
 from perdure.operations import error_text
-from perdure.serde.redaction import redact
-from perdure.serde.serializer import Serializer, where_effect
-from perdure.types import Record
+from perdure.operations.effects import EffectRow
+from perdure.serde.redaction import fill, hide, is_secret, is_secret_value, redact
+from perdure.serde.serializer import Serializer
+from perdure.types import EffectState, Record
 
-SECRETS = frozenset(
-    {"auth", "authorization", "credentials", "passwd", "pwd", "token", "x-api-key", "cookie"}
-    | {f"{kind}_token" for kind in ("access", "auth", "bearer", "id", "refresh", "session")}
-)
-ENDINGS = ("password", "secret", "api_key", "apikey", "access_key", "private_key", "secret_key")
-"""Arguments with these names or endings are never stored, nor are such keys of a dict."""
 INJECTED = frozenset(["config", "runtime", "store", "writer", "run_manager", "callbacks"])
 """Parameters that LangGraph and LangChain fill by name, and fill again in the next process."""
-
-
-def is_secret(name: Any) -> bool:
-    """Whether a value of this name must not be stored."""
-    return isinstance(name, str) and (name.lower() in SECRETS or name.lower().endswith(ENDINGS))
 
 
 def stored_arguments(record: Record, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments to store."""
     return {
-        # of a dict, such as headers, without its secret keys
-        name: {k: v for k, v in value.items() if not is_secret(k)} if type(value) is dict else value
+        name: hide(value)
         for name, value in arguments.items()
         if (record.arguments is None or name in record.arguments)
         and name not in record.without
         and not is_secret(name)
-        and not hasattr(value, "get_secret_value")
+        and not is_secret_value(value)
         and not (name in INJECTED and _is_injected(value))
     }
 
@@ -60,35 +49,34 @@ def encode_arguments(serializer: Serializer, name: str, stored: Mapping[str, Any
         raise
 
 
-def dump_arguments(serializer: Serializer, key: str, name: str, data: bytes) -> bytes:
-    blob = serializer.envelope.wrap(data, where_effect("arguments", key))
-    return _check_size(serializer, blob, f"effect {name!r}")
+def dump_arguments(serializer: Serializer, row: EffectRow, data: bytes) -> bytes:
+    blob = serializer.envelope.seal(data, row.arguments_place)
+    return _check_size(serializer, blob, f"effect {row.name!r}")
 
 
 def complete(recorded: dict[str, Any], present: Mapping[str, Any]) -> dict[str, Any]:
     """Recorded arguments, and from the present call those that were not stored."""
-    whole = {**present, **recorded}
-    for name, value in recorded.items():
-        now = present.get(name)
-        if isinstance(value, dict) and isinstance(now, dict):
-            missing = {key: now[key] for key in now if key not in value and is_secret(key)}
-            whole[name] = {**value, **missing} if missing else value
-    return whole
+    filled = {
+        name: fill(value, present[name]) if name in present else value
+        for name, value in recorded.items()
+    }
+    return {**present, **filled}
 
 
 def dump_result(
-    serializer: Serializer, key: str, name: str, result: Any, usage: Any = None, interrupts: int = 0
+    serializer: Serializer, row: EffectRow, result: Any, usage: Any = None, interrupts: int = 0
 ) -> bytes:
+    name = row.name
     if isinstance(result, (Iterator, AsyncIterator)) or inspect.isawaitable(result):
         raise Unserializable(
             f"the result of effect {name!r}",
             f"it is {type(result).__name__}, which comes in pieces: collect it inside the effect, "
-            "and return the whole",
+            f"and return the whole.{forgot_await(result)}",
         )
     outcome = [result, usage, interrupts] if usage or interrupts else [result]
-    where = where_effect("outcome", key)
-    blob = serializer.dumps(outcome, where, f"the result of effect {name!r}")
-    return _check_size(serializer, blob, where)
+    place = row.outcome_place(EffectState.DONE)
+    blob = serializer.dumps(outcome, place, f"the result of effect {name!r}")
+    return _check_size(serializer, blob, place.name)
 
 
 def _check_size(serializer: Serializer, blob: bytes, where: str) -> bytes:
@@ -99,15 +87,17 @@ def _check_size(serializer: Serializer, blob: bytes, where: str) -> bytes:
 
 def dump_error(
     serializer: Serializer,
-    key: str,
+    row: EffectRow,
+    state: EffectState,
     error: BaseException,
-    secrets: Mapping[str, Any],
+    secrets: Collection[str],
     interrupts: int = 0,
 ) -> bytes:
-    """An exception: its text, and what is needed to raise one of the same type again."""
+    """An exception that leaves an effect in a state: its text, and what is needed to raise one of
+    the same type again."""
     kind = type(error)
     text = describe(error, secrets)
-    args = [redact(one, secrets) if isinstance(one, str) else one for one in error.args]
+    args = [redact(one, secrets) if isinstance(one, str) else hide(one) for one in error.args]
     try:
         serializer.codec.encode(args, "args")
         leaks = redact(repr(args), secrets) != repr(args)
@@ -117,10 +107,10 @@ def dump_error(
         args = [text["message"]]
     type_name = [kind.__module__, kind.__qualname__]
     stored = {**text, "asked": interrupts, "type": type_name, "args": args}
-    return serializer.dumps(stored, where_effect("outcome", key))
+    return serializer.dumps(stored, row.outcome_place(state))
 
 
-def describe(error: BaseException, secrets: Mapping[str, Any]) -> dict[str, str]:
+def describe(error: BaseException, secrets: Collection[str]) -> dict[str, str]:
     """The text of an exception, without secrets."""
     return {name: redact(text, secrets) for name, text in error_text.describe_error(error).items()}
 

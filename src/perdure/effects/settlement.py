@@ -21,7 +21,14 @@ from typing import Any
 from perdure.effects.call_record import MAX_PAUSE, CallRecord
 from perdure.effects.context import current
 from perdure.effects.invocation import Caller, CallReturned
-from perdure.errors import BadArgument, EffectHeld, NotDone, OrderChanged, Postponed
+from perdure.errors import (
+    BadArgument,
+    EffectHeld,
+    NotDone,
+    OrderChanged,
+    Postponed,
+    Unavailable,
+)
 from perdure.journal import Plan
 from perdure.operations import effects, runs
 from perdure.operations.effects import EffectRow, How
@@ -182,7 +189,7 @@ class Settlement:
             return answer
         if not spec.retry.is_over(record.row.attempts, error):
             return (yield from self._pause_before_retry(error, arguments))
-        if not spec.keeps_errors:
+        if not spec.keeps_errors or isinstance(error, Unavailable):
             # The next call, in this attempt at the task or a later one, is to be made.
             yield from record.write(EffectState.AGAIN, None, {"error": record.describe(error)})
             record.task.records.release(record.row, record.position)
@@ -207,7 +214,7 @@ class Settlement:
         why = f"it raised {type(error).__name__}"
         if spec.verify is not None:
             return (yield from self._verify(arguments, why))
-        if spec.unknown == "hold":
+        if spec.unknown == "hold" and not spec.trust_errors:
             yield from self.record.hold(why, error)
         return None
 
@@ -237,7 +244,8 @@ class Settlement:
         due_at = record.task.now + round(pause.total_seconds() * 1000)
         data = {"error": record.describe(error), "retry_at": moment(due_at)}
         wait = pause.total_seconds() > MAX_PAUSE or spec.unknown == "hold"
-        yield from record.write(EffectState.OPEN, record.dump_error(error), data, due_at, wait=wait)
+        outcome = record.dump_error(EffectState.OPEN, error)
+        yield from record.write(EffectState.OPEN, outcome, data, due_at, wait=wait)
         yield from record.pause_until(due_at)
         # The row says that it is known to have failed: that must not be so during the next call.
         if spec.unknown == "hold" and not (yield from record.take_over(row.attempts + 1)):

@@ -16,7 +16,9 @@ from perdure.engine.worker import Worker
 from perdure.errors import BadArgument
 from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
-from perdure.operations.runs import RunRow
+from perdure.operations.messages import QUESTION
+from perdure.operations.run_payload import load_output
+from perdure.operations.runs import Parent, RunRow
 from perdure.saver import Saver
 from perdure.service.local_engine import LocalEngine
 from perdure.service.services import Services
@@ -48,7 +50,8 @@ class Engine(LocalEngine):
     def driver(self) -> Driver:
         with self._opening:
             if self._driver is None:
-                self._driver = Driver(self.saver, self._get_services().clock)
+                clock, handlers = self._get_services().clock, self.delivery.handlers
+                self._driver = Driver(self.saver, clock, lambda: QUESTION in handlers)
             return self._driver
 
     @property
@@ -76,7 +79,14 @@ class Engine(LocalEngine):
         return self.graphs.resolve(name, version)
 
     def accept_inline(
-        self, graph: Graph, thread_id: str, setup: dict[str, Any], strategy: str = "interrupt"
+        self,
+        graph: Graph,
+        thread_id: str,
+        setup: dict[str, Any],
+        strategy: str = "interrupt",
+        *,
+        key: str | None = None,
+        parent: Parent | None = None,
     ) -> Plan[RunRow]:
         """Accept a run that its caller drives; a worker does only if the caller dies first."""
         return self._get_services().runs.accept(
@@ -86,7 +96,13 @@ class Engine(LocalEngine):
             strategy,
             reserve=self._lease,
             only=State.WAITING.value,
+            key=key,
+            parent=parent,
         )
+
+    def output_of(self, row: RunRow) -> Plan[Any]:
+        """What a run that is done returned."""
+        return load_output(self.serializer, row, self.state_at)
 
     @property
     def is_driving(self) -> bool:

@@ -3,8 +3,8 @@
 The topology of a graph is what a run needs to go on: its nodes, what triggers each, and the
 topologies of its subgraphs. Its fingerprint is a hash of that. A run stores the fingerprint it was
 last driven with. If the graph has another one now, `lost_nodes` finds the nodes where the run would
-go on and cannot; LangGraph itself would return as if the run were finished, or run a node anew whose
-answers and effects it no longer finds. `old_names` says which names a run knows of renamed nodes.
+go on and cannot; LangGraph itself would return as if the run were finished, or run a node anew and
+not find its answers and effects. `old_names` gives the names that a run knows of renamed nodes.
 """
 
 from __future__ import annotations
@@ -85,6 +85,17 @@ def old_names(
     return nodes, joins
 
 
+def with_aliases(
+    renamed: Mapping[str, str], graph: Pregel[Any, Any, Any, Any]
+) -> Pregel[Any, Any, Any, Any]:
+    """A graph that has its renamed nodes under their old names too, so that `get_state` finds what
+    waits there. What a run needs beyond that depends on the run: `old_names`."""
+    nodes = {
+        old: OldNode(resolve(renamed, old), [langgraph_port.edge_channel(old)]) for old in renamed
+    }
+    return langgraph_port.with_old_names(graph, nodes, {}) if nodes else graph
+
+
 def resolve(renamed: Mapping[str, str], name: str) -> str:
     """The name that a node has now."""
     while name in renamed:
@@ -98,8 +109,8 @@ def check_renames(renamed: Mapping[str, str], graph: Pregel[Any, Any, Any, Any],
         return
     if not langgraph_port.is_state_graph(graph):
         raise BadArgument(
-            f"renamed= of {name!r}: only the nodes of a StateGraph can be renamed. Keep the name of "
-            "the function, or register the graph under another version."
+            f"renamed= of {name!r}: only the nodes of a StateGraph can be renamed. Keep the name "
+            "of the function, or register the graph under another version."
         )
     targets = list(renamed.values())
     for old, new in renamed.items():
@@ -179,12 +190,16 @@ def explain(name: str, ns: str, lost: list[str], old: Topology, new: Topology) -
 
 
 def _advice(ns: str, lost: list[str], removed: list[str], added: list[str]) -> str:
+    fork = "Or fork it with as_node=, the node after which it goes on"
     gone = [node for node in lost if node in removed]
-    fork = "or fork it with as_node= and the node that it goes on behind"
     if not gone:
-        return f"Restore the edges that lead to it and retry the run, {fork}"
-    keep = f"bring {'it' if len(gone) == 1 else 'them'} back"
+        return f"Restore the edges that lead to it and retry the run. {fork}"
+    one = len(gone) == 1
     if not added or ns:
-        return f"{keep[0].upper()}{keep[1:]} and retry the run, {fork}"
-    names = {node: added[0] if len(added) == len(gone) == 1 else "..." for node in gone}
-    return f"If renamed, pass register(renamed={names}); else {keep}; then retry the run, {fork}"
+        return f"Bring the node{'' if one else 's'} back and retry the run. {fork}"
+    names = {node: added[0] if one and len(added) == 1 else "..." for node in gone}
+    was, back = ("it was", "it") if one else ("they were", "them")
+    return (
+        f"Pass register(renamed={names}) if {was} renamed, or bring {back} back, and retry the "
+        f"run. {fork}"
+    )

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure.engine.graph_changes import explain, is_kept, lost_nodes, subgraph
-from perdure.engine.graphs import Graph, GraphRegistry
+from perdure.engine.graphs import Graph, GraphRegistry, fingerprint_of
 from perdure.engine.segment_drive import latest_checkpoint
+from perdure.errors import UNREADABLE, Damaged
 from perdure.journal import Plan
 from perdure.operations import runs, waits
-from perdure.operations.run_payload import UNREADABLE
 from perdure.operations.runs import RunRow, Shape
 from perdure.operations.waits import FINISHED
 from perdure.saver import Saver
@@ -46,7 +46,7 @@ class MissingGraph:
 
     graph: str
     version: str
-    count: int
+    runs: int
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def find_change(
         return graph, None
     stored = None
     if row.fingerprint != graph.fingerprint:
-        stored = yield runs.topology(row.fingerprint)
+        stored = yield from _topology(row.fingerprint)
     if stored is None:
         return graph, None
     old = json.loads(stored)
@@ -87,6 +87,13 @@ def find_change(
     return graph, None
 
 
+def _topology(fingerprint: str) -> Plan[str | None]:
+    stored: str | None = yield runs.topology(fingerprint)
+    if stored is not None and fingerprint_of(stored) != fingerprint:
+        raise Damaged(f"graph {fingerprint}", "it is not what its fingerprint is made of")
+    return stored
+
+
 def check(saver: Saver, graphs: GraphRegistry) -> Plan[GraphCheck]:
     """Every unfinished run that these graphs would hold because they changed, by graph."""
     shapes: list[Shape] = yield runs.shapes()
@@ -94,15 +101,15 @@ def check(saver: Saver, graphs: GraphRegistry) -> Plan[GraphCheck]:
     for shape in shapes:
         graph = graphs.find(shape.graph, shape.version)
         if graph is None:
-            missing.append(MissingGraph(shape.graph, shape.version, shape.count))
+            missing.append(MissingGraph(shape.graph, shape.version, shape.runs))
         elif shape.fingerprint not in (None, graph.fingerprint):
             lost += yield from _lost_runs(saver, shape, graph)
-    return GraphCheck(sum(one.count for one in shapes), tuple(lost), _merged(missing))
+    return GraphCheck(sum(one.runs for one in shapes), tuple(lost), _merged(missing))
 
 
 def _lost_runs(saver: Saver, shape: Shape, graph: Graph) -> Plan[list[LostRun]]:
     found: list[LostRun] = []
-    stored = yield runs.topology(str(shape.fingerprint))
+    stored = yield from _topology(str(shape.fingerprint))
     if stored is None:
         return found
     old = json.loads(stored)
@@ -137,5 +144,5 @@ def _merged(missing: list[MissingGraph]) -> tuple[MissingGraph, ...]:
     counts: dict[tuple[str, str], int] = {}
     for one in missing:
         place = (one.graph, one.version)
-        counts[place] = counts.get(place, 0) + one.count
+        counts[place] = counts.get(place, 0) + one.runs
     return tuple(MissingGraph(*place, count) for place, count in counts.items())

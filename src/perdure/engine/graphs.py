@@ -20,7 +20,7 @@ from langgraph.pregel import Pregel
 
 from perdure import langgraph_port
 from perdure.engine.graph_changes import Topology, old_names, resolve, topology_of
-from perdure.errors import BadArgument, NotDurable, UnknownGraph
+from perdure.errors import BadArgument, NotDurable, UnknownGraph, forgot_await
 from perdure.journal.names import check_text
 from perdure.saver import Saver
 from perdure.serde.schema_types import check_storable
@@ -57,7 +57,7 @@ class Graph:
     @functools.cached_property
     def fingerprint(self) -> str:
         """The hash of its topology."""
-        return hashlib.blake2b(self.topology.encode(), digest_size=16).hexdigest()
+        return fingerprint_of(self.topology)
 
     def carrying(self, fingerprint: str, old: Topology) -> Graph:
         """This graph for a run that was driven with another: it has the names that the run knows of
@@ -141,13 +141,14 @@ def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, A
     elif isinstance(graph, Pregel):
         # With a single node, such as an entrypoint, the name is that of the function.
         name = name or (next(iter(graph.nodes)) if len(graph.nodes) == 1 else graph.name)
-        _check_saver(graph.checkpointer, saver, name)
+        check_saver(graph.checkpointer, saver, name)
         pregel = copy.copy(graph)
         pregel.checkpointer = saver
         saver.with_allowlist(langgraph_port.types_of(pregel))
     else:
         raise BadArgument(
             f"register() takes a StateGraph, a compiled graph or an @entrypoint, not {graph!r}."
+            f"{forgot_await(graph)}"
         )
     if not name or name == "LangGraph":
         raise BadArgument("register() needs a name for this graph: register(graph, name='...').")
@@ -159,7 +160,8 @@ def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, A
     return name, pregel
 
 
-def _check_saver(given: Any, ours: Saver, name: str) -> None:
+def check_saver(given: Any, ours: Saver, name: str) -> None:
+    """Raise `NotDurable` unless a graph can be driven on our saver."""
     if given is None or given is ours:
         return
     if isinstance(given, Saver) and given.journal is ours.journal:
@@ -225,3 +227,8 @@ class GraphRegistry:
             return name, self.newest[name].version
         known = [key.removesuffix("@") for key in self._by_key]
         raise UnknownGraph(name if version is None else f"{name}@{version}", sorted(known))
+
+
+def fingerprint_of(topology: str) -> str:
+    """The hash of a topology."""
+    return hashlib.blake2b(topology.encode(), digest_size=16).hexdigest()

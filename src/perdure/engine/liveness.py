@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import secrets
 import socket
+import stat
 import tempfile
 import time
 from itertools import islice
 from pathlib import Path
+
+log = logging.getLogger("perdure")
 
 STALE = 3600.0
 """Seconds after its last beat when the lock file of a dead process may be removed."""
@@ -29,10 +33,11 @@ MAX_SWEPT = 500
 class ProcessLock:
     """The lock by which other processes on this host see that this one is alive."""
 
-    def __init__(self, folder: str | None = None) -> None:
+    def __init__(self, folder: str | None = None, *, clock: str = "") -> None:
         self._folder = Path(folder or Path(tempfile.gettempdir()) / f"perdure-{os.getuid()}")
         host = re.sub(r"[^\w.-]", "_", socket.gethostname())[:100]
-        self.id = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
+        # Its clock comes last: by it other processes know whether they share it.
+        self.id = ":".join(filter(None, (host, str(os.getpid()), secrets.token_hex(4), clock)))
         self._pid = os.getpid()
         self._file: int | None = None
         self._beaten = time.monotonic()
@@ -43,11 +48,29 @@ class ProcessLock:
             return
         with contextlib.suppress(OSError):  # then the lease decides, as on another host
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = os.open(self._path(self.id), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            if not self._is_ours():
+                log.warning(
+                    "%s is not used, because others could write to it: it must be a folder of this "
+                    "user with mode 700. Until it is, the death of a worker on this host is "
+                    "noticed when its lease runs out.",
+                    self._folder,
+                )
+                return
+            flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+            file = os.open(self._path(self.id), flags, 0o600)
             fcntl.flock(file, fcntl.LOCK_EX)
             self._file = file
             os.register_at_fork(after_in_child=self._forget)
             self._sweep(os.fstat(file).st_mtime - STALE)
+
+    def _is_ours(self) -> bool:
+        """Whether nobody else can make or remove lock files: a worker would look dead, or alive."""
+        try:
+            found = self._folder.lstat()
+        except OSError:
+            return False
+        is_private = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and is_private
 
     def _sweep(self, before: float) -> None:
         """Remove the files of processes that died long ago and drove nothing then."""
@@ -87,12 +110,17 @@ class ProcessLock:
 
     def is_dead(self, worker: str) -> bool:
         """Whether a worker was on this host and is certainly dead."""
-        return worker != self.id and self._is_free(self._path(worker))
+        return worker != self.id and self._is_ours() and self._is_free(self._path(worker))
+
+    def is_alive(self, worker: str) -> bool:
+        """Whether a worker is a process on this host, though it may have been stopped."""
+        path = self._path(worker)
+        return path.exists() and not self._is_free(path)
 
     def _is_free(self, path: Path) -> bool:
         """Whether the file exists and is not locked."""
         try:
-            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
             return False
         try:
@@ -109,4 +137,5 @@ class ProcessLock:
             self._path(worker).unlink(missing_ok=True)
 
     def _path(self, worker: str) -> Path:
-        return self._folder / f"{worker.replace(':', '-')}.lock"
+        name = re.sub(r"[^\w.-]", "-", worker)  # it is read from the journal, and may be anything
+        return self._folder / f"{name}.lock"

@@ -11,6 +11,7 @@ from typing import Any
 from perdure.engine.driver import Driver
 from perdure.operations import messages
 from perdure.operations.messages import MessageRow
+from perdure.serde.redaction import redact
 from perdure.types import Message
 
 log = logging.getLogger("perdure")
@@ -51,7 +52,7 @@ class OutboxDelivery:
                 if inspect.isawaitable(returned):  # an object, or a lambda around a coroutine
                     await returned
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
+            text = redact(f"{type(error).__name__}: {error}")
             log.warning("message %s of topic %r was not delivered: %s", row.id, row.topic, text)
             pause = round(messages.REDELIVERY.pause(row.attempts).total_seconds() * 1000)
             kind = type(error).__name__  # its message may contain the payload

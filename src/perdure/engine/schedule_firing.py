@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
+from perdure.errors import UNREADABLE
 from perdure.journal import Plan
 from perdure.operations import schedules
-from perdure.operations.run_payload import UNREADABLE
-from perdure.serde.serializer import Serializer, where_schedule
+from perdure.serde.serializer import Serializer
 from perdure.service.services import Services
 
 log = logging.getLogger("perdure")
@@ -23,11 +23,11 @@ def fire_schedules(
         if row.graph not in graphs:
             continue  # another application's, with other types and keys
         try:
-            setup = serializer.loads(row.body, where_schedule(row.name))
+            setup = row.load(serializer)
         except UNREADABLE as error:
             log.warning("the schedule %r cannot be read, so it starts no run: %s", row.name, error)
             continue
-        graph = (row.graph, setup.pop("version"))
+        graph = (row.graph, str(setup.pop("version", "")))
         due, following = schedules.due_slots(row, now)
         for slot in due:
             key = schedules.key(row.name, slot)

@@ -23,23 +23,27 @@ from perdure.engine.segment_drive import (
 )
 from perdure.engine.segment_start import held_by_error
 from perdure.errors import (
+    UNREADABLE,
     BadArgument,
     EffectHeld,
     Expired,
+    JoinFailed,
     LeaseLost,
+    NotDurable,
     NotInRun,
     OrderChanged,
     Postponed,
     TooLarge,
     Unavailable,
     Unserializable,
+    WaitCaught,
 )
 from perdure.journal import Plan
 from perdure.operations import claims, effects
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Mark, Owner, report
 from perdure.operations.events import change
-from perdure.operations.run_payload import UNREADABLE, dump_error, dump_output
+from perdure.operations.run_payload import dump_error, dump_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
 from perdure.types import EffectState, EventKind, Kind, State, moment
@@ -51,6 +55,8 @@ MAX_STORED_OUTPUT = 16 * 1024
 FINAL = (
     BadArgument,
     Expired,
+    JoinFailed,
+    NotDurable,
     NotInRun,
     Unserializable,
     TooLarge,
@@ -132,6 +138,10 @@ class SegmentFinish(SegmentPlans):
             return (yield from self._postponed(drive, error))
         if isinstance(error, EffectHeld):
             return (yield from self._held_by_effect(drive, error))
+        if isinstance(error, WaitCaught):
+            log.warning("run %s waits anyway: %s", drive.row.id, error)
+            data = {"caught_in": error.node}
+            return SegmentEnd(State.WAITING, EventKind.WAITING, data, in_step=True)
         now, attempts = self.clock.now(), drive.segment.progress.attempts
         if isinstance(error, OrderChanged):
             about = {"effect": error.effect, "key": error.key}
@@ -184,7 +194,7 @@ class SegmentFinish(SegmentPlans):
             {**data, "wake_at": moment(error.until).isoformat()},
             f"effect:{error.key}",
         )
-        return SegmentEnd(State.WAITING, EventKind.POSTPONED, data)
+        return SegmentEnd(State.WAITING, EventKind.POSTPONED, data, in_step=True)
 
     def _held_by_abandoned(self, drive: Drive) -> Plan[SegmentEnd | None]:
         """Hold a run that reached its end without returning to an effect that was cut off."""

@@ -29,10 +29,11 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
-from perdure.errors import BadURL
+from perdure.errors import BadURL, needs_extra
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.journal import Journal
 from perdure.journal.opened_later import OpenedLater
@@ -48,6 +49,7 @@ from perdure.journal.operation import (
     read_op,
     with_params,
 )
+from perdure.serde.redaction import hide_in_url
 
 __all__ = [
     "Action",
@@ -88,8 +90,11 @@ def connect_later(url: str | None = None, *, deadline: float = 30.0) -> Journal:
             "No database given: pass a URL such as sqlite:///agents.db, or set PERDURE_URL."
         )
     if not isinstance(url, str):
-        raise BadURL(f"A database is named by a URL such as sqlite:///agents.db, not by {url!r}.")
-    scheme = urlsplit(url).scheme
+        raise BadURL(
+            "A database is named by a URL such as sqlite:///agents.db, not by a "
+            f"{type(url).__name__}."
+        )
+    scheme = _scheme(url)
     if scheme == "sqlite":
         from perdure.journal.sqlite import SQLite
 
@@ -105,7 +110,7 @@ def connect_later(url: str | None = None, *, deadline: float = 30.0) -> Journal:
 
 def version(url: str) -> int | None:
     """The version of the schema at `url`; None: there is no journal. Changes nothing."""
-    scheme = urlsplit(url).scheme
+    scheme = _scheme(url)
     if scheme == "sqlite":
         from perdure.journal.sqlite import schema_version
 
@@ -120,14 +125,19 @@ def _postgres() -> Any:
     try:
         from perdure.journal import postgres
     except ImportError as error:
-        raise BadURL("PostgreSQL needs the extra: pip install 'perdure[postgres]'") from error
+        raise BadURL(needs_extra("PostgreSQL", "postgres")) from error
     return postgres
 
 
+def _scheme(url: str) -> str:
+    """What is before the first colon, without looking at the rest, which may be malformed."""
+    return url.partition(":")[0].lower() if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", url) else ""
+
+
 def _unknown(url: str) -> BadURL:
-    scheme = urlsplit(url).scheme
+    # What is given for a URL may be anything, a password among it: only its scheme is shown.
     return BadURL(
-        f"{scheme or url!r} is not the start of a database URL perdure knows. Use "
+        f"{_scheme(url) or 'What was given'} is not the start of a database URL perdure knows. Use "
         "sqlite:///agents.db, sqlite:////absolute/path.db, sqlite:///:memory: or "
         "postgresql://user@host/database, without a +driver."
     )
@@ -137,13 +147,15 @@ def _sqlite_path(url: str) -> tuple[str, dict[str, str]]:
     rest = url.removeprefix("sqlite:")
     if not rest.startswith("///") or rest == "///":
         raise BadURL(
-            f"{url!r} names no file. A relative path has three slashes (sqlite:///agents.db), "
-            "an absolute one four (sqlite:////var/lib/agents.db)."
+            f"{hide_in_url(url)!r} names no file. A relative path has three slashes "
+            "(sqlite:///agents.db), an absolute one four (sqlite:////var/lib/agents.db)."
         )
     path, _, query = rest.removeprefix("///").partition("?")
     options = {key: values[-1] for key, values in parse_qs(query).items()}
     if unknown := options.keys() - {"synchronous"}:
-        raise BadURL(f"{url!r}: unknown option {sorted(unknown)[0]!r}; there is 'synchronous'.")
+        raise BadURL(
+            f"{hide_in_url(url)!r}: unknown option {sorted(unknown)[0]!r}; there is 'synchronous'."
+        )
     if options.get("synchronous", "full").lower() not in ("full", "normal", "extra"):
-        raise BadURL(f"{url!r}: synchronous is full (the default), extra or normal.")
+        raise BadURL(f"{hide_in_url(url)!r}: synchronous is full (the default), extra or normal.")
     return unquote(path), options

@@ -144,6 +144,11 @@ class Postgres:
                 result = work(Transaction(connection, run))
                 run([])
                 failpoints.at("commit.before")
+        except Exception as error:
+            if connection.closed and not isinstance(error, psycopg.Error):
+                # It was cut inside `work`, whatever that made of it: nothing is committed.
+                raise Ambiguous(f"{self._place}: the connection was lost") from error
+            raise
         finally:
             connection.row_factory = tuple_row  # the user's code may have set another
         failpoints.at("commit.after")
@@ -238,9 +243,18 @@ def _placeholders(sql: str) -> bytes:
 
 
 def _without_password(url: str) -> str:
+    """The place that a URL names. A malformed one may have its password anywhere: nothing of it is
+    shown then, nor is the exception that quotes it."""
+    info, reason = None, "its password, or another part, has one of the characters / ? # @ :"
     try:
         info = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        reason = str(error).replace(url, "the URL").strip()
-        raise BadURL(f"The PostgreSQL URL is malformed: {reason}") from None
-    return f"postgresql://{info.get('host', '')}:{info.get('port', '')}/{info.get('dbname', '')}"
+        reason = str(error).partition('"')[0].strip(" :") or reason
+    place = {name: str((info or {}).get(name, "")) for name in ("host", "port", "dbname")}
+    is_odd = "@" in "".join(place.values()) or not re.fullmatch(r"[\d,]*", place["port"])
+    if info is None or is_odd:
+        raise BadURL(
+            f"The PostgreSQL URL is malformed: {reason}. Percent-encode such characters, as in "
+            "postgresql://user:p%40ss@host/database."
+        )
+    return f"postgresql://{place['host']}:{place['port']}/{place['dbname']}"

@@ -28,7 +28,7 @@ from perdure.journal.operation import (
 )
 from perdure.journal.sql import has_rows, positional, render
 from perdure.journal.sqlite_connections import Connections, transaction
-from perdure.journal.sqlite_file import check_file
+from perdure.journal.sqlite_file import check_file, create_private
 
 T = TypeVar("T")
 
@@ -79,6 +79,7 @@ class SQLite:
             )
         if path != ":memory:":
             check_file(path)
+            create_private(path)
         self._path = path
         self._sql = {name: _compiled(sql) for name, sql in render(FRAGMENTS).items()}
         self._connections = Connections(path, deadline, synchronous.upper(), FRAGMENTS)
@@ -143,8 +144,7 @@ class SQLite:
             sql, values, returns = self._sql[name]
             if failpoints.hook is not None:
                 failpoints.hook(f"{name}.before")
-            cursor.execute(sql, values(params))
-            results.append(cursor.fetchall() if returns else [])
+            results.append(_execute(connection, cursor, sql, values(params), returns))
             if failpoints.hook is not None:
                 failpoints.hook(f"{name}.after")
         return results
@@ -168,6 +168,35 @@ class SQLite:
 
     def close(self) -> None:
         self._connections.close()
+
+
+def _execute(
+    connection: sqlite3.Connection,
+    cursor: sqlite3.Cursor,
+    sql: str,
+    values: tuple[Any, ...],
+    returns: bool,
+) -> list[Row]:
+    """Run a statement. A text that is not UTF-8 does not hide the other rows: its bad bytes are
+    replaced, and what is bound to it does not open."""
+    if not returns:
+        cursor.execute(sql, values)
+        return []
+    if sql.startswith(("SELECT", "WITH RECURSIVE")):  # it can be run again
+        try:
+            return cursor.execute(sql, values).fetchall()
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" not in str(error):
+                raise
+    connection.text_factory = _lenient_text
+    try:
+        return cursor.execute(sql, values).fetchall()
+    finally:
+        connection.text_factory = str
+
+
+def _lenient_text(text: bytes) -> str:
+    return text.decode(errors="replace")
 
 
 class _BorrowedConnection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,13 @@ def _check_writable(path: str) -> None:
         raise BadURL(f"{path} is not writable by this process.")
     if not os.access(folder, os.W_OK):
         raise BadURL(f"The folder {folder} is not writable; SQLite needs to create files beside.")
+
+
+def create_private(path: str) -> None:
+    """Create the file for its owner alone, if it is not there. SQLite gives its other files the
+    same mode. The mode of a file that is there is left as it is."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def file_system(folder: str, mounts: Sequence[tuple[str, str]]) -> str | None:

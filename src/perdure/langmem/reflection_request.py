@@ -10,11 +10,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langmem.utils import NamespaceTemplate
 
-from perdure.effects.recording import is_secret
 from perdure.errors import BadArgument
 from perdure.journal.names import check_text
 from perdure.langgraph_port import is_own_key
 from perdure.langmem.langmem_port import labels_of, variables_of
+from perdure.serde.redaction import is_secret
 
 Namespace = tuple[str, ...]
 LONGEST_DELAY = 100 * 365 * 86_400

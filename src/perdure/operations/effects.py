@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum, StrEnum
+from functools import partial
 from typing import Any, NamedTuple
 
+from perdure.errors import UNREADABLE, Damaged
 from perdure.journal import Op, Row, Statement, with_params
+from perdure.journal.clock import HostTime
+from perdure.operations import stored_rows
 from perdure.operations.events import change
-from perdure.operations.runs import release_held
-from perdure.serde.serializer import Serializer, where_effect
-from perdure.types import EffectRecord, EffectState, EventKind, RunError, maybe_moment, moment
+from perdure.operations.runs import release
+from perdure.serde import places
+from perdure.serde.places import Place
+from perdure.serde.serializer import Serializer
+from perdure.types import (
+    FIRST_MS,
+    EffectRecord,
+    EffectState,
+    EventKind,
+    RunError,
+    State,
+    maybe_moment,
+    moment,
+)
 
+STATES = frozenset(EffectState)
 COMPENSATION = "undo "
 """The prefix of a compensation's task, which belongs to no node."""
 
@@ -34,6 +50,17 @@ class UndoState(IntEnum):
     """It has no compensation."""
     POSSIBLE = 1
     DONE = 2
+
+
+class Doubt(IntEnum):
+    """What `doubtful` says of an effect."""
+
+    NONE = 0
+    POSSIBLE = 1
+    """A call of its task before it had got a record with other arguments: perhaps it was called
+    with what that returned."""
+    ASKED = 2
+    """A person was asked which call it stands for."""
 
 
 class How(StrEnum):
@@ -71,22 +98,68 @@ class EffectRow(NamedTuple):
     lent: str = ""
     """Digests of the calls that got this record with other arguments."""
     doubtful: int = 0
-    """Whether a call before it, in its task, had got a record with other arguments."""
+    """A `Doubt`."""
 
     @property
     def place(self) -> dict[str, Any]:
         """What identifies it: `key` is made of this."""
         return {"scope": self.scope, "task": self.task, "name": self.name, "n": self.n}
 
-    def load_arguments(self, serializer: Serializer) -> dict[str, Any]:
-        found: dict[str, Any] = serializer.loads(
-            self.arguments, where_effect("arguments", self.key)
+    @property
+    def _guarded(self) -> str:
+        """The scope that it was stored in: once undone, one with a business key has another."""
+        return self.scope.removesuffix(undone_in(self.run_id)) if not self.task else self.scope
+
+    @property
+    def arguments_place(self) -> Place:
+        at = (self._guarded, self.task, self.name, self.n)
+        return places.of_arguments(
+            self.key, *at, self.checkpoint_id, self.digest, self.undo != UndoState.NONE
         )
+
+    def outcome_place(self, state: str) -> Place:
+        """What the outcome of a call that is left in a state is bound to."""
+        settled = state if state in (EffectState.DONE, EffectState.FAILED) else "attempt"
+        at = (self._guarded, self.task, self.name, self.n)
+        return places.of_outcome(self.key, *at, self.digest, self.thread_id, self.run_id, settled)
+
+    def check(self, serializer: Serializer) -> None:
+        """Raise an error of `UNREADABLE` unless the row is as it was stored."""
+        if self.state not in STATES:
+            raise Damaged(f"effect {self.key}", f"its state is {self.state!r}")
+        serializer.envelope.unseal(self.arguments, self.arguments_place)
+        if self.state in (EffectState.DONE, EffectState.FAILED):
+            place = self.outcome_place(self.state)
+            serializer.envelope.unseal(self.outcome, place)
+
+    def load_arguments(self, serializer: Serializer) -> dict[str, Any]:
+        found: dict[str, Any] = serializer.loads(self.arguments, self.arguments_place, dict)
         return found
 
     def load_outcome(self, serializer: Serializer) -> Any:
         """The result, with what it cost and its interrupts; or, of a failed call, the error."""
-        return serializer.loads(self.outcome or b"", where_effect("outcome", self.key))
+        place, of = self.outcome_place(self.state), list if self.state == EffectState.DONE else dict
+        if self.state in (EffectState.DONE, EffectState.FAILED):
+            return serializer.loads(self.outcome, place, of)
+        try:
+            return serializer.loads(self.outcome, place, of)
+        except Damaged:  # SQL makes of a failed one one that is to be called again
+            return serializer.loads(self.outcome, self.outcome_place(EffectState.FAILED), of)
+
+
+def undone_in(run_id: str) -> str:
+    """What `undone_effect` adds to the scope of a business key."""
+    return f" undone in run {run_id}"
+
+
+class EffectPlace(NamedTuple):
+    """Where an effect is stored, and the key that is made of that."""
+
+    scope: str
+    task: str
+    name: str
+    n: int
+    key: str
 
 
 class Owner(NamedTuple):
@@ -106,12 +179,8 @@ class Owner(NamedTuple):
         return [Statement("fence", self.params)] if self.run_id else []
 
 
-def _effects(rows: Sequence[Sequence[Row]]) -> list[EffectRow]:
-    return [EffectRow(*row) for row in rows[0]]
-
-
-def _effect(rows: Sequence[Sequence[Row]]) -> EffectRow | None:
-    return EffectRow(*rows[0][0]) if rows[0] else None
+_effects = partial(stored_rows.every, EffectRow)
+_effect = partial(stored_rows.first, EffectRow)
 
 
 def insert_intent(owner: Owner, row: EffectRow) -> Statement:
@@ -136,7 +205,7 @@ def take_over(owner: Owner, row: EffectRow, intent: int, attempts: int, now: int
     return Op(
         f"the intent of effect {row.name!r}",
         [*owner.fence, Statement("take_effect", params), at],
-        lambda rows: EffectRow(*rows[-1][0]),
+        lambda rows: stored_rows.stored(EffectRow, rows[-1][0]),
         write=True,
         key=at,
         proof=Statement("find_intent", params),
@@ -178,8 +247,8 @@ def store_unknown(
 ) -> Op[None]:
     """Store a call that is not made: a person says whether `other` stands for it."""
     written = write_state(owner, row, now, event=event)
-    trusted = Statement("trust_effect", other.place)
-    statements = [insert_intent(owner, row), *written.render(), trusted]
+    asked = Statement("doubt_effect", {**other.place, "doubtful": Doubt.ASKED.value})
+    statements = [insert_intent(owner, row), *written.render(), asked]
     return Op(written.name, statements, lambda rows: None, True, written.key, written.proof)
 
 
@@ -197,8 +266,8 @@ def part(owner: Owner, row: EffectRow, alike: int) -> Op[None]:
 
 def trust(owner: Owner, row: EffectRow) -> Op[None]:
     """Note that a call was made with the right arguments."""
-    trusted = Statement("trust_effect", row.place)
-    return Op("trust_effect", [*owner.fence, trusted], lambda rows: None, write=True)
+    trusted = Statement("doubt_effect", {**row.place, "doubtful": Doubt.NONE.value})
+    return Op("doubt_effect", [*owner.fence, trusted], lambda rows: None, write=True)
 
 
 def abandon(owner: Owner, now: int) -> Op[None]:
@@ -224,13 +293,36 @@ def count_saved(owner: Owner, calls: int, tokens: int) -> Op[None]:
     return Op("saved", [Statement("count_saved", params)], lambda rows: None, write=True)
 
 
-def of_task(thread_id: str, task: str) -> Op[list[EffectRow]]:
-    params = {"thread_id": thread_id, "task": task}
-    return Op("effects_of_task", [Statement("effects_of_task", params)], _effects)
+def of_task(
+    thread_id: str, task: str, run_id: str
+) -> Op[tuple[list[EffectRow], list[EffectPlace]]]:
+    """The effects of a task, and the places of all effects of a run."""
+    statements = [
+        Statement("effects_of_task", {"thread_id": thread_id, "task": task}),
+        Statement("effect_places", {"id": run_id}),
+    ]
+    return Op(
+        "effects_of_task",
+        statements,
+        lambda rows: (_effects(rows), [EffectPlace(*row) for row in rows[1]]),
+    )
 
 
 def at(place: Mapping[str, Any]) -> Op[EffectRow | None]:
     return Op("effect", [Statement("effect_at", place)], _effect)
+
+
+def guarded(place: Mapping[str, Any], key: str) -> Op[EffectRow | None]:
+    """The effect of a business key. Raises `Damaged` if its row has the key, and another place."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> EffectRow | None:
+        found, named = _effect(rows), _effect(rows[1:])
+        if found is None and named is not None and named.undo != UndoState.DONE:
+            raise Damaged(f"effect {key}", f"it is in scope {named.scope!r}, not in its own")
+        return found
+
+    statements = [Statement("effect_at", place), Statement("effect_by_key", {"key": key})]
+    return Op("effect", statements, result)
 
 
 def find(key: str) -> Op[EffectRow | None]:
@@ -246,7 +338,7 @@ def page(
     *, thread_id: str | None, state: str | None, after: tuple[int, str] | None, count: int
 ) -> Op[list[EffectRow]]:
     """Effects, oldest first."""
-    at, key = after or (-1, "")
+    at, key = after or (FIRST_MS, "")
     params = {"thread_id": thread_id, "state": state, "count": count}
     params |= {"after": at, "after_key": key}
     unknown = thread_id is None and state == EffectState.UNKNOWN
@@ -261,19 +353,21 @@ def decide(
     outcome: bytes | None,
     said: dict[str, str],
     now: int,
+    host: HostTime,
 ) -> Op[bool]:
     """Store a person's decision; `said` goes into its event. If it was the last that its held run
     waited for, the run is due. False: the effect cannot be settled by a person now."""
     made = change(row.thread_id, row.run_id, now)
     params = {**made.params, "key": row.key, "state": state, "outcome": outcome}
-    params["attempts"] = row.attempts
+    params |= {"attempts": row.attempts, **host.params}
     data = {"name": row.name, "key": row.key, "state": state, **said}
     return Op(
         f"settle {row.key}",
         [
             *with_params(params, "lock_thread", "lock_run", "decide_effect", "count_decision"),
             made.event(serializer, EventKind.SETTLED, data),
-            *release_held(serializer, made),
+            # Not "retried": that would call again what a person just settled as failed.
+            *release(serializer, made, (State.HELD,), EventKind.RESUMED),
         ],
         lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
         write=True,
@@ -288,23 +382,30 @@ def mark_undone(owner: Owner, row: EffectRow, now: int) -> Op[None]:
 
 
 def to_record(serializer: Serializer, row: EffectRow) -> EffectRecord:
-    """An effect as its users see it."""
-    arguments, result, error = row.load_arguments(serializer), None, None
-    if row.outcome is not None:
-        outcome = row.load_outcome(serializer)
-        if row.state == EffectState.DONE:
-            result = outcome[0]
-        else:
-            error = RunError(outcome["kind"], outcome["message"], outcome["traceback"])
-    return replace(to_bare_record(row), arguments=arguments, result=result, error=error)
+    """An effect as its users see it. One that cannot be read has `damaged`."""
+    bare = _to_bare_record(row)
+    try:
+        row.check(serializer)
+        arguments, result, error = row.load_arguments(serializer), None, None
+        if row.outcome is not None:
+            outcome = row.load_outcome(serializer)
+            if row.state == EffectState.DONE:
+                [result, *_] = outcome
+            else:
+                error = RunError(
+                    *(str(outcome.get(n, "")) for n in ("kind", "message", "traceback"))
+                )
+    except UNREADABLE as found:
+        return replace(bare, damaged=str(found))
+    return replace(bare, arguments=arguments, result=result, error=error)
 
 
-def to_bare_record(row: EffectRow) -> EffectRecord:
+def _to_bare_record(row: EffectRow) -> EffectRecord:
     """The same without what is serialised."""
     return EffectRecord(
         key=row.key,
         name=row.name,
-        state=EffectState(row.state),
+        state=EffectState(row.state) if row.state in STATES else EffectState.UNKNOWN,
         run_id=row.run_id,
         thread_id=row.thread_id,
         attempts=row.attempts,

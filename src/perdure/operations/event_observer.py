@@ -14,6 +14,7 @@ from perdure.journal import Journal, Statement
 from perdure.journal.commit_listener import Committed, Read
 from perdure.operations import runs
 from perdure.operations.runs import RunRow
+from perdure.operations.stored_rows import every
 from perdure.types import Observer, moment
 
 log = logging.getLogger("perdure")
@@ -58,9 +59,12 @@ def _runs_of(committed: Committed, read: Read) -> list[tuple[str, str]]:
     """The runs that a statement may have stored an event of, as (thread, run)."""
     name, params = committed.statement
     if name == "insert_claim_events":
-        claimed = [RunRow(*row) for row in committed.rows[0]] if committed.rows else []
+        claimed = every(RunRow, committed.rows) if committed.rows else []
         return [(row.thread_id, row.id) for row in claimed]
     if name == "insert_takeover_events":
-        every = runs.page(thread_id=params["thread_id"], count=1000)
-        return [(row.thread_id, row.id) for row in every.result(read(every.render()))]
+        page = runs.page(thread_id=params["thread_id"], count=1000)
+        return [(row.thread_id, row.id) for row in page.result(read(page.render()))]
+    if name == "insert_descendant_events":
+        [found] = read([Statement("descendants", params)])
+        return [(thread_id, run_id) for thread_id, run_id in found]
     return [(params["thread_id"], params["id"])]

@@ -6,13 +6,28 @@ event exists if and only if the change was made, which also settles a lost reply
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from perdure.journal import EventStatement, Op, Statement, read_op
+from perdure.errors import UNREADABLE, Damaged
+from perdure.journal import EventStatement, Op, Plan, Statement, read_op
 from perdure.journal.ids import random_number
-from perdure.serde.serializer import Serializer, where_event
+from perdure.operations import stored_rows
+from perdure.serde import places
+from perdure.serde.serializer import Serializer
 from perdure.types import Event, EventKind, moment
+
+
+class EventRow(NamedTuple):
+    """An event as it is stored."""
+
+    thread_id: str
+    run_id: str
+    n: int
+    at: int
+    kind: str
+    change: int
+    body: bytes
 
 
 class Change(NamedTuple):
@@ -36,11 +51,19 @@ class Change(NamedTuple):
         self, serializer: Serializer, kind: EventKind, data: Mapping[str, Any] | None = None
     ) -> Statement:
         """The statement that stores the event of this change."""
-        params = {**self.params, "kind": kind.value, "body": self.body(serializer, data)}
+        params = {**self.params, "kind": kind.value, "body": self.body(serializer, [kind], data)}
         return EventStatement("insert_event", params, data or {})
 
-    def body(self, serializer: Serializer, data: Mapping[str, Any] | None = None) -> bytes:
-        return serializer.dumps(dict(data or {}), where_event(self.number))
+    def body(
+        self,
+        serializer: Serializer,
+        kinds: Iterable[EventKind],
+        data: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """The body of the event, whose kind is one of `kinds`: SQL may decide which."""
+        return dump_event(
+            serializer, self.number, self.now, kinds, data, self.thread_id, self.run_id
+        )
 
     @property
     def key(self) -> Statement:
@@ -48,9 +71,17 @@ class Change(NamedTuple):
         return Statement("find_event", self.params)
 
 
-def change(thread_id: str, run_id: str, now: int) -> Change:
+def change(thread_id: str, run_id: str, now: int, number: int | None = None) -> Change:
     """A new change of a run."""
-    return Change(thread_id, run_id, now, random_number())
+    return Change(thread_id, run_id, now, random_number() if number is None else number)
+
+
+def was_made(thread_id: str, run_id: str, number: int | None) -> Plan[bool]:
+    """Whether the change of this number was made. One that is drawn anew cannot have been."""
+    if number is None:
+        return False
+    params = {"thread_id": thread_id, "id": run_id, "change": number}
+    return bool((yield read_op("find_event", params, lambda rows: rows[0])))
 
 
 def events(
@@ -61,8 +92,44 @@ def events(
     return read_op(
         "events_after",
         params,
-        lambda rows: [
-            Event(n, moment(at), kind, serializer.loads(body, where_event(number)))
-            for _, _, n, at, kind, number, body in rows[0]
-        ],
+        lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
     )
+
+
+def dump_event(
+    serializer: Serializer,
+    number: int,
+    at: int,
+    kinds: Iterable[EventKind],
+    data: Mapping[str, Any] | None,
+    thread_id: str | None = None,
+    run_id: str | None = None,
+) -> bytes:
+    """The body of an event: its data, and what its row may be, as far as that is known before SQL
+    decides. A claim's event goes to the runs that are due, a takeover's to the runs of a thread."""
+    may_be = [thread_id, run_id, [kind.value for kind in kinds]]
+    return serializer.dumps([dict(data or {}), *may_be], places.of_event(number, at))
+
+
+def load_event(serializer: Serializer, row: EventRow) -> dict[str, Any]:
+    """The data of an event. Raises `Damaged` if it is another run's, or of another kind."""
+    place = places.of_event(row.change, row.at)
+    stored = serializer.loads(row.body, place, (dict, list))
+    if isinstance(stored, dict):  # from before events were bound to their runs
+        return stored
+    match stored:
+        case [dict() as data, thread_id, run_id, list() as kinds] if (
+            thread_id in (None, row.thread_id)
+            and run_id in (None, row.run_id)
+            and row.kind in kinds
+        ):
+            return data
+    raise Damaged(place.name, f"it is not of run {row.run_id}, or was not of kind {row.kind!r}")
+
+
+def to_event(serializer: Serializer, row: EventRow) -> Event:
+    """An event as its users see it. One that cannot be read has `damaged`."""
+    try:
+        return Event(row.n, moment(row.at), row.kind, load_event(serializer, row))
+    except UNREADABLE as error:
+        return Event(row.n, moment(row.at), row.kind, {}, str(error))

@@ -9,13 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from perdure.errors import UNREADABLE
 from perdure.journal import Op, Row, Statement
 from perdure.journal.ids import random_number
-from perdure.serde.serializer import Serializer, where_message
+from perdure.operations.claims import as_time
+from perdure.operations.stored_rows import stored
+from perdure.serde import places
+from perdure.serde.serializer import Serializer
 from perdure.types import Message, Retry, moment
 
+QUESTION = "perdure.question"
+"""Topic of the message that a new question for a person is announced with."""
 REDELIVERY = Retry(attempts=2**31)
 """How long to wait after a failed delivery."""
 
@@ -33,7 +39,7 @@ class MessageRow(NamedTuple):
 
 
 def _messages(rows: Sequence[Sequence[Row]]) -> list[MessageRow]:
-    return [MessageRow(*row[:7]) for row in rows[0]]
+    return [stored(MessageRow, row[:7]) for row in rows[0]]
 
 
 def next_due(topics: Iterable[str]) -> Op[int | None]:
@@ -42,7 +48,7 @@ def next_due(topics: Iterable[str]) -> Op[int | None]:
     return Op(
         "next_message",
         [Statement("next_message", params)],
-        lambda rows: int(rows[0][0][0]) if rows[0] else None,
+        as_time,
     )
 
 
@@ -74,19 +80,32 @@ def pending(serializer: Serializer, count: int) -> Op[list[Message]]:
         "messages",
         [Statement("messages", {"count": count})],
         lambda rows: [
-            replace(
-                to_message(serializer, MessageRow(*row[:7])), due_at=moment(row[7]), error=row[8]
-            )
+            _listed(serializer, stored(MessageRow, row[:7]), due_at=row[7], error=row[8])
             for row in rows[0]
         ],
     )
 
 
+def _listed(serializer: Serializer, row: MessageRow, due_at: Any, error: Any) -> Message:
+    """A message that is not delivered yet. One that cannot be read has `damaged`."""
+    try:
+        message = to_message(serializer, row)
+    except UNREADABLE as found:
+        message = replace(_to_bare_message(row), damaged=str(found))
+    at = moment(due_at) if isinstance(due_at, int) else None
+    return replace(message, due_at=at, error=None if error is None else str(error))
+
+
 def to_message(serializer: Serializer, row: MessageRow) -> Message:
+    place = places.of_message(row.thread_id, row.id, row.run_id, row.topic, row.sent_at)
+    return replace(_to_bare_message(row), payload=serializer.loads(row.body, place))
+
+
+def _to_bare_message(row: MessageRow) -> Message:
     return Message(
         id=row.id,
         topic=row.topic,
-        payload=serializer.loads(row.body, where_message(row.id)),
+        payload=None,
         thread_id=row.thread_id,
         run_id=row.run_id,
         attempts=row.attempts,

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from perdure.errors import Damaged, TypeNotAllowed, WrongKey
+from perdure.errors import Damaged
+from perdure.journal import Plan
 from perdure.operations.runs import RunRow
-from perdure.serde.serializer import Serializer, where_run
-from perdure.types import RunError
+from perdure.serde import places
+from perdure.serde.places import Place
+from perdure.serde.serializer import Serializer
+from perdure.types import Control, RunError, State
 
-UNREADABLE = (Damaged, WrongKey, TypeNotAllowed)
-"""Errors a person has to look at: a retry would raise them again."""
+_STATES = frozenset(State)
+
+
+def place(row: RunRow, column: str) -> Place:
+    """Where the labels, the output or the error of a run belong."""
+    return places.of_run(column, row.thread_id, row.id)
+
+
+def setup_place(row: RunRow) -> Place:
+    return places.of_setup(row.thread_id, row.id, row.graph, row.version, row.key, row.created_at)
 
 
 def load_setup(serializer: Serializer, row: RunRow) -> dict[str, Any]:
     """What the run was started with."""
-    setup: dict[str, Any] = serializer.loads(row.setup, where_run("setup", row.id))
+    setup: dict[str, Any] = serializer.loads(row.setup, setup_place(row), dict)
     return setup
 
 
@@ -25,7 +36,7 @@ def load_labels(serializer: Serializer, row: RunRow) -> dict[str, Any]:
     """The labels the agent has given its run so far."""
     if row.labels is None:
         return {}
-    labels: dict[str, Any] = serializer.loads(row.labels, where_run("labels", row.id))
+    labels: dict[str, Any] = serializer.loads(row.labels, place(row, "labels"), dict)
     return labels
 
 
@@ -33,8 +44,47 @@ def load_error(serializer: Serializer, row: RunRow) -> RunError | None:
     """The exception that ended the run or its last segment."""
     if row.error is None:
         return None
-    stored = serializer.loads(row.error, where_run("error", row.id))
-    return RunError(*(stored[field.name] for field in fields(RunError)))
+    stored = serializer.loads(row.error, place(row, "error"), dict)
+    return RunError(*(str(stored.get(field.name, "")) for field in fields(RunError)))
+
+
+def check_state(row: RunRow) -> None:
+    """Raise `Damaged` if the run is in no state, or was asked to do something unknown."""
+    if row.state not in _STATES or row.was not in (None, *_STATES):
+        raise Damaged(f"run {row.id}", f"its state is {row.state!r}, and was {row.was!r}")
+    if row.control not in (None, *Control):
+        raise Damaged(f"run {row.id}", f"it was asked to {row.control!r}")
+
+
+def state_of(row: RunRow) -> State:
+    """The state of a run. One that is damaged needs a person."""
+    return State(row.state) if row.state in _STATES else State.HELD
+
+
+def stored_output(serializer: Serializer, row: RunRow) -> list[Any]:
+    """The output as `dump_output` stored it."""
+    stored: list[Any] = serializer.loads(row.output, place(row, "output"), list)
+    return stored
+
+
+StateAt = Callable[[str, str], Plan[Mapping[str, Any] | None]]
+"""The state of a thread at a checkpoint."""
+
+
+def load_output(serializer: Serializer, row: RunRow, state_at: StateAt) -> Plan[Any]:
+    """What the run returned; None if it is in a checkpoint that was pruned."""
+    if row.output is None:
+        return None
+    stored = stored_output(serializer, row)
+    if len(stored) == 1:
+        return stored[0]
+    checkpoint_id, channels, rest = stored
+    values = yield from state_at(row.thread_id, checkpoint_id)
+    if values is None:
+        return None
+    if isinstance(channels, str):
+        return values.get(channels)
+    return rest | {channel: values[channel] for channel in channels if channel in values}
 
 
 def tags_of(row: RunRow, setup: Mapping[str, Any]) -> list[str]:
@@ -44,8 +94,8 @@ def tags_of(row: RunRow, setup: Mapping[str, Any]) -> list[str]:
 
 def dump_output(serializer: Serializer, row: RunRow, output: list[Any]) -> bytes:
     """A run's output: [value], or [checkpoint, channels, the rest] if it is in a checkpoint."""
-    return serializer.dumps(output, where_run("output", row.id), "the output")
+    return serializer.dumps(output, place(row, "output"), "the output")
 
 
 def dump_error(serializer: Serializer, row: RunRow, described: Mapping[str, Any]) -> bytes:
-    return serializer.dumps(dict(described), where_run("error", row.id))
+    return serializer.dumps(dict(described), place(row, "error"))

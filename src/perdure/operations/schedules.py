@@ -6,16 +6,21 @@ So there is one run per slot, however many workers fire it and wherever one of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from perdure.errors import BadArgument
-from perdure.journal import Op, Row, Statement, read_op
+from perdure.errors import UNREADABLE, BadArgument
+from perdure.journal import Op, Statement, read_op
+from perdure.operations import stored_rows
+from perdure.serde import places
+from perdure.serde.places import Place
+from perdure.serde.serializer import Serializer
 from perdure.types import Schedule, milliseconds, moment
 
 LATE = 60_000
@@ -35,8 +40,25 @@ class ScheduleRow(NamedTuple):
     next_at: int
     body: bytes
 
-    def to_schedule(self) -> Schedule:
-        return Schedule(self.name, self.graph, self.cron, self.timezone, moment(self.next_at))
+    @property
+    def place(self) -> Place:
+        """What its body is bound to."""
+        return places.of_schedule(self.name, self.graph, self.cron, self.timezone, self.catch_up)
+
+    def load(self, serializer: Serializer) -> dict[str, Any]:
+        """What its runs are started with."""
+        setup: dict[str, Any] = serializer.loads(self.body, self.place, dict)
+        return setup
+
+    def to_schedule(self, serializer: Serializer) -> Schedule:
+        """A schedule as its users see it. One that cannot be read has `damaged`."""
+        damaged = None
+        try:
+            self.load(serializer)
+        except UNREADABLE as error:
+            damaged = str(error)
+        next_at = moment(self.next_at)
+        return Schedule(self.name, self.graph, self.cron, self.timezone, next_at, damaged)
 
 
 def slots(cron: str, timezone: str, after: int) -> Iterator[int]:
@@ -95,8 +117,7 @@ def put(row: ScheduleRow) -> Op[None]:
     return Op("schedule", [statement], lambda rows: None, write=True)
 
 
-def _rows(rows: Sequence[Sequence[Row]]) -> list[ScheduleRow]:
-    return [ScheduleRow(*row) for row in rows[0]]
+_rows = partial(stored_rows.every, ScheduleRow)
 
 
 def every() -> Op[list[ScheduleRow]]:

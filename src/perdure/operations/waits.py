@@ -9,20 +9,39 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
     an answer and the run       poke_run: the run is due, or, while driven, does not rest
     two signals of one key      insert_signal: the key is unique
     one signal, two waits       take_signal: a signal has at most one wait
+    withdrawing and the run     withdraw_wait: not while it is driven
+    a run's end and its joiner  insert_join: the run cannot end until the wait is committed. Its end
+                                finds the wait (poke_joiners), or the joiner finds the end (let_go)
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from perdure.errors import BadArgument
-from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.errors import UNREADABLE, BadArgument, Damaged
+from perdure.journal import Op, Statement, read_op, with_params
 from perdure.journal.names import check_text
+from perdure.operations import stored_rows
 from perdure.operations.events import Change, change
-from perdure.serde.serializer import Serializer, where_signal, where_wait
-from perdure.types import EventKind, Kind, Wait, WaitState, maybe_moment, moment
+from perdure.operations.messages import QUESTION
+from perdure.operations.runs import release
+from perdure.serde import places
+from perdure.serde.encryption import is_bound_to_place
+from perdure.serde.places import Place
+from perdure.serde.serializer import Serializer
+from perdure.types import (
+    FIRST_MS,
+    EventKind,
+    Kind,
+    State,
+    Wait,
+    WaitState,
+    maybe_moment,
+    moment,
+)
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 """States of a wait that a run is past."""
@@ -30,6 +49,9 @@ TIME_IS_UP = {"__perdure__": "time is up"}
 """Resumes a task whose wait expired."""
 TAKEN_BACK = "__perdure_taken_back__"
 """Key of the answer that resumes a task whose question a signal withdrew."""
+
+
+KINDS = frozenset(Kind)
 
 
 class WaitRow(NamedTuple):
@@ -54,6 +76,29 @@ class WaitRow(NamedTuple):
     answered_by: str | None
     body: bytes
     answer: bytes | None
+    seal: bytes | None
+    """Authenticates which task asks: that is stored anew each time it asks."""
+
+    @property
+    def place(self) -> Place:
+        """What its body is bound to."""
+        return places.of_wait(
+            self.thread_id,
+            self.id,
+            self.run_id,
+            self.kind,
+            self.name,
+            self.interrupt_id,
+            self.wake_at,
+            self.expires_at,
+            self.created_at,
+        )
+
+    @property
+    def asker(self) -> Place:
+        """What its seal is bound to."""
+        task = (self.ns, self.checkpoint_id, self.task_id, self.path, self.stamp)
+        return places.of_asker(self.thread_id, self.id, *task)
 
 
 class Body(NamedTuple):
@@ -72,6 +117,8 @@ class Question(NamedTuple):
     name: str | None = None
     wake_at: int | None = None
     expires_at: int | None = None
+    runs: tuple[str, ...] = ()
+    """Of a wait for runs, their ids."""
 
 
 def check_signal_name(name: str) -> None:
@@ -96,16 +143,33 @@ def is_reserved(answer: Any) -> bool:
 
 
 def load_body(serializer: Serializer, row: WaitRow) -> Body:
-    return Body(*serializer.loads(row.body, where_wait("body", row.id)))
+    """What a wait shows. Raises `Damaged` too if it is another task's."""
+    body = serializer.loads(row.body, row.place, list)
+    if len(body) != len(Body._fields):
+        raise Damaged(row.place.name, f"it has {len(body)} parts")
+    if row.seal is not None or is_bound_to_place(row.body):
+        serializer.envelope.unseal(row.seal, row.asker)
+    return Body(*body)
+
+
+def load_answer(serializer: Serializer, row: WaitRow) -> Any:
+    """The answer of a person or of the clock. A signal's is in the signal."""
+    return serializer.loads(row.answer, _answer_place(row, row.answered_by, row.answered_at))
 
 
 def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
-    body = load_body(serializer, row)
+    """A wait as its users see it. One that cannot be read has `damaged`."""
+    body, damaged = Body(None, None, []), None
+    try:
+        body = load_body(serializer, row)
+    except UNREADABLE as error:
+        damaged = str(error)
+    kind = Kind(row.kind) if row.kind in KINDS else Kind.HUMAN  # then its body is damaged
     return Wait(
         id=row.id,
         run_id=row.run_id,
         thread_id=row.thread_id,
-        kind=Kind(row.kind),
+        kind=kind,
         value=body.value,
         wake_at=maybe_moment(row.wake_at),
         name=row.name,
@@ -113,6 +177,7 @@ def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
         created_at=moment(row.created_at),
         response_schema=body.schema,
         interrupt_id=row.interrupt_id,
+        damaged=damaged,
     )
 
 
@@ -125,9 +190,12 @@ def ask(
     interrupt_id: str,
     place: dict[str, Any],
     fingerprint: str | None = None,
+    *,
+    announced: bool = False,
 ) -> list[Statement]:
     """The statements that store a wait, for the batch of its interrupt write. `fingerprint` is that
-    of the graph, if the run does not have it yet."""
+    of the graph, if the run does not have it yet. If it is `announced`, a new one is a message of
+    the outbox, too."""
     shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
     place_of_asker = f"|{made.run_id}|{interrupt_id}|{question.kind}".encode()
     id = hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
@@ -142,31 +210,64 @@ def ask(
         "fingerprint": fingerprint,
         "wake_at": question.wake_at,
         "expires_at": question.expires_at,
-        "body": serializer.dumps(list(body), where_wait("body", id), "the value of an interrupt"),
     }
+    wait = places.of_wait(
+        made.thread_id,
+        id,
+        made.run_id,
+        question.kind.value,
+        question.name,
+        interrupt_id,
+        question.wake_at,
+        question.expires_at,
+        made.now,
+    )
+    params["body"] = serializer.dumps(list(body), wait, "the value of an interrupt")
+    names = ("ns", "checkpoint_id", "task_id", "path", "stamp")
+    asker = places.of_asker(made.thread_id, id, *(params[name] for name in names))
+    params["seal"] = serializer.envelope.seal(b"", asker)
     data = {
         "wait": id,
         "kind": question.kind.value,
         "name": question.name,
         "wake_at": maybe_moment(question.wake_at),
         "expires_at": maybe_moment(question.expires_at),
+        "runs": list(question.runs) or None,
     }
     return [
         Statement("count_wait", params),
         made.event(serializer, EventKind.WAIT, {k: v for k, v in data.items() if v is not None}),
+        *([_announcement(serializer, made, id, question, body)] if announced else []),
         Statement("insert_wait", params),
         Statement("close_replaced", params),
+        *(Statement("insert_join", {**params, "joined": run_id}) for run_id in question.runs),
     ]
 
 
-def _waits(rows: Sequence[Sequence[Row]]) -> list[WaitRow]:
-    return [WaitRow(*row) for row in rows[0]]
+def _announcement(
+    serializer: Serializer, made: Change, id: str, question: Question, body: Body
+) -> Statement:
+    """The message about a new question, with the wait's id as its own."""
+    payload = {
+        "wait_id": id,
+        "run_id": made.run_id,
+        "thread_id": made.thread_id,
+        "value": body.value,
+        "response_schema": body.schema,
+        "expires_at": maybe_moment(question.expires_at),
+    }
+    place = places.of_message(made.thread_id, id, made.run_id, QUESTION, made.now)
+    message = serializer.dumps(payload, place, "the value of an interrupt")
+    params = {**made.params, "wait_id": id, "topic": QUESTION, "body": message}
+    return Statement("announce_wait", params)
+
+
+_waits = partial(stored_rows.every, WaitRow)
 
 
 def find(wait_id: str) -> Op[WaitRow | None]:
     """A wait by its id."""
-    params = {"wait_id": wait_id}
-    return read_op("wait_by_id", params, lambda rows: WaitRow(*rows[0][0]) if rows[0] else None)
+    return read_op("wait_by_id", {"wait_id": wait_id}, partial(stored_rows.first, WaitRow))
 
 
 def of_run(run_id: str) -> Op[list[WaitRow]]:
@@ -178,18 +279,25 @@ def page(
     *, kind: str | None, thread_id: str | None, after: tuple[int, str] | None, count: int
 ) -> Op[list[WaitRow]]:
     """Open waits, oldest first."""
-    at, id = after or (-1, "")
+    at, id = after or (FIRST_MS, "")
     params = {"kind": kind, "thread_id": thread_id, "after": at, "after_id": id, "count": count}
     return read_op("open_waits", params, _waits)
 
 
-def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now: int) -> Op[bool]:
+def answer(
+    serializer: Serializer,
+    row: WaitRow,
+    value: Any,
+    by: str | None,
+    now: int,
+    number: int | None = None,
+) -> Op[bool]:
     """Accept an answer. False if it is too late."""
-    made = change(row.thread_id, row.run_id, now)
+    made = change(row.thread_id, row.run_id, now, number)
     params = {
         **made.params,
         "wait_id": row.id,
-        "answer": serializer.dumps(value, where_wait("answer", row.id), "the answer"),
+        "answer": serializer.dumps(value, _answer_place(row, by, now), "the answer"),
         "by": by,
     }
     return Op(
@@ -204,6 +312,60 @@ def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now
     )
 
 
+def withdraw(
+    serializer: Serializer, row: WaitRow, said: dict[str, str], now: int, number: int | None = None
+) -> Op[bool]:
+    """Take an answer back; `said` goes into its event. A run that failed or was held is due, if
+    none of its effects is unknown. False: a task has gone on with the answer, or may at this
+    moment."""
+    made = change(row.thread_id, row.run_id, now, number)
+    params = {**made.params, "wait_id": row.id}
+    return Op(
+        f"withdraw {row.id}",
+        [
+            *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "count_answer"),
+            made.event(serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}),
+            *release(serializer, made, (State.FAILED, State.HELD), EventKind.RETRIED),
+        ],
+        lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
+    )
+
+
+def _answer_place(row: WaitRow, by: str | None, now: int | None) -> Place:
+    return places.of_answer(row.thread_id, row.id, row.run_id, by, now)
+
+
+def wake(
+    serializer: Serializer, rows: Sequence[WaitRow], by: str | None, now: int, number: int | None
+) -> Op[bool]:
+    """Answer these clock waits of a run before their time. False: none is open any more."""
+    statements, said = [Statement("lock_run", _run_of(rows[0]))], {"by": by} if by else {}
+    for n, row in enumerate(rows):
+        made = change(row.thread_id, row.run_id, now, number if n == 0 else None)
+        place = _answer_place(row, by, now)
+        params = {**made.params, "wait_id": row.id, "by": by}
+        params["answer"] = serializer.dumps(None, place)
+        statements += [
+            *with_params(params, "wake_wait", "poke_run"),
+            made.event(serializer, EventKind.WOKE, {"wait": row.id, "early": True, **said}),
+        ]
+        if n == 0:
+            key = made.key
+    return Op(
+        f"wake {rows[0].run_id}",
+        statements,
+        lambda found: any(found[1::3] if len(found) > 1 else found),
+        write=True,
+        key=key,
+    )
+
+
+def _run_of(row: WaitRow) -> dict[str, Any]:
+    return {"thread_id": row.thread_id, "id": row.run_id}
+
+
 def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int) -> Op[None]:
     """Answer a wait whose time has come, under the driver's lease."""
     made = change(row.thread_id, row.run_id, now)
@@ -211,7 +373,7 @@ def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int)
         **made.params,
         "wait_id": row.id,
         "token": token,
-        "answer": serializer.dumps(value, where_wait("answer", row.id)),
+        "answer": serializer.dumps(value, _answer_place(row, "clock", now)),
     }
     kind = EventKind.WOKE if row.kind == Kind.CLOCK else EventKind.EXPIRED
     return Op(
@@ -241,6 +403,38 @@ def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[No
     )
 
 
+def joined_runs(body: Body) -> list[str]:
+    """The ids of the runs that a wait is for."""
+    return [str(run_id) for run_id in body.value["join"]]
+
+
+def join(
+    serializer: Serializer, row: WaitRow, ended: Sequence[Mapping[str, Any]], token: int, now: int
+) -> Op[None]:
+    """Answer a wait for runs with how each has ended."""
+    made = change(row.thread_id, row.run_id, now)
+    is_done = all(one["state"] == State.DONE for one in ended)
+    by = "run" if is_done else "failed run"  # reopen_joins reads it
+    params = {
+        **made.params,
+        "wait_id": row.id,
+        "token": token,
+        "by": by,
+        "answer": serializer.dumps(list(ended), _answer_place(row, by, now), "the runs' outputs"),
+    }
+    data = {"wait": row.id, "runs": {one["id"]: one["state"] for one in ended}}
+    return Op(
+        f"join {row.id}",
+        [
+            *with_params(params, "fence", "answer_by_runs", "count_answer"),
+            made.event(serializer, EventKind.JOINED, data),
+        ],
+        lambda rows: None,
+        write=True,
+        key=made.key,
+    )
+
+
 def apply(row: WaitRow, token: int) -> Op[None]:
     """Note that the driver handed an answer to its task. The end of the segment consumes it."""
     params = {"thread_id": row.thread_id, "id": row.run_id, "token": token, "wait_id": row.id}
@@ -259,14 +453,15 @@ def signal(
     now: int,
 ) -> Op[bool]:
     """Store a signal and wake the run that waits for it. False if its key was sent before."""
-    params = {
+    params: dict[str, Any] = {
         "thread_id": thread_id,
         "signal_id": signal_id,
         "name": name,
         "key": key,
         "now": now,
-        "body": serializer.dumps(value, where_signal(signal_id), f"signal {name!r}"),
     }
+    place = places.of_signal(thread_id, signal_id, name, key, now)
+    params["body"] = serializer.dumps(value, place, f"signal {name!r}")
     return Op(
         f"signal {name!r} to thread {thread_id!r}",
         # lock_runs: a driver that ends its segment at this moment has not seen the signal.
@@ -277,10 +472,17 @@ def signal(
     )
 
 
-def signals_of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[dict[str, Any]]:
-    """The values of the signals that answered a run's waits, by wait id."""
+def signals_of_run(
+    serializer: Serializer, thread_id: str, run_id: str
+) -> Op[dict[tuple[str, str], Any]]:
+    """The values of the signals that answered a run's waits, by wait id and name."""
     return read_op(
         "signals_of_run",
         {"thread_id": thread_id, "id": run_id},
-        lambda rows: {row[2]: serializer.loads(row[3], where_signal(row[1])) for row in rows[0]},
+        lambda rows: {
+            (wait_id, name): serializer.loads(
+                body, places.of_signal(thread_id, id, name, key, sent_at)
+            )
+            for id, wait_id, name, key, sent_at, body in rows[0]
+        },
     )

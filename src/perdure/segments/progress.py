@@ -9,9 +9,9 @@ from typing import Any
 from perdure.journal import Statement
 from perdure.journal.clock import Clock
 from perdure.operations.events import change
-from perdure.operations.run_payload import load_labels
+from perdure.operations.run_payload import load_labels, place
 from perdure.segments.lease import Lease
-from perdure.serde.serializer import Serializer, where_run
+from perdure.serde.serializer import Serializer
 from perdure.types import EventKind
 
 
@@ -84,7 +84,7 @@ class Progress:
         if self._labelled:
             self._labelled = False
             data["labels"] = dict(self.labels)
-            where = where_run("labels", self._lease.run_id)
+            where = place(self._lease.row, "labels")
             labels = self.serializer.dumps(data["labels"], where, "label()")
         params = {
             **made.params,

@@ -11,7 +11,8 @@ from weakref import WeakMethod
 from perdure.journal import Journal, Statement, read_op
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
-from perdure.serde.serializer import where_read
+from perdure.serde import places
+from perdure.serde.places import Place
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class RecordedReads:
             return [str(value) for value in known.values()]
 
     def _store(self, task: str, n: int, value: Any) -> None:
-        body = self._serializer.dumps(value, where_read(self._lease.run_id, task, n))
+        body = self._serializer.dumps(value, _place(self._lease.params, task, n))
         params = {**self._lease.params, "task": task, "n": n, "body": body}
         store = self._lease.fenced([Statement("insert_read", params)])
         self._journal.defer(store._replace(otherwise=self._refuse()))
@@ -88,7 +89,7 @@ class RecordedReads:
         params = {"thread_id": run["thread_id"], "id": run["id"], "task": task}
         rows = self._journal.do(read_op("reads_of_task", params, lambda rows: rows[0]))
         loads = self._serializer.loads
-        return {n: loads(body, where_read(run["id"], task, n)) for n, body in rows}
+        return {n: loads(body, _place(run, task, n)) for n, body in rows}
 
     def _inherit(self, place: str, task: str) -> dict[int, Any]:
         """The times that the task read in the run that this one is a fork of, now recorded here: a
@@ -101,3 +102,7 @@ class RecordedReads:
         for n, value in times.items():
             self._store(task, n, value)
         return times
+
+
+def _place(run: Mapping[str, Any], task: str, n: int) -> Place:
+    return places.of_read(run["thread_id"], run["id"], task, n)

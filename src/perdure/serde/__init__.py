@@ -5,6 +5,8 @@ builtin_types  the standard library's and numpy's types
 class_types    dataclasses, enums, namedtuples and the like; the adapter of a class
 pydantic_types Pydantic models
 class_adapter  what the adapters share
+depth          how deep a document is nested: deeper ones are refused
+places         which columns of its row a blob is bound to
 encryption     the envelope around each blob: a checksum, or authenticated encryption
 serializer     codec and envelope in one: a value to the blob of one row
 redaction      secrets out of texts that are stored

@@ -23,16 +23,25 @@ from typing import Any
 
 import ormsgpack
 
-from perdure.errors import Damaged, Error, TypeNotAllowed, Unserializable
+from perdure.errors import Damaged, Error, TypeNotAllowed, Unserializable, forgot_await
 from perdure.serde.allowlist import KNOWN, KNOWN_NUMBERS, Allowlist
 from perdure.serde.builtin_types import BUILTINS, letter_of
 from perdure.serde.class_adapter import ClassAdapter
 from perdure.serde.class_types import adapter_for, find
+from perdure.serde.depth import depth_at_most, is_within
 
 BUILTIN, OBJECT, KNOWN_TYPE, PAIRS = 1, 2, 3, 4
 
 DEEPEST = 200
-"""How deep objects, or odd-keyed dicts, may be nested. Reading takes less stack than writing."""
+"""How deep objects may be nested, and odd-keyed dicts, and any value that has one of those."""
+QUICK = 16
+"""How deep objects may be nested in what is encoded without a look at the whole. ormsgpack takes
+lists up to 255 deep inside of each."""
+NESTED = (DEEPEST + 2, QUICK * 256 + DEEPEST)
+"""How many objects, and how many lists and dicts inside of objects, may be nested in one value."""
+OUTER, FEW = 8, 128
+"""So many objects that are not inside of others are not looked into, if they have so few lists and
+dicts: which is what most values are made of."""
 
 _OPTION = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -53,15 +62,17 @@ class Codec:
         self._adapters: dict[type, tuple[ClassAdapter, int, tuple[Any, ...]]] = {}
         self._known: dict[int, ClassAdapter] = {}
         # One hook per depth: ormsgpack calls back without saying how deep it is.
-        self._hooks = [partial(self._extension, depth) for depth in range(DEEPEST + 1)]
+        self._hooks = [partial(self._extension, depth) for depth in range(QUICK + 1)]
+        self._deep_hooks = [partial(self._deep_extension, n) for n in range(DEEPEST + 1)]
 
     def encode(self, value: Any, path: str) -> bytes:
         """The bytes of `value`. Raises `Unserializable` or `TypeNotAllowed` naming the path."""
         try:
             return ormsgpack.packb(value, default=self._hooks[0], option=_OPTION)
         except (TypeError, ValueError, RecursionError):
-            # Either a dict with keys that are not strings, or something to be refused by name.
-            return self._encode_with_paths(value, path, self._convert)
+            # Objects that are nested deeply, a dict with keys that are not strings, or something to
+            # be refused by name.
+            return self._encode_deep(value) or self._encode_with_paths(value, path, self._convert)
 
     def encode_pair(self, pair: list[Any], path: str) -> bytes:
         """The bytes of one [key, value] of the dict at `path`, refused as the dict would be."""
@@ -69,18 +80,26 @@ class Codec:
             if type(pair[0]) is str or not _has_nan(pair[0]):
                 return ormsgpack.packb(pair, default=self._hooks[0], option=_OPTION)
         except (TypeError, ValueError, RecursionError):
-            pass
+            if (data := self._encode_deep(pair)) is not None:
+                return data
         return self._encode_with_paths(pair, path, self._convert_pair)
 
     def decode(self, data: bytes, location: str) -> Any:
         """The value that was encoded. Raises `TypeNotAllowed` or `Damaged` naming `location`."""
 
         cause: BaseException | None = None  # ormsgpack keeps nothing of what a hook raises
+        objects = lists = 0  # that the hook is called inside of
 
         def hook(code: int, body: bytes) -> Any:
-            nonlocal cause
+            nonlocal cause, objects, lists
             try:
-                return self._restore(code, ormsgpack.unpackb(body, ext_hook=hook), location)
+                deeper = depth_at_most(body, FEW if objects < OUTER else 0, location)
+                objects, lists = objects + 1, lists + deeper
+                if objects > NESTED[0] or lists > NESTED[1] + OUTER * FEW:
+                    raise Damaged(location, "it is nested too deeply")
+                value = self._restore(code, ormsgpack.unpackb(body, ext_hook=hook), location)
+                objects, lists = objects - 1, lists - deeper
+                return value
             except BaseException as error:
                 cause = cause or error
                 raise
@@ -98,8 +117,11 @@ class Codec:
     def _extension(self, depth: int, value: Any) -> ormsgpack.Ext:
         if value is UTC:  # with every time of ours
             return _UTC
-        if depth == DEEPEST:
+        if depth >= QUICK:
             raise RecursionError
+        return self._extended(value, self._hooks[depth + 1])
+
+    def _extended(self, value: Any, hook: Callable[[Any], ormsgpack.Ext]) -> ormsgpack.Ext:
         cls = type(value)
         found = self._adapters.get(cls)
         if found is not None:
@@ -110,8 +132,20 @@ class Codec:
         else:
             adapter, code, head = self._prepare(cls)
             body = [*head, adapter.get_state(value)]
-        hook = self._hooks[depth + 1]
         return ormsgpack.Ext(code, ormsgpack.packb(body, default=hook, option=_OPTION))
+
+    def _encode_deep(self, value: Any) -> bytes | None:
+        """The bytes of a value whose objects are nested deeply; None: it is not to be stored so."""
+        try:
+            data = ormsgpack.packb(value, default=self._deep_hooks[0], option=_OPTION)
+        except (TypeError, ValueError, RecursionError):
+            return None
+        return data if is_within(data, *NESTED) else None
+
+    def _deep_extension(self, depth: int, value: Any) -> ormsgpack.Ext:
+        if depth == DEEPEST:
+            raise RecursionError
+        return _UTC if value is UTC else self._extended(value, self._deep_hooks[depth + 1])
 
     def _prepare(self, cls: type) -> tuple[ClassAdapter, int, tuple[Any, ...]]:
         """How objects of `cls` are stored, if it is allowed; remembered, as that may not change."""
@@ -201,10 +235,12 @@ class Codec:
 
     def _convert_object(self, value: Any, path: str, ancestors: dict[int, None]) -> ormsgpack.Ext:
         try:
-            return self._extension(len(ancestors) - 1, value)
+            return self._extension(0, value)
         except Exception:  # the code below finds it again and names it
             head: tuple[Any, ...]
             state, adapter = None, None
+        if hint := forgot_await(value):
+            raise Unserializable(path, f"it is a {type(value).__name__}.{hint}")
         try:
             if (letter := letter_of(value)) is not None:
                 code, head, state = BUILTIN, (letter,), BUILTINS[letter][1](value)

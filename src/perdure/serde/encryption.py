@@ -1,9 +1,17 @@
 """The envelope around every stored blob: a checksum, or authenticated encryption.
 
-Both are bound to the row's own key (its `location`), so that a row changed, or moved to another
-thread, is `Damaged` and never read as something else. With keys given, a row that is not
-encrypted is refused; the key's id is stored with the row, so that keys can be rotated: old
-rows open with their old key, new ones are written with the first key of the mapping.
+Both are bound to the place of the blob, so that a blob that was changed, or moved to another place,
+is `Damaged` and never read as something else. With keys given, a row that is not encrypted is
+refused; the key's id is stored with the row, so that keys can be rotated: old rows open with their
+old key, new ones are written with the first key of the mapping.
+
+A blob begins with one of these bytes, which says what it is bound to:
+
+    1 checksum, 2 encrypted   the text that names its row, and `columns`: `wrap` and `unwrap`
+    3 checksum, 4 encrypted   every column of its `Place`: `seal` and `unseal`
+
+Blobs of checkpoints have always been bound to all of their place, and keep 1 and 2. All others were
+bound to an id, which moves with its row, until there were places; `unseal` still opens those.
 """
 
 from __future__ import annotations
@@ -11,44 +19,69 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
-from perdure.errors import BadArgument, Damaged, Error, WrongKey
+from perdure.errors import BadArgument, Damaged, Error, WrongKey, needs_extra
+from perdure.serde.places import Place
 
-
-class Envelope(Protocol):
-    """Wraps and unwraps one blob.
-
-    `location` names its row, and is authenticated with it; so are `columns`, the row's others.
-    """
-
-    def wrap(self, data: bytes, location: str, columns: str = "") -> bytes: ...
-
-    def unwrap(self, data: bytes, location: str, columns: str = "") -> bytes: ...
+_CHECKSUM, _ENCRYPTED = (1, 3), (2, 4)
+"""The first byte of a blob: bound to a text, bound to a place."""
 
 
-class ChecksumEnvelope:
-    """No secrecy; a flipped bit or a moved row is noticed."""
+class Unreadable(NamedTuple):
+    """In the place of a blob: what is wrong with its row."""
+
+    reason: str
+
+
+class Envelope:
+    """Wraps and unwraps one blob. `location` names its row, and is authenticated with it; so are
+    `columns`, the row's others."""
 
     def wrap(self, data: bytes, location: str, columns: str = "") -> bytes:
-        return b"\x01" + _crc(data, location + columns) + data
+        return self._close(False, data, location + columns)
 
-    def unwrap(self, data: bytes, location: str, columns: str = "") -> bytes:
-        if data[:1] == b"\x02":
+    def unwrap(self, blob: bytes, location: str, columns: str = "") -> bytes:
+        return self._open(False, as_bytes(blob, location), location, location + columns)
+
+    def seal(self, data: bytes, place: Place) -> bytes:
+        return self._close(True, data, place.bound)
+
+    def unseal(self, blob: Any, place: Place) -> bytes:
+        blob = as_bytes(blob, place.name)
+        if is_bound_to_place(blob):
+            return self._open(True, blob, place.name, place.bound)
+        return self._open(False, blob, place.name, place.name)
+
+    def _close(self, placed: bool, data: bytes, bound: str) -> bytes:
+        raise NotImplementedError
+
+    def _open(self, placed: bool, blob: bytes, location: str, bound: str) -> bytes:
+        raise NotImplementedError
+
+
+class ChecksumEnvelope(Envelope):
+    """No secrecy; a flipped bit or a moved row is noticed. Whoever can write can also forge it."""
+
+    def _close(self, placed: bool, data: bytes, bound: str) -> bytes:
+        return bytes([_CHECKSUM[placed]]) + _crc(data, bound) + data
+
+    def _open(self, placed: bool, blob: bytes, location: str, bound: str) -> bytes:
+        if blob[:1] and blob[0] in _ENCRYPTED:
             raise WrongKey(location, "it is encrypted; pass Saver(..., encryption_keys={id: key})")
-        if data[:1] != b"\x01" or data[1:5] != _crc(data[5:], location + columns):
+        if blob[:1] != bytes([_CHECKSUM[placed]]) or blob[1:5] != _crc(blob[5:], bound):
             raise Damaged(location, "its checksum does not match")
-        return data[5:]
+        return blob[5:]
 
 
-class EncryptedEnvelope:
+class EncryptedEnvelope(Envelope):
     """AES-GCM with a key id and a random nonce in front of each row."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         try:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError as error:
-            raise Error("Encryption needs the extra: pip install 'perdure[encryption]'") from error
+            raise Error(needs_extra("Encryption", "encryption")) from error
         if not keys or not isinstance(keys, Mapping):
             raise BadArgument("encryption_keys={} has no key; pass {id: 16, 24 or 32 random bytes}")
         given: Mapping[Any, Any] = keys
@@ -60,39 +93,53 @@ class EncryptedEnvelope:
         self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
         self._current = next(iter(keys))
 
-    def wrap(self, data: bytes, location: str, columns: str = "") -> bytes:
+    def _close(self, placed: bool, data: bytes, bound: str) -> bytes:
         key_id = self._current.encode()
         nonce = os.urandom(12)
-        ciphertext = self._ciphers[self._current].encrypt(
-            nonce, data, (location + columns).encode()
-        )
-        return b"\x02" + bytes([len(key_id)]) + key_id + nonce + ciphertext
+        ciphertext = self._ciphers[self._current].encrypt(nonce, data, bound.encode())
+        return bytes([_ENCRYPTED[placed], len(key_id)]) + key_id + nonce + ciphertext
 
-    def unwrap(self, data: bytes, location: str, columns: str = "") -> bytes:
+    def _open(self, placed: bool, blob: bytes, location: str, bound: str) -> bytes:
         from cryptography.exceptions import InvalidTag
 
-        if data[:1] == b"\x01":
+        if blob[:1] and blob[0] in _CHECKSUM:
             raise WrongKey(
                 location, "it is not encrypted, and plaintext is refused when keys are set"
             )
-        if data[:1] != b"\x02" or len(data) < 2 or len(data) < 14 + data[1]:
+        whole = blob[:1] == bytes([_ENCRYPTED[placed]]) and len(blob) >= 2
+        if not whole or len(blob) < 14 + blob[1]:
             raise Damaged(location, "it is not a whole encrypted row")
-        end = 2 + data[1]
-        key_id = data[2:end].decode(errors="replace")
+        end = 2 + blob[1]
+        key_id = blob[2:end].decode(errors="replace")
         cipher = self._ciphers.get(key_id)
         if cipher is None:
             why = f"it was encrypted with key {key_id!r}, which is not in encryption_keys="
             raise WrongKey(location, why)
         try:
-            return cipher.decrypt(
-                data[end : end + 12], data[end + 12 :], (location + columns).encode()
-            )
+            return cipher.decrypt(blob[end : end + 12], blob[end + 12 :], bound.encode())
         except InvalidTag:
             reason = (
-                f"it fails authentication, or key {key_id!r} is not the one it was written with"
+                f"it fails authentication: it was changed, or moved from another place, or key "
+                f"{key_id!r} is not the one it was written with"
             )
             raise Damaged(location, reason) from None
 
 
-def _crc(data: bytes, location: str) -> bytes:
-    return zlib.crc32(data, zlib.crc32(location.encode())).to_bytes(4, "big")
+def is_bound_to_place(blob: Any) -> bool:
+    """Whether a blob was sealed at a `Place`, and not by a perdure that had none."""
+    return isinstance(blob, (bytes, memoryview)) and bytes(blob[:1]) in (b"\x03", b"\x04")
+
+
+def as_bytes(blob: Any, location: str) -> bytes:
+    """A blob as it was read. SQLite stores a text or a number in a blob's column as well."""
+    if isinstance(blob, (bytes, bytearray, memoryview)):
+        return bytes(blob)
+    if isinstance(blob, Unreadable):
+        raise Damaged(location, blob.reason)
+    if blob is None:
+        raise Damaged(location, "it is missing")
+    raise Damaged(location, f"it is of type {type(blob).__name__}, where bytes are stored")
+
+
+def _crc(data: bytes, bound: str) -> bytes:
+    return zlib.crc32(data, zlib.crc32(bound.encode())).to_bytes(4, "big")

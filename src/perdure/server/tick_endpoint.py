@@ -116,7 +116,7 @@ async def _read_body(request: Request) -> dict[str, Any]:
             raise BadRequest(f"The body is larger than {LARGEST_BODY} bytes.")
     try:
         found = json.loads(body) if body.strip() else {}
-    except ValueError:  # bytes that are not text among them
+    except (ValueError, RecursionError):  # bytes that are not text among them
         raise BadRequest('The body is not JSON; send none, or {"limit": 25}.') from None
     if not isinstance(found, dict):
         raise BadRequest('The body must be a JSON object, such as {"limit": 25}.')

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from perdure.effects import recording
 from perdure.errors import BadArgument, EffectFailed, NotFound, NotSettled
 from perdure.journal import Plan
-from perdure.journal.clock import Clock
-from perdure.journal.names import check_text
+from perdure.journal.clock import Clock, host_time
+from perdure.journal.names import check_id, check_text
 from perdure.operations import effects, messages
 from perdure.operations.effects import EffectRow
-from perdure.operations.run_payload import UNREADABLE
 from perdure.serde.serializer import Serializer
 from perdure.types import (
     EffectRecord,
     EffectState,
     Message,
-    RunError,
-    milliseconds,
+    position_after,
 )
 
 STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
@@ -40,11 +37,9 @@ class EffectService:
         state: str | None,
         after: EffectRecord | None,
         count: int,
-        strict: bool = True,
     ) -> Plan[list[EffectRecord]]:
-        """Effects, oldest first. Without `strict` one that cannot be read here is listed with the
-        reason as its error."""
-        position = None if after is None else (milliseconds(after.created_at), after.key)
+        """Effects, oldest first."""
+        position = None if after is None else (position_after(after.created_at), after.key)
         if run_id is not None:
             found: list[EffectRow] = yield effects.of_run(run_id)
             rows = [
@@ -56,16 +51,7 @@ class EffectService:
             ][:count]
         else:
             rows = yield effects.page(thread_id=thread_id, state=state, after=position, count=count)
-        return [self._record(row, strict) for row in rows]
-
-    def _record(self, row: EffectRow, strict: bool) -> EffectRecord:
-        try:
-            return effects.to_record(self._serializer, row)
-        except UNREADABLE as error:
-            if strict:
-                raise
-            why = RunError(type(error).__name__, f"(cannot be read here: {error})", "")
-            return replace(effects.to_bare_record(row), error=why)
+        return [effects.to_record(self._serializer, row) for row in rows]
 
     def messages(self, after: Message | None, limit: int) -> Plan[list[Message]]:
         """Undelivered messages, oldest first."""
@@ -88,18 +74,21 @@ class EffectService:
         """Store a person's decision about an effect. The same commit makes its run due if that was
         the last one."""
         _check_decision(how, result, by, reason)
-        row: EffectRow | None = yield effects.find(str(key))
+        row: EffectRow | None = yield effects.find(check_id("effect", key))
         if row is None:
-            raise NotFound("effect", str(key))
+            raise NotFound("effect", key)
         outcome = None
         if how == "done":
-            outcome = recording.dump_result(self._serializer, row.key, row.name, result)
+            outcome = recording.dump_result(self._serializer, row, result)
         elif how == "fail":
             error = EffectFailed(row.key, f"settled by {by or 'a person'}", reason or "failed")
-            outcome = recording.dump_error(self._serializer, row.key, error, {})
+            outcome = recording.dump_error(self._serializer, row, STATES[how], error, ())
         said = {name: text for name, text in (("by", by), ("reason", reason)) if text}
         state, now = STATES[how].value, self._clock.now()
-        if not (yield effects.decide(self._serializer, row, state, outcome, said, now)):
+        made = effects.decide(
+            self._serializer, row, state, outcome, said, now, host_time(self._clock)
+        )
+        if not (yield made):
             row = (yield effects.find(row.key)) or row
             raise NotSettled(row.key, f"it is {row.state}: {_why_not(row)}.")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from perdure.journal import Plan
 from perdure.operations.invariants import INVARIANTS, Violation, examine, remarks
+from perdure.serde import redaction
+from perdure.serde.redaction import secrets_in
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,4 @@ def diagnose(url: str) -> Plan[Diagnosis]:
 
 def redact(text: str, url: str) -> str:
     """A text without the password in a URL."""
-    try:
-        parts = urlsplit(url)
-        found = [parts.password or "", *parse_qs(parts.query).get("password", [])]
-    except ValueError:  # not a URL
-        found = []
-    for password in {one for each in found for one in (each, unquote(each)) if one}:
-        text = text.replace(password, "***")
-    return text
+    return redaction.redact(text, secrets_in(url))

@@ -11,17 +11,26 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.errors import NotFound, WrongState
+from perdure.errors import UNREADABLE, NotFound, WrongState
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import claims, runs
 from perdure.operations.error_text import describe_error
-from perdure.operations.events import change
-from perdure.operations.run_payload import UNREADABLE, load_error, load_setup
+from perdure.operations.events import change, was_made
+from perdure.operations.run_payload import load_error, load_setup, state_of
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.service.runs import GRACE
-from perdure.types import Control, EventKind, RunError, State, maybe_moment, milliseconds, moment
+from perdure.types import (
+    FIRST_MS,
+    Control,
+    EventKind,
+    RunError,
+    State,
+    maybe_moment,
+    moment,
+    position_after,
+)
 
 PREFIX = "reflection:"
 """Prefix of graph names and thread ids that belong to reflections."""
@@ -66,7 +75,9 @@ class ReflectionService:
         """List reflections that have not ended, of one executor or of all, oldest first."""
         first = PREFIX if executor is None else graph_name(executor)
         last = f"{PREFIX}\U0010ffff" if executor is None else f"{first}\x01"
-        position = (0, "") if after is None else (milliseconds(after.submitted_at), after.id)
+        position = (
+            (FIRST_MS, "") if after is None else (position_after(after.submitted_at), after.id)
+        )
         rows = yield runs.unfinished(first, last, position, count)
         return [self._show(row) for row in rows]
 
@@ -78,17 +89,31 @@ class ReflectionService:
             raise NotFound("reflection", id)
         return row
 
-    def retry(self, id: str, executor: str | None = None) -> Plan[None]:
-        """Make a held reflection due again."""
+    def retry(
+        self, id: str, executor: str | None = None, *, number: int | None = None
+    ) -> Plan[None]:
+        """Make a held reflection due again. The same `number` does so once."""
         row = yield from self.find(id, executor)
-        made = change(row.thread_id, id, self._clock.now())
+        if (yield from was_made(row.thread_id, id, number)):
+            return
+        made = change(row.thread_id, id, self._clock.now(), number)
         if not (yield runs.resume(self._serializer, made, (State.HELD,), EventKind.RETRIED)):
             raise WrongState(id, row.state, "be retried", "only a held reflection can.")
 
-    def cancel(self, id: str, executor: str | None = None, by: str | None = None) -> Plan[None]:
-        """Cancel a reflection that has not ended. A running one stops before it writes."""
+    def cancel(
+        self,
+        id: str,
+        executor: str | None = None,
+        by: str | None = None,
+        *,
+        number: int | None = None,
+    ) -> Plan[None]:
+        """Cancel a reflection that has not ended. A running one stops before it writes. The same
+        `number` does so once."""
         row = yield from self.find(id, executor)
-        made = change(row.thread_id, id, self._clock.now())
+        if (yield from was_made(row.thread_id, id, number)):
+            return
+        made = change(row.thread_id, id, self._clock.now(), number)
         grace = round(GRACE.total_seconds() * 1000)
         if not (yield runs.stop(self._serializer, made, Control.CANCEL, grace, by=by)):
             raise WrongState(id, row.state, "be cancelled", "it has ended.")
@@ -118,7 +143,7 @@ class ReflectionService:
             executor=row.graph.removeprefix(PREFIX),
             namespace=tuple(metadata.get("namespace") or ()),
             thread_id=metadata.get("thread_id"),
-            state=State(row.state),
+            state=state_of(row),
             due_at=maybe_moment(row.due_at),
             submitted_at=moment(row.created_at),
             attempts=row.attempts,

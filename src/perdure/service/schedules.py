@@ -10,7 +10,7 @@ from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import schedules
 from perdure.operations.schedules import ScheduleRow
-from perdure.serde.serializer import Serializer, where_schedule
+from perdure.serde.serializer import Serializer
 from perdure.types import Schedule
 
 
@@ -33,16 +33,17 @@ class ScheduleService:
         """Store a schedule of a graph, given as (name, version)."""
         setup = {**setup, "version": graph[1]}
         next_at = schedules.next_slot(cron, timezone, self._clock.now())
-        body = self._serializer.dumps(setup, where_schedule(name), "schedule")
         late = schedules.lateness(catch_up)
-        yield schedules.put(ScheduleRow(name, graph[0], cron, timezone, late, next_at, body))
+        row = ScheduleRow(name, graph[0], cron, timezone, late, next_at, b"")
+        body = self._serializer.dumps(setup, row.place, "schedule")
+        yield schedules.put(row._replace(body=body))
         found = yield from self.all()
         return next(one for one in found if one.name == name)
 
     def all(self) -> Plan[list[Schedule]]:
         """Every schedule, by name."""
         rows: list[ScheduleRow] = yield schedules.every()
-        return [row.to_schedule() for row in rows]
+        return [row.to_schedule(self._serializer) for row in rows]
 
     def delete(self, name: str) -> Plan[None]:
         """Delete a schedule. Raises `NotFound`."""

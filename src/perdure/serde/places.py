@@ -1,0 +1,119 @@
+"""Places: which columns of its row each blob is bound to.
+
+A blob opens only while its row has the same values in these columns, so a row that was moved to
+another thread, run or task, or whose deciding columns were changed, is `Damaged`. Columns that SQL
+computes are not among them: `docs/safety.md` has the list of both. The blobs of checkpoints have
+their places in `checkpoint/row_format.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+
+class Place(NamedTuple):
+    """Where a blob belongs."""
+
+    name: str
+    """Its name in messages, and all that blobs of older versions are bound to."""
+    columns: tuple[Any, ...]
+
+    @property
+    def bound(self) -> str:
+        """The text that its envelope authenticates. It must never change for a stored row."""
+        return json.dumps(["place", self.name, *self.columns], default=repr)
+
+
+def of_setup(
+    thread_id: str, run_id: str, graph: str, version: str, key: str | None, created_at: int
+) -> Place:
+    return Place(f"setup of run {run_id}", (thread_id, graph, version, key, created_at))
+
+
+def of_run(column: str, thread_id: str, run_id: str) -> Place:
+    """The labels, output or error of a run."""
+    return Place(f"{column} of run {run_id}", (thread_id,))
+
+
+def of_wait(
+    thread_id: str,
+    wait_id: str,
+    run_id: str,
+    kind: str,
+    name: str | None,
+    interrupt_id: str,
+    wake_at: int | None,
+    expires_at: int | None,
+    created_at: int,
+) -> Place:
+    """What a wait shows. Its asker may move; see `of_asker`."""
+    columns = (thread_id, run_id, kind, name, interrupt_id, wake_at, expires_at, created_at)
+    return Place(f"body of wait {wait_id}", columns)
+
+
+def of_asker(
+    thread_id: str,
+    wait_id: str,
+    ns: str,
+    checkpoint_id: str,
+    task_id: str,
+    path: str,
+    stamp: int,
+) -> Place:
+    """The task that an answer to a wait is handed to."""
+    return Place(f"asker of wait {wait_id}", (thread_id, ns, checkpoint_id, task_id, path, stamp))
+
+
+def of_answer(
+    thread_id: str, wait_id: str, run_id: str, answered_by: str | None, answered_at: int | None
+) -> Place:
+    return Place(f"answer of wait {wait_id}", (thread_id, run_id, answered_by, answered_at))
+
+
+def of_signal(thread_id: str, signal_id: str, name: str, key: str | None, sent_at: int) -> Place:
+    return Place(f"signal {signal_id}", (thread_id, name, key, sent_at))
+
+
+def of_event(change: int, at: int) -> Place:
+    """SQL decides which runs have the event, and its kind: what may be is in the blob."""
+    return Place(f"event {change}", (at,))
+
+
+def of_read(thread_id: str, run_id: str, task: str, n: int) -> Place:
+    return Place(f"read {n} of task {task!r} of run {run_id}", (thread_id,))
+
+
+def of_schedule(name: str, graph: str, cron: str, timezone: str, catch_up: int | None) -> Place:
+    return Place(f"schedule {name!r}", (graph, cron, timezone, catch_up))
+
+
+def of_arguments(
+    key: str, scope: str, task: str, name: str, n: int, checkpoint_id: str, digest: str, undo: bool
+) -> Place:
+    columns = (scope, task, name, n, checkpoint_id, digest, undo)
+    return Place(f"arguments of effect {key}", columns)
+
+
+def of_outcome(
+    key: str,
+    scope: str,
+    task: str,
+    name: str,
+    n: int,
+    digest: str,
+    thread_id: str,
+    run_id: str,
+    settled: str,
+) -> Place:
+    """`settled`: `done` or `failed`; any other state of the effect is `attempt`."""
+    columns = (scope, task, name, n, digest, thread_id, run_id, settled)
+    return Place(f"outcome of effect {key}", columns)
+
+
+def of_message(thread_id: str, id: str, run_id: str, topic: str, sent_at: int) -> Place:
+    return Place(f"message {id}", (thread_id, run_id, topic, sent_at))
+
+
+def of_score(thread_id: str, run_id: str, name: str, about: str, value: float, at: int) -> Place:
+    return Place(f"score {name!r} of {about!r} of run {run_id}", (thread_id, value, at))

@@ -1,0 +1,298 @@
+"""Every sealed blob is bound to its place: moved to any other one of its kind, it is refused, and
+so is a row of which a column was changed that decides."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.checkpoint.operations import CheckpointRow, WritesRow
+from perdure.checkpoint.row_format import RowFormat
+from perdure.checkpoint.value_chain import ValueRef
+from perdure.errors import UNREADABLE
+from perdure.operations import run_payload, waits
+from perdure.operations.effects import EffectRow
+from perdure.operations.events import EventRow, load_event
+from perdure.operations.messages import MessageRow, to_message
+from perdure.operations.runs import RunRow
+from perdure.operations.schedules import ScheduleRow
+from perdure.operations.waits import WaitRow
+from perdure.serde import places
+from perdure.serde.codec import Codec
+from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
+from perdure.serde.serializer import Serializer
+from perdure.types import State
+from tests.support import sealed_journal
+from tests.support.sealed_journal import CALLS, KEYS, opened, rows_of
+
+Stored = dict[str, Any]
+MODES = {"encrypted": KEYS, "checksum": None}
+
+
+def _pick(kind: Any, row: Stored) -> Any:
+    return kind(**{name: row[name] for name in kind._fields if name in row})
+
+
+class Reader:
+    """Opens each blob of a row as perdure does."""
+
+    def __init__(self, keys: dict[str, bytes] | None) -> None:
+        envelope = ChecksumEnvelope() if keys is None else EncryptedEnvelope(keys)
+        self.serializer = Serializer(Codec(), envelope)
+        self.format = RowFormat(self.serializer)
+        self.columns: dict[tuple[str, str], Callable[[Stored], Any]] = {
+            ("perdure_runs", "setup"): self._run(run_payload.load_setup),
+            ("perdure_runs", "labels"): self._run(run_payload.load_labels),
+            ("perdure_runs", "error"): self._run(run_payload.load_error),
+            ("perdure_runs", "output"): self._run(run_payload.stored_output),
+            ("perdure_waits", "body"): self._wait(waits.load_body),
+            ("perdure_waits", "seal"): self._wait(waits.load_body),
+            ("perdure_waits", "answer"): self._wait(waits.load_answer),
+            ("perdure_signals", "body"): self._signal,
+            ("perdure_reads", "body"): self._read,
+            ("perdure_events", "body"): lambda row: load_event(
+                self.serializer, _pick(EventRow, row)
+            ),
+            ("perdure_schedules", "body"): lambda row: _pick(ScheduleRow, row).load(
+                self.serializer
+            ),
+            ("perdure_effects", "arguments"): lambda row: _pick(EffectRow, row).load_arguments(
+                self.serializer
+            ),
+            ("perdure_effects", "outcome"): lambda row: _pick(EffectRow, row).load_outcome(
+                self.serializer
+            ),
+            ("perdure_outbox", "body"): lambda row: to_message(
+                self.serializer, _pick(MessageRow, row)
+            ),
+            ("perdure_scores", "body"): self._score,
+            ("perdure_checkpoints", "state"): lambda row: self.format.load_state(
+                _pick(CheckpointRow, row)
+            ),
+            ("perdure_values", "body"): self._value,
+            ("perdure_writes", "body"): lambda row: self.format.load_writes(_pick(WritesRow, row)),
+        }
+
+    def _run(self, load: Callable[..., Any]) -> Callable[[Stored], Any]:
+        return lambda row: load(self.serializer, _pick(RunRow, {**row, "has_checkpoints": 1}))
+
+    def _wait(self, load: Callable[..., Any]) -> Callable[[Stored], Any]:
+        return lambda row: load(self.serializer, _pick(WaitRow, row))
+
+    def _signal(self, row: Stored) -> Any:
+        names = ("thread_id", "id", "name", "key", "sent_at")
+        return self.serializer.loads(row["body"], places.of_signal(*(row[n] for n in names)))
+
+    def _read(self, row: Stored) -> Any:
+        names = ("thread_id", "run_id", "task", "n")
+        return self.serializer.loads(row["body"], places.of_read(*(row[n] for n in names)))
+
+    def _score(self, row: Stored) -> Any:
+        names = ("thread_id", "run_id", "name", "about", "value", "at")
+        return self.serializer.loads(row["body"], places.of_score(*(row[n] for n in names)))
+
+    def _value(self, row: Stored) -> Any:
+        ref = _pick(ValueRef, row)
+        return self.format.load_values(row["thread_id"], row["ns"], [(ref, row["body"])])
+
+
+BOUND = {
+    "perdure_runs": "thread_id id graph version key created_at",
+    "perdure_waits": "thread_id id run_id kind name interrupt_id wake_at expires_at created_at ns "
+    "checkpoint_id task_id path stamp",
+    "perdure_signals": "thread_id id name key sent_at",
+    "perdure_reads": "thread_id run_id task n",
+    "perdure_events": "thread_id run_id kind at change",
+    "perdure_schedules": "name graph cron timezone",
+    "perdure_effects": "scope task name n key checkpoint_id digest",
+    "perdure_outbox": "thread_id id run_id topic sent_at",
+    "perdure_scores": "thread_id run_id about value at",
+    "perdure_checkpoints": "thread_id ns id parent_id run_id step refs",
+    "perdure_values": "thread_id ns channel chain seq step",
+    "perdure_writes": "thread_id ns checkpoint_id task_id stamp",
+}
+"""The columns that the first blob of each table is bound to; docs/safety.md has the same list."""
+ALSO = {
+    ("perdure_waits", "answer"): "thread_id id run_id answered_by answered_at",
+    ("perdure_effects", "outcome"): "scope task name n key digest thread_id run_id state",
+}
+
+
+Journal = tuple[Path, dict[str, bytes] | None]
+
+
+@pytest.fixture(scope="module", params=MODES)
+def journal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Journal:
+    keys = MODES[request.param]
+    path = tmp_path_factory.mktemp("sealed") / "journal.db"
+    sealed_journal.fill(path, keys)
+    return path, keys
+
+
+def _moves(reader: Reader, path: Path) -> Iterator[tuple[str, Callable[[Stored], Any], Stored]]:
+    """Each blob in each other row of its kind, with how it is opened there."""
+    for (table, column), load in reader.columns.items():
+        rows = [row for row in rows_of(path, table) if row[column] is not None]
+        for row in rows:
+            load(row)
+        for one, other in itertools.permutations(rows, 2):
+            if one[column] != other[column]:  # the runs of one claim share the body of its event
+                yield f"{table}.{column}", load, {**other, column: one[column]}
+
+
+def test_a_blob_in_any_other_row_of_its_kind_is_refused(
+    journal: Journal,
+) -> None:
+    path, keys = journal
+    moved = set()
+    for name, load, row in _moves(Reader(keys), path):
+        with pytest.raises(UNREADABLE):
+            load(row)
+        moved.add(name)
+    assert moved == {f"{table}.{column}" for table, column in Reader(keys).columns}
+
+
+def test_a_row_of_which_a_deciding_column_was_changed_is_refused(
+    journal: Journal,
+) -> None:
+    path, keys = journal
+    reader, changed = Reader(keys), set()
+    for (table, column), load in reader.columns.items():
+        if column in ("labels", "error", "output", "seal"):
+            bound = "thread_id id"
+        else:
+            bound = ALSO.get((table, column), BOUND[table])
+        rows = rows_of(path, table)
+        for row in rows:
+            if row[column] is None:
+                continue
+            for name in bound.split():
+                for value in _others(rows, name, row):
+                    if not _may_be(table, row, name, value):
+                        changed.add((table, column, name))
+                        with pytest.raises(UNREADABLE):
+                            load({**row, name: value})
+    for (table, column), bound in {**{(t, None): b for t, b in BOUND.items()}, **ALSO}.items():
+        for name in bound.split():
+            assert any(
+                (one[0], one[2]) == (table, name) and column in (None, one[1]) for one in changed
+            ), (table, column, name)
+
+
+def _others(rows: list[Stored], name: str, row: Stored) -> set[Any]:
+    """Values of a column in other rows, and one that no row has."""
+    kind = type(row[name])
+    made = {int: (row[name] or 0) + 1 if kind is int else 1, float: 0.5}.get(kind, "another")
+    return {one[name] for one in rows} - {row[name]} | {made}
+
+
+def _may_be(table: str, row: Stored, name: str, value: Any) -> bool:
+    """What is decided in SQL, and so not authenticated."""
+    if table == "perdure_events" and row["kind"] in ("claimed", "recovered"):
+        return name in ("thread_id", "run_id") or value in ("claimed", "recovered")
+    if table == "perdure_events" and name == "kind":
+        ends = {"released", "cancelled", "paused"}
+        return row["kind"] in ends | {"done", "waiting", "failed", "held"} and value in ends
+    return table == "perdure_effects" and name == "state" and row["state"] == "failed"
+
+
+# -- in a run
+
+
+BEN, ADA = (f"(SELECT * FROM perdure_waits WHERE thread_id = '{one}')" for one in ("ben", "ada"))
+FORGERIES = {
+    "the answer of another wait": f"""
+        UPDATE perdure_waits SET state = 'answered', answer = a.answer, change = a.change,
+            answered_by = a.answered_by, answered_at = a.answered_at
+        FROM {ADA} AS a WHERE perdure_waits.thread_id = 'ben'""",
+    "the row of another wait": f"""
+        UPDATE perdure_waits SET state = 'answered', thread_id = 'ben', run_id = b.run_id,
+            ns = b.ns, checkpoint_id = b.checkpoint_id, task_id = b.task_id, path = b.path,
+            stamp = b.stamp, interrupt_id = b.interrupt_id
+        FROM {BEN} AS b WHERE perdure_waits.thread_id = 'ada'""",
+    "a state without an answer": """
+        UPDATE perdure_waits SET state = 'answered', answered_by = 'ann' WHERE thread_id = 'ben'""",
+    "another time": "UPDATE perdure_waits SET expires_at = 1 WHERE thread_id = 'ben'",
+    "another task": "UPDATE perdure_waits SET task_id = 'x' WHERE thread_id = 'ben'",
+    "the outcome of another effect": """
+        UPDATE perdure_effects SET outcome = (SELECT outcome FROM perdure_effects
+            WHERE thread_id = 'ada' AND name = 'quote') WHERE thread_id = 'ben'""",
+    "another task of an effect": """
+        UPDATE perdure_effects SET task = 'x' WHERE thread_id = 'ben'""",
+    "another graph": "UPDATE perdure_runs SET graph = 'nap' WHERE thread_id = 'ben'",
+    "the input of another run": """
+        UPDATE perdure_runs SET begun = 0, setup = (SELECT setup FROM perdure_runs
+            WHERE thread_id = 'ada') WHERE thread_id = 'ben'""",
+    "a run that has not begun": "UPDATE perdure_runs SET begun = 0 WHERE thread_id = 'ben'",
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+async def test_a_forged_approval_outcome_or_run_lets_nothing_pass(
+    tmp_path: Path, journal: Journal, forgery: str
+) -> None:
+    keys, path = journal[1], Path(shutil.copy(journal[0], tmp_path))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(FORGERIES[forgery])
+        db.execute("UPDATE perdure_runs SET due_at = 1 WHERE thread_id = 'ben'")
+    CALLS.clear()
+    async with opened(path, keys) as rt:
+        await rt.tick()
+        [ben] = await rt.runs(thread_id="ben")
+        assert CALLS == []
+        assert ben.state in (State.HELD, State.WAITING)
+        if ben.state is State.HELD:
+            assert "damaged" in str(ben.reason)
+        [cyd] = await rt.waits(thread_id="cyd", kind="human")
+        await rt.answer(cyd.id, "yes")
+        await rt.tick()
+        assert ("send", "cyd") in CALLS
+
+
+async def test_who_answered_and_a_score_cannot_be_rewritten(
+    tmp_path: Path, journal: Journal
+) -> None:
+    keys, path = journal[1], Path(shutil.copy(journal[0], tmp_path))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE perdure_waits SET answered_by = 'eve' WHERE thread_id = 'ada'")
+        db.execute("UPDATE perdure_scores SET value = 0 WHERE thread_id = 'ada'")
+    async with opened(path, keys) as rt:
+        [ada] = await rt.runs(thread_id="ada")
+        [wait] = [one for one in await rt.wait_history(ada.id) if one.kind == "human"]
+        assert wait.damaged is not None
+        assert wait.answer is None
+        [score] = await rt.scores(ada.id)
+        assert score.damaged is not None
+        assert score.by is None
+        [fay] = await rt.runs(thread_id="fay")
+        [score] = await rt.scores(fay.id)
+        assert (score.value, score.by, score.damaged) == (0.25, "ann", None)
+
+
+def test_a_blob_of_an_older_version_opens_with_its_old_binding() -> None:
+    for envelope in (ChecksumEnvelope(), EncryptedEnvelope(KEYS)):
+        old = envelope.wrap(b"x", "message m")
+        assert envelope.unseal(old, places.of_message("t", "m", "r", "topic", 1)) == b"x"
+        with pytest.raises(UNREADABLE):
+            envelope.unseal(old, places.of_message("t", "n", "r", "topic", 1))
+        new = envelope.seal(b"x", places.of_message("t", "m", "r", "topic", 1))
+        for byte in range(5):  # nor can a new one be made an old one
+            with pytest.raises(UNREADABLE):
+                envelope.unwrap(bytes([byte]) + new[1:], "message m")
+
+
+def test_without_its_seal_a_question_has_no_asker(
+    journal: Journal,
+) -> None:
+    path, keys = journal
+    reader = Reader(keys)
+    for row in rows_of(path, "perdure_waits"):
+        with pytest.raises(UNREADABLE):
+            reader.columns["perdure_waits", "body"]({**row, "seal": None})

@@ -1,0 +1,185 @@
+"""Secrets in arguments reach no row, error, event, log or export; passwords of URLs no message."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+import perdure
+from perdure.errors import BadURL, Unavailable
+from perdure.serde.redaction import HIDDEN, fill, hide, hide_in_url, is_secret, redact, secrets_in
+from perdure.types import Retry, State
+from tests.support.agents import Log, chain, opened
+from tests.support.commands import commands_at
+
+CANARY = "hunter2-canary-8f3a"
+
+
+NAMED = """Authorization authorization Proxy-Authorization x-api-key X-API-Key api_key apiKey Cookie
+Set-Cookie set_cookie password DB_PASSWORD token secret access_token accessToken client_secret
+clientSecret private_key privateKey X-Auth-Token aws_secret_access_key passwd passphrase jwt
+openai_api_key x-amz-security-token refresh_token X-Goog-Api-Key session_id""".split()
+OTHERS = """to subject key max_tokens page_token tokens author secretary keys public_key authors
+cookies_eaten name tokenizer""".split()
+
+
+@pytest.mark.parametrize("name", [*NAMED, b"authorization"])
+def test_a_secret_is_known_by_its_name(name: Any) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", [*OTHERS, "", 5, None])
+def test_other_names_are_not_secrets(name: Any) -> None:
+    assert not is_secret(name)
+
+
+SHAPES: dict[str, Any] = {
+    "dict": {"Authorization": f"Bearer {CANARY}", "to": "ada"},
+    "nested": {"request": {"headers": {"x-api-key": CANARY}}, "to": "ada"},
+    "in a list": [{"password": CANARY}, {"to": "ada"}],
+    "pairs": [("Cookie", f"session={CANARY}"), ("Accept", "text")],
+    "bytes": [(b"authorization", f"Bearer {CANARY}".encode())],
+    "tuple": (("Set-Cookie", CANARY), ("a", "b")),
+    "json": json.dumps({"a": {"client_secret": CANARY}, "to": "ada"}),
+    "url": f"https://ada:{CANARY}@example.com/x",
+    "query": f"https://example.com/x?to=ada&access_token={CANARY}&n=1",
+    "pydantic": {"a": [SecretStr(CANARY)]},
+    "under a secret name": {"credentials": {"user": "ada", "words": [CANARY]}},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_value_is_hidden_and_filled_again(shape: str) -> None:
+    value = SHAPES[shape]
+    hidden = hide(value)
+    assert CANARY not in repr(hidden)
+    assert CANARY in "".join(secrets_in(value))
+    assert fill(hidden, value) == value
+    assert hide(hidden) == hidden
+
+
+def test_what_has_no_secret_is_left_as_it_is() -> None:
+    value = {"to": ["ada"], "n": 5, "text": "see https://example.com/?page=2", "json": '{"a": 1}'}
+    assert hide(value) == value
+    text = (
+        "ValueError: unexpected token: 'x' is not authorized for the secretary, token 5 at line 3"
+    )
+    assert redact(text) == text.replace("token: 'x'", f"token: '{HIDDEN}'")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "401 for {'Authorization': 'Bearer %s'}",
+        'sent {"x-api-key": "%s", "to": "ada"}',
+        "Authorization: Bearer %s",
+        "password=%s host=db",
+        "Cookie: %s",
+        "could not reach postgresql://ada:%s@db/agents",
+        "GET https://example.com/?api_key=%s failed",
+        "headers=[('x-api-key', '%s'), (b'authorization', b'%s')]",
+        '"{\\"client_secret\\": \\"%s\\"}"',
+        "curl -H 'Authorization: Basic %s='",
+    ],
+)
+def test_what_looks_like_a_secret_is_not_in_a_text(text: str) -> None:
+    assert CANARY not in redact(text.replace("%s", CANARY))
+
+
+def test_a_secret_of_a_call_is_removed_in_every_spelling() -> None:
+    secrets = set(secrets_in({"Authorization": "Bearer a b/c+d"}))
+    for text in ("a b/c+d", "a%20b%2Fc%2Bd", "Bearer a b/c+d"):
+        assert "b/c" not in redact(f"it was {text}!", secrets)
+        assert "b%2Fc" not in redact(f"it was {text}!", secrets)
+
+
+# -- in a run
+
+
+@perdure.effect(retry=Retry(attempts=1))
+def call(url: str, headers: Any, body: str) -> None:
+    raise RuntimeError(f"{url} refused {headers!r} with {body}", headers)
+
+
+def node(state: Log) -> Log:
+    call(SHAPES["query"], {"deep": [SHAPES["nested"]], "pairs": SHAPES["bytes"]}, SHAPES["json"])
+    return {}
+
+
+async def test_a_secret_in_arguments_reaches_nothing_that_is_kept(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(node), name="agent", retry=Retry(attempts=1))
+        run = await rt.start("agent", {"log": []})
+        await rt.tick()
+        found = await rt.get(run.id)
+        assert found.state is State.FAILED
+        shown = [found, await rt.events(run.id), await rt.effects(run.id)]
+        assert CANARY not in repr(shown)
+        assert CANARY not in caplog.text
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as db:
+        assert CANARY not in "\n".join(db.iterdump())
+        for [table] in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for row in db.execute(f"SELECT * FROM {table}"):
+                assert not any(CANARY.encode() in one for one in row if isinstance(one, bytes))
+
+
+# -- URLs
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:%s[@db/agents",
+        "postgresql://ada:%s/x@db/agents",
+        "postgresql://ada:%s@x@db/agents",
+        "postgresql://ada:%s%zz@db/agents",
+        "postgresql://ada:%s?x@db/agents",
+        "postgresql://ada:%s#x@db/agents",
+        "postgresql://ada:x@[::1/agents?password=%s",
+        "postgresql://ada:x%s:y@db:port/agents",
+        "postgres://ada:%s@db/agents?nonsense=1",
+        "postgresql+psycopg://ada:%s@db/agents",
+        "mysql://ada:%s@db/agents",
+        "://ada:%s@db/agents",
+        "ada:%s@db/agents",
+        "//ada:%s@db",
+        "sqlite://ada:%s@/agents.db",
+        "sqlite:///agents.db?password=%s",
+        "postgresql://ada:%s\u2100@db/agents",
+        b"postgresql://ada:%s@db/agents",
+    ],
+    ids=repr,
+)
+def test_a_malformed_url_never_shows_its_password(
+    url: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = CANARY.encode() if isinstance(url, bytes) else CANARY
+    given = url.replace(b"%s" if isinstance(url, bytes) else "%s", secret)
+    for attempt in (perdure.connect, lambda one: perdure.Client(one).setup()):
+        with pytest.raises((BadURL, Unavailable)) as told:
+            attempt(given)
+        error: BaseException | None = told.value
+        while error is not None:
+            assert CANARY not in repr(error) + str(error)
+            assert error.__cause__ is None or error.__context__ is error.__cause__
+            error = error.__cause__ or error.__context__
+    if isinstance(given, str):
+        assert "://" not in given or CANARY not in perdure.Client(given).url
+        refused = commands_at(capsys, given)("runs")
+        assert refused.code == 2
+        assert CANARY not in refused.out + refused.err
+
+
+def test_the_url_of_a_client_shows_neither_password() -> None:
+    for url in ("postgresql://ada:p@ss@db/x", "postgresql://db/x?user=ada&password=ss"):
+        assert "ss" not in perdure.Client(url).url.replace("password", "")
+    assert hide_in_url("https://example.com:80/a?b=c") == "https://example.com:80/a?b=c"
