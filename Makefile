@@ -6,11 +6,11 @@ JOBS   ?= auto
 VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
-CODE  := $(wildcard src tests bench matrix examples)
+CODE  := $(wildcard src tests bench matrix examples upstream)
 SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 
-.PHONY: help install demo test test-all quick lint types pytest bench crash-matrix campaign-month constraints \
-        compat compat-oldest compat-newest
+.PHONY: help install demo test test-all quick lint types pytest bench crash-matrix kills campaign-month constraints \
+        compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -56,6 +56,9 @@ bench: $(READY) ## Measure, and print the tables of the docs
 crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/crash-matrix.md
 	$(BIN)/python -m matrix
 
+kills: $(READY) ## Kill two agents at single I/O operations (KILLS='--sqlite 2000 --seed 7'), and write docs/kills.md
+	$(BIN)/python -m matrix.kills --write $(KILLS)
+
 campaign-month: $(READY) ## A month of the campaign for 1,000 contacts while everything goes wrong
 	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-1000} $(BIN)/python -m pytest -q -s -p no:xdist tests/examples/test_campaign_month.py
 
@@ -79,3 +82,8 @@ compat-oldest compat-newest: compat-%: $(READY)
 	@$(BIN)/uv pip list --quiet --python .venv-compat/$*/bin/python | grep -E '^(langgraph|langchain|langchain-core|langgraph-checkpoint) '
 	.venv-compat/$*/bin/python -m pytest -q -n $(JOBS) tests/langgraph_port
 	.venv-compat/$*/bin/python -m tests.support.suite -q -n $(JOBS) -m 'not slow' -k 'not postgres' $(COMPAT)
+
+upstream: upstream-saver upstream-bound ## LangGraph's own tests with our saver and through bound graphs, in .upstream/
+
+upstream-saver upstream-bound: upstream-%: $(READY)
+	JOBS=$(JOBS) $(BIN)/python -m upstream $*

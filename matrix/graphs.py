@@ -198,7 +198,7 @@ class Scripted(BaseChatModel):
 
 
 def agent() -> Any:
-    """`create_agent` with the `Durable` middleware: nothing in it is marked by hand."""
+    """`create_agent` with the `Durable` middleware: the far side of its tool knows keys."""
     from langchain.agents import create_agent
     from langchain_core.tools import tool
 
@@ -209,7 +209,7 @@ def agent() -> Any:
         """Send a mail."""
         return far_side(f"mail to {to}", perdure.key())
 
-    return create_agent(Scripted(), [mail], middleware=[Durable()])
+    return create_agent(Scripted(), [mail], middleware=[Durable({"mail": "retry"})])
 
 
 INPUTS: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """perdure: a durable runtime for LangGraph agents.
 
 `Runtime` drives graphs, `Client` asks about their runs, `Saver` stores checkpoints only. Agents
-call `sleep`, `ask`, `wait_for`, `label`, `now`, `random`, `uuid` and functions made with `@effect`.
+call `sleep`, `ask`, `wait_for`, `join`, `label`, `now`, `random`, `uuid` and `@effect` functions.
 Every error is in `perdure.errors`, every value in `perdure.types`; the common ones are here too.
 """
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from perdure import errors as errors
     from perdure import types as types
     from perdure.agent import ask as ask
+    from perdure.agent import join as join
     from perdure.agent import label as label
     from perdure.agent import now as now
     from perdure.agent import random as random
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from perdure.errors import EffectFailed as EffectFailed
     from perdure.errors import Error as Error
     from perdure.errors import Expired as Expired
+    from perdure.errors import JoinFailed as JoinFailed
     from perdure.errors import LeaseLost as LeaseLost
     from perdure.errors import NotDone as NotDone
     from perdure.errors import NotFound as NotFound
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from perdure.journal import connect as connect
     from perdure.runtime import Runtime as Runtime
     from perdure.saver import Saver as Saver
+    from perdure.thread_import import import_threads as import_threads
     from perdure.types import Done as Done
     from perdure.types import EffectRecord as EffectRecord
     from perdure.types import EffectState as EffectState
@@ -74,6 +77,7 @@ _HOME = {
     "Event": "perdure.types",
     "EventKind": "perdure.types",
     "Expired": "perdure.errors",
+    "JoinFailed": "perdure.errors",
     "Kind": "perdure.types",
     "LeaseLost": "perdure.errors",
     "Message": "perdure.types",
@@ -98,6 +102,8 @@ _HOME = {
     "ask": "perdure.agent",
     "connect": "perdure.journal",
     "effect": "perdure.effects.decorator",
+    "import_threads": "perdure.thread_import",
+    "join": "perdure.agent",
     "key": "perdure.effects.context",
     "label": "perdure.agent",
     "now": "perdure.agent",

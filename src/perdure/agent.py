@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import random as _random
 import uuid as _uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from perdure import langgraph_port
 from perdure.effects.context import current
-from perdure.errors import BadArgument, Expired, NotInRun, TakenBack
+from perdure.errors import BadArgument, Expired, JoinFailed, NotDurable, NotInRun, TakenBack
 from perdure.operations.answer_schema import check_schema
+from perdure.operations.runs import find_all
 from perdure.operations.waits import (
     TAKEN_BACK,
     Question,
@@ -24,7 +25,7 @@ from perdure.operations.waits import (
     is_taken_back,
     is_time_up,
 )
-from perdure.types import Kind, deadline, moment
+from perdure.types import Kind, Run, State, deadline, moment
 
 if TYPE_CHECKING:
     from perdure.segments.segment import Segment
@@ -119,6 +120,78 @@ def wait_for(name: str, *, timeout: timedelta | datetime | None = None, default:
     return default if is_time_up(value) else value
 
 
+@overload
+def join(
+    run: Run | str, /, *, timeout: timedelta | datetime | None = None, default: Any = _NOTHING
+) -> Any: ...
+
+
+@overload
+def join(
+    *runs: Run | str | Iterable[Run | str],
+    timeout: timedelta | datetime | None = None,
+    default: Any = _NOTHING,
+) -> list[Any]: ...
+
+
+def join(
+    *runs: Run | str | Iterable[Run | str],
+    timeout: timedelta | datetime | None = None,
+    default: Any = _NOTHING,
+) -> Any:
+    """Wait until runs have ended, and return what they returned. No process is used meanwhile.
+
+    Of one run, given as a `Run` or its id, its output; of several, or of a list, a list of outputs
+    in the same order. If one is not done, raises `JoinFailed` once all have ended. After `timeout`
+    returns `default`, or raises `Expired`; the runs go on.
+
+        child = await runtime.start("research", {"topic": topic})
+        found = perdure.join(child)
+    """
+    ids = [one if isinstance(one, str) else one.id for one in _flat(runs)]
+    segment = _segment()
+    if segment is None:
+        raise NotInRun("join() can only be called in a node of a graph that a Runtime drives.")
+    outcomes: Any = []
+    if ids:
+        unique = tuple(dict.fromkeys(ids))
+        _check_joinable(segment, unique)
+        expires_at = deadline("timeout", timeout, now)
+        question = Question(Kind.RUN, expires_at=expires_at, runs=unique)
+        outcomes = _interrupt({"join": list(unique)}, question)
+        if is_time_up(outcomes):
+            if default is _NOTHING:
+                raise Expired(f"Not all of {', '.join(ids)} ended in time. Give join() a default=.")
+            return default
+    ended = {one["id"]: one for one in outcomes}
+    for id in ids:
+        if ended[id]["state"] != State.DONE:
+            raise JoinFailed(id, ended[id]["state"], ended[id]["error"])
+    is_one = len(runs) == 1 and isinstance(runs[0], (str, Run))
+    outputs = [ended[id]["output"] for id in ids]
+    return outputs[0] if is_one else outputs
+
+
+def _flat(runs: Iterable[Run | str | Iterable[Run | str]]) -> Iterator[Run | str]:
+    for one in runs:
+        if isinstance(one, (str, Run)):
+            yield one
+        else:
+            yield from one
+
+
+def _check_joinable(segment: Segment, ids: Iterable[str]) -> None:
+    mine = segment.lease.row
+    for row in segment.journal.do(find_all(ids)):
+        if row.thread_id == mine.thread_id and row.n >= mine.n:
+            raise BadArgument(
+                f"Run {mine.id} cannot join run {row.id}: it begins only when this one has ended, "
+                f"as both are on thread {row.thread_id!r}. Start it on another thread."
+                if row.id != mine.id
+                else f"Run {mine.id} cannot join itself: it would wait forever."
+            )
+
+
 def label(**values: Any) -> None:
     """Add to the metadata of the run.
 
@@ -183,12 +256,46 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     from langgraph.errors import GraphInterrupt
     from langgraph.types import interrupt
 
-    if not langgraph_port.is_in_task(_config() or {}):
+    config = _config() or {}
+    if not langgraph_port.is_in_task(config):
         raise NotInRun("sleep(), ask() and wait_for() can only be called in a node of a graph.")
+    _check_durable(config)
+    _place_answer(value, question.kind)
     try:
         return interrupt(value, response_schema=response_schema)
     except GraphInterrupt as raised:
         if (segment := _segment()) is not None:
             for one in raised.args[0]:
-                segment.questions.expect(one.id, question)
+                segment.questions.expect(one, question)
         raise
+
+
+def _check_durable(config: Mapping[str, Any]) -> None:
+    """Refuse a wait that nothing would remember, or whose answer could not be handed over."""
+    if langgraph_port.checkpointer_of(config) is None:
+        raise NotDurable(
+            "sleep(), ask(), wait_for() and join() need a graph with a checkpointer: without one, "
+            "nothing would remember the wait. Register the graph with a Runtime, or compile it "
+            "with checkpointer=perdure.Saver(...)."
+        )
+    segment = _segment()
+    names: tuple[str, ...] = ()
+    for node, _ in langgraph_port.namespace_nodes(config.get("checkpoint_ns") or ""):
+        names = (*names, node)
+        if segment is not None and names in segment.unstored:
+            raise NotDurable(
+                "sleep(), ask(), wait_for() and join() cannot be called in the subgraph of "
+                f"the node {node!r}: it has checkpointer=False, and begins anew each time, "
+                "without the answer. Compile it without a checkpointer."
+            )
+
+
+def _place_answer(value: Any, kind: Kind) -> None:
+    """See to it that this question gets no answer to another one."""
+    segment, config = _segment(), _config() or {}
+    if segment is not None:
+        task = langgraph_port.task_info(config)
+        index = langgraph_port.interrupts_so_far(langgraph_port.interrupt_counter(config))
+        place = (task.namespace.rpartition(":")[2], task.attempt)
+        given = langgraph_port.answers_given(config)
+        segment.questions.place_answer(place, index, given, kind, value)

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from perdure.errors import Closed
+from perdure.recorded_calls import calling_from_node
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +26,8 @@ def blocking_method(
     """A coroutine method of the owner as a blocking method of its loop thread."""
 
     def call(self: LoopThread, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(method(self._owner, *args, **kwargs))
+        with calling_from_node():
+            return self._run(method(self._owner, *args, **kwargs))
 
     return functools.update_wrapper(call, method)
 

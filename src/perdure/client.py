@@ -23,8 +23,10 @@ from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument
 from perdure.journal import Journal, version
 from perdure.journal.clock import Clock, JournalClock
-from perdure.journal.names import check_renamed, check_text
+from perdure.journal.names import check_id, check_renamed, check_text
 from perdure.operations import claims, runs
+from perdure.operations.runs import RunRow
+from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.redaction import hide_in_url
@@ -46,6 +48,7 @@ from perdure.types import (
     ENDED,
     FIRST_MS,
     Control,
+    Done,
     Durability,
     EffectRecord,
     EffectState,
@@ -53,6 +56,7 @@ from perdure.types import (
     Kind,
     Message,
     Observer,
+    Record,
     Run,
     Schedule,
     Score,
@@ -60,6 +64,7 @@ from perdure.types import (
     Strategy,
     Wait,
     WaitRecord,
+    deadline,
     milliseconds,
     moment,
     position_before,
@@ -116,7 +121,7 @@ class Client(ContextManaged):
 
     @property
     def journal(self) -> Journal:
-        """The journal, opened now if it was not yet."""
+        """The journal. Its first use opens it, `setup()` does so now."""
         return self.engine.journal
 
     @property
@@ -164,7 +169,7 @@ class Client(ContextManaged):
 
     def setup(self) -> None:
         """Open the database and bring its schema up to date now instead of on first use."""
-        _ = self.journal
+        self.journal.open()
 
     def close(self) -> None:
         """Commit what is queued and close the database. Runs are not touched."""
@@ -190,6 +195,8 @@ class Client(ContextManaged):
         durability: Durability | None = None,
         multitask_strategy: Strategy = "enqueue",
         version: str | None = None,
+        on_parent_cancel: Literal["cancel", "leave"] = "cancel",
+        detached: bool = False,
     ) -> Run:
         """Accept a run. When this returns, the run is on disk and workers bring it to its end.
 
@@ -197,6 +204,9 @@ class Client(ContextManaged):
         has a new thread, or with a `key` the thread of that key. If the thread has a run under way,
         `enqueue` waits for its end, `reject` raises `ThreadBusy`, `interrupt` stops it and keeps
         its steps, `rollback` stops it and deletes them. `after` delays the start.
+
+        In a node it is an effect, and the run is a child of the node's run: it is cancelled with
+        its parent unless `on_parent_cancel="leave"`. A `detached` run has no parent.
 
             run = await client.start("campaign", {"to": "ada@example.com"}, key="ada-2026-05")
         """
@@ -207,24 +217,61 @@ class Client(ContextManaged):
             )
         if durability is not None and durability not in ("auto", "sync", "async", "exit"):
             raise BadArgument(f"durability={durability!r}: use auto, sync, async or exit.")
+        if on_parent_cancel not in ("cancel", "leave"):
+            raise BadArgument(f"on_parent_cancel={on_parent_cancel!r}: use 'cancel' or 'leave'.")
         if key is not None:
             check_name("key", key)
-        if thread_id is None:
-            thread_id = str(
-                uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, json.dumps([name, key]))
-            )
+        if thread_id is not None:
+            thread_id = check_name("thread_id", str(thread_id))
         setup = make_setup(
             input=input, metadata=metadata, tags=tags, context=context, config=config
         )
         if durability is not None:
             setup["durability"] = durability
-        thread_id = check_name("thread_id", str(thread_id))
-        plan = self.services.runs.accept(
-            (name, version), thread_id, setup, multitask_strategy, key=key, after=after
+        deadline("after", after, lambda: moment(0))
+        row = await self._accept(
+            name,
+            version,
+            thread_id,
+            setup,
+            key=key,
+            after=after,
+            multitask_strategy=multitask_strategy,
+            on_parent_cancel=on_parent_cancel,
+            detached=detached,
         )
-        row = await self.journal.arun(plan)
         self.engine.wake(stopped=multitask_strategy in ("interrupt", "rollback"))
+        if isinstance(row, str):  # its id, from the record of the effect
+            return await self.get(row)
         return await self.journal.arun(self.services.runs.show(row))
+
+    # Journals hold the names of these effects and of their arguments: they must stay.
+    @recorded("start", record=Record(result=lambda row: row.id))
+    async def _accept(
+        self,
+        graph: str,
+        version: str,
+        thread_id: str | None,
+        setup: dict[str, Any],
+        *,
+        key: str | None,
+        after: timedelta | datetime | None,
+        multitask_strategy: str,
+        on_parent_cancel: str,
+        detached: bool,
+    ) -> RunRow | str:
+        key, parent = key or call_key(), None
+        if thread_id is None:
+            thread_id = str(
+                uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, json.dumps([graph, key]))
+            )
+        if not detached:
+            parent = await parent_of_call(self.journal, stays=on_parent_cancel == "leave")
+        accept, graph_key = self.services.runs.accept, (graph, version)
+        options: Any = {"key": key, "after": after, "parent": parent}
+        return await self.journal.arun(
+            accept(graph_key, thread_id, setup, multitask_strategy, **options)
+        )
 
     async def get(self, run_id: str, *, output: bool = True) -> Run:
         """A run as it is now. With `output=False` its output is not read. Raises `NotFound`."""
@@ -255,6 +302,7 @@ class Client(ContextManaged):
         self,
         *,
         thread_id: str | None = None,
+        parent_id: str | None = None,
         state: State | str | Iterable[State | str] | None = None,
         graph: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -267,9 +315,10 @@ class Client(ContextManaged):
     ) -> list[Run]:
         """Runs, newest first, at most `limit`. `after` is the last run of the page before.
 
-        `state` is one state or several, `metadata` what a run's metadata must contain; `since` and
-        `until` bound when it was accepted. Metadata is encoded in the row, so every run is read
-        until enough match. With `output=False` outputs are not read.
+        `parent_id` gives the children of a run, `state` is one state or several, `metadata` what a
+        run's metadata must contain; `since` and `until` bound when it was accepted. Metadata is
+        encoded in the row, so every run is read until enough match. With `output=False` outputs are
+        not read.
 
             page = await client.runs(state="held")
             next_page = await client.runs(state="held", after=page[-1])
@@ -282,7 +331,16 @@ class Client(ContextManaged):
             end = (milliseconds(check_time("until", until)), "")
             position = end if position is None else min(position, end)
         first = FIRST_MS if since is None else milliseconds(check_time("since", since))
-        rows = partial(runs.page, thread_id=thread_id, states=states, graph=graph, since=first)
+        if parent_id is not None and thread_id is not None:
+            raise BadArgument("Give thread_id or parent_id, not both.")
+        rows = partial(
+            runs.page,
+            thread_id=thread_id,
+            parent_id=parent_id,
+            states=states,
+            graph=graph,
+            since=first,
+        )
         plan = self.services.runs.page(
             rows, position, check_limit(limit), check_dict("metadata", metadata), output=output
         )
@@ -308,14 +366,18 @@ class Client(ContextManaged):
         is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
         if not is_number or not abs(given) <= MAX_SCORE:
             raise BadArgument(f"A score must be a number, not {str(given)[:40]}.")
-        plan = self.services.runs.score(
-            run_id,
-            check_name("name", name),
-            float(value),
-            about=check_text("about", about),
-            comment=None if comment is None else check_text("comment", comment),
-            by=None if by is None else check_text("by", by),
-        )
+        check_name("name", name)
+        check_text("about", about)
+        for label, text in (("comment", comment), ("by", by)):
+            if text is not None:
+                check_text(label, text)
+        await self._score(run_id, name, float(value), about, comment, by)
+
+    @recorded("score")
+    async def _score(
+        self, run_id: str, name: str, value: float, about: str, comment: str | None, by: str | None
+    ) -> None:
+        plan = self.services.runs.score(run_id, name, value, about=about, comment=comment, by=by)
         await self.journal.arun(plan)
 
     async def scores(self, run_id: str) -> list[Score]:
@@ -372,8 +434,32 @@ class Client(ContextManaged):
 
             await client.answer(wait.id, {"approved": True}, by="ada")
         """
-        await self.journal.arun(self.services.waits.answer(wait_id, value, by))
+        await self._answer(check_id("wait", wait_id), value, by)
         self.engine.wake()
+
+    @recorded("answer")
+    async def _answer(self, wait_id: str, value: Any, by: str | None) -> None:
+        plan = self.services.waits.answer(wait_id, value, by, number=call_number())
+        await self.journal.arun(plan)
+
+    async def withdraw(
+        self, wait_id: str, *, by: str | None = None, reason: str | None = None
+    ) -> None:
+        """Take an answer back: the question is open again. For an answer that made its run fail.
+
+        A run that failed or is held goes on from its last step, and asks again. `by` and `reason`
+        are in the event. Raises `NotWithdrawn` if the run has gone on with the answer, or is driven
+        at this moment, and then changes nothing.
+
+            await client.withdraw(wait.id, by="ada")
+        """
+        await self._withdraw(str(wait_id), by, reason)
+        self.engine.wake()
+
+    @recorded("withdraw")
+    async def _withdraw(self, wait_id: str, by: str | None, reason: str | None) -> None:
+        plan = self.services.waits.withdraw(wait_id, by, reason, number=call_number())
+        await self.journal.arun(plan)
 
     async def signal(
         self, thread_id: str, name: str, value: Any = None, *, key: str | None = None
@@ -381,11 +467,16 @@ class Client(ContextManaged):
         """Send a named message to a thread. It is on disk when this returns, and delivered once.
 
         If no run waits for it yet, it is stored until one does. Returns False if a signal with this
-        `key` was sent before.
+        `key` was sent before. In a node it is an effect, and sent once.
         """
-        stored = await self.journal.arun(self.services.waits.signal(thread_id, name, value, key))
+        stored = await self._signal(thread_id, name, value, key)
         self.engine.wake()
         return stored
+
+    @recorded("signal")
+    async def _signal(self, thread_id: str, name: str, value: Any, key: str | None) -> bool:
+        plan = self.services.waits.signal(thread_id, name, value, key, id=call_key())
+        return await self.journal.arun(plan)
 
     # -- effects
 
@@ -425,8 +516,14 @@ class Client(ContextManaged):
         says why. The event of the decision has `by` and `reason`. The run continues when no effect
         of it is unknown.
         """
-        await self.journal.arun(self.services.effects.settle(key, how, result, by, reason))
+        await self._settle(check_id("effect", key), how, result, by, reason)
         self.engine.wake()
+
+    @recorded("settle")
+    async def _settle(
+        self, key: str, how: str, result: Any, by: str | None, reason: str | None
+    ) -> None:
+        await self.journal.arun(self.services.effects.settle(key, how, result, by, reason))
 
     async def messages(self, *, after: Message | None = None, limit: int = PAGE) -> list[Message]:
         """Messages in the outbox that are not delivered yet, oldest first. `after` is the last
@@ -450,31 +547,71 @@ class Client(ContextManaged):
     ) -> Run:
         """End a run: at once, after its current step, or after `grace` in the middle of the step.
 
-        The compensations of its effects are run first, last effect first.
+        The compensations of its effects are run first, last effect first. Its children, and theirs,
+        are cancelled with it, unless they were started with `on_parent_cancel="leave"`.
         """
         return await self._stop(run_id, Control.CANCEL, grace, reason, by)
 
     async def _stop(
         self, run_id: str, control: Control, grace: timedelta, reason: str | None, by: str | None
     ) -> Run:
-        plan = self.services.runs.stop(run_id, control, grace, reason=reason, by=by)
-        stopped = await self.journal.arun(plan)
+        record = self._pause if control is Control.PAUSE else self._cancel
+        await record(check_id("run", run_id), grace, reason, by)
+        stopped = await self.get(run_id)
         if stopped.state is State.RUNNING:
             self.engine.stop(run_id, control)
-        self.engine.wake()
+        self.engine.wake(stopped=control is Control.CANCEL)  # its children may be driven here
         return stopped
+
+    @recorded("cancel")
+    async def _cancel(
+        self, run_id: str, grace: timedelta, reason: str | None, by: str | None
+    ) -> None:
+        stop, number = self.services.runs.stop, call_number()
+        plan = stop(run_id, Control.CANCEL, grace, reason=reason, by=by, number=number)
+        await self.journal.arun(plan)
+
+    @recorded("pause")
+    async def _pause(
+        self, run_id: str, grace: timedelta, reason: str | None, by: str | None
+    ) -> None:
+        stop, number = self.services.runs.stop, call_number()
+        plan = stop(run_id, Control.PAUSE, grace, reason=reason, by=by, number=number)
+        await self.journal.arun(plan)
+
+    async def wake(self, run_id: str, *, by: str | None = None) -> Run:
+        """End the sleep of a run now: every `sleep` that it is in. `by` is in the event.
+
+        Raises `WrongState` if it is not asleep.
+        """
+        await self._wake(str(run_id), by)
+        self.engine.wake()
+        return await self.get(run_id)
+
+    @recorded("wake")
+    async def _wake(self, run_id: str, by: str | None) -> None:
+        plan = self.services.waits.wake(run_id, by, number=call_number())
+        await self.journal.arun(plan)
 
     async def resume(self, run_id: str) -> Run:
         """Let a paused run go on."""
-        resumed = await self.journal.arun(self.services.runs.resume(run_id))
+        await self._resume(check_id("run", run_id))
         self.engine.wake()
-        return resumed
+        return await self.get(run_id)
+
+    @recorded("resume")
+    async def _resume(self, run_id: str) -> None:
+        await self.journal.arun(self.services.runs.resume(run_id, number=call_number()))
 
     async def retry(self, run_id: str) -> Run:
         """Retry a failed or held run from its last step."""
-        retried = await self.journal.arun(self.services.runs.retry(run_id))
+        await self._retry(check_id("run", run_id))
         self.engine.wake()
-        return retried
+        return await self.get(run_id)
+
+    @recorded("retry")
+    async def _retry(self, run_id: str) -> None:
+        await self.journal.arun(self.services.runs.retry(run_id, number=call_number()))
 
     async def prune(
         self,
@@ -486,12 +623,20 @@ class Client(ContextManaged):
     ) -> int:
         """Delete runs that ended longer ago than `older_than`, with their history; return how many.
 
-        A thread that has no run left loses its checkpoints too. `dry_run` only counts the runs.
+        A thread that has no run left loses its checkpoints too. A child is kept until its parent
+        has ended. `dry_run` only counts the runs.
         """
         wanted = [check_member(State, "a state", state) for state in states]
         if not set(wanted) <= ENDED:
             raise BadArgument("Only runs that ended can be pruned: done, failed, cancelled.")
         check_duration("older_than", older_than)
+        return await self._prune(older_than, [state.value for state in wanted], limit, dry_run)
+
+    @recorded("prune")
+    async def _prune(
+        self, older_than: timedelta, states: list[str], limit: int | None, dry_run: bool
+    ) -> int:
+        wanted = [State(state) for state in states]
         plan = self.services.runs.prune(older_than, wanted, limit, dry_run=dry_run)
         return await self.journal.arun(plan)
 
@@ -523,15 +668,22 @@ class Client(ContextManaged):
         setup = make_setup(
             input=input, metadata=metadata, tags=tags, context=context, config=config
         )
-        plan = self.services.schedules.put(
-            self.engine.resolve_graph(graph, None),
-            setup,
-            name=name,
-            cron=cron,
-            timezone=timezone,
-            catch_up=catch_up,
-        )
-        return await self.journal.arun(plan)
+        resolved = self.engine.resolve_graph(graph, None)
+        return Schedule(**await self._schedule(name, resolved, cron, timezone, setup, catch_up))
+
+    @recorded("schedule")
+    async def _schedule(
+        self,
+        name: str,
+        graph: tuple[str, str],
+        cron: str,
+        timezone: str,
+        setup: dict[str, Any],
+        catch_up: bool | timedelta,
+    ) -> dict[str, Any]:
+        put, [graph_name, version] = self.services.schedules.put, graph
+        times: Any = {"cron": cron, "timezone": timezone, "catch_up": catch_up}
+        return vars(await self.journal.arun(put((graph_name, version), setup, name=name, **times)))
 
     async def schedules(self) -> list[Schedule]:
         """Every schedule, by name."""
@@ -539,6 +691,13 @@ class Client(ContextManaged):
 
     async def unschedule(self, name: str) -> None:
         """Delete a schedule. The runs it started stay. Raises `NotFound`."""
+        await self._unschedule(str(name))
+
+    async def _is_unscheduled(self, name: str) -> Done | None:
+        return None if name in {one.name for one in await self.schedules()} else Done()
+
+    @recorded("unschedule", verify=_is_unscheduled)
+    async def _unschedule(self, name: str) -> None:
         await self.journal.arun(self.services.schedules.delete(name))
 
     # -- for operators
@@ -577,12 +736,14 @@ class BlockingClient(LoopThread):
     events = blocking_method(Client.events)
     waits = blocking_method(Client.waits)
     answer = blocking_method(Client.answer)
+    withdraw = blocking_method(Client.withdraw)
     signal = blocking_method(Client.signal)
     effects = blocking_method(Client.effects)
     settle = blocking_method(Client.settle)
     messages = blocking_method(Client.messages)
     pause = blocking_method(Client.pause)
     resume = blocking_method(Client.resume)
+    wake = blocking_method(Client.wake)
     cancel = blocking_method(Client.cancel)
     retry = blocking_method(Client.retry)
     prune = blocking_method(Client.prune)

@@ -5,6 +5,53 @@ Each has its facts as attributes; its message says what happened, to which id, a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence that suggests the known name that is nearest to a misspelt one, or nothing."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def forgot_await(value: object) -> str:
+    """A question to the caller that passed a coroutine instead of what it returns, or nothing."""
+    return " Did you forget await?" if hasattr(value, "__await__") else ""
+
+
+def needs_extra(what: str, extra: str) -> str:
+    """What to install for an extra of perdure. It names the packages: they are in the index that
+    the others came from, wherever perdure itself was installed from."""
+    import shlex
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        found = distribution("perdure")
+    except PackageNotFoundError:  # its folder is on the path
+        return f"{what} needs the packages of the extra {extra!r} in perdure's pyproject.toml."
+    packages = shlex.join(_packages_of(extra, found.requires or []))
+    pip = "uv pip" if (found.read_text("INSTALLER") or "").strip() == "uv" else "pip"
+    return f"{what} needs more packages: {pip} install {packages}"
+
+
+def _packages_of(extra: str, requires: list[str]) -> list[str]:
+    found: list[str] = []
+    for requirement in requires:
+        package, _, marker = requirement.partition(";")
+        if f"extra == {extra!r}" not in marker.replace('"', "'"):
+            continue
+        if package.startswith("perdure["):
+            for other in package.strip().removeprefix("perdure[").rstrip("]").split(","):
+                found += _packages_of(other, requires)
+        else:
+            found.append(package.strip())
+    return found
+
 
 class Error(Exception):
     """Base of the errors that perdure raises."""
@@ -129,13 +176,29 @@ class BadArgument(Error, ValueError):
     """An argument is invalid; the message says what to pass instead."""
 
 
+class AmbiguousAnswer(BadArgument, RuntimeError):
+    """`Command(resume=…)` does not say which of the run's questions it answers.
+
+    LangGraph raises a RuntimeError for it.
+    """
+
+    def __init__(self, run_id: str, interrupt_ids: list[str]) -> None:
+        self.run_id, self.interrupt_ids = run_id, interrupt_ids
+        open = ", ".join(interrupt_ids) or "none"
+        super().__init__(
+            "When there are multiple pending interrupts, you must specify the interrupt id when "
+            f"resuming. Run {run_id} waits for {len(interrupt_ids)} answers: pass "
+            f"Command(resume={{id: answer}}) with {open}."
+        )
+
+
 class UnknownGraph(Error):
     """No graph of that name is registered with this runtime."""
 
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(
-            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}. "
-            "Call Runtime.register(graph, name=...) first."
+            f"No graph {name!r} is registered here; there is {', '.join(known) or 'none'}."
+            f"{did_you_mean(name, known)} Call Runtime.register(graph, name=...) first."
         )
         self.name, self.known = name, known
 
@@ -205,6 +268,14 @@ class WrongState(Error):
         self.run_id, self.state = run_id, state
 
 
+class GraphChanged(Error):
+    """The code of a graph changed, and lost the place from which a run was to go on."""
+
+    def __init__(self, run_id: str, reason: str, lost: Sequence[str]) -> None:
+        super().__init__(f"Run {run_id} cannot be forked where it is: {reason}.")
+        self.run_id, self.reason, self.lost = run_id, reason, tuple(lost)
+
+
 class AnswerRefused(Error):
     """An answer was not accepted. Nothing was changed."""
 
@@ -233,8 +304,16 @@ class BadAnswer(AnswerRefused):
     """The answer does not fit the question's `response_schema`."""
 
 
+class NotWithdrawn(Error):
+    """An answer cannot be withdrawn. Nothing was changed."""
+
+    def __init__(self, wait_id: str, why: str) -> None:
+        super().__init__(f"The answer to wait {wait_id} cannot be withdrawn: {why}")
+        self.wait_id = wait_id
+
+
 class Expired(Error):
-    """Inside an agent: an `ask` without a default expired."""
+    """Inside an agent: an `ask`, or a `join`, without a default expired."""
 
 
 class TakenBack(Error):
@@ -245,6 +324,22 @@ class TakenBack(Error):
             f"The signal {name!r} withdrew the question. Give ask() a default=, or catch this."
         )
         self.name, self.value = name, value
+
+
+class JoinFailed(Error):
+    """Inside an agent: a run that `join` waited for is not done.
+
+    `state` is `failed`, `cancelled`, or empty if the journal has no such run.
+    """
+
+    def __init__(self, run_id: str, state: str, why: str | None = None) -> None:
+        ends = {"failed": "failed", "cancelled": "was cancelled"}
+        happened = ends.get(state, "is not in this journal")
+        super().__init__(
+            f"Run {run_id}, which was joined, {happened}{f': {why}' if why else ''}. Catch this, "
+            "or retry that run and then this one."
+        )
+        self.run_id, self.state, self.why = run_id, state, why
 
 
 class NotInRun(Error):
@@ -293,6 +388,21 @@ class EffectHeld(BaseException):
         self.key, self.effect, self.why = key, name, why
 
 
+class WaitCaught(BaseException):
+    """A node caught the exception by which `ask`, `sleep`, `wait_for` or `interrupt` waits.
+
+    The question is stored, and the node runs again with its answer. Nothing after it is stored.
+    """
+
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"The node {node!r} caught the exception by which ask(), sleep(), wait_for() or "
+            "interrupt() waits, and went on. The question is stored, and what came after it is "
+            "not. Catch narrower exceptions there, or re-raise langgraph.errors.GraphBubbleUp."
+        )
+        self.node = node
+
+
 class Postponed(BaseException):
     """An effect is retried later; until then its run waits without a process.
 
@@ -302,6 +412,22 @@ class Postponed(BaseException):
     def __init__(self, key: str, name: str, until: int, attempt: int) -> None:
         super().__init__(f"The effect {name!r} is retried later.")
         self.key, self.effect, self.until, self.attempt = key, name, until, attempt
+
+
+class OrderChanged(BaseException):
+    """A node makes its calls in another order than before, and is run again for that.
+
+    A worker does so by itself. With only the saver, invoke the graph again. Not an `Exception`, so
+    that the agent's code does not catch it and go on.
+    """
+
+    def __init__(self, key: str, name: str) -> None:
+        super().__init__(
+            f"The node calls the effect {name!r} in another order than before: an earlier call got "
+            f"the outcome of {key}. The node has to run again; then each call gets its own. A "
+            "worker does that by itself; with only the saver, invoke the graph again with None."
+        )
+        self.key, self.effect = key, name
 
 
 class NotSettled(Error):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -61,6 +62,11 @@ def pending_sends(values: Mapping[str, Any]) -> Sequence[Any]:
     return values.get(_TASKS) or ()
 
 
+def sent_nodes(values: Mapping[str, Any]) -> list[str]:
+    """A `Send` has the name of its node."""
+    return [send.node for send in pending_sends(values)]
+
+
 def is_trigger(channel: str) -> bool:
     """An edge to a node is a channel that begins with `branch:to:` or, from several, `join:`."""
     return channel.startswith(_TRIGGERS) or channel in (START, _TASKS)
@@ -104,7 +110,11 @@ def namespace_nodes(ns: str) -> list[tuple[str, str]]:
 
 _SCRATCHPAD, _RUNTIME = "__pregel_scratchpad", "__pregel_runtime"
 _CHECKPOINTS = "checkpoint_map"
-_OWN_KEYS = ("thread_id", "checkpoint_id", "checkpoint_ns", _CHECKPOINTS)
+_PLACE = ("checkpoint_id", "checkpoint_ns", _CHECKPOINTS)
+_OWN_KEYS = ("thread_id", *_PLACE)
+_SAVER = "__pregel_checkpointer"
+HIDDEN = "__pregel_"
+"""Keys of a config that begin with this reach every task, and neither metadata nor streams."""
 
 
 class TaskInfo(NamedTuple):
@@ -156,10 +166,91 @@ def interrupt_counter(configurable: Mapping[str, Any]) -> Callable[[], int] | No
     return getattr(configurable.get(_SCRATCHPAD), "interrupt_counter", None)
 
 
+def answers_given(configurable: Mapping[str, Any]) -> list[Any]:
+    """A scratchpad holds the answers of its task in a list, which `interrupt()` reads by number."""
+    found: list[Any] = configurable[_SCRATCHPAD].resume
+    return found
+
+
 def interrupts_so_far(counter: Callable[[], int] | None) -> int:
     """The counter holds the `__next__` of an `itertools.count`, whose repr has the number."""
     following = getattr(counter, "_counter", None)
     return 0 if following is None else int(repr(following.__self__)[len("count(") : -1])
+
+
+def check_strict_resume(
+    configurable: Mapping[str, Any], resume: Any, pending: Collection[str]
+) -> None:
+    """A key of the config makes a graph raise `UnknownInterruptError` for an answer that does not
+    say which of the pending interrupts it is for.
+    """
+    from langgraph.errors import UnknownInterruptError
+
+    if not configurable.get("__pregel_strict_resume"):
+        return
+    ids = sorted(pending)
+    if not isinstance(resume, dict) or any(len(str(key)) != 32 for key in resume):
+        if len(ids) > 1:
+            raise UnknownInterruptError(
+                "When there are multiple pending interrupts, you must specify the interrupt id "
+                "when resuming.",
+                reason="ambiguous",
+                pending_ids=ids,
+            )
+    elif not resume:
+        raise UnknownInterruptError(
+            "The resume map names no interrupt", reason="empty_map", pending_ids=ids
+        )
+    elif unknown := sorted(resume.keys() - pending):
+        raise UnknownInterruptError(
+            f"Unknown or already-consumed interrupt: {unknown[0]}",
+            reason="not_pending",
+            interrupt_ids=unknown,
+            pending_ids=ids,
+        )
+
+
+def replaces_tasks(command: Command[Any]) -> bool:
+    """The `Send`s of a command take the place of those that wait: their tasks are others then."""
+    from langgraph.types import Send
+
+    goto = command.goto if isinstance(command.goto, (list, tuple)) else [command.goto]
+    return any(isinstance(to, Send) for to in goto)
+
+
+def watch_interrupts(notice: Callable[[Sequence[Any]], None]) -> None:
+    """Each `interrupt()` raises a `GraphInterrupt`, made from its interrupts inside of the task; a
+    graph inside a node makes another one of them all. A stop at a breakpoint has none.
+
+    `notice` is called with them. Code that catches the exception cannot undo that.
+    """
+    from langgraph.errors import GraphInterrupt
+
+    make = GraphInterrupt.__init__
+
+    @functools.wraps(make)
+    def noticed(self: GraphInterrupt, interrupts: Sequence[Any] = ()) -> None:
+        make(self, interrupts)
+        if interrupts:
+            notice(interrupts)
+
+    GraphInterrupt.__init__ = noticed  # type: ignore[method-assign]
+
+
+def current_configurable() -> Mapping[str, Any]:
+    """LangChain's context variable holds the config of the task that runs, if there is one."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    return (var_child_runnable_config.get() or {}).get("configurable") or {}
+
+
+def resume_nothing() -> Command[Any]:
+    """An answer to an interrupt that does not exist resumes a graph. At an old checkpoint `None`
+    would not: there it means to run the tasks again, without the answers they have had.
+    """
+    from langgraph.types import Command
+
+    return Command(resume={"0" * 32: None})
 
 
 def is_graph_run(configurable: Mapping[str, Any]) -> bool:
@@ -179,7 +270,35 @@ def set_runtime(configurable: dict[str, Any], runtime: Any) -> None:
 
 def checkpointer_of(configurable: Mapping[str, Any]) -> Any:
     """A task's config holds the saver of its graph."""
-    return configurable.get("__pregel_checkpointer")
+    return configurable.get(_SAVER)
+
+
+def is_nested(configurable: Mapping[str, Any]) -> bool:
+    """A task's config has the key of its graph's saver, even without a saver. No other has it."""
+    return _SAVER in configurable
+
+
+def full_config(graph: Graph, config: RunnableConfig | None) -> RunnableConfig:
+    """A graph merges the config of the code around it, its own, and the caller's."""
+    from langgraph._internal._config import ensure_config
+
+    return ensure_config(graph.config, config)
+
+
+def place_of(configurable: Mapping[str, Any]) -> dict[str, Any]:
+    """A config names a checkpoint by its id, and by its ids in each namespace if that is one of a
+    subgraph. A namespace alone names none.
+    """
+    place = {key: configurable[key] for key in _PLACE if configurable.get(key)}
+    return {} if [*place] == ["checkpoint_ns"] else place
+
+
+def root_checkpoint(place: Mapping[str, Any]) -> str | None:
+    """Of a place in a subgraph, the checkpoint of the graph itself is in the map, by ''."""
+    named: Mapping[str, str] = place.get(_CHECKPOINTS) or {}
+    if place.get("checkpoint_ns") or set(named) - {""}:
+        return None
+    return named.get("") or place.get("checkpoint_id")
 
 
 def durability_of(configurable: Mapping[str, Any]) -> str | None:
@@ -221,6 +340,22 @@ def current_node() -> str | None:
     config = var_child_runnable_config.get() or {}
     node: str | None = config.get("metadata", {}).get("langgraph_node")
     return node
+
+
+def current_namespace() -> str:
+    """And its checkpoint namespace, which is the same when the node runs again."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    config = var_child_runnable_config.get() or {}
+    namespace: str = config.get("metadata", {}).get("langgraph_checkpoint_ns", "")
+    return namespace
+
+
+def node_of_callback(tags: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> str | None:
+    """The callbacks of a node as a whole, not of what it calls, carry a tag `graph:step:N`."""
+    if not any(tag.startswith("graph:step:") for tag in tags or ()):
+        return None
+    return (metadata or {}).get("langgraph_node")
 
 
 # -- how a call came about, by the stack and by asyncio
@@ -369,6 +504,119 @@ def graphs_in(runnable: Any) -> list[Graph]:
             held = get_function_nonlocals(function)
             parts += [getattr(one, "__self__", one) for one in held]
     return [graph for part in parts if part is not runnable for graph in graphs_in(part)]
+
+
+# -- nodes under other names
+#
+# Where a checkpoint of a `StateGraph` has the name of a node:
+#
+#   versions_seen         its keys
+#   branch:to:NODE        the channel of every edge, condition or goto that leads to a node
+#   join:A+B:NODE         the channel of an edge from several; its value is the set of their names
+#   Send.node             in the channel of `is_send`, and in pending writes to it
+#   task id               a hash of checkpoint, namespace, step, node and all triggers of the node;
+#                         of a `Send` and a `@task`, of its position instead of the triggers
+#   namespace             `node:task`, and so the id of an interrupt and the subgraph's checkpoints
+#
+# Pending writes, answers, interrupts, waits and effects are all found by the task id. So a run goes
+# on under the names it began with, in a graph that has them too.
+
+
+class OldNode(NamedTuple):
+    """A node under the name that a run knows it by."""
+
+    now: str
+    triggers: Sequence[str]
+
+
+class OldJoin(NamedTuple):
+    """An edge from several nodes under the names that a run knows them by."""
+
+    channel: str
+    end: str
+    names: Mapping[str, str]
+    """The old name of each node that it comes from, by its name now."""
+
+
+def is_state_graph(graph: Graph) -> bool:
+    """Only in a compiled `StateGraph` the triggers of a node are channels of its own."""
+    from langgraph.graph.state import CompiledStateGraph
+
+    return isinstance(graph, CompiledStateGraph)
+
+
+def joins_of(graph: Graph) -> dict[str, tuple[tuple[str, ...], str]]:
+    """The builder of a compiled graph keeps the edges from several nodes; gives them by channel."""
+    builder: Any = graph.builder  # type: ignore[attr-defined]
+    return {join_channel(starts, end): (starts, end) for starts, end in builder.waiting_edges}
+
+
+def edge_channel(node: str) -> str:
+    """The channel of the edges, conditions and gotos that lead to a node is named after it."""
+    return f"branch:to:{node}"
+
+
+def join_channel(starts: Sequence[str], end: str) -> str:
+    """The channel of an edge from several nodes is named after all of them, in their order."""
+    return f"{_JOIN}{'+'.join(starts)}:{end}"
+
+
+def with_old_names(
+    graph: Graph, nodes: Mapping[str, OldNode], joins: Mapping[str, OldJoin]
+) -> Graph:
+    """A copy of a compiled graph that has nodes under old names as well, and joins under old names
+    instead. What its nodes write leads to the new ones.
+
+    A graph reads its `nodes`, `channels` and what `validate` derives from them when it is called.
+    A node's writers are `ChannelWrite`s, of which those of a join are plain entries.
+    """
+    made = copy.copy(graph)
+    made.channels = {name: one for name, one in graph.channels.items() if name not in joins}
+    for name, join in joins.items():
+        channel: Any = copy.copy(graph.channels[name])
+        channel.names = {join.names.get(one, one) for one in channel.names}
+        made.channels[join.channel] = channel
+    made.nodes = {name: _write_to_joins(node, joins) for name, node in graph.nodes.items()}
+    for name, node in made.nodes.items():
+        kept = [one for one in node.triggers if one not in joins]
+        node.triggers = kept + [join.channel for join in joins.values() if join.end == name]
+    for old, (now, triggers) in nodes.items():
+        made.nodes[old] = made.nodes[now].copy({"triggers": [*triggers]})
+        for trigger in triggers:
+            made.channels.setdefault(trigger, copy.copy(graph.channels[edge_channel(now)]))
+    handlers = {old: graph.node_error_handler_map.get(now) for old, (now, _) in nodes.items()}
+    made.node_error_handler_map = {
+        **graph.node_error_handler_map,
+        **{old: handler for old, handler in handlers.items() if handler is not None},
+    }
+    made.interrupt_before_nodes = _and_old(graph.interrupt_before_nodes, nodes)
+    made.interrupt_after_nodes = _and_old(graph.interrupt_after_nodes, nodes)
+    return made.validate()
+
+
+def _write_to_joins(node: Any, joins: Mapping[str, OldJoin]) -> Any:
+    from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
+
+    def renamed(entry: Any) -> Any:
+        join = joins.get(entry.channel) if isinstance(entry, ChannelWriteEntry) else None
+        if join is None:
+            return entry
+        return entry._replace(channel=join.channel, value=join.names.get(entry.value, entry.value))
+
+    writers = [
+        ChannelWrite([*map(renamed, one.writes)], tags=one.tags)
+        if isinstance(one, ChannelWrite)
+        else one
+        for one in node.writers
+    ]
+    return node.copy({"triggers": [*node.triggers], "writers": writers})
+
+
+def _and_old(names: Any, nodes: Mapping[str, OldNode]) -> Any:
+    """Breakpoints, with the old names of their nodes."""
+    if isinstance(names, str):  # "*": all of them
+        return names
+    return [*names, *(old for old, (now, _) in nodes.items() if now in names)]
 
 
 # -- stores

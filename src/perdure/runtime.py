@@ -7,23 +7,37 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from perdure import langgraph_port
 from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
+from perdure.engine import forking
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.engine import Engine
+from perdure.engine.graph_changes import check_renames, with_aliases
+from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
-from perdure.errors import BadArgument, Error, NotFound, UnknownGraph, WrongState
-from perdure.journal import connect
+from perdure.errors import BadArgument, Error, needs_extra
+from perdure.journal import connect_later
 from perdure.journal.clock import Clock
-from perdure.journal.names import check_renamed, check_text
+from perdure.journal.names import check_id, check_renamed, check_text
 from perdure.operations import runs
 from perdure.operations.event_observer import observe
-from perdure.operations.run_payload import load_setup
+from perdure.operations.messages import QUESTION
+from perdure.operations.runs import RunRow
+from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
 from perdure.service.runs import GRACE
 from perdure.service.validation import check_duration, check_limit
-from perdure.types import Control, Counts, DrivenBy, Durability, Message, Observer, Retry, Run
+from perdure.types import (
+    Control,
+    Counts,
+    DrivenBy,
+    Durability,
+    Message,
+    Observer,
+    Record,
+    Retry,
+    Run,
+)
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -36,6 +50,7 @@ class Runtime(Client):
     worker on another host may be silent before its runs are taken over; one that died on this host
     is noticed at once. `allow`, `encryption_keys`, `max_bytes` and `durability` are those of
     `Saver`. `observer` is called for each event that this runtime stores.
+    `on_question` is given each new question for a person, as `deliver` would.
 
         runtime = Runtime("sqlite:///agents.db")
         graph = runtime.register(builder, name="campaign")
@@ -56,6 +71,7 @@ class Runtime(Client):
         lease: timedelta = timedelta(seconds=3),
         clock: Clock | None = None,
         observer: Observer | None = None,
+        on_question: Callable[[Message], Any] | None = None,
         keys: None = None,
     ) -> None:
         check_renamed("keys", "encryption_keys", keys)
@@ -65,10 +81,12 @@ class Runtime(Client):
             allow=allow,
             encryption_keys=encryption_keys,
             max_bytes=max_bytes,
-            journal=lambda: observe(connect(url), observer),
+            journal=lambda: observe(connect_later(url), observer),
         )
         engine = Engine(saver, lease.total_seconds(), lambda: self.services)
         self._compose(url, engine, clock)
+        if on_question is not None:
+            self.deliver(QUESTION, on_question)
 
     @property
     def saver(self) -> Saver:
@@ -98,6 +116,7 @@ class Runtime(Client):
         retry: Retry | None = None,
         deaths: int = 5,
         hold: bool = False,
+        renamed: Mapping[str, str] | None = None,
     ) -> BoundGraph:
         """Let this runtime drive a graph. Returns the graph bound to the journal.
 
@@ -106,7 +125,8 @@ class Runtime(Client):
         segment that raised is retried. After `deaths` workers in a row died with a run, the later
         ones driving nothing else, the run is held. With `hold` a run that failed for good is held
         too, for a person to retry. Runs keep the `version` they were started with, and only a
-        runtime that registered that version drives them.
+        runtime that registered that version drives them. `renamed` has the old names of nodes of a
+        StateGraph and their new ones: a run that is at an old one goes on, and nothing is repeated.
 
             graph = runtime.register(builder, name="campaign", retry=Retry(attempts=5))
         """
@@ -119,10 +139,15 @@ class Runtime(Client):
                 "another run in the same worker."
             )
         check_text("version", version)
+        if isinstance(graph, BoundGraph):
+            graph = graph.unbound
         name, pregel = bind(graph, self.saver, name)
-        bound = Graph(name, version, pregel, timeout, retry or Retry(), deaths, hold)
+        names = dict(renamed or {})
+        check_renames(names, pregel, name)
+        pregel = with_aliases(names, pregel)
+        bound = Graph(name, version, pregel, timeout, retry or Retry(), deaths, hold, names)
         self.engine.graphs.add(bound)
-        return BoundGraph(bound, self.engine)
+        return BoundGraph.of(bound, self.engine)
 
     def unregister(self, name: str) -> None:
         """Stop driving a graph."""
@@ -137,6 +162,15 @@ class Runtime(Client):
     def graphs(self) -> list[str]:
         """The names of the registered graphs."""
         return self.engine.graphs.names
+
+    async def check(self) -> GraphCheck:
+        """Find the unfinished runs that the graphs of this runtime would hold because they changed.
+
+        Reads only: for a test before a deploy, against the journal that the deploy will work on.
+
+            assert not (await runtime.check()).lost
+        """
+        return await self.journal.arun(check(self.saver, self.engine.graphs))
 
     def deliver(self, topic: str, handler: Callable[[Message], Any]) -> None:
         """Have the workers of this runtime pass the outbox messages of a topic to `handler`.
@@ -162,35 +196,40 @@ class Runtime(Client):
     ) -> Run:
         """Start a run on a new thread that goes on from a checkpoint of this run.
 
-        `at` is the id of a checkpoint, the latest by default; `update` changes its state first. The
-        old run and its thread stay as they are.
+        `at` is the id of a checkpoint, the latest by default. `update` changes its state first, as
+        if `as_node` had returned it, which says where the graph goes on. The old run and its thread
+        stay as they are. Raises `GraphChanged` if the graph has lost the place where the run is,
+        unless `as_node` is given.
         """
-        row = await self.journal.arun(self.services.runs.find(run_id))
-        graphs = self.engine.graphs
-        graph = graphs.find(row.graph, row.version) or graphs.newest.get(row.graph)
-        if graph is None:
-            raise UnknownGraph(row.graph, sorted(graphs.chosen()))
-        target = check_text("thread_id", thread_id or str(uuid.uuid4()))
-        if await self.journal.ado(runs.page(thread_id=target, count=1)):
-            raise BadArgument(f"Thread {target!r} has runs already; fork to a new thread.")
-        source = {"configurable": {"thread_id": row.thread_id}}
-        if at is not None:
-            source["configurable"]["checkpoint_id"] = at
-        if await self.saver.aget_tuple(source) is None:  # type: ignore[arg-type]
-            if at is None:
-                raise WrongState(run_id, row.state, "be forked", "it has no checkpoint yet.")
-            raise NotFound("checkpoint", at)
-        await self.saver.acopy_thread(row.thread_id, target)
-        place = {"configurable": {**source["configurable"], "thread_id": target}}
-        if update is None and as_node is None:
-            as_node = langgraph_port.COPY
-        await graph.pregel.aupdate_state(place, update, as_node)  # type: ignore[arg-type]
-        setup = load_setup(self.saver.serializer, row)
-        setup.pop("input", None)
-        plan = self.services.runs.accept((graph.name, graph.version), target, setup, "reject")
-        forked = await self.journal.arun(plan)
+        forked = await self._fork(check_id("run", run_id), at, update, as_node, thread_id)
         self.engine.wake()
+        if isinstance(forked, str):  # its id, from the record of the effect
+            return await self.get(forked)
         return await self.journal.arun(self.services.runs.show(forked))
+
+    @recorded("fork", record=Record(result=lambda row: row.id))
+    async def _fork(
+        self,
+        run_id: str,
+        at: str | None,
+        update: Any,
+        as_node: str | None,
+        thread_id: str | None,
+    ) -> RunRow | str:
+        if thread_id is None and (key := call_key()) is not None:
+            thread_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
+            if made := await self.journal.ado(runs.page(thread_id=thread_id, count=1)):
+                return made[0]  # by an attempt that was cut off
+            await self.saver.adelete_thread(thread_id)
+        return await forking.fork(
+            self.engine,
+            self.services,
+            run_id,
+            at=at,
+            update=update,
+            as_node=as_node,
+            thread_id=thread_id,
+        )
 
     # -- driving
 
@@ -253,7 +292,7 @@ class Runtime(Client):
         """The id under which this process holds leases."""
         return self.engine.keeper.worker
 
-    def wake(self) -> None:
+    def look_now(self) -> None:
         """Let the workers of this runtime look for due runs now, not at their next poll."""
         self.engine.wake()
 
@@ -273,13 +312,14 @@ class Runtime(Client):
         try:
             from perdure.server.app import make_app
         except ImportError as error:
-            raise Error("asgi() needs the extra: pip install 'perdure[server]'") from error
+            raise Error(needs_extra("asgi()", "server")) from error
         return make_app(self, self.tick, secret=secret)
 
 
 class BlockingRuntime(BlockingClient):
     """`Runtime.blocking`: the runtime's methods, each blocking until it has returned."""
 
+    check = blocking_method(Runtime.check)
     fork = blocking_method(Runtime.fork)
     tick = blocking_method(Runtime.tick)
     work = blocking_method(Runtime.work)

@@ -7,6 +7,7 @@ by `perdure.checkpoint.writer` and `task_writes`.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import os
 import threading
@@ -31,6 +32,7 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
+    PendingWrite,
 )
 
 from perdure import langgraph_port
@@ -38,15 +40,17 @@ from perdure.checkpoint.cache import CheckpointCache
 from perdure.checkpoint.config import Search, configurable, key_of
 from perdure.checkpoint.operations import checkpoint_at
 from perdure.checkpoint.pruner import Pruner
+from perdure.checkpoint.raised_interrupts import RaisedInterrupts
 from perdure.checkpoint.reader import Reader
-from perdure.checkpoint.row_format import RowFormat
+from perdure.checkpoint.row_format import RowFormat, checkpoint_location
 from perdure.checkpoint.task_writes import TaskWriter
 from perdure.checkpoint.writer import Put, Writer
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, BadURL, Error
-from perdure.journal import Journal, Plan, connect
+from perdure.journal import Journal, Plan, connect_later
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
+from perdure.journal.ids import random_number
 from perdure.journal.names import check_renamed
 from perdure.segments.segment import find
 from perdure.serde.codec import Codec
@@ -55,7 +59,7 @@ from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 
 
-class Saver(ContextManaged, BaseCheckpointSaver[int]):
+class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     """Checkpoints in a journal: smaller, faster, ordered, safe to load.
 
     `url` is `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`; `PERDURE_URL` by
@@ -90,7 +94,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         if url is not None and journal is not None:
             raise BadURL("Give the saver a url or a journal, not both.")
         self.durability = durability
-        self._connect = journal if callable(journal) else lambda: connect(url)
+        self._connect = journal if callable(journal) else lambda: connect_later(url)
         self._journal = None if callable(journal) else journal
         self._own_journal = self._journal is None
         self.serializer = Serializer(
@@ -108,8 +112,9 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         self._opening = threading.Lock()
         self._cache = cache = CheckpointCache(1024, self._cache_bytes)
         self._format = row_format = RowFormat(self.serializer)
+        self.raised = RaisedInterrupts()
         self._writer = Writer(self.durability, row_format, cache)
-        self._task_writer = TaskWriter(self.durability, row_format, cache)
+        self._task_writer = TaskWriter(self.durability, row_format, cache, self.raised)
         self.reader = Reader(row_format, cache)
 
     @property
@@ -121,7 +126,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
 
     @property
     def journal(self) -> Journal:
-        """The journal under this saver, opened now if it was not yet."""
+        """The journal under this saver. Its first use opens it, `setup()` does so now."""
         if self._journal is None:
             with self._opening:
                 if self._journal is None:
@@ -131,7 +136,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
     @property
     def is_open(self) -> bool:
         """Whether the journal was opened. Asking does not open it."""
-        return self._journal is not None
+        return self._journal is not None and self._journal.is_open
 
     def flush(self) -> None:
         """Wait until everything put so far is durable."""
@@ -150,7 +155,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
 
     def setup(self) -> None:
         """Open the database and bring its schema up to date now. Otherwise the first use does."""
-        _ = self.journal
+        self.journal.open()
 
     # -- LangGraph's interface
 
@@ -262,6 +267,39 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         if queued is not None:
             await self.journal.await_(queued)
 
+    def restore(self, found: CheckpointTuple, paths: Mapping[str, str]) -> None:
+        """Queue a checkpoint that another saver had, behind its pending writes.
+
+        `paths` are the paths of the tasks that wrote, as far as they are known.
+        """
+        thread_id, ns, _ = key_of(found.config)
+        self.restore_writes(found.config, found.pending_writes or (), paths)
+        parent = (found.parent_config or {"configurable": {}})["configurable"].get("checkpoint_id")
+        config = configurable(thread_id, ns, parent or "")
+        checkpoint, versions = found.checkpoint, found.checkpoint["channel_versions"]
+        put = Put(key_of(config), None, config, checkpoint, found.metadata, versions)
+        if queued := self._writer.put(self.journal, put, blocking=False):
+            self.journal.wait(queued)
+
+    def restore_writes(
+        self, config: RunnableConfig, writes: Sequence[PendingWrite], paths: Mapping[str, str]
+    ) -> None:
+        """Queue pending writes that another saver had at a checkpoint."""
+        by_task: dict[str, builtins.list[tuple[str, Any]]] = {}
+        for task_id, channel, value in writes:
+            by_task.setdefault(task_id, []).append((channel, value))
+        for task_id, given in by_task.items():
+            path = paths.get(task_id, "")
+            self._task_writer.put(self.journal, config, given, task_id, path)
+
+    def check_storable(self, found: CheckpointTuple) -> None:
+        """Raise what `restore` would raise for the values of a checkpoint. Stores nothing."""
+        where, encode = checkpoint_location(*key_of(found.config)), self.serializer.codec.encode
+        for channel, value in found.checkpoint["channel_values"].items():
+            encode(value, f"{channel} at {where}")
+        for _, channel, value in found.pending_writes or ():
+            encode(value, f"write to {channel} at {where}")
+
     def delete_thread(self, thread_id: str) -> None:
         """Delete the checkpoints of a thread, with their values and writes."""
         self.journal.run(self.pruner.delete_thread(str(thread_id)))
@@ -317,13 +355,15 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
     ) -> Mapping[str, DeltaChannelHistory]:
         return await self.journal.arun(self.reader.delta_history(key_of(config), channels))
 
-    def has(self, thread_id: str, ns: str, checkpoint_id: str) -> bool:
-        """Whether a checkpoint is stored, or queued before anything queued from now on."""
+    def has(self, thread_id: str, ns: str, checkpoint_id: str) -> Plan[bool]:
+        """Whether a checkpoint is stored, or queued before anything queued from now on. Raises
+        `WaitCaught` if none will be, because a node before it caught its interrupt."""
         thread = self._cache.get(thread_id, ns)
         with thread.changed:
+            thread.check_caught()
             if thread.latest is not None and thread.latest.id == checkpoint_id:
                 return True
-        found, _ = self.journal.read_committed(checkpoint_at(thread_id, ns, checkpoint_id))
+        found, _ = yield checkpoint_at(thread_id, ns, checkpoint_id)
         return found is not None
 
     @functools.cached_property
@@ -340,8 +380,23 @@ class Saver(ContextManaged, BaseCheckpointSaver[int]):
         self.serializer.codec.allowlist.add(extra_allowlist)
         return self
 
-    def get_next_version(self, current: int | None, channel: None) -> int:
-        return (current or 0) + 1
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """The version after `current`, of the same kind: a number, or a text of LangGraph's savers.
+
+        LangGraph passes the highest version of a checkpoint, so a thread keeps the kind it began
+        with. Those of this saver are integers; texts come with threads copied from other savers.
+        """
+        if not isinstance(current, str):
+            return (current or 0) + 1
+        count, _, _ = current.partition(".")
+        if not (count.isascii() and count.isdigit()):
+            raise Error(
+                f"Channel version {current!r} does not begin with a number, so it has no next one. "
+                "Start a new thread with the values of this one."
+            )
+        # As LangGraph's savers write it: padded to sort as text, and random behind the point, so
+        # that two forks of a checkpoint never share a version.
+        return f"{int(count) + 1:0{len(count)}}.{random_number(53) / 2**53:016}"
 
 
 _SAVERS: WeakSet[Saver] = WeakSet()
@@ -373,6 +428,16 @@ class _Serde:
 
 # Now, and not when a saver is made: a subgraph may be compiled before that.
 langgraph_port.ask_graphs_for_their_types(load=True)
+
+
+def _note_interrupt(interrupts: Sequence[Any]) -> None:
+    config = langgraph_port.current_configurable()
+    saver = langgraph_port.checkpointer_of(config)
+    if isinstance(saver, Saver) and langgraph_port.is_in_task(config):
+        saver.raised.note(config, interrupts)
+
+
+langgraph_port.watch_interrupts(_note_interrupt)
 
 
 async def _raise(error: Exception) -> None:

@@ -22,7 +22,7 @@ class State(StrEnum):
     RUNNING = "running"
     """Leased: a worker drives it."""
     WAITING = "waiting"
-    """Waits for the clock, a person or a signal."""
+    """Waits for the clock, a person, a signal or another run."""
     PAUSED = "paused"
     """Rests until `resume`."""
     HELD = "held"
@@ -48,7 +48,9 @@ class EventKind(StrEnum):
     WOKE = "woke"
     EXPIRED = "expired"
     ANSWER = "answer"
+    WITHDRAWN = "withdrawn"
     SIGNAL = "signal"
+    JOINED = "joined"
     EFFECT = "effect"
     DIFFERS = "differs"
     SETTLED = "settled"
@@ -86,6 +88,8 @@ class Kind(StrEnum):
     CLOCK = "clock"
     HUMAN = "human"
     SIGNAL = "signal"
+    RUN = "run"
+    """For other runs to end: `join`."""
 
 
 class WaitState(StrEnum):
@@ -158,6 +162,8 @@ class Run:
     version: str = ""
     attempts: int = 0
     saved: Mapping[str, int] = field(default_factory=dict)
+    parent_id: str | None = None
+    """The run whose node started it."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
@@ -169,7 +175,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Wait:
-    """An open wait of a run: for the clock, a person or a signal.
+    """An open wait of a run: for the clock, a person, a signal or other runs.
 
     for wait in await runtime.waits(kind="human"):
         await runtime.answer(wait.id, ask_a_person(wait.value))

@@ -23,6 +23,7 @@ from langgraph.types import CachePolicy, Command, Send, interrupt
 from perdure.errors import Error
 from perdure.journal import failpoints
 from perdure.saver import Saver
+from tests.support import raw
 from tests.support.channel_stories import build_delta
 from tests.support.scripts import Graph
 
@@ -310,3 +311,49 @@ def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
         reader.join()
         monkeypatch.setattr(failpoints, "hook", None)
         assert read[0].values["count"] == 77
+
+
+# -- what another saver does between the forming of a put and its commit
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "deleted and stored again"])
+def test_a_put_whose_base_another_saver_deletes_before_its_commit_is_stored_whole(
+    url: str, again: bool
+) -> None:
+    first = {"log": [raw.LONG], "text": raw.LONG}
+    second = {"log": [raw.LONG, "grown " * 30], "text": raw.LONG}
+    with Saver(url, "async") as saver, Saver(url) as other:
+        base = raw.put(saver, first)
+        saver.flush()
+        saver.journal.set_interval(3600)  # the next put is formed, and committed when we say so
+        stored = saver.get_tuple(base)
+        assert stored is not None
+        checkpoint = {**stored.checkpoint, "channel_values": second, "id": "9" * 32}
+        put = saver.put(base, checkpoint, stored.metadata, {"log": 2})  # type: ignore[arg-type]
+        other.delete_thread("t")
+        if again:  # with the id of the base, and other values
+            fewer = {**stored.checkpoint, "channel_values": {"log": ["other"]}}
+            other.put(raw.config(), fewer, stored.metadata, {"log": 1})  # type: ignore[arg-type]
+        saver.flush()
+    with Saver(url) as cold:
+        assert raw.values_of(cold, put) == second
+
+
+def test_a_put_and_its_writes_that_are_sent_twice_are_stored_once(url: str) -> None:
+    values = {"log": [raw.LONG], "text": raw.LONG}
+    with Saver(url, "async") as saver:
+        sent = []
+        defer = saver.journal.defer
+        saver.journal.defer = lambda op, **how: sent.append(op) or defer(op, **how)  # type: ignore
+        base = raw.put(saver, {})
+        saver.put_writes(base, [("log", [raw.LONG]), ("text", raw.LONG)], "task")
+        put = raw.put(saver, values, parent=base)
+        saver.flush()
+        for op in sent:  # as after a reply that was lost
+            saver.journal.do(op)
+    with Saver(url) as cold:
+        assert raw.values_of(cold, put) == values
+        assert [one.config for one in cold.list(raw.config())] == [put, base]
+        found = cold.get_tuple(base)
+        assert found is not None
+        assert len(found.pending_writes or ()) == 2

@@ -11,11 +11,11 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
-from perdure.errors import TypeNotAllowed
+from perdure.errors import Damaged, TypeNotAllowed
 from perdure.saver import Saver
 from tests.support.channel_stories import build_delta
 from tests.support.scripts import Graph, Savers, plain
@@ -205,3 +205,24 @@ def test_a_list_may_become_a_dict_and_a_dict_a_list(url: str, memory: str) -> No
             graph = build(savers.next(), nothing)
             assert graph.get_state(A).values["items"] == value
             assert next(graph.get_state_history(A)).values["items"] == value
+
+
+@pytest.mark.parametrize("length", [1, 2, 200])
+@pytest.mark.timeout(60)
+async def test_a_cycle_of_parents_is_damage_and_not_an_endless_walk(
+    length: int, sqlite_url: str
+) -> None:
+    with Saver(sqlite_url, "async") as saver:
+        ids = [f"{n:04}" for n in range(length)]
+        for n, id in enumerate(ids):
+            checkpoint = {**empty_checkpoint(), "id": id}
+            parent = {"configurable": {**A["configurable"], "checkpoint_id": ids[n - 1]}}
+            saver.put(parent, checkpoint, {"source": "loop", "step": n, "parents": {}}, {})
+        told = rf"checkpoint '{ids[-1]}' of thread 'a' is damaged: it is among its own ancestors"
+        with pytest.raises(Damaged, match=told):
+            saver.get_delta_channel_history(config=A, channels=["x"])
+        with pytest.raises(Damaged, match=told):
+            await saver.aget_delta_channel_history(config=A, channels=["x"])
+        assert len(list(saver.list(A))) == length  # the rest can be read
+        saver.prune(["a"])
+        saver.delete_thread("a")

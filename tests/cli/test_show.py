@@ -124,7 +124,7 @@ def test_as_json_it_has_everything_that_there_is_of_a_run(
 ) -> None:
     run = finished(rt)
     [told] = command("show", run.id, "--json").done.json
-    assert set(told) == {"run", "events", "waits", "effects", "scores"}
+    assert set(told) == {"run", "events", "waits", "effects", "scores", "children"}
     assert told["run"]["output"]["log"][0] == "checked"
     assert [event["n"] for event in told["events"]] == list(range(1, len(told["events"]) + 1))
     assert {one["kind"]: one["answer"] for one in told["waits"]} == {"human": "yes", "clock": None}
@@ -152,7 +152,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id_or_by_its_thread(
     assert command("show", "--thread", "campaign-7-12").done.out.startswith(other.id)
     assert run.id[:6] == other.id[:6]  # both were made within hours
     assert "More than one run begins with" in command("show", run.id[:6]).refused
-    assert f"There is no run {run.id[:2]!r}: give its id, or at least 6" in (
+    assert f"There is no run {run.id[:2]!r}: give its id, or at least 4" in (
         command("show", run.id[:2]).refused
     )
     assert "There is no run 'nobody'" in command("show", "nobody").refused
@@ -255,4 +255,27 @@ def test_a_worker_that_died_is_shown_and_so_is_who_recovered_the_run(
     first, second = (line for line in shown.splitlines() if line.startswith("#"))
     assert first.endswith("its worker was lost")
     assert second.endswith("recovered")
-    assert "waiting for recovery" in shown
+    assert f"with {first.split('(')[1].split(')')[0]}, which was lost\n" in shown
+    assert "with a worker that was lost" in shown
+
+
+def test_it_shows_the_parent_and_the_children_of_a_run(
+    rt: TemporaryRuntime, command: Command
+) -> None:
+    def starts(state: Any) -> Any:
+        child = rt.blocking.start("campaign", {"log": []}, thread_id="the child's")
+        return {"log": [str(perdure.join(child))]}
+
+    rt.register(chain(starts), name="parent")
+    parent = rt.blocking.start("parent", {"log": []})
+    rt.blocking.tick()
+    [child] = rt.blocking.runs(parent_id=parent.id)
+    shown = command("show", parent.id).done.out
+    assert f"\nChildren\n  {child.id}  waiting    campaign@v2  " in shown
+    assert f"waits for run {child.id}\n" in shown
+    assert "waiting for a run" in shown
+    assert f"  parent    {parent.id}\n" in command("show", child.id).done.out
+    [listed] = command("runs", "--children-of", parent.id, "--json").done.json
+    assert (listed["id"], listed["parent_id"]) == (child.id, parent.id)
+    [told] = command("show", parent.id, "--json").done.json
+    assert told["children"] == [{"id": child.id, "graph": "campaign", "state": "waiting"}]

@@ -24,6 +24,7 @@ from langchain.agents.middleware import (
     ModelFallbackMiddleware,
     ModelRequest,
     ModelRetryMiddleware,
+    TodoListMiddleware,
     ToolRetryMiddleware,
     dynamic_prompt,
 )
@@ -42,6 +43,7 @@ from perdure.errors import BadArgument
 from perdure.langchain import Durable, Policy, tool_node
 from perdure.langchain.calls import prompt_digest as digest
 from perdure.types import EffectRecord, EffectState, Retry, Run, State
+from tests.support.effects import Cut
 from tests.support.fork_server import ForkServer
 from tests.support.langchain_child import (
     AGENTS,
@@ -439,13 +441,13 @@ def test_calls_of_one_node_find_their_own_outcomes_though_they_look_the_same(
 
 
 HINTED: list[tuple[str, dict[str, Any] | None, str]] = [
-    ("nothing", None, "retry"),
-    ("other", {"owner": "ann"}, "retry"),
+    ("nothing", None, "hold"),
+    ("other", {"owner": "ann"}, "hold"),
     ("read", {"readOnlyHint": True, "destructiveHint": True}, "read"),
     ("idempotent", {"idempotentHint": True}, "retry"),
     ("destructive", {"readOnlyHint": False, "destructiveHint": True}, "hold"),
     ("both", {"idempotentHint": True, "destructiveHint": True}, "retry"),
-    ("mcp", {"title": None, "readOnlyHint": None, "destructiveHint": None}, "retry"),
+    ("mcp", {"title": None, "readOnlyHint": None, "destructiveHint": None}, "hold"),
     ("nested", {"annotations": {"destructiveHint": True}}, "hold"),
 ]
 
@@ -787,6 +789,37 @@ def test_without_langchain_it_says_what_is_missing() -> None:
     assert "perdure.langchain needs langchain, 1.3 or newer" in done.stderr
 
 
+@pytest.mark.parametrize("said", [None, "idempotentHint", "readOnlyHint"])
+async def test_a_call_that_was_cut_off_holds_the_run_unless_the_tool_says_it_is_safe(
+    said: str | None,
+) -> None:
+    sent: list[str] = []
+
+    @tool
+    def send(to: str) -> str:
+        """Send a mail."""
+        sent.append(to)
+        if len(sent) == 1:
+            raise Cut
+        return f"sent to {to}"
+
+    send.metadata = {said: True} if said else None
+    async with healthy() as rt:
+        rt.register(create_agent(mailer(), [send], middleware=[Durable()]), name="agent")
+        await rt.start("agent", {"messages": [("human", "mail ann")]})
+        for _ in range(3):
+            await rt.tick()
+            rt.clock.advance(timedelta(minutes=1))
+        [run] = await rt.runs()
+        assert run.state is (State.DONE if said else State.HELD)
+        assert len(sent) == (2 if said else 1)
+
+
+def test_a_tool_that_only_changes_the_state_is_safe() -> None:
+    [given] = TodoListMiddleware().tools
+    assert how(Durable(), given, "write_todos") == "retry"
+
+
 # -- and processes that die
 
 
@@ -846,13 +879,14 @@ async def test_a_process_killed_after_a_tool_call_is_recorded_makes_it_once(
 
 
 @pytest.mark.slow
-async def test_a_process_killed_inside_a_destructive_tool_leaves_the_run_held(
+async def test_a_process_killed_inside_a_tool_that_says_nothing_leaves_the_run_held(
     killed: Killed, sqlite_url: str, tmp_path: Path
 ) -> None:
     ledger = tmp_path / "ledger"
     killed("plain", sqlite_url, ledger, "inside tool wire")
     run, lines = await taken_over("plain", sqlite_url, ledger)
     assert run.state is State.HELD
+    assert "tool wire" in (run.reason or "")
     assert lines.count("wire bob") == 1
 
 

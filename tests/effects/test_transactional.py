@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.support.agents import NOON, Log, chain, driving, gate, history, opene
 from tests.support.effects import AT_ONCE, Boom, Mortals, Times, settled, started, states
 from tests.support.effects import children as children
 from tests.support.polling import auntil
+from tests.support.proxy import Proxy
 from tests.support.raw import execute
 from tests.support.runtime_child import Ledger
 
@@ -327,9 +329,9 @@ async def test_a_branch_that_reads_meanwhile_and_one_that_reads_inside_do_not_wa
     first = True
     load = RecordedReads._load
 
-    def slow(self: RecordedReads, task: str) -> Any:
+    def slow(self: RecordedReads, run: Mapping[str, Any], task: str) -> Any:
         loading.set()
-        return load(self, task)
+        return load(self, run, task)
 
     @perdure.effect(transactional=True, retry=None)
     def book(what: str) -> str:
@@ -369,30 +371,68 @@ async def test_a_branch_that_reads_meanwhile_and_one_that_reads_inside_do_not_wa
         assert (await rt.get(run.id)).state is State.DONE
 
 
-async def test_a_connection_that_is_lost_inside_is_an_exception_to_retry(
-    postgres_url: str,
+def cut(proxy: Proxy, how: str) -> None:
+    """Cut the connection of the effect this is called in."""
+    connection = perdure.transaction()
+    if how == "network":
+        proxy._hang_up(*proxy._sockets)
+    else:
+        with psycopg.connect(proxy.url, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
+    try:
+        connection.execute("SELECT 1")
+    except psycopg.Error as error:
+        if how == "wrapped":
+            raise Boom("the database is away") from error
+        raise
+
+
+@pytest.mark.parametrize("how", ["terminated", "network", "wrapped"])
+async def test_a_connection_that_is_cut_inside_is_not_the_functions_failure(
+    postgres_url: str, how: str
 ) -> None:
+    """Nothing is committed then, so it is called once more, also if its first failure is final."""
     with perdure.Saver(postgres_url) as saver:
         saver.journal.flush()
     execute(postgres_url, "CREATE TABLE booked (what TEXT NOT NULL)")
-    kills = Times(1)
+    calls: list[int] = []
+    proxy = Proxy(postgres_url)
 
-    @perdure.effect(transactional=True, retry=AT_ONCE)
+    @perdure.effect(transactional=True, retry=None)
     def book(what: str) -> str:
+        calls.append(1)
         write(what)
-        if kills.n:
-            kills.n = 0
-            connection = perdure.transaction()
-            pid = connection.info.backend_pid
-            with psycopg.connect(postgres_url, autocommit=True) as other:
-                other.execute("SELECT pg_terminate_backend(%s)", [pid])
-            connection.execute("SELECT 1")
+        if len(calls) == 1:
+            cut(proxy, how)
         return what
 
-    async with opened(postgres_url) as rt:
+    async with opened(proxy.url) as rt:
         run = await started(rt, node_of(book, "room"), retry=ONCE)
         assert run.state is State.DONE, run.error
-        assert booked(postgres_url) == ["room"]
+        [effect] = await rt.effects(run.id)
+        assert (booked(postgres_url), len(calls), effect.attempts) == (["room"], 2, 1)
+    proxy.close()
+
+
+async def test_a_function_that_always_loses_its_connection_fails(postgres_url: str) -> None:
+    with perdure.Saver(postgres_url) as saver:
+        saver.journal.flush()
+    execute(postgres_url, "CREATE TABLE booked (what TEXT NOT NULL)")
+    calls: list[int] = []
+    proxy = Proxy(postgres_url)
+
+    @perdure.effect(transactional=True, retry=None)
+    def book(what: str) -> None:
+        calls.append(1)
+        cut(proxy, "terminated")
+
+    async with opened(proxy.url) as rt:
+        run = await started(rt, node_of(book, "room"), retry=ONCE)
+        assert (run.state, booked(postgres_url)) == (State.FAILED, [])
+        assert run.error is not None
+        assert run.error.kind.endswith("AdminShutdown")
+        assert len(calls) < 10
+    proxy.close()
 
 
 @pytest.mark.slow

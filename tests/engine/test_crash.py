@@ -57,7 +57,7 @@ def kills(counts: dict[str, int]) -> list[tuple[str, int]]:
     wanted = []
     texts = templates()
     for point, count in sorted(counts.items()):
-        name, side = point.split(".")
+        name, _, side = point.rpartition(".")
         if side == "after" and texts.get(name, "").startswith("SELECT"):
             continue
         times = {1} if point.startswith(BY_THE_CLOCK) else {1, count}

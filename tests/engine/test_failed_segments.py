@@ -411,3 +411,17 @@ async def test_a_coroutine_that_blocks_its_event_loop_loses_its_run_to_another_w
         await frozen
         assert (await history(healthy, run), await checkpoints(healthy, "t")) == before
         assert calls == ["one", "two", "two", "three"]
+
+
+@pytest.mark.timeout(60)
+async def test_an_error_that_is_its_own_cause_fails_its_run(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(Calls().node("one", circular)), name="g", retry=ONCE)
+        run = await rt.start("g", said("a"))
+        assert (await rt.tick()).failed == 1
+        assert "round and round" in str((await rt.get(run.id)).error)
+
+
+def circular(state: Any) -> None:
+    error = ValueError("round and round")
+    raise error from error

@@ -19,6 +19,7 @@ import perdure.testing
 from perdure.errors import LeaseLost, ThreadBusy
 from perdure.journal import Refused
 from perdure.operations import claims
+from perdure.operations.claims import LeaseTimes
 from perdure.operations.invariants import examine
 from perdure.operations.runs import RunRow
 from perdure.testing import TemporaryRuntime
@@ -72,7 +73,11 @@ def steal(rt: TemporaryRuntime, thread: str, *, away: timedelta = timedelta(days
     [held] = [r for r in rt.blocking.runs(thread_id=thread) if r.state is State.RUNNING]
     # As `claim` does it, at a time when our lease is over.
     op = claims.claim_run(
-        rt.saver.serializer, "elsewhere:1:thief", now + 3_600_000, until, thread, held.id
+        rt.saver.serializer,
+        "elsewhere:1:thief",
+        LeaseTimes(now + 3_600_000, until),
+        thread,
+        held.id,
     )
     row: RunRow | None = rt.journal.do(op)
     assert row is not None
@@ -174,7 +179,7 @@ async def test_an_answer_that_a_fenced_driver_saw_is_handed_over_by_its_successo
     now = rt.clock.now()
 
     def claim(worker: str, now: int) -> RunRow:
-        op = claims.claim_run(rt.saver.serializer, worker, now, now + 3000, "t", run.id)
+        op = claims.claim_run(rt.saver.serializer, worker, LeaseTimes(now, now + 3000), "t", run.id)
         row: RunRow | None = rt.journal.do(op)
         assert row is not None
         return row

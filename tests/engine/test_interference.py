@@ -21,7 +21,7 @@ from perdure.errors import LeaseLost, ThreadBusy
 from perdure.journal.clock import JournalClock, journal_time
 from perdure.journal.operation import Ambiguous, Op
 from perdure.operations import claims
-from perdure.operations.claims import SegmentEnd
+from perdure.operations.claims import LeaseTimes, SegmentEnd
 from perdure.saver import Saver
 from perdure.segments.lease import Lease
 from perdure.segments.segment import KEY, Segment
@@ -94,7 +94,9 @@ async def test_a_driver_whose_run_was_pruned_writes_nothing(url: str) -> None:
         rt.register(chain(("echo", echo)), name="g")
         await rt.start("g", said("a"), thread_id="t")
         driver, keeper = rt.engine.driver, rt.engine.keeper
-        claim = claims.claim(driver.serializer, keeper.worker, driver.clock.now(), 0, ["g@"], 1)
+        claim = claims.claim(
+            driver.serializer, keeper.worker, LeaseTimes(driver.clock.now(), 0), ["g@"], 1
+        )
         [row] = rt.journal.do(claim)
         lease = Lease(row)
         segment = Segment(lease, rt.journal, driver.serializer, driver.clock, durability="sync")
@@ -193,7 +195,9 @@ async def test_a_call_whose_process_died_does_not_block_the_next_one(sqlite_url:
         setup = {"input": said("a"), "inline": True}
         accepted = rt.journal.run(rt.services.runs.accept(("g", ""), "t", setup, "interrupt"))
         now, serializer = rt.clock.now(), rt.saver.serializer
-        rt.journal.do(claims.claim_run(serializer, "gone:1:ab", now, now, "t", accepted.id))
+        rt.journal.do(
+            claims.claim_run(serializer, "gone:1:ab", LeaseTimes(now, now), "t", accepted.id)
+        )
         rt.clock.advance(timedelta(minutes=1))  # and nobody works here
         got = await graph.ainvoke(said("b"), {"configurable": {"thread_id": "t"}})
         assert got["log"][-1] == "echo"

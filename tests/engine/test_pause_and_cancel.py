@@ -15,6 +15,7 @@ from langgraph.graph import StateGraph
 
 from perdure.errors import WaitClosed, WrongState
 from perdure.operations import claims
+from perdure.operations.claims import LeaseTimes
 from perdure.testing import Clock
 from perdure.types import ENDED, Retry, Run, State
 from tests.support.agents import (
@@ -413,7 +414,8 @@ async def test_a_run_whose_worker_is_gone_is_stopped_by_the_next_one(url: str) -
         rt.register(chain(calls.node("one")), name="g")
         cancelled, paused = [await rt.start("g", said("a")) for _ in range(2)]
         until = clock.now() + 3000
-        op = claims.claim(rt.saver.serializer, "elsewhere:1:gone", clock.now(), until, ["g@"], 10)
+        times = LeaseTimes(clock.now(), until)
+        op = claims.claim(rt.saver.serializer, "elsewhere:1:gone", times, ["g@"], 10)
         claimed = await rt.journal.ado(op)
         assert len(claimed) == 2
         assert (await rt.cancel(cancelled.id)).state == State.RUNNING

@@ -11,6 +11,7 @@ import pytest
 
 import perdure
 from perdure.operations import claims, invariants
+from perdure.operations.claims import LeaseTimes
 from perdure.operations.runs import RunRow
 from perdure.types import Run
 from tests.support.runtime_model import (
@@ -36,7 +37,8 @@ def script(*parts: Part) -> dict[str, Any]:
 
 def claim(side: Side, run: Run, worker: str) -> RunRow:
     now = side.clock.now()
-    op = claims.claim_run(side.driver.serializer, worker, now, now + LEASE, run.thread_id, run.id)
+    times = LeaseTimes(now, now + LEASE)
+    op = claims.claim_run(side.driver.serializer, worker, times, run.thread_id, run.id)
     row = side.journal.do(op)
     assert row is not None
     return row

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 
 from perdure import errors
 from perdure.operations import claims, invariants, waits
+from perdure.operations.claims import LeaseTimes
 from tests.support import sweep
 from tests.support.runtime_model import (
     BROKEN,
@@ -215,7 +216,7 @@ class Runtimes(RuleBasedStateMachine):
         for side in self.sides:
             now, serializer = side.clock.now(), side.driver.serializer
             op = claims.claim(
-                serializer, worker, now, now + LEASE, ["script@"], 100, suspect=suspect
+                serializer, worker, LeaseTimes(now, now + LEASE), ["script@"], 100, suspect=suspect
             )
             claimed.append({row.id: row for row in side.journal.do(op)})
             assert set(claimed[-1]) == {side.ids[run.name] for run in due}
@@ -234,7 +235,7 @@ class Runtimes(RuleBasedStateMachine):
         rows = []
         for side in self.sides:
             now, serializer, id = side.clock.now(), side.driver.serializer, side.ids[run.name]
-            op = claims.claim_run(serializer, worker, now, now + LEASE, run.thread, id)
+            op = claims.claim_run(serializer, worker, LeaseTimes(now, now + LEASE), run.thread, id)
             rows.append(side.journal.do(op))
             assert (rows[-1] is not None) is free
         if free:
@@ -297,7 +298,7 @@ class Runtimes(RuleBasedStateMachine):
         if run.state == "running" and run.worker == lease.worker:
             run.due = until
         for side in self.sides:
-            side.journal.do(claims.renew(lease.worker, until, [side.ids[lease.run]]))
+            side.journal.do(claims.renew(lease.worker, LeaseTimes(0, until), [side.ids[lease.run]]))
 
     @precondition(lambda self: self.leases)
     @rule(pick=PICKS, notice=st.booleans())

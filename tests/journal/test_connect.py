@@ -259,7 +259,7 @@ def test_without_psycopg_the_extra_is_named() -> None:
     command = [sys.executable, "-c", textwrap.dedent(program)]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stdout.startswith("BadURL")
-    assert "pip install 'perdure[postgres]'" in ended.stdout
+    assert "pip install 'psycopg[binary]" in ended.stdout
 
 
 @pytest.mark.parametrize(

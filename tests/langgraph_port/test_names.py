@@ -11,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
@@ -194,3 +195,52 @@ def test_the_whole_value_of_a_delta_channel_is_stored_in_a_type_of_its_own() -> 
     builder = StateGraph(Deltas).add_node("a", note("a")).add_edge(START, "a")
     builder.compile(saver).invoke({"log": []}, CONFIG)
     assert isinstance(latest(saver).checkpoint["channel_values"]["log"], kind)
+
+
+def renaming(first: str, last: str, *, defer: bool = False) -> Any:
+    """`first` asks beside `b`; `last`, which waits for both, asks too."""
+
+    def ask(state: Log) -> Any:
+        return {"log": [interrupt("?")]}
+
+    builder: StateGraph[Any] = StateGraph(Log)
+    builder.add_node(first, ask).add_node("b", note("b"))
+    builder.add_node(last, ask, defer=defer)
+    builder.add_edge(START, first).add_edge(START, "b").add_edge([first, "b"], last)
+    return builder.compile(InMemorySaver())
+
+
+@pytest.mark.parametrize("defer", [False, True])
+def test_a_graph_with_old_names_makes_the_tasks_of_the_old_graph(defer: bool) -> None:
+    old, new = renaming("a", "end", defer=defer), renaming("x", "y", defer=defer)
+    nodes = {
+        "a": langgraph_port.OldNode("x", old.nodes["a"].triggers),
+        "end": langgraph_port.OldNode("y", old.nodes["end"].triggers),
+    }
+    [[before, (starts, end)]] = langgraph_port.joins_of(old).items()
+    [after] = langgraph_port.joins_of(new)
+    assert (before, starts, end) == ("join:a+b:end", ("a", "b"), "end")
+    both = langgraph_port.with_old_names(
+        new, nodes, {after: langgraph_port.OldJoin(before, "end", {"x": "a"})}
+    )
+    both.checkpointer = old.checkpointer
+    old.invoke({"log": []}, CONFIG)
+    for name in ("a", "end"):  # both are asked by the new graph under their old names
+        here, there = (one.get_state(CONFIG).tasks for one in (old, both))
+        waiting = [task for task in here if task.interrupts]
+        assert [(task.id, task.name) for task in there if task.interrupts] == [
+            (task.id, name) for task in waiting
+        ]
+        both.invoke(Command(resume=name), CONFIG)
+    assert both.get_state(CONFIG).values == {"log": ["a", "b", "end"]}
+    assert set(new.nodes) == {"__start__", "x", "b", "y"}  # it is not changed
+    assert before not in new.channels
+
+
+def test_only_a_compiled_state_graph_is_one() -> None:
+    @entrypoint()
+    def flow(text: str) -> str:
+        return text
+
+    assert langgraph_port.is_state_graph(joined().compile())
+    assert not langgraph_port.is_state_graph(flow)

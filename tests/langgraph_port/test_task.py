@@ -6,9 +6,11 @@ import asyncio
 import weakref
 from typing import Any, TypedDict
 
-from langchain_core.runnables import RunnableConfig
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config, get_store
+from langgraph.errors import GraphInterrupt
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
@@ -50,6 +52,24 @@ def test_a_task_knows_its_namespace_its_checkpoint_and_its_attempt() -> None:
     assert [task.attempt for task in tasks] == [1, 2]
     assert {task.checkpoint_id for task in tasks} == {started}
     assert {task.namespace.partition(":")[0] for task in tasks} == {"node"}
+
+
+def test_interrupts_read_the_answers_of_a_task_from_a_list_by_number() -> None:
+    seen: list[Any] = []
+
+    def asks(state: Empty) -> None:
+        answers = langgraph_port.answers_given(here())
+        seen.append(list(answers))
+        if answers:
+            answers[0] = "another"
+        seen.append(interrupt("first"))
+        seen.append(interrupt("second"))
+
+    graph = one(asks).compile(InMemorySaver())
+    graph.invoke({}, CONFIG)
+    graph.invoke(Command(resume="yes"), CONFIG)
+    graph.invoke(Command(resume="no"), CONFIG)
+    assert seen == [[], [], "yes", ["yes"], "another", "no"]
 
 
 def test_attempts_of_one_execution_share_an_object_that_the_next_execution_does_not() -> None:
@@ -273,3 +293,57 @@ async def test_the_node_is_known_in_tasks_that_it_starts() -> None:
     await one(node).compile().ainvoke({})
     assert found == ["node"]
     assert langgraph_port.current_node() is None
+
+
+def test_the_namespace_of_a_node_is_the_same_when_it_runs_again() -> None:
+    found: list[str] = []
+
+    def node(state: Empty) -> None:
+        found.append(langgraph_port.current_namespace())
+        interrupt("go on?")
+
+    graph, thread = one(node).compile(checkpointer=InMemorySaver()), {"thread_id": "t"}
+    graph.invoke({}, {"configurable": thread})
+    graph.invoke(Command(resume="yes"), {"configurable": thread})
+    first, second = found
+    assert first == second
+    assert first.startswith("node:")
+    assert langgraph_port.current_namespace() == ""
+
+
+def test_callbacks_of_a_node_are_told_from_those_of_what_it_calls() -> None:
+    found: list[str | None] = []
+
+    class Callbacks(BaseCallbackHandler):
+        def on_chain_start(self, serialized: Any, inputs: Any, **more: Any) -> None:
+            found.append(langgraph_port.node_of_callback(more["tags"], more["metadata"]))
+
+    def node(state: Empty) -> None:
+        inner: RunnableLambda[str, None] = RunnableLambda(lambda _: None)
+        inner.invoke("inner")
+
+    one(node).compile().invoke({}, {"callbacks": [Callbacks()]})
+    assert found == [None, "node", None]
+
+
+def test_an_interrupt_is_noticed_in_the_task_that_raises_it() -> None:
+    noticed: list[tuple[str, Any]] = []
+    make = GraphInterrupt.__init__
+
+    def notice(interrupts: Any) -> None:
+        config = langgraph_port.current_configurable()
+        noticed.append((langgraph_port.task_info(config).namespace, interrupts))
+
+    def asks(state: Empty) -> None:
+        interrupt("ok?")
+
+    try:
+        langgraph_port.watch_interrupts(notice)
+        graph = one(one(asks).compile()).compile(InMemorySaver())
+        assert graph.invoke({}, CONFIG)["__interrupt__"][0].value == "ok?"
+        GraphInterrupt()  # a breakpoint
+    finally:
+        GraphInterrupt.__init__ = make  # type: ignore[method-assign]
+    [(ns, found)] = noticed
+    assert [node for node, _ in langgraph_port.namespace_nodes(ns)] == ["node", "node"]
+    assert found[0].value == "ok?"

@@ -479,6 +479,35 @@ def test_what_a_reflection_could_not_write_in_its_turn_is_made_again_after_anoth
             assert rt.blocking.runs(state="held") == []
 
 
+def test_nor_is_it_written_late_in_the_transaction_of_the_journal(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    clock = Clock()
+
+    def fail_once(point: str) -> None:
+        if point == "lock_turn.after":  # between what the model said, and the write
+            monkeypatch.setattr(failpoints, "hook", None)
+            raise RuntimeError("no luck")
+
+    with perdure.Runtime(url, clock=clock) as rt, opened_store(url) as store:
+        reflector = manager(before=asked.append)
+        with ReflectionExecutor(reflector, store=store, journal=rt) as executor:
+            monkeypatch.setattr(failpoints, "hook", fail_once)
+            first = executor.submit(talk("fact-first", "fact-shared"), who("ana", "t1"))
+            until(lambda: [one for one in executor.pending() if one.error], "an error")
+            second = executor.submit(talk("fact-second", "fact-shared"), who("ana", "t2"))
+            second.result(20)
+            clock.advance(timedelta(minutes=1))
+            first.result(20)
+            assert remembered(store, "ana") == ["fact-first", "fact-second", "fact-shared"]
+            assert asked == [
+                ["fact-first", "fact-shared"],
+                ["fact-second", "fact-shared"],
+                ["fact-first"],
+            ]
+
+
 def test_a_store_closed_before_a_reflection_was_written_is_no_other_store(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

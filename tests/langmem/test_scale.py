@@ -30,7 +30,7 @@ MONTH = 30 * 86_400
 MANY, CROWD = 2_000, 10_000
 PAYLOAD = {"messages": [{"role": "user", "content": "I moved to Lisbon."}]}
 
-SMALL = ("json_each", "pragma_database_list")
+SMALL = ("json_each", "pragma_database_list", "tree")
 """What may be read from one end to the other: a list of our own."""
 
 SUBMIT = (
@@ -39,6 +39,10 @@ SUBMIT = (
     "stop_thread",
     "insert_takeover_events",
     "close_waits",
+    "lock_joiners",
+    "poke_joiners",
+    "stop_descendants",
+    "insert_descendant_events",
     "insert_run",
     "insert_event",
     "next_of_thread",
@@ -179,7 +183,7 @@ VALUES = {
     "last": "reflection:\U0010ffff",
     **dict.fromkeys(("thread_id", "id", "key", "worker", "scope", "run_id"), "pending-7"),
     **dict.fromkeys(("after_id", "graph", "version", "kind", "asked", "reason"), "pending-7"),
-    **dict.fromkeys(("only", "state", "control"), "idle"),
+    **dict.fromkeys(("only", "state", "control", "parent_id", "parent_reason"), "idle"),
     **dict.fromkeys(("body", "setup", "output", "error"), b""),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -106,6 +107,30 @@ def test_after_shutdown_no_reflector_uses_the_store_so_it_can_be_closed(url: str
         until(lambda: refused)
     with opened_store(url) as store:
         with ReflectionExecutor(keeper(), store=store, journal=url, name="r") as after:
+            until(lambda: not after.pending())
+        assert notes(store).keys() == {"a"}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_a_store_closed_under_a_reflection_is_named_and_the_reflection_is_kept(
+    kind: str, sqlite_url: str, request: pytest.FixtureRequest
+) -> None:
+    where = sqlite_url if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    with gate() as place:
+        with opened_store(where) as store:
+            executor = ReflectionExecutor(
+                stopping_at(place), store=store, journal=sqlite_url, name="r", retry=ONCE
+            )
+            made = executor.submit(note("a", "stop"))
+            until(lambda: place.entered)
+        place.open()  # it goes on, and its store is closed
+        error = made.exception(SOON)
+        told = "store of executor 'r' was closed while a reflection used it.*shutdown()"
+        assert re.search(told, str(error))
+        executor.shutdown()
+    with opened_store(where) as store:
+        with ReflectionExecutor(keeper(), store=store, journal=sqlite_url, name="r") as after:
+            after.retry(made.id)
             until(lambda: not after.pending())
         assert notes(store).keys() == {"a"}
 

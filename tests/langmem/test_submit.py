@@ -348,3 +348,27 @@ def test_the_journal_is_by_default_the_one_of_the_environment(
     ):
         executor.submit(talk("fact-tea"), who("ann"))
         assert len(runs_on_disk(sqlite_url)) == 1
+
+
+@ON_A_FILE
+def test_a_node_that_runs_again_cancels_a_reflection_once(
+    sqlite_url: str, store: BaseStore
+) -> None:
+    with (
+        ReflectionExecutor(keeper(), store=store, journal=sqlite_url) as executor,
+        perdure.Saver(sqlite_url) as saver,
+    ):
+        made = executor.submit(note("a"), on_thread("t"), after_seconds=3600)
+        fails = iter([True, False])
+
+        def node(state: Log) -> Log:
+            executor.cancel(made.id)
+            if next(fails):
+                raise ConnectionError("afterwards")
+            return {"log": ["cancelled"]}
+
+        graph, config = graph_that(node, saver=saver), who("ann", "conversation")
+        with pytest.raises(ConnectionError):
+            graph.invoke({"log": []}, config)
+        assert graph.invoke(None, config)["log"] == ["cancelled"]
+        assert executor.pending() == []

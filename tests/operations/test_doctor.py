@@ -11,6 +11,7 @@ from langgraph.graph import END, START, StateGraph
 import perdure
 from perdure.cli import main
 from perdure.operations import claims, invariants
+from perdure.operations.claims import LeaseTimes
 from perdure.testing import runtime
 from perdure.testing.runtimes import TemporaryRuntime
 from tests.support.raw import execute
@@ -31,6 +32,8 @@ def hear(state: Told) -> dict[str, Any]:
         perdure.sleep(timedelta(hours=2))
     if what == "wait":
         return {"heard": [perdure.wait_for("reply")]}
+    if what.startswith("join "):
+        return {"heard": [perdure.join(what.removeprefix("join "))]}
     if what == "fail":
         raise ValueError(what)
     return {"heard": [what]}
@@ -71,6 +74,7 @@ def keep_busy(rt: TemporaryRuntime) -> dict[str, str]:
         "answered": start(rt, "ask", "answered"),
     }
     rt.blocking.tick()
+    made["joins"] = start(rt, f"join {made['asks']}", "joins")
     made["behind"] = start(rt, "nothing", "asks")
     made["later"] = start(rt, "nothing", "later", after=timedelta(days=1))
     rt.blocking.pause(made["paused"])
@@ -83,7 +87,7 @@ def keep_busy(rt: TemporaryRuntime) -> dict[str, str]:
     made["driven"] = start(rt, "nothing", "driven")
     now = rt.clock.now()
     driven = claims.claim_run(
-        rt.engine.driver.serializer, "w", now, now + 3000, "driven", made["driven"]
+        rt.engine.driver.serializer, "w", LeaseTimes(now, now + 3000), "driven", made["driven"]
     )
     assert rt.journal.do(driven) is not None
     return made
@@ -116,6 +120,16 @@ DAMAGES = {
             SELECT 'asks', 't', 'send', 0, id, 'asks', id, '', 'done', 1, 1, '', 0, 0, 0, 0, 0,
                    setup
             FROM perdure_runs WHERE thread_id = 'asks' AND n = 1""",
+        ),
+    ),
+    "a run is held for nothing": Damage(
+        "doctor_held_settled",
+        "listens",
+        (
+            """INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+            SELECT thread_id, id, events + 1, 0, 'settled', 0, setup FROM perdure_runs
+            WHERE thread_id = 'listens'""",
+            RUN.format("state = 'held', events = events + 1", "listens"),
         ),
     ),
     "a second run is driven": Damage(
@@ -199,6 +213,15 @@ DAMAGES = {
             "UPDATE perdure_signals SET thread_id = 'listens' WHERE thread_id = 'nobody'",
             RUN.format("due_at = updated_at + 1", "listens"),
         ),
+    ),
+    "a run that is waited for has ended": Damage(
+        "doctor_join_unused",
+        "joins",
+        (
+            WAIT.format("state = 'closed'", "asks"),
+            RUN.format("state = 'done', events = events", "asks") + " AND state = 'waiting'",
+        ),
+        ("doctor_forgotten",),  # nor was the run behind it made due
     ),
     "a signal's wait has another answer": Damage(
         "doctor_signal_twice", "heard", (WAIT.format("answered_by = 'clock'", "heard"),)

@@ -15,6 +15,7 @@ from perdure.errors import Unavailable
 from perdure.journal import Refused
 from perdure.journal.operation import Ambiguous
 from perdure.operations import claims
+from perdure.operations.claims import LeaseTimes
 from perdure.types import EventKind, Run, State
 from tests.support.agents import Log, chain, opened
 from tests.support.entries import faulty
@@ -103,7 +104,8 @@ async def test_what_a_fenced_driver_would_have_stored_is_not_told(url: str) -> N
         now = rt.clock.now()
         rows = []
         for worker, at in (("elsewhere:1:old", now), ("elsewhere:2:new", now + 60_000)):
-            op = claims.claim_run(driver.serializer, worker, at, at + 3000, "t", run.id)
+            times = LeaseTimes(at, at + 3000)
+            op = claims.claim_run(driver.serializer, worker, times, "t", run.id)
             rows.append(rt.journal.do(op))
         await rt.answer(wait.id, "yes")
         await auntil(lambda: seen[-1][0] == EventKind.ANSWER)

@@ -164,7 +164,8 @@ def test_without_the_extra_the_error_names_it(
     for name in [one for one in sys.modules if one.startswith("perdure.server")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
-    with pytest.raises(perdure.Error, match=re.escape("pip install 'perdure[server]'")):
+    wanted = r"asgi\(\) needs more packages: (uv )?pip install 'starlette"
+    with pytest.raises(perdure.Error, match=wanted):
         perdure.Runtime(sqlite_url).asgi()
 
 

@@ -209,6 +209,24 @@ async def test_a_strategy_that_stops_others_stops_nothing_when_its_run_is_refuse
         assert (await rt.get(run.id)).state == State.WAITING
 
 
+async def test_of_several_runs_that_are_due_the_one_due_longest_is_claimed_first(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(echo), name="g")
+        minutes = [30, 10, 50, 20, 40]
+        for n in minutes:
+            await rt.start("g", said(str(n)), thread_id=str(n), after=timedelta(minutes=n))
+        rt.clock.advance(HOUR)
+        claimed = []
+        for _ in minutes:
+            assert (await rt.tick(limit=1)).claimed == 1
+            claimed += [
+                int(run.thread_id)
+                for run in await rt.runs(state=State.DONE)
+                if int(run.thread_id) not in claimed
+            ]
+        assert claimed == sorted(minutes)
+
+
 @pytest.mark.parametrize("method", ["get", "events", "pause", "resume", "cancel", "retry", "fork"])
 async def test_a_run_that_is_not_there_is_told_by_its_id(sqlite_url: str, method: str) -> None:
     async with opened(sqlite_url) as rt:

@@ -7,6 +7,7 @@ night in which that comes twice, and is not forgotten on the night in which it d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import operator
 import signal
 import sys
@@ -22,7 +23,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime as NodeRuntime
 
+from perdure.engine.schedule_firing import fire_schedules
 from perdure.errors import BadArgument, NotFound, UnknownGraph
+from perdure.journal import Op
 from perdure.operations.schedules import slots
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.types import State, milliseconds, moment
@@ -341,6 +344,23 @@ async def test_a_changed_line_moves_the_next_slot(rt: TemporaryRuntime) -> None:
     assert await rt.schedules() == [zoned]
     rt.clock.advance(2 * HOUR)
     assert (await rt.tick()).scheduled == 0
+
+
+async def test_a_line_changed_while_its_slot_is_started_keeps_its_new_slot(url: str) -> None:
+    async with runtime(url, clock=Clock(NOON)) as rt:
+        rt.register(builder(), name="agent")
+        await rt.schedule("mine", "agent", cron="0 * * * *", input={"log": []})
+        rt.clock.advance(timedelta(minutes=30))
+        plan, answer = fire_schedules(rt.services, rt.saver.serializer, ["agent"]), None
+        with contextlib.suppress(StopIteration):
+            while isinstance(op := plan.send(answer), Op):
+                if op.name == "move_schedule":  # between what was due and the next slot
+                    changed = await rt.schedule(
+                        "mine", "agent", cron="45 * * * *", input={"log": []}
+                    )
+                answer = await rt.journal.ado(op)
+        assert await rt.schedules() == [changed]
+        assert len(await rt.runs()) == 1
 
 
 async def test_the_same_line_again_after_a_restart_keeps_the_slots_that_are_due(url: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import perdure
 from perdure.operations.error_text import describe_error
+from perdure.service.runs import UnknownGraphName
 from perdure.service.views.attention import blockers, inbox, run_note
 from perdure.service.views.event_wording import WORDING, NextStep, Tone, Verb, view_event
 from perdure.service.views.formatting import age, count, duration
@@ -66,7 +67,11 @@ def test_what_is_driven_and_ends_is_over() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "answer", "rest"),
-    [("human", "answer", PeriodKind.PERSON), ("signal", "signal", PeriodKind.SIGNAL)],
+    [
+        ("human", "answer", PeriodKind.PERSON),
+        ("signal", "signal", PeriodKind.SIGNAL),
+        ("run", "joined", PeriodKind.RUN),
+    ],
 )
 def test_a_wait_lasts_until_the_next_claim(kind: str, answer: str, rest: str) -> None:
     asked = ((0, "started"), (0, "claimed"), (1, "wait", wait(kind)), (1, "waiting"))
@@ -124,14 +129,17 @@ def test_a_signal_that_is_waited_for_until_a_time_is_sleep_that_a_signal_ends() 
     ]
 
 
-def test_the_time_after_a_worker_died_is_nobodys() -> None:
+def test_the_time_after_the_last_sign_of_a_lost_worker_is_that_workers() -> None:
+    claimed = (1, "claimed", {"worker": "web1:7:x"})
     told = timeline(
-        events((0, "started"), (1, "claimed"), (2, "step"), (5, "recovered"), (6, "done")), START
+        events((0, "started"), claimed, (2, "step"), (5, "recovered"), (6, "done")), START
     )
+    [lost] = [one for one in told if one.kind is PeriodKind.LOST]
+    assert lost.worker == "web1:7"
     assert hours(told, 9) == [
         (PeriodKind.QUEUED, 1),
         (PeriodKind.DRIVEN, 1),
-        (PeriodKind.RECOVERY, 3),
+        (PeriodKind.LOST, 3),
         (PeriodKind.DRIVEN, 1),
     ]
     assert [
@@ -140,6 +148,15 @@ def test_the_time_after_a_worker_died_is_nobodys() -> None:
         (1, True, False),
         (2, False, True),
     ]
+
+
+def test_a_worker_whose_lease_ran_out_no_longer_drives() -> None:
+    told = events((0, "started"), (1, "claimed", {"worker": "web1:7:x"}), (2, "step"))
+    now = START + timedelta(hours=9)
+    assert hours(timeline(told, now), 9)[1:] == [(PeriodKind.DRIVEN, 8)]
+    *_, driven, lost = timeline(told, now, lost=True)
+    assert driven.died
+    assert (lost.kind, lost.worker, lost.until) == (PeriodKind.LOST, "web1:7", None)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +198,7 @@ SAMPLES: dict[EventKind, dict[str, Any]] = {
     EventKind.STEP: {"step": 1, "source": "loop", "nodes": ["check"]},
     EventKind.WAIT: wait("human"),
     EventKind.SIGNAL: {"wait": "w", "name": "reply"},
+    EventKind.JOINED: {"wait": "w", "runs": {"r1": "done"}},
     EventKind.EFFECT: {"name": "send", "key": "k", "state": "done"},
     EventKind.DIFFERS: {"name": "send", "key": "k"},
     EventKind.SETTLED: {"name": "send", "key": "k", "state": "done", "by": "ana"},
@@ -224,6 +242,11 @@ def test_a_wait_says_for_what_and_until_when() -> None:
         said("wait", **wait("human", expires_at=at)) == "asks a person, until 2030-01-02 12:00:00Z"
     )
     assert said("wait", **wait("signal", name="reply")) == "waits for the signal reply"
+    assert said("wait", **wait("run", runs=["r1"])) == "waits for run r1"
+    many = "waits for runs r0, r1, r2 and 2 more"
+    assert said("wait", **wait("run", runs=[f"r{n}" for n in range(5)])) == many
+    assert said("joined", wait="w", runs={"r1": "done"}) == "joined run r1"
+    assert said("started", parent="r0") == "started by run r0"
 
 
 def test_the_reader_of_an_event_chooses_how_times_look() -> None:
@@ -323,7 +346,7 @@ def test_a_run_says_what_it_is_waiting_for() -> None:
 def test_a_run_that_needs_a_person_says_why_and_how_it_goes_on() -> None:
     error = RunError("ValueError", "no", "")
     failed = blockers(run(State.FAILED, error=error), [], [], NOW)
-    assert [one.text for one in failed] == ["ValueError: no", "failed until it is retried"]
+    assert [one.text for one in failed] == ["ValueError: no", "it stays failed until it is retried"]
     assert failed[0].tone is Tone.BAD
     held = blockers(run(State.HELD, reason="it is unknown"), [], [effect()], NOW)
     assert [one.action for one in held] == [NextStep(Verb.SETTLE, ("k",))]
@@ -338,10 +361,51 @@ def test_a_due_run_without_a_worker_says_so() -> None:
     assert behind.text == "starts after the run before it on its thread"
 
 
+def test_no_clock_wakes_a_run_that_is_held_or_paused() -> None:
+    asleep = question(Kind.CLOCK, wake_at=NOW + timedelta(days=1))
+    for state in (State.HELD, State.PAUSED):
+        told = [one.text for one in blockers(run(state, reason="why"), [asleep], [], NOW)]
+        assert told[0] == "why"
+        assert not any("asleep" in text for text in told)
+    over = question(Kind.CLOCK, wake_at=START)
+    [late] = blockers(run(due_at=START), [over], [], NOW)
+    assert late.text.startswith("due for 2h")
+
+
+def test_a_run_whose_worker_was_lost_says_so() -> None:
+    lost = run(State.RUNNING, due_at=START)
+    [found] = blockers(lost, [], [], NOW)
+    assert found.text.startswith("its worker was lost, and no other one has taken it over")
+    assert run_note(lost, NOW) == "its worker was lost"
+    assert blockers(run(State.RUNNING, due_at=NOW + timedelta(seconds=3)), [], [], NOW) == []
+
+
+def test_a_run_of_a_graph_that_no_worker_has_says_so() -> None:
+    unknown = UnknownGraphName("g", "", 3, " Did you mean 'gg'?")
+    pending = run(State.PENDING, due_at=START)
+    [found] = blockers(pending, [], [], NOW, [unknown])
+    assert found.text == (
+        "due for 2h: no worker has this graph: 'g' was never driven in this journal. Did you mean "
+        "'gg'? Start a worker that registers it, or cancel the run"
+    )
+    assert run_note(pending, NOW, [unknown]) == "no worker has this graph. Did you mean 'gg'?"
+    other = run(State.PENDING, due_at=START, version="2")
+    assert run_note(other, NOW, [unknown]) == "due since 2h"
+
+
+def test_a_step_that_only_sent_tasks_made_is_shown() -> None:
+    [sent] = events((1, "step", {"step": 2, "source": "loop", "nodes": ["tools"]}))
+    assert view_event(sent).text == "step 2  tools"
+    [older] = events((1, "step", {"step": 2, "source": "loop", "nodes": []}))  # of before 0.2
+    assert not view_event(older).routine
+    [first] = events((1, "step", {"step": 0, "source": "loop", "nodes": []}))
+    assert view_event(first).routine
+
+
 @pytest.mark.parametrize(
     ("facts", "note"),
     [
-        ({"state": State.WAITING}, "for a person or a signal"),
+        ({"state": State.WAITING}, "for a person, a signal or a run"),
         ({"state": State.PENDING}, "after the run before it"),
         ({"state": State.PENDING, "due_at": NOW + timedelta(hours=3)}, "due in 3h"),
         ({"state": State.WAITING, "due_at": START}, "due since 2h"),

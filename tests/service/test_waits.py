@@ -16,7 +16,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send
 
 import perdure
-from perdure.errors import BadArgument, NotInRun
+from perdure.errors import BadArgument, NotDurable, NotInRun
 from perdure.saver import Saver
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
@@ -312,7 +312,7 @@ async def test_waits_are_listed_oldest_first_by_thread_run_and_kind(url: str) ->
         everything = await rt.waits()
         assert [wait.thread_id for wait in everything] == [f"t{n}" for n in range(4) for _ in "abc"]
         assert {wait.run_id for wait in everything} == {run.id for run in runs}
-        for kind in Kind:
+        for kind in (Kind.CLOCK, Kind.HUMAN, Kind.SIGNAL):
             found = await rt.waits(kind=kind)
             assert [(w.thread_id, w.kind) for w in found] == [(f"t{n}", kind) for n in range(4)]
             assert await rt.waits(kind=kind.value, thread_id="t2") == found[2:3]
@@ -401,3 +401,35 @@ def test_with_only_the_saver_a_sleep_whose_time_came_takes_no_answer_of_another(
         [asked] = graph.invoke(Command(resume="woken"), config)["__interrupt__"]
         assert asked.value == "q"
         assert graph.invoke(Command(resume="answer"), config)["log"] == ["answer"]
+
+
+# -- where a wait could not be kept
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [lambda: perdure.sleep(HOUR), lambda: perdure.ask("ok?"), lambda: perdure.wait_for("s")],
+    ids=["sleep", "ask", "wait_for"],
+)
+async def test_a_wait_in_a_graph_without_a_checkpointer_is_an_error(wait: Any) -> None:
+    def node(state: Log) -> Any:
+        return {"log": [wait()]}
+
+    graph = chain(node).compile()
+    with pytest.raises(NotDurable, match=r"checkpointer=perdure\.Saver"):
+        graph.invoke({"log": []})
+    with pytest.raises(NotDurable, match="Runtime"):
+        await graph.ainvoke({"log": []})
+
+
+async def test_a_wait_in_a_subgraph_that_stores_nothing_is_an_error(sqlite_url: str) -> None:
+    def node(state: Log) -> Any:
+        return {"log": [perdure.ask("ok?")]}
+
+    inner = chain(node).compile(checkpointer=False)
+    builder = StateGraph(Log).add_node("outer", inner).add_edge(START, "outer")
+    async with healthy(sqlite_url) as rt:
+        run = await begin(rt, builder)
+        assert run.state is State.FAILED
+        assert "'outer'" in str(run.error)
+        assert "checkpointer=False" in str(run.error)

@@ -13,14 +13,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.tools import tool
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.types import interrupt
+from pydantic import Field
 
 import perdure
 import perdure.testing
+from perdure.langchain import Durable
 
 if notes := os.environ.get("CRASHTEST_PIDS"):
     (Path(notes) / f"import-{os.getpid()}").touch()
@@ -243,3 +249,81 @@ def kills_its_parent(state: State) -> State:
 parricide = graph(kills_its_parent)
 
 number = 7
+
+
+# -- twice without any kill
+
+
+def writes_then_asks(state: State) -> State:
+    with open(Path(state["folder"]) / "sent", "a") as file:
+        file.write("a mail\n")
+    return {"log": [perdure.ask("Was it right?")]}
+
+
+def tells_then_asks(state: State) -> State:
+    perdure.testing.outside("a letter")
+    return {"log": [perdure.ask("Was it right?")]}
+
+
+writes_first = graph(writes_then_asks)
+tells_first = graph(tells_then_asks)
+
+
+def loop(state: State) -> State:
+    for _ in range(2):
+        with open(Path(state["folder"]) / "sent", "a") as file:
+            file.write("a mail\n")
+    return {"log": ["round"]}
+
+
+loops = StateGraph(State).add_node(loop).add_edge(START, "loop")
+loops.add_conditional_edges("loop", lambda state: "loop" if len(state["log"]) < 3 else "__end__")
+
+
+# -- questions in known dialects
+
+
+class Deleter(FakeListChatModel):
+    """Asks for a tool that deletes everything, once."""
+
+    responses: list[str] = Field(default_factory=lambda: ["done"])
+
+    def bind_tools(self, tools: Any, **options: Any) -> Any:
+        return self
+
+    def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
+        found = super()._generate(messages, *args, **options)
+        if not any(message.type == "tool" for message in messages):
+            call: Any = {"name": "delete", "args": {}, "id": "call"}
+            found.generations[0].message = AIMessage("", tool_calls=[call])
+        return found
+
+
+@tool
+def delete() -> str:
+    """Delete everything."""
+    return "tool deleted everything"
+
+
+def _approved(**options: Any) -> Any:
+    approval = HumanInTheLoopMiddleware(interrupt_on={"delete": True}, **options)
+    durable = Durable(tools={"delete": "retry"})
+    return create_agent(Deleter(), [delete], middleware=[approval, durable])
+
+
+def approved_agent() -> Any:
+    return _approved()
+
+
+def approved_per_call() -> Any:
+    return _approved(interrupt_mode="per_call")
+
+
+def asks_the_inbox(state: State) -> State:
+    action = {"action": "delete", "args": {}}
+    request = {"action_request": action, "config": {"allow_accept": True}, "description": None}
+    [answer] = interrupt([request])
+    return {"log": ["tool deleted everything" if answer["type"] == "accept" else "refused"]}
+
+
+inbox = graph(asks_the_inbox)

@@ -19,6 +19,7 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure.effects.decorator import _BACKGROUND
+from perdure.errors import OrderChanged
 from perdure.testing import Clock, TemporaryRuntime, crash_at
 from perdure.types import Event, Retry, Run, State
 from tests.support.agents import NOON, Log, opened
@@ -121,7 +122,7 @@ async def drive(
     for _ in range(attempts):
         with perdure.Saver(url) as saver:
             graph = builder.compile(checkpointer=saver) if hasattr(builder, "compile") else builder
-            with contextlib.suppress(Boom, Cut):
+            with contextlib.suppress(Boom, Cut, OrderChanged):
                 if way.endswith("async"):
                     return await graph.ainvoke(given, config)
                 return await asyncio.to_thread(graph.invoke, given, config)
@@ -276,6 +277,14 @@ async def play(order: dict[str, Any], tell: Tell) -> None:
             await rt.tick()
 
 
+async def decide(order: dict[str, Any], tell: Tell) -> None:
+    """A person settles an effect, in a process of their own."""
+    async with opened(order["url"]) as rt:
+        await rt.now()  # the journal is open: what follows is the decision alone
+        with crash_at(order["kill"]):
+            await rt.settle(order["key"], "done", order["result"])
+
+
 class Mortals:
     """Processes that are killed."""
 
@@ -286,6 +295,11 @@ class Mortals:
         """How a process ended that drove a story: 0, or the signal, negative."""
         told = {"story": story, "url": url, "ledger": ledger, "kill": kill, **order}
         return self._server.run("effects:play", **told).status
+
+    def settle(self, url: str, key: str, result: str, kill: str) -> int:
+        """How a process ended that settled an effect."""
+        order = {"url": url, "key": key, "result": result, "kill": kill}
+        return self._server.run("effects:decide", **order).status
 
 
 @pytest.fixture

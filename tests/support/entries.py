@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -98,7 +97,7 @@ class Faulty:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self.capabilities = replace(backend.capabilities, read_costs_a_round_trip=True)
+        self.capabilities = backend.capabilities
         self.before: list[BaseException | None] = []
         self.after: list[BaseException | None] = []
         self.unreadable: list[BaseException | None] = []

@@ -148,7 +148,7 @@ class Told(Script):
 
 
 def plain_agent(ledger: str, *around: AgentMiddleware[Any, Any, Any]) -> Any:
-    """Asks for two mails at once, then is done."""
+    """Sends a mail and money at once, then is done."""
 
     @tool
     def send(to: str) -> str:
@@ -162,7 +162,7 @@ def plain_agent(ledger: str, *around: AgentMiddleware[Any, Any, Any]) -> Any:
         Ledger(ledger).add(f"wire {to}")
         return f"wired to {to}"
 
-    wire.metadata = {"destructiveHint": True}
+    send.metadata = {"idempotentHint": True}
     answers = [
         calls(("send", {"to": "ann"}, "c1"), ("wire", {"to": "bob"}, "c2")),
         says("all sent"),
@@ -190,7 +190,7 @@ def deep_agent(ledger: str, *around: AgentMiddleware[Any, Any, Any]) -> Any:
     )
     return create_deep_agent(
         model=main,
-        middleware=[Durable()],
+        middleware=[Durable({"task": "retry"})],  # what the helper does is recorded by itself
         subagents=[
             {
                 "name": "mailer",

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
@@ -27,6 +28,7 @@ import perdure
 import perdure.journal.postgres  # now, so that no child has to import it
 from perdure.errors import AlreadyAnswered
 from perdure.journal import failpoints
+from perdure.journal.clock import HostTime, host_clock
 from perdure.operations.invariants import examine
 from perdure.testing import Clock
 from perdure.types import Kind
@@ -277,9 +279,25 @@ def chain(*nodes: Any) -> StateGraph[Any, Any, Any, Any]:
     return graph
 
 
-def worker_runtime(url: str, lease: float = 3.0, deaths: int = 3) -> perdure.Runtime:
+class SteppedClock:
+    """This host's clocks, whose wall clock is set by as many seconds as a file says. Of a `host`
+    that is named it is another host's."""
+
+    def __init__(self, file: str, host: str | None = None) -> None:
+        self._file, self._host = Path(file), host
+
+    def now(self) -> int:
+        return round((time.time() + float(self._file.read_text())) * 1000)
+
+    def host_time(self) -> HostTime:
+        return HostTime(self._host or host_clock(), round(time.monotonic() * 1000))
+
+
+def worker_runtime(
+    url: str, lease: float = 3.0, deaths: int = 3, clock: SteppedClock | None = None
+) -> perdure.Runtime:
     """What every worker of these tests drives."""
-    rt = perdure.Runtime(url, lease=timedelta(seconds=lease))
+    rt = perdure.Runtime(url, lease=timedelta(seconds=lease), clock=clock)
     rt.register(chain(hold, last), name="hold")
     rt.register(chain(block, last), name="block")
     rt.register(chain(kill, last), name="kill", deaths=deaths)
@@ -307,7 +325,8 @@ async def work(order: dict[str, Any], tell: Tell) -> None:
         tempfile.tempdir = order["host"]
     if order.get("stops"):
         stop_when_told(order["stops"])
-    rt = worker_runtime(order["url"], **order.get("options", {}))
+    clock = SteppedClock(*order["clock"]) if "clock" in order else None
+    rt = worker_runtime(order["url"], **order.get("options", {}), clock=clock)
     async with rt:
         await rt.work(concurrency=order.get("concurrency", 50), grace=timedelta(seconds=1))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import io
 import json
 import os
 import signal
@@ -20,10 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import perdure.testing
 from perdure.errors import BadArgument
 from perdure.testing.crashtest import CrashTest, Outcome, Point, Problem, Report, place_of
+from perdure.testing.crashtest.answers import agreeing_answer
+from perdure.testing.crashtest.crash_test import choose
+from perdure.testing.crashtest.phases import Phases
 from perdure.testing.crashtest.values import differences, plain
 from tests.support import crashtest_agents
 from tests.support.crashtest_server import warm as warm
@@ -325,7 +330,127 @@ def test_a_limit_takes_points_from_the_whole_run_and_says_so() -> None:
     report = kill("factory", limit=5)
     assert len(report.points) == 5 < report.reached
     assert report.points[0] == Point("insert_thread.before")
-    assert f"5 points (of {report.reached}, evenly chosen)" in report.verdict()
+    assert f"5 points (of {report.reached}, those around what leaves" in report.verdict()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["one_letter", "careless", "teller"])
+def test_one_point_is_enough_to_find_the_one_thing_that_happens_twice(
+    name: str, tmp_path: Path
+) -> None:
+    """The points right after a call of an effect, an outward action or a report come first."""
+    report = kill(name, {"folder": str(tmp_path)}, limit=1)
+    assert report.counts["duplicated"] == 1
+
+
+def test_points_around_what_leaves_the_process_come_first_and_the_others_are_spread() -> None:
+    nearness = [0, 0, 0, 1, 2, 1, 0, 0, 0, 1, 2, 1, 0, 0, 0]
+    points = [Point(f"p{n}.before", 1, "", near) for n, near in enumerate(nearness)]
+
+    def chosen(limit: int | None) -> list[int]:
+        return [points.index(point) for point in choose(points, limit)]
+
+    assert chosen(1) == [10]
+    assert chosen(2) == [4, 10]
+    assert chosen(4) == [3, 4, 10, 11]
+    assert chosen(6) == [3, 4, 5, 9, 10, 11]
+    assert chosen(9) == [0, 3, 4, 5, 7, 9, 10, 11, 14]
+    assert chosen(15) == chosen(99) == chosen(None) == list(range(15))
+
+
+# -- phases
+
+
+@pytest.mark.slow
+def test_a_report_names_nodes_and_phases_and_statements_only_if_asked(one_mail: Report) -> None:
+    window = "after effect mail in node mails, before its outcome was stored"
+    assert window in str(one_mail)
+    assert "write_effect" not in str(one_mail)
+    phases = [point.phase for point in one_mail.points]
+    expected = [
+        "while the run was accepted",
+        "while a worker claimed the run",
+        "in node mails",
+        "right before effect mail in node mails",
+        window,
+        "in node mails, after effect mail",
+        "after the step of node mails was stored",
+    ]
+    order = [phases.index(phase) for phase in expected]
+    assert order == sorted(order)
+    assert all(phases)
+    console = Console(file=io.StringIO(), width=200)
+    one_mail.print(console, verbose=True)
+    assert "write_effect" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_waits_branches_and_endings_are_phases_too() -> None:
+    phases = Phases()
+    phases.enter(1, "left")
+    phases.enter(2, "right")
+    assert phases.at("insert_effect.before", None) == "in node left and right"
+    phases.leave(1, "ended")
+    phases.leave(2, "began to wait")
+    waits = "after node right began to wait, before that was stored"
+    assert phases.at("insert_wait.before", None) == waits
+    assert phases.at("let_go.before", None) == "while its worker stored how it rests, or ended"
+    phases.during = "while an answer was stored"
+    assert phases.at("answer_wait.before", None) == "while an answer was stored"
+
+
+@pytest.mark.slow
+def test_langgraph_alone_has_phases_of_its_own() -> None:
+    phases = {point.phase for point in kill("one_letter", stock=True).points}
+    assert "in node posts_a_letter, after effect letter" in phases
+    assert "after node posts_a_letter ended, before that was stored" in phases
+
+
+# -- without a kill
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "node"), [("writes_first", "writes_then_asks"), ("tells_first", "tells_then_asks")]
+)
+def test_what_happens_twice_without_any_kill_is_found(name: str, node: str, tmp_path: Path) -> None:
+    """A node runs again from its first line after its question is answered."""
+    report = kill(name, {"folder": str(tmp_path)}, limit=1)
+    [finding] = report.findings
+    assert finding.problem is Problem.DUPLICATED
+    assert f"node '{node}' runs again from its first line after it waited" in finding.detail
+    assert not report.ok
+    assert "already without a kill" in str(report)
+
+
+@pytest.mark.slow
+def test_what_a_node_does_again_in_a_loop_is_no_finding(tmp_path: Path) -> None:
+    report = kill("loops", {"folder": str(tmp_path)}, limit=1)
+    assert report.findings == ()
+
+
+# -- questions
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["approved_agent", "approved_per_call", "inbox"])
+def test_a_question_in_a_known_dialect_is_agreed_to(name: str) -> None:
+    report = kill(name, {"messages": [{"role": "user", "content": "go", "id": "m"}]}, limit=2)
+    report.check()
+    assert report.state == "done"
+    assert "tool deleted everything" in str(report.result)
+
+
+def test_an_answer_agrees_in_the_dialect_of_the_question() -> None:
+    request = {"action_request": {"action": "pay", "args": {}}, "config": {"allow_accept": True}}
+    silent = {"action_request": {}, "config": {"allow_accept": False, "allow_respond": True}}
+    batch = {"action_requests": [{"name": "a"}, {"name": "b"}], "review_configs": []}
+    assert agreeing_answer(batch) == {"decisions": [{"type": "approve"}, {"type": "approve"}]}
+    assert agreeing_answer({"type": "tool_approval", "name": "a"}) == {"type": "approve"}
+    assert agreeing_answer([request]) == [{"type": "accept", "args": None}]
+    assert agreeing_answer(request) == [{"type": "accept", "args": None}]
+    assert agreeing_answer([silent]) == [{"type": "response", "args": "ok"}]
+    for other in ("Send it?", {"draft": 1}, [], [1], None):
+        assert agreeing_answer(other) == {"ok": True}
 
 
 def test_a_graph_or_a_function_at_the_top_of_a_module_is_found_by_its_name() -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.checkpoint.value_chain import StoredValue
+from perdure.errors import WaitCaught
 
 NULL_TASK = "00000000-0000-0000-0000-000000000000"
 """LangGraph's id for writes that no task made."""
@@ -27,8 +29,8 @@ class CachedCheckpoint:
     values: dict[str, StoredValue]
     seen: dict[str, Any]
     """`versions_seen`, to know which tasks the next checkpoint must have the writes of."""
-    sends: int
-    """Tasks this checkpoint starts by Send."""
+    sends: Sequence[str]
+    """The node of each task that this checkpoint starts by Send."""
 
     size: int
     """Bytes of all its values."""
@@ -84,6 +86,8 @@ class ThreadCache:
     """By checkpoint id: the tasks whose writes are stored or queued."""
     stopped: set[str] = field(default_factory=set)
     """Checkpoints at which a task asked a question or failed: the run will hand back there."""
+    caught: dict[str, dict[str, WaitCaught]] = field(default_factory=dict)
+    """By checkpoint id and task: those that caught their interrupt. Nothing may follow there."""
     size: int = 0
     """Bytes of the latest checkpoint, as the cache last counted them."""
     cached: bool = True
@@ -97,12 +101,27 @@ class ThreadCache:
             self.tasks.setdefault(checkpoint_id, set()).add(writes.task_id)
         self.changed.notify_all()
 
+    def note_caught(self, checkpoint_id: str, task_id: str, error: WaitCaught | None) -> None:
+        """Note whether a task that ended caught its interrupt."""
+        if error is not None:
+            self.caught.setdefault(checkpoint_id, {})[task_id] = error
+        elif checkpoint_id in self.caught:
+            self.caught[checkpoint_id].pop(task_id, None)
+
+    def check_caught(self, checkpoint_id: str | None = None) -> None:
+        """Raise the error of a task of this checkpoint, or of any, that caught its interrupt."""
+        for id, tasks in self.caught.items():
+            if checkpoint_id in (None, id):
+                for error in tasks.values():
+                    raise error
+
     def advance(self, latest: CachedCheckpoint) -> None:
         """Continue from `latest`; what belongs to older checkpoints is forgotten."""
         self.latest = latest
         self.writes = {id: writes for id, writes in self.writes.items() if id >= latest.id}
         self.tasks = {id: tasks for id, tasks in self.tasks.items() if id >= latest.id}
         self.stopped = {id for id in self.stopped if id >= latest.id}
+        self.caught = {id: tasks for id, tasks in self.caught.items() if id >= latest.id}
 
 
 class CheckpointCache:

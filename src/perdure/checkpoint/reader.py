@@ -82,7 +82,7 @@ class Reader:
         if (running and newest) or before is None:
             size = sum(stored.size for stored in found.values())
             seen = {node: {**versions} for node, versions in state.seen.items()}  # LangGraph's own
-            sends = len(langgraph_port.pending_sends(values))
+            sends = langgraph_port.sent_nodes(values)
             latest = CachedCheckpoint(row.id, row.step, found, seen, sends, size, not running)
             self._remember(thread, before, latest, pending)
         return CheckpointTuple(
@@ -192,6 +192,7 @@ class Reader:
         row, _ = yield operations.checkpoint_at(*key)
         history: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}
+        passed = {row.id} if row is not None else set()
         while row is not None and len(seeds) < len(history):
             ancestors = yield operations.ancestors(key.thread_id, key.ns, row.id, 4 * PAGE)
             row = ancestors[-1] if ancestors else None
@@ -200,6 +201,10 @@ class Reader:
                 open_channels = [channel for channel in history if channel not in seeds]
                 if not open_channels:
                     break
+                if ancestor.id in passed:
+                    location = checkpoint_location(*ancestor[:3])
+                    raise Damaged(location, "it is among its own ancestors")
+                passed.add(ancestor.id)
                 pending = yield from self._pending_writes(ancestor, own)
                 for write in reversed(pending):
                     if write[1] in open_channels:

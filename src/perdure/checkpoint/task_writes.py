@@ -15,6 +15,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from perdure import langgraph_port
 from perdure.checkpoint.cache import CheckpointCache, TaskWrites, WriteElement
 from perdure.checkpoint.config import key_of
+from perdure.checkpoint.raised_interrupts import RaisedInterrupts
 from perdure.checkpoint.row_format import RowFormat, checkpoint_location, writes_location
 from perdure.checkpoint.value_chain import check_channel, refs_to_json
 from perdure.checkpoint.writer import no_result
@@ -22,7 +23,7 @@ from perdure.errors import Error, TooLarge
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.names import check_text
-from perdure.segments.segment import Segment, find
+from perdure.segments.segment import KEY, Segment, find
 from perdure.serde.redaction import redact
 from perdure.types import Durability
 
@@ -43,10 +44,14 @@ class TaskWriter:
     """Queues what tasks returned, in the order in which it comes."""
 
     def __init__(
-        self, durability: Durability, row_format: RowFormat, cache: CheckpointCache
+        self,
+        durability: Durability,
+        row_format: RowFormat,
+        cache: CheckpointCache,
+        raised: RaisedInterrupts,
     ) -> None:
         self._durability: Durability = durability
-        self._format, self._cache = row_format, cache
+        self._format, self._cache, self._raised = row_format, cache, raised
 
     def put(
         self, journal: Journal, config: RunnableConfig, writes: Writes, task_id: str, path: str
@@ -61,6 +66,8 @@ class TaskWriter:
         if segment is not None:
             segment.check()
             mode = segment.durability
+        lease = config["configurable"].get(KEY)
+        writes, caught = self._raised.settle(task_id, lease, writes)
         stops = any(channel in (INTERRUPT, ERROR) for channel, _ in writes)
         task = TaskKey(thread_id, ns, checkpoint_id, task_id, path)
         thread = self._cache.get(thread_id, ns)
@@ -74,6 +81,7 @@ class TaskWriter:
         op = self._op(task, writes, written, segment)
         with thread.changed:
             queued = journal.defer(op, hold=mode == "exit")
+            thread.note_caught(checkpoint_id, task_id, caught)
             thread.add_writes(checkpoint_id, written, stops=stops)
         wait = (stops and mode != "async" and segment is None) or journal.full
         return queued if wait else None

@@ -124,10 +124,15 @@ class Writer:
                         tasks = thread.tasks.setdefault(parent.id, set())
                         moved = _moved(parent, put.checkpoint)
                         nodes = [*filter(langgraph_port.is_node, moved)]
-                        expected = parent.sends + len(nodes) + (langgraph_port.START in moved)
+                        expected = len(parent.sends) + len(nodes) + (langgraph_port.START in moved)
                         if len(tasks) < expected:
-                            thread.changed.wait_for(lambda: len(tasks) >= expected, ARRIVAL)
+                            thread.changed.wait_for(
+                                lambda: len(tasks) >= expected or parent.id in thread.caught,
+                                ARRIVAL,
+                            )
                     written = thread.writes.get(parent.id, ())
+                if put.metadata.get("source") == "loop" and put.key.id in thread.caught:
+                    thread.check_caught(put.key.id)
                 thread.latest = None  # until this one is queued: its values move into the next
             latest, op = self._put_op(put, parent, written)
             with thread.changed:
@@ -144,9 +149,11 @@ class Writer:
         step = random_number(48)
         statements: list[Statement] = []
         if segment is not None:
-            moved = [] if parent is None else _moved(parent, checkpoint)
-            nodes = sorted(filter(langgraph_port.is_node, moved))
             metadata = cast(dict[str, Any], put.metadata)
+            ran = set() if parent is None else set(_moved(parent, checkpoint))
+            if parent is not None and metadata.get("source") == "loop":
+                ran.update(parent.sends)
+            nodes = sorted(filter(langgraph_port.is_node, ran))
             statements += segment.progress.step(ns, checkpoint["id"], metadata, nodes)
         elements = [element for one in written for element in one.elements]
         values, shared = self._values(put, parent, elements, step, statements)
@@ -173,7 +180,7 @@ class Writer:
             refused = None if segment is None else segment.refuse
 
         seen = checkpoint["versions_seen"]
-        sends = len(langgraph_port.pending_sends(checkpoint["channel_values"]))
+        sends = langgraph_port.sent_nodes(checkpoint["channel_values"])
         return CachedCheckpoint(checkpoint["id"], step, values, seen, sends, size), Op(
             f"put {location}",
             statements,
@@ -225,8 +232,8 @@ class Writer:
     ) -> dict[str, Any]:
         thread_id, ns, parent_id = put.key
         metadata = get_checkpoint_metadata(put.config, put.metadata)
-        run_id = None
-        if metadata.get("run_id") is not None:
+        run_id = None if put.segment is None else put.segment.lease.run_id
+        if run_id is None and metadata.get("run_id") is not None:
             run_id = check_text("run_id", str(metadata["run_id"]))
         refs = refs_to_json([value.ref for value in values.values() if value.ref is not None])
         columns = checkpoint_columns(parent_id, run_id, step, refs)

@@ -3,8 +3,8 @@
 Exit codes:
 
     0    success
-    1    the command found a problem: `doctor`, `migrate --check`, `crashtest`, or `start --wait`
-         when the run did not end done
+    1    the command found a problem: `doctor`, `check`, `migrate --check`, `crashtest`, or
+         `start --wait` when the run did not end done
     2    wrong use, or not found: an unknown id, no journal, a run in the wrong state, a module of
          yours that raised while it was imported
     130  interrupted
@@ -31,6 +31,7 @@ from typing import Annotated, Any
 import typer
 
 from perdure.cli import (
+    check,
     control,
     crashtest,
     demo,
@@ -43,6 +44,7 @@ from perdure.cli import (
     runs,
     schedules,
     start,
+    thread_import,
     worker,
 )
 from perdure.cli.command_group import Command, CommandGroup
@@ -64,19 +66,19 @@ app = typer.Typer(
 
 def _add(section: str, *commands: Any) -> None:
     for command in commands:
-        app.command(command.__name__, cls=Command, rich_help_panel=section)(command)
+        app.command(command.__name__.rstrip("_"), cls=Command, rich_help_panel=section)(command)
 
 
 _add("Drive", demo.demo, dev.dev, worker.worker, worker.tick)
 _add("Start and look", start.start, runs.runs, runs.show)
-_add("People and messages", inbox.inbox, inbox.answer, inbox.signal)
-_add("Change the course of a run", control.pause, control.resume, control.cancel)
-_add("Change the course of a run", control.retry, control.fork)
+_add("People and messages", inbox.inbox, inbox.answer, inbox.withdraw, inbox.signal)
+_add("Change the course of a run", control.pause, control.resume)
+_add("Change the course of a run", control.wake, control.cancel, control.retry, control.fork)
 _add("Effects, schedules, memories", effects.effects, effects.settle)
 _add("Effects, schedules, memories", schedules.schedules, reflections.reflections)
 _add("Look after a journal", maintenance.prune, maintenance.doctor, maintenance.migrate)
-_add("Look after a journal", export.export)
-_add("Test an agent", crashtest.crashtest)
+_add("Look after a journal", export.export, thread_import.import_)
+_add("Test an agent", check.check, crashtest.crashtest)
 
 
 def _print_version(wanted: bool) -> None:

@@ -28,9 +28,20 @@ def _without_pydantic(params: list[Any]) -> list[Any]:
         kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
         if get_origin(kind) is list:
             [kind] = get_args(kind)
+        if getattr(param, "param_type_name", "") == "argument":
+            _name_argument(param)
         if (kind in NOUNS or get_origin(kind) is Literal) and hasattr(param, "_runtime_param"):
             param._runtime_param = _Converter(kind)  # noqa: SLF001  Typer has no other hook
     return params
+
+
+def _name_argument(param: Any) -> None:
+    """Name an argument in the help as our docs do: RUN, [RUN], RUN..., and without its type."""
+    name = f"{param.metavar or param.name.upper()}{'...' if param.nargs == -1 else ''}"
+    usage = name if param.required else f"[{name}]"
+    param.display_type_rich = lambda ctx: None
+    param._usage_display_name = lambda: usage  # noqa: SLF001  Typer has no other hook
+    param._rich_display_name = lambda: name  # noqa: SLF001  the same
 
 
 class _Converter:

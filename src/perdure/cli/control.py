@@ -1,25 +1,54 @@
-"""`perdure pause`, `resume`, `cancel`, `retry` and `fork`: change the course of runs."""
+"""`perdure pause`, `resume`, `wake`, `cancel`, `retry` and `fork`: change the course of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from typer import Argument, Exit, Option
 
-from perdure.cli.options import At, By
-from perdure.cli.output import paint_state, print_error, print_json
+from perdure.cli.options import (
+    ID_HELP,
+    IDS_HELP,
+    At,
+    By,
+    DryRun,
+    Graph,
+    Metadata,
+    Since,
+    States,
+    Thread,
+    Until,
+    Yes,
+)
+from perdure.cli.output import (
+    confirm_or_abort,
+    one_line,
+    paint_state,
+    print_error,
+    print_json,
+    printable,
+)
 from perdure.cli.parsing import parse_json
+from perdure.cli.runs import parse_filters
 from perdure.cli.target import client_at, runtime_at
-from perdure.errors import Error
+from perdure.errors import BadArgument, Error
+from perdure.service.views.formatting import count, graph_title
 
 if TYPE_CHECKING:
     from perdure.client import BlockingClient
     from perdure.types import Run
 
-Runs = Annotated[
-    list[str], Argument(metavar="RUN...", help="Ids, or at least 6 characters of each.")
-]
+    Act = Callable[[BlockingClient, str], Run]
+
+Runs = Annotated[list[str], Argument(metavar="RUN", help=IDS_HELP)]
+SomeRuns = Annotated[list[str] | None, Argument(metavar="RUN", help=IDS_HELP)]
+UNFINISHED = ("pending", "running", "waiting", "paused", "held")
+PREVIEWED = 5
+"""Runs that are shown before something is done to all that match."""
+PROGRESS_FROM = 50
+"""Runs from which on a terminal shows how far it is."""
 
 
 def pause(runs: Runs, at: At = None, by: By = None) -> None:
@@ -32,23 +61,65 @@ def resume(runs: Runs, at: At = None) -> None:
     _apply(at, runs, lambda client, run: client.resume(run))
 
 
+def wake(runs: Runs, at: At = None, by: By = None) -> None:
+    """End the sleep of runs now."""
+    _apply(at, runs, lambda client, run: client.wake(run, by=by))
+
+
 def cancel(
-    runs: Runs,
+    runs: SomeRuns = None,
     at: At = None,
+    state: States = None,
+    graph: Graph = None,
+    thread: Thread = None,
+    metadata: Metadata = None,
+    since: Since = None,
+    until: Until = None,
     reason: Annotated[str | None, Option(metavar="TEXT", help="Why; stored with the run.")] = None,
     by: By = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
-    """Cancel runs. Effects with a compensation are undone."""
-    _apply(at, runs, lambda client, run: client.cancel(run, reason=reason, by=by))
+    """Cancel runs, by id or by options. Effects with a compensation are undone."""
+    filters = parse_filters(state, graph, thread, metadata, since, until)
+
+    def act(client: BlockingClient, run: str) -> Run:
+        return client.cancel(run, reason=reason, by=by)
+
+    if _are_named(runs, filters):
+        _apply(at, runs or [], act)
+    else:
+        filters["state"] = _chosen_states(filters["state"], UNFINISHED, "cancelled")
+        _apply_to_all(at, filters, Verb("cancel", "cancelled"), act, dry_run=dry_run, yes=yes)
 
 
-def retry(runs: Runs, at: At = None) -> None:
-    """Retry failed or held runs from their last step."""
-    _apply(at, runs, lambda client, run: client.retry(run))
+def retry(
+    runs: SomeRuns = None,
+    at: At = None,
+    state: States = None,
+    graph: Graph = None,
+    thread: Thread = None,
+    metadata: Metadata = None,
+    since: Since = None,
+    until: Until = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Retry failed or held runs from their last step, by id or by options."""
+    filters = parse_filters(state, graph, thread, metadata, since, until)
+
+    def act(client: BlockingClient, run: str) -> Run:
+        return client.retry(run)
+
+    if _are_named(runs, filters):
+        _apply(at, runs or [], act)
+    else:
+        filters["state"] = _chosen_states(filters["state"], ("failed", "held"), "retried")
+        _apply_to_all(at, filters, Verb("retry", "retried"), act, dry_run=dry_run, yes=yes)
 
 
 def fork(
-    run: Annotated[str, Argument(metavar="RUN", help="Its id, or at least 6 characters of it.")],
+    run: Annotated[str, Argument(metavar="RUN", help=ID_HELP)],
     at: At = None,
     checkpoint: Annotated[str | None, Option(metavar="ID", help="Default: the latest.")] = None,
     update: Annotated[str | None, Option(metavar="JSON|@FILE|-", help="Update the state.")] = None,
@@ -71,7 +142,32 @@ def fork(
         print(forked.id)
 
 
-def _apply(at: str | None, prefixes: list[str], act: Callable[[BlockingClient, str], Run]) -> None:
+class Verb(NamedTuple):
+    """What is done to runs."""
+
+    name: str
+    done: str
+
+
+def _are_named(runs: list[str] | None, filters: dict[str, Any]) -> bool:
+    """Whether runs are named, and not selected by options."""
+    if bool(runs) == any(filters.values()):
+        raise BadArgument(
+            "Which runs? Give their ids, or select them with options such as --state and --graph"
+            f"{'; not both' if runs else ''}. `perdure runs` takes the same options."
+        )
+    return bool(runs)
+
+
+def _chosen_states(given: list[str] | None, allowed: tuple[str, ...], done: str) -> list[str]:
+    wrong = [state for state in given or () if state not in allowed]
+    if wrong:
+        names = ", ".join(allowed)
+        raise BadArgument(f"A {wrong[0]} run cannot be {done}: --state takes {names}.")
+    return given or [*allowed]
+
+
+def _apply(at: str | None, prefixes: list[str], act: Act) -> None:
     """Do something to every run; one that refuses does not stop the others."""
     refused = False
     with client_at(at) as client:
@@ -86,3 +182,68 @@ def _apply(at: str | None, prefixes: list[str], act: Callable[[BlockingClient, s
                 print(f"{run.id} is {result}.")
     if refused:
         raise Exit(2)
+
+
+def _apply_to_all(
+    at: str | None, filters: dict[str, Any], verb: Verb, act: Act, *, dry_run: bool, yes: bool
+) -> None:
+    """Show which runs are selected, ask, and do something to each, newest first.
+
+    Each is an operation of its own: what was done before an interruption stays done, and the same
+    command again goes on with the rest.
+    """
+    from perdure.cli.run_lookup import PAGE, all_pages
+
+    with client_at(at) as client:
+        ask = client.blocking.runs
+        pages = all_pages(lambda last: ask(**filters, after=last, limit=PAGE, output=False))
+        found = _preview(pages, verb)
+        if not found or dry_run:
+            return
+        confirm_or_abort(f"{verb.name.capitalize()} {count(len(found), 'run')}?", yes=yes)
+        refused = 0
+        for number, run_id in enumerate(found):
+            _print_progress(number, len(found))
+            try:
+                act(client.blocking, run_id)
+            except Error as error:  # it went on meanwhile
+                print_error(error)
+                refused += 1
+        _print_progress(len(found), len(found))
+    print(f"{count(len(found) - refused, 'run')} {verb.done}.")
+    if refused:
+        raise Exit(2)
+
+
+def _preview(runs: Iterable[Run], verb: Verb) -> list[str]:
+    """Print how many runs are selected, and the first of them. Returns their ids."""
+    from datetime import UTC, datetime
+
+    from perdure.service.views.attention import run_note
+
+    found: list[str] = []
+    shown: list[str] = []
+    now = datetime.now(UTC)
+    for run in runs:
+        found.append(run.id)
+        if len(shown) < PREVIEWED:
+            title = graph_title(run.graph, run.version)
+            note = one_line(run_note(run, now), 100)
+            facts = (run.id, paint_state(run.state, 9), printable(title), printable(run.thread_id))
+            shown.append("  ".join((*facts, note)).rstrip())
+    if not found:
+        print("No run matches.")
+        return found
+    print(f"{count(len(found), 'run')} to {verb.name}, newest first:")
+    for line in shown:
+        print(f"  {line}")
+    if len(found) > len(shown):
+        print(f"  … {len(found) - len(shown):,} more")
+    return found
+
+
+def _print_progress(number: int, whole: int) -> None:
+    """How far a long list is, on a terminal."""
+    if whole > PROGRESS_FROM and sys.stderr.isatty() and (number % 20 == 0 or number == whole):
+        end = "\n" if number == whole else ""
+        print(f"\r{number:,} of {whole:,}", end=end, file=sys.stderr, flush=True)

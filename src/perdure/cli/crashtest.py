@@ -29,8 +29,9 @@ def crashtest(
     ],
     input: Annotated[str, Option(metavar="JSON|@FILE", help="Input of the run.")] = "{}",
     answer: Annotated[
-        str, Option(metavar="JSON|@FILE", help="Answer to questions.")
-    ] = '{"ok": true}',
+        str | None,
+        Option(metavar="JSON|@FILE", help="Answer to questions; default: one that agrees."),
+    ] = None,
     context: Annotated[str, Option(metavar="JSON|@FILE", help="LangGraph's context.")] = "null",
     url: Annotated[
         str | None,
@@ -46,7 +47,7 @@ def crashtest(
     ] = None,
     recovery: Annotated[str, Option(metavar="N|all", help="Second kills per recovery.")] = "1",
     limit: Annotated[
-        int | None, Option(metavar="N", help="Kill at N points, evenly spread.")
+        int | None, Option(metavar="N", help="Kill at N points, those around effects first.")
     ] = None,
     ignore: Annotated[
         list[str] | None,
@@ -62,6 +63,9 @@ def crashtest(
     jobs: Annotated[int | None, Option(metavar="N", help="Trials at once; default: CPUs.")] = None,
     json: Annotated[str | None, Option(metavar="FILE", help="Report as JSON; - is stdout.")] = None,
     html: Annotated[str | None, Option(metavar="FILE", help="Write the report as a page.")] = None,
+    verbose: Annotated[
+        bool, Option("--verbose", help="Name the journal's statements, not nodes and phases.")
+    ] = False,
 ) -> None:
     """Kill an agent at every point, and check that it recovers."""
     from rich.console import Console
@@ -78,7 +82,7 @@ def crashtest(
             url=url,
             stock=stock,
             resume=resume or "none",
-            answer=parse_json("--answer", answer),
+            answer=None if answer is None else parse_json("--answer", answer),
             context=parse_json("--context", context),
             recovery=_parse_recovery(recovery),
             limit=limit,
@@ -92,7 +96,7 @@ def crashtest(
     if json == "-":
         print(to_json(report.to_json(), indent=2))
     else:
-        report.print(Console(highlight=False))
+        report.print(Console(highlight=False), verbose=verbose)
         if json is not None:
             text = to_json(report.to_json(), indent=2)
             Path(json).write_text(f"{text}\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from typer import Exit, Option
 
-from perdure.errors import BadArgument
+from perdure.errors import BadArgument, needs_extra
 
 PACKAGES = ("perdure._demo.campaign", "examples.campaign")
 """The campaign in an installed package, and in the repository."""
@@ -40,7 +40,5 @@ def _load_demo() -> Any:
         except ModuleNotFoundError as error:
             if f"{package}.demo.".startswith(f"{error.name}."):
                 continue
-            raise BadArgument(
-                f"The demo needs {error.name}: run pip install '.[demo]' in a clone of perdure."
-            ) from error
+            raise BadArgument(needs_extra("The demo", "demo")) from error
     raise BadArgument("This installation has no demo: install perdure from a wheel.")

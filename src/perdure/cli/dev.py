@@ -24,6 +24,7 @@ from typer import Argument, Exit, Option
 
 from perdure.cli.options import Concurrency
 from perdure.cli.output import print_status
+from perdure.cli.target import one_place
 from perdure.errors import BadArgument, Error
 
 Snapshot = dict[Path, tuple[int, int]]
@@ -38,9 +39,12 @@ SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "build", "dis
 
 
 def dev(
-    folder: Annotated[
-        Path, Argument(metavar="FOLDER", help="With a langgraph.json, or below one.")
-    ] = Path("."),
+    place: Annotated[
+        str | None, Argument(metavar="FOLDER", help="With a langgraph.json, or below one.")
+    ] = None,
+    at: Annotated[
+        str | None, Option("--at", "-a", metavar="FOLDER", help="The same; default: here.")
+    ] = None,
     reload: Annotated[bool, Option(help="Restart when a file changes.")] = True,
     concurrency: Concurrency = 50,
     grace: Annotated[
@@ -51,7 +55,7 @@ def dev(
     from perdure.cli.dev_worker import drive_project
     from perdure.cli.langgraph_json import URL, absolute_url, find_project
 
-    here = find_project()
+    folder, here = Path(one_place(place, at) or "."), find_project()
     project = find_project(folder)
     if project is None:
         raise BadArgument(

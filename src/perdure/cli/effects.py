@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from perdure.cli.options import At, By, Json, Limit, Thread
+from perdure.cli.options import ID_HELP, At, By, Json, Limit, Place, Thread
 from perdure.cli.output import (
     command_for,
     display_width,
@@ -20,7 +20,7 @@ from perdure.cli.output import (
     printable,
 )
 from perdure.cli.parsing import parse_json
-from perdure.cli.target import client_at
+from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import arguments, count, utc_time
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 
 def effects(
+    place: Place = None,
     at: At = None,
-    run: Annotated[str | None, Option(metavar="ID", help="Of one run.")] = None,
+    run: Annotated[str | None, Option(metavar="ID", help=f"Of one run. {ID_HELP}")] = None,
     thread: Thread = None,
     state: Annotated[
         Literal["open", "done", "failed", "unknown", "again", "all"] | None,
@@ -41,6 +42,7 @@ def effects(
 ) -> None:
     """List effects, the calls that left the process; by default those with an unknown outcome."""
     state = state or ("all" if run or thread else "unknown")
+    at = one_place(place, at)
     wanted = None if state == "all" else state
     with client_at(at) as client:
         ask = client.blocking
@@ -81,10 +83,15 @@ def _print(record: EffectRecord, at: str | None) -> None:
 
 
 def settle(
-    key: Annotated[str, Argument(metavar="KEY", help="Key of the effect, from `perdure effects`.")],
+    key: Annotated[
+        str, Argument(metavar="KEY", help="From `perdure effects`, or at least 4 characters of it.")
+    ],
     how: Annotated[
         Literal["done", "retry", "fail"],
-        Argument(help="done: it happened; retry: call it again; fail: give it up."),
+        Argument(
+            metavar="done|retry|fail",
+            help="done: it happened; retry: call it again; fail: give it up.",
+        ),
     ],
     at: At = None,
     result: Annotated[
@@ -95,8 +102,11 @@ def settle(
     by: By = None,
 ) -> None:
     """Settle an effect with an unknown outcome. Its run goes on."""
+    from perdure.cli.run_lookup import find_id
+
     value = _parse_result(how, result)
     with client_at(at) as client:
+        key = find_id(client, "effect", key)
         client.blocking.settle(key, how, value, by=by, reason=reason)
     print(f"{key} is settled: {how}.")
 

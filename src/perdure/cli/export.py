@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from typer import Argument, Option
 
-from perdure.cli.options import At, Graph, Metadata, Since, States, Thread, Until
+from perdure.cli.options import IDS_HELP, At, Graph, Metadata, Since, States, Thread, Until
 from perdure.cli.output import json_default
 from perdure.cli.runs import parse_filters
 from perdure.cli.target import client_at
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def export(
     run: Annotated[
         list[str] | None,
-        Argument(metavar="[RUN...]", help="Ids, or at least 6 characters of each; default: all."),
+        Argument(metavar="RUN", help=f"{IDS_HELP} Default: all."),
     ] = None,
     at: At = None,
     state: States = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from perdure.cli.options import At, By, Json, Thread
+from perdure.cli.options import ID_HELP, At, By, Json, Place, Thread
 from perdure.cli.output import (
     command_for,
     json_default,
@@ -19,8 +19,9 @@ from perdure.cli.output import (
     value_lines,
 )
 from perdure.cli.parsing import parse_json
-from perdure.cli.target import client_at
+from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
+from perdure.service.views.formatting import count
 
 if TYPE_CHECKING:
     from perdure.service.views.attention import InboxItem
@@ -36,6 +37,7 @@ SECTIONS = {
 
 
 def inbox(
+    place: Place = None,
     at: At = None,
     thread: Thread = None,
     limit: Annotated[int, Option(metavar="N", help="List at most N of each kind.")] = 20,
@@ -46,6 +48,7 @@ def inbox(
     from perdure.service.views import attention
 
     check_limit(limit)
+    at = one_place(place, at)
     with client_at(at) as client:
         ask, more = client.blocking, limit + 1
         items = attention.inbox(
@@ -54,7 +57,8 @@ def inbox(
             ask.runs(state="held", thread_id=thread, limit=more, output=False),
             datetime.now(UTC),
         )
-    if not items and not json:
+        unknown = [] if thread else client.journal.run(client.services.runs.unknown_graphs())
+    if not items and not unknown and not json:
         print("Nothing needs a person.")
     for verb in SECTIONS:
         found = [item for item in items if item.action.verb == verb]
@@ -63,6 +67,12 @@ def inbox(
                 print_json({"needs": verb} | json_default(item.record))
         elif found:
             _print_section(found, limit, at)
+    for graph in unknown:
+        if json:
+            print_json({"needs": "worker"} | json_default(graph))
+        else:
+            number = f"{count(graph.runs, 'run')} {'is' if graph.runs == 1 else 'are'} due"
+            print(f"{number}: {printable(attention.no_worker(graph))}.")
 
 
 def _print_section(items: list[InboxItem], limit: int, at: str | None) -> None:
@@ -85,8 +95,8 @@ def _print_item(item: InboxItem, at: str | None) -> None:
 
 
 def answer(
-    wait: Annotated[str, Argument(metavar="WAIT", help="Its id, from `perdure inbox`.")],
-    value: Annotated[str | None, Argument(metavar="[JSON|@FILE|-]", help="The answer.")] = None,
+    wait: Annotated[str, Argument(metavar="WAIT", help=f"From `perdure inbox`. {ID_HELP}")],
+    value: Annotated[str | None, Argument(metavar="JSON|@FILE|-", help="The answer.")] = None,
     at: At = None,
     text: Annotated[
         str | None, Option(metavar="TEXT", help="The answer as text, not JSON.")
@@ -94,19 +104,37 @@ def answer(
     by: By = None,
 ) -> None:
     """Answer a question of a run. Accepted once."""
+    from perdure.cli.run_lookup import find_id
+
     if (value is None) == (text is None):
         raise BadArgument("An answer is JSON, @FILE, - for stdin, or --text TEXT; give one.")
     parsed = parse_json("The answer", value, TEXT_HINT) if value is not None else text
     with client_at(at) as client:
+        wait = find_id(client, "wait", wait)
         client.blocking.answer(wait, parsed, by=by)
     print(f"{wait} is answered.")
+
+
+def withdraw(
+    wait: Annotated[str, Argument(metavar="WAIT", help=f"From `perdure show`. {ID_HELP}")],
+    at: At = None,
+    by: By = None,
+    reason: Annotated[str | None, Option(metavar="TEXT", help="Why; stored with it.")] = None,
+) -> None:
+    """Take back an answer that made its run fail. The question is open again."""
+    from perdure.cli.run_lookup import find_id
+
+    with client_at(at) as client:
+        wait = find_id(client, "wait", wait)
+        client.blocking.withdraw(wait, by=by, reason=reason)
+    print(f"The answer to {wait} is withdrawn; the question is open again.")
 
 
 def signal(
     thread: Annotated[str, Argument(metavar="THREAD", help="The thread that receives it.")],
     name: Annotated[str, Argument(metavar="NAME", help="Name of the signal.")],
     value: Annotated[
-        str | None, Argument(metavar="[JSON|@FILE|-]", help="Its value; default: null.")
+        str | None, Argument(metavar="JSON|@FILE|-", help="Its value; default: null.")
     ] = None,
     at: At = None,
     key: Annotated[str | None, Option(metavar="KEY", help="The same key again is ignored.")] = None,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
-from typer import Abort, Exit, Option, confirm
+from typer import Exit, Option
 
-from perdure.cli.options import At
-from perdure.cli.output import print_json, printable
+from perdure.cli.options import At, Place, Yes
+from perdure.cli.output import confirm_or_abort, print_json, printable
 from perdure.cli.parsing import parse_duration
-from perdure.cli.target import client_at
-from perdure.errors import BadArgument
+from perdure.cli.target import client_at, one_place
 from perdure.service.views.formatting import count
 
 
@@ -20,6 +18,7 @@ def prune(
         str,
         Option(metavar="30d", help="Runs that ended longer ago.", show_default=False),
     ],
+    place: Place = None,
     at: At = None,
     state: Annotated[
         list[str] | None,
@@ -27,7 +26,7 @@ def prune(
     ] = None,
     limit: Annotated[int | None, Option(metavar="N", help="Delete at most N.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Count them; delete nothing.")] = False,
-    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete ended runs with their history; a thread without runs loses its checkpoints."""
     from perdure.service.validation import check_limit
@@ -35,30 +34,25 @@ def prune(
 
     age, states = parse_duration("--older-than", older_than), state or [*ENDED]
     most = None if limit is None else check_limit(limit)
-    with client_at(at) as client:
+    with client_at(one_place(place, at)) as client:
         prune = client.blocking.prune
         found = prune(older_than=age, states=states, limit=most, dry_run=True)
         if dry_run:
             print(f"{count(found, 'run')} would be deleted.")
             return
-        if found and not yes:
-            if not sys.stdin.isatty():
-                raise BadArgument(
-                    f"{count(found, 'run')} would be deleted. Pass --yes: there is no terminal to "
-                    "ask on."
-                )
-            if not confirm(f"Delete {count(found, 'run')}?"):
-                raise Abort()
+        if found:
+            confirm_or_abort(f"Delete {count(found, 'run')}?", yes=yes)
         deleted = prune(older_than=age, states=states, limit=most) if found else 0
     print(f"{count(deleted, 'run')} deleted.")
 
 
 def doctor(
+    place: Place = None,
     at: At = None,
     json: Annotated[bool, Option("--json", help="One JSON object per finding.")] = False,
 ) -> None:
     """Check the invariants of a journal. Exit 1 if one is violated."""
-    with client_at(at) as client:
+    with client_at(one_place(place, at)) as client:
         diagnosis = client.blocking.doctor()
     for finding in diagnosis.findings:
         if json:
@@ -79,6 +73,7 @@ def doctor(
 
 
 def migrate(
+    place: Place = None,
     at: At = None,
     check: Annotated[
         bool, Option("--check", help="Change nothing; exit 1 if a migration is needed.")
@@ -87,7 +82,7 @@ def migrate(
     """Create a journal, or bring its schema up to date."""
     from perdure.journal.migrate import migrations
 
-    newest = max(migrations())
+    newest, at = max(migrations()), one_place(place, at)
     found = client_at(at, create=True).schema_version()
     if check:
         if found is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Option
+from typer import Argument, Option
 
 STATES = ("pending", "running", "waiting", "paused", "held", "done", "failed", "cancelled")
 
@@ -25,6 +25,9 @@ def complete_graph(incomplete: str) -> list[str]:
     return sorted({run.graph for run in newest if run.graph.startswith(incomplete)})
 
 
+ID_HELP = "Its id, or at least 4 characters of it."
+IDS_HELP = "Ids, or at least 4 characters of each."
+
 At = Annotated[
     str | None,
     Option(
@@ -35,12 +38,26 @@ At = Annotated[
         "own types), or a folder with a langgraph.json. Default: PERDURE_URL, or the project here.",
     ),
 ]
+Place = Annotated[str | None, Argument(metavar="PLACE", help="The same as --at.")]
+RuntimeAt = Annotated[
+    str | None,
+    Option(
+        "--at",
+        "-a",
+        metavar="PLACE",
+        help="The Runtime, as module:name, or a folder with a langgraph.json. Default: the project "
+        "here.",
+    ),
+]
 By = Annotated[str | None, Option(metavar="NAME", envvar="USER", help="Who does it.")]
 Json = Annotated[bool, Option("--json", help="One JSON object per line.")]
 Limit = Annotated[int, Option(metavar="N", help="List at most N.")]
 Concurrency = Annotated[int, Option(metavar="N", help="Segments at once.")]
 
-# The selection of runs, for `runs` and `export`.
+Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, Option("--dry-run", help="List them; change nothing.")]
+
+# The selection of runs, for `runs`, `export`, `cancel` and `retry`.
 States = Annotated[
     list[str] | None,
     Option(metavar="STATE", help="In this state; repeatable.", autocompletion=complete_state),
@@ -50,7 +67,13 @@ Graph = Annotated[
 ]
 Thread = Annotated[str | None, Option(metavar="ID", help="Of this thread.")]
 Metadata = Annotated[
-    list[str] | None, Option(metavar="KEY=VALUE", help="With this metadata; repeatable.")
+    list[str] | None,
+    Option(
+        "--metadata",
+        "--label",
+        metavar="KEY=VALUE",
+        help="With this metadata or label; repeatable.",
+    ),
 ]
 Since = Annotated[str | None, Option(metavar="3d|TIME", help="Accepted since then.")]
 Until = Annotated[str | None, Option(metavar="3d|TIME", help="Accepted before then.")]

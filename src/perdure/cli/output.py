@@ -18,7 +18,7 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import Error, NotFound, Unavailable
+from perdure.errors import BadArgument, Error, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from perdure.service.views.event_wording import NextStep
@@ -92,6 +92,18 @@ def print_error(error: Error) -> None:
 def print_status(command: str, sentence: str) -> None:
     """Print what a long-running command is doing now."""
     print(paint(f"perdure {command}: {sentence}", "bold"), flush=True)
+
+
+def confirm_or_abort(question: str, *, yes: bool) -> None:
+    """Ask before a change to many rows. Without a terminal there is no one to ask."""
+    from typer import Abort, confirm
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadArgument(f"{question} Pass --yes: there is no terminal to ask on.")
+    if not confirm(question):
+        raise Abort()
 
 
 def at_option(at: str | None) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
-from perdure.cli.options import At, Json, Limit
+from perdure.cli.options import At, Json, Limit, Place
 from perdure.cli.output import at_option, one_line, paint_state, print_json, printable
-from perdure.cli.target import client_at
+from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import count, utc_time
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def reflections(
+    place: Place = None,
     at: At = None,
     executor: Annotated[str | None, Option(metavar="NAME", help="Of one executor.")] = None,
     state: Annotated[
@@ -33,18 +34,21 @@ def reflections(
     """List unfinished reflections; retry or cancel one."""
     from itertools import islice
 
-    from perdure.cli.run_lookup import PAGE, all_pages
+    from perdure.cli.run_lookup import PAGE, all_pages, find_id
     from perdure.service.validation import check_limit
 
     if retry and cancel:
         raise BadArgument("Pass one of --retry and --cancel, not both.")
+    at = one_place(place, at)
     with client_at(at) as client:
         journal, plans = client.journal, client.reflections
         if retry:
+            retry = find_id(client, "run", retry)
             journal.run(plans.retry(retry, executor))
             print(f"{retry} is retried.")
             return
         if cancel:
+            cancel = find_id(client, "run", cancel)
             journal.run(plans.cancel(cancel, executor, os.environ.get("USER")))
             print(f"{cancel} is cancelled.")
             return

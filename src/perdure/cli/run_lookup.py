@@ -1,15 +1,18 @@
-"""Runs as commands look them up: by the beginning of an id, page by page, or with everything
-that belongs to one."""
+"""What commands look up: ids by their beginning, lists page by page, a run with everything that
+belongs to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from perdure.client import Client
 from perdure.errors import BadArgument, Damaged, NotFound, TypeNotAllowed, WrongKey
-from perdure.types import EffectRecord, Event, Run, Score, WaitRecord
+from perdure.operations.prefixes import resolve
+from perdure.service.runs import UnknownGraphName
+from perdure.types import EffectRecord, Event, Run, Score, State, WaitRecord
 
 T = TypeVar("T")
 PAGE = 200
@@ -24,11 +27,17 @@ class RunReport:
     waits: list[WaitRecord]
     effects: list[EffectRecord]
     scores: list[Score]
+    children: list[Run]
+    """The runs that its nodes started, oldest first, without their outputs."""
+    unknown_graphs: list[UnknownGraphName] = field(default_factory=list)
+    """Graphs that no worker has, if that may be why the run waits."""
     unreadable: str = ""
     """Why a part is missing: a type or a key that this process does not have."""
 
     def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "unreadable" or value}
+        children = [{"id": one.id, "graph": one.graph, "state": one.state} for one in self.children]
+        whole, maybe = {**vars(self), "children": children}, ("unreadable", "unknown_graphs")
+        return {name: value for name, value in whole.items() if name not in maybe or value}
 
 
 def find_run(client: Client, prefix: str | None, thread_id: str | None) -> Run:
@@ -41,6 +50,19 @@ def find_run(client: Client, prefix: str | None, thread_id: str | None) -> Run:
     if not newest:
         raise NotFound("run of the thread", str(thread_id))
     return newest[0]
+
+
+def find_id(client: Client, what: str, prefix: str) -> str:
+    """The id of a run or wait, or the key of an effect, by the beginning of it."""
+    return client.journal.run(resolve(what, prefix))
+
+
+def unknown_graphs(client: Client, runs: Iterable[Run]) -> list[UnknownGraphName]:
+    """The graphs that no worker has, if one of these runs may be waiting because of that."""
+    now = datetime.now(UTC)
+    if not any(run.state is State.PENDING and run.due_at and run.due_at <= now for run in runs):
+        return []
+    return client.journal.run(client.services.runs.unknown_graphs())
 
 
 def all_pages(page: Callable[[T | None], list[T]]) -> Iterator[T]:
@@ -63,11 +85,16 @@ def report_run(client: Client, run: Run) -> RunReport:
             return []
 
     effects = all_pages(lambda last: ask.effects(run.id, after=last, limit=PAGE))
+    children = all_pages(
+        lambda last: ask.runs(parent_id=run.id, after=last, limit=PAGE, output=False)
+    )
     return RunReport(
         run,
         events=read(lambda: ask.events(run.id)),
         waits=read(lambda: ask.wait_history(run.id)),
         effects=read(lambda: list(effects)),
         scores=read(lambda: ask.scores(run.id)),
+        children=list(children)[::-1],
+        unknown_graphs=unknown_graphs(client, [run]),
         unreadable=" ".join(problems),
     )

@@ -17,20 +17,20 @@ from perdure.cli.output import (
     value_lines,
 )
 from perdure.cli.run_lookup import RunReport
-from perdure.service.views.attention import Blocker, blockers
+from perdure.service.views.attention import Blocker, blockers, is_lost, run_note
 from perdure.service.views.event_wording import view_event
-from perdure.service.views.formatting import age, arguments, duration, graph_title, utc_time
+from perdure.service.views.formatting import age, arguments, count, duration, graph_title, utc_time
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
-from perdure.types import Event, EventKind, Kind, Run, Score
+from perdure.types import Event, EventKind, Kind, Run, Score, State
 
 LONGEST_BAR = 40
 BRIEF = timedelta(seconds=1)
 """A shorter time in the queue is not shown."""
 PERIOD_STYLES = {
-    **dict.fromkeys((PeriodKind.PERSON, PeriodKind.SIGNAL), "yellow"),
+    **dict.fromkeys((PeriodKind.PERSON, PeriodKind.SIGNAL, PeriodKind.RUN), "yellow"),
     **dict.fromkeys((PeriodKind.ASLEEP, PeriodKind.SIGNAL_OR_TIME), "dim"),
     **dict.fromkeys((PeriodKind.RETRYING, PeriodKind.PAUSED), "magenta"),
-    **dict.fromkeys((PeriodKind.HELD, PeriodKind.RECOVERY), "red"),
+    **dict.fromkeys((PeriodKind.HELD, PeriodKind.LOST), "red"),
     PeriodKind.DRIVEN: "green",
     PeriodKind.QUEUED: "blue",
 }
@@ -49,7 +49,7 @@ def print_report(report: RunReport, at: str | None) -> None:
     run, today = report.run, datetime.now(UTC)
     last = report.events[-1].at if report.events else run.updated_at
     now = last if run.ended else max(last, today)
-    periods = timeline(report.events, now)
+    periods = timeline(report.events, now, lost=is_lost(run, today))
     _print_header(run, today)
     _print_totals(periods, now)
     print()
@@ -59,8 +59,10 @@ def print_report(report: RunReport, at: str | None) -> None:
             _print_segment(run, period, details, now)
         else:
             _print_rest(run, period, now)
+    _print_children(report.children, today)
     _print_scores(report.scores)
-    _print_blockers(blockers(run, report.waits, report.effects, today), report.unreadable, at)
+    found = blockers(run, report.waits, report.effects, today, report.unknown_graphs)
+    _print_blockers(found, report.unreadable, at)
 
 
 def _print_header(run: Run, now: datetime) -> None:
@@ -68,18 +70,25 @@ def _print_header(run: Run, now: datetime) -> None:
     print(f"{paint(run.id, 'bold')}  {paint_state(run.state)}  {graph}")
     due = ""
     if run.due_at is not None:
-        since = "" if run.due_at > now else "for "
-        due = f"{utc_time(run.due_at)}, {since}{age(run.due_at, now)}"
+        over = "ended" if run.state is State.RUNNING else "for"
+        since = "" if run.due_at > now else f"{over} "
+        ago = " ago" if since == "ended " else ""
+        due = f"{utc_time(run.due_at)}, {since}{age(run.due_at, now)}{ago}"
     facts = {
         "thread": printable(run.thread_id),
+        "parent": run.parent_id or "",
         "key": printable(run.key or ""),
         "metadata": "  ".join(
             f"{printable(str(key))}={one_line(value, 60)}" for key, value in run.metadata.items()
         ),
         "tags": printable("  ".join(run.tags)),
         "created": f"{utc_time(run.created_at)}, {age(run.created_at, now)} ago",
-        "due": due,
-        "saved": "  ".join(f"{number} {name}" for name, number in run.saved.items() if number),
+        "lease" if run.state is State.RUNNING else "due": due,
+        "saved": "  ".join(
+            count(number, name.replace("_", " ").removesuffix("s"))
+            for name, number in run.saved.items()
+            if number
+        ),
     }
     for name, fact in facts.items():
         if fact:
@@ -137,11 +146,22 @@ def _print_rest(run: Run, period: Period, now: datetime) -> None:
     if period.kind is PeriodKind.QUEUED and not shown and period.until and lasted < BRIEF:
         return
     until = f", until {utc_time(period.due)}" if period.due and not period.until else ""
-    text = f"    {duration(lasted)} {period.kind}{'' if period.until else ' so far'}{until}"
+    kind = str(period.kind)
+    if period.kind is PeriodKind.LOST:
+        kind = f"with {printable(period.worker)}, which was lost"
+    text = f"    {duration(lasted)} {kind}{'' if period.until else ' so far'}{until}"
     print(paint(text, PERIOD_STYLES.get(period.kind)))
     for event in shown:
         view = view_event(event, run.id, run.thread_id)
         print(f"      {_fit(view.text, view.tone, 6)}")
+
+
+def _print_children(children: list[Run], now: datetime) -> None:
+    if children:
+        print("\nChildren")
+    for one in children:
+        graph, note = printable(graph_title(one.graph, one.version)), run_note(one, now)
+        print(f"  {one.id}  {paint_state(one.state, 9)}  {graph}  {one_line(note, 100)}".rstrip())
 
 
 def _print_scores(scores: list[Score]) -> None:

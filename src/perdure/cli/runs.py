@@ -8,14 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from perdure.cli import output
-from perdure.cli.options import At, Graph, Json, Limit, Metadata, Since, States, Thread, Until
+from perdure.cli.options import (
+    ID_HELP,
+    At,
+    Graph,
+    Json,
+    Limit,
+    Metadata,
+    Place,
+    Since,
+    States,
+    Thread,
+    Until,
+)
 from perdure.cli.parsing import parse_pairs, parse_past
-from perdure.cli.target import client_at
+from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import age, graph_title
 
 if TYPE_CHECKING:
     from perdure.client import Client
+    from perdure.service.runs import UnknownGraphName
     from perdure.types import Run
 
 HEADERS = ("RUN", "STATE", "GRAPH", "THREAD", "AGE", "NOTE")
@@ -24,6 +37,7 @@ NARROW = 110
 
 
 def runs(
+    place: Place = None,
     at: At = None,
     state: States = None,
     graph: Graph = None,
@@ -31,19 +45,25 @@ def runs(
     metadata: Metadata = None,
     since: Since = None,
     until: Until = None,
+    children_of: Annotated[
+        str | None, Option(metavar="RUN", help="Started by nodes of this run.")
+    ] = None,
     limit: Limit = 50,
     json: Json = False,
     watch: Annotated[bool, Option("--watch", help="Refresh every second.")] = False,
 ) -> None:
     """List runs, newest first."""
-    from perdure.cli.run_lookup import PAGE, all_pages
+    from perdure.cli.run_lookup import PAGE, all_pages, unknown_graphs
     from perdure.service.validation import check_limit
 
     check_limit(limit)
+    at = one_place(place, at)
     filters = parse_filters(state, graph, thread, metadata, since, until)
     if watch and (json or not output.is_terminal()):
         raise BadArgument("--watch needs a terminal, and no --json.")
     with client_at(at) as client:
+        if children_of is not None:
+            filters["parent_id"] = client.blocking.find(children_of).id
         if watch:
             _watch(client, filters, limit)
             return
@@ -60,15 +80,13 @@ def runs(
         if not found:
             print("No run matches." if any(filters.values()) else "There is no run yet.")
             return
-        print(_table(found[:limit]))
+        print(_table(found[:limit], unknown_graphs(client, found)))
         if len(found) > limit:
             print(output.paint(f"There are more than {limit}; see --limit.", "dim"))
 
 
 def show(
-    run: Annotated[
-        str | None, Argument(metavar="[RUN]", help="Its id, or at least 6 characters of it.")
-    ] = None,
+    run: Annotated[str | None, Argument(metavar="RUN", help=ID_HELP)] = None,
     at: At = None,
     thread: Annotated[str | None, Option(metavar="ID", help="Newest run of this thread.")] = None,
     events: Annotated[bool, Option("--events", help="List every event as stored.")] = False,
@@ -110,7 +128,7 @@ def parse_filters(
     }
 
 
-def _table(found: list[Run]) -> str:
+def _table(found: list[Run], unknown: list[UnknownGraphName]) -> str:
     from perdure.service.views.attention import run_note
 
     now = datetime.now(UTC)
@@ -121,7 +139,7 @@ def _table(found: list[Run]) -> str:
             graph_title(run.graph, run.version),
             run.thread_id,
             age(run.created_at, now),
-            run_note(run, now),
+            run_note(run, now, unknown),
         )
         for run in found
     ]
@@ -147,11 +165,14 @@ def _watch(client: Client, filters: dict[str, Any], limit: int) -> None:
     from rich.live import Live
     from rich.text import Text
 
+    from perdure.cli.run_lookup import unknown_graphs
+
     def render() -> Text:
         lines = 2 if console.width < NARROW else 1
         rows = max(1, min(limit, (console.height - 2) // lines))
         found = client.blocking.runs(**filters, limit=rows, output=False)
-        return Text.from_ansi(_table(found) if found else "No run matches.", no_wrap=True)
+        table = _table(found, unknown_graphs(client, found)) if found else "No run matches."
+        return Text.from_ansi(table, no_wrap=True)
 
     console = Console()
     with (

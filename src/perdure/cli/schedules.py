@@ -6,10 +6,10 @@ from typing import Annotated
 
 from typer import Option
 
-from perdure.cli.options import At, Json, complete_graph
+from perdure.cli.options import At, Json, Place, complete_graph
 from perdure.cli.output import format_table, one_line, paint, print_json
 from perdure.cli.parsing import parse_json
-from perdure.cli.target import check_graph, client_at
+from perdure.cli.target import check_graph, client_at, one_place
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import utc_time
 
@@ -17,6 +17,7 @@ HEADERS = ("NAME", "GRAPH", "CRON", "ZONE", "NEXT")
 
 
 def schedules(
+    place: Place = None,
     at: At = None,
     add: Annotated[str | None, Option(metavar="NAME", help="Add or change a schedule.")] = None,
     graph: Annotated[
@@ -44,6 +45,7 @@ def schedules(
         raise BadArgument("Pass one of --add and --remove, not both.")
     if not add and (graph or cron or input):
         raise BadArgument("--graph, --cron and --input need --add NAME.")
+    at = one_place(place, at)
     with client_at(at, create=bool(add)) as client:
         if remove:
             client.blocking.unschedule(remove)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Exit, Option
 
 from perdure.cli.options import At
 from perdure.cli.output import command_for, print_json, printable
 from perdure.cli.parsing import parse_delay, parse_json, parse_pairs
-from perdure.cli.target import check_graph, client_at
+from perdure.cli.target import check_graph, client_at, project_of
+from perdure.errors import BadArgument
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -23,8 +24,18 @@ POLL_INTERVAL = 0.2
 
 def start(
     graph: Annotated[str, Argument(metavar="GRAPH", help="The name of a graph.")],
+    value: Annotated[str | None, Argument(metavar="JSON|@FILE|-", help="Its input.")] = None,
     at: At = None,
-    input: Annotated[str | None, Option(metavar="JSON|@FILE|-", help="Its input.")] = None,
+    input: Annotated[
+        str | None, Option(metavar="JSON|@FILE|-", help="Its input, as an option.")
+    ] = None,
+    context: Annotated[
+        str | None, Option(metavar="JSON|@FILE|-", help="LangGraph's context of the run.")
+    ] = None,
+    config: Annotated[
+        str | None,
+        Option(metavar="JSON|@FILE|-", help='LangGraph\'s config, as {"recursion_limit": 50}.'),
+    ] = None,
     thread: Annotated[str | None, Option(metavar="ID", help="Thread; default: a new one.")] = None,
     key: Annotated[
         str | None, Option(metavar="KEY", help="The same key returns the same run.")
@@ -53,15 +64,19 @@ def start(
     """Start a run and print its id. Workers drive it to its end."""
     from perdure.types import State
 
-    value = None if input is None else parse_json("--input", input)
+    if value is not None and input is not None:
+        raise BadArgument("Give the input once: as the second argument, or as --input.")
+    given = parse_json("The input", value) if value is not None else _parse("--input", input)
     delay = None if after is None else parse_delay("--after", after)
     labels = parse_pairs("--metadata", metadata or ())
     check_graph(at, graph)
     with client_at(at, create=True) as client:
         run = client.blocking.start(
             graph,
-            value,
+            given,
             thread_id=thread,
+            context=_parse("--context", context),
+            config=_parse("--config", config),
             key=key,
             metadata=labels,
             tags=tag or (),
@@ -71,6 +86,8 @@ def start(
         )
         if not json:
             print(run.id, flush=True)
+        if not hasattr(client, "graphs") and project_of(at) is None:
+            _warn_of_unknown(client, run)
         if wait:
             run = _follow(client, run.id, at)
         if json:
@@ -79,12 +96,39 @@ def start(
             raise Exit(1)
 
 
+def _why_late(client: Client, run: Run) -> str:
+    """Why no worker drives the run, if none has for a while."""
+    from datetime import UTC, datetime
+
+    from perdure.cli.run_lookup import unknown_graphs
+    from perdure.service.views.attention import LATE, blockers
+
+    now = datetime.now(UTC)
+    if run.due_at is None or now - run.due_at < LATE:
+        return ""
+    found = blockers(run, (), (), now, unknown_graphs(client, [run]))
+    return found[0].text if found else ""
+
+
+def _parse(option: str, text: str | None) -> Any:
+    return None if text is None else parse_json(option, text)
+
+
+def _warn_of_unknown(client: Client, run: Run) -> None:
+    """Tell if the run would wait for a graph that no worker has: its name may be misspelt."""
+    from perdure.service.views.attention import no_worker
+
+    unknown = client.journal.run(client.services.runs.is_misspelt(run.graph, run.version))
+    if unknown is not None:
+        print(f"perdure: note: {printable(no_worker(unknown))}.", file=sys.stderr)
+
+
 def _follow(client: Client, run_id: str, at: str | None) -> Run:
     """Print the events of a run to stderr until it has ended or is held."""
     from perdure.service.views.event_wording import view_event
     from perdure.types import State
 
-    seen = 0
+    seen, is_told = 0, False
     while True:
         run = client.blocking.get(run_id, output=False)
         for event in client.blocking.events(run_id, after=seen):
@@ -99,4 +143,7 @@ def _follow(client: Client, run_id: str, at: str | None) -> Run:
                 print(f"         {command_for(view.action, at)}", file=sys.stderr)
         if run.ended or run.state is State.HELD:
             return run
+        if not is_told and (late := _why_late(client, run)):
+            print(f"         {printable(late)}", file=sys.stderr)
+            is_told = True
         time.sleep(POLL_INTERVAL)

@@ -24,14 +24,28 @@ NAME_JOURNAL = (
 NAME_RUNTIME = "Name the Runtime: module:name."
 
 
+def one_place(place: str | None, at: str | None) -> str | None:
+    """The target of a command that takes it as an argument, too."""
+    if place is not None and at is not None:
+        raise BadArgument(f"Name one place: {place}, or --at {at}; not both.")
+    return place if at is None else at
+
+
 def runtime_at(at: str | None) -> Runtime:
-    """The runtime of a target, with its graphs."""
+    """The runtime of a target, with its graphs; by default the one of PERDURE_URL, if it names one,
+    or the project here."""
     place = at or os.environ.get("PERDURE_URL", "")
-    if "://" in place or (not at and place):
-        raise BadArgument(
-            "This needs the graphs, not only their journal: pass --at module:name of the Runtime."
-        )
-    return load_runtime(place or ".")
+    if "://" in place:
+        if at or _project_at(".", search_parents=True) is None:
+            raise BadArgument(
+                "This needs the graphs, not only their journal: pass --at module:name of the "
+                "Runtime."
+            )
+        place = ""  # the project here, on this journal
+    if not place:
+        project = _project_at(".", search_parents=True)
+        place = "." if project is None else str(project.file)
+    return load_runtime(place)
 
 
 def load_runtime(place: str) -> Runtime:
@@ -43,7 +57,7 @@ def load_runtime(place: str) -> Runtime:
         from perdure.cli.graph_loading import load_project
 
         return load_project(project)
-    found = _import(place)
+    found = import_object(place)
     if not isinstance(found, Runtime):
         raise BadArgument(f"{place} is not a perdure.Runtime but {found!r}.")
     return found
@@ -66,7 +80,7 @@ def client_at(at: str | None, *, create: bool = False) -> Client:
     if re.match(r"\w+:/|sqlite:", place):
         client = Client(place)
     else:
-        client = _import(place)
+        client = import_object(place)
         if not isinstance(client, Client):
             raise BadArgument(f"{place} is not a perdure.Runtime but {client!r}.")
     if not create and client.schema_version() is None:
@@ -106,7 +120,7 @@ def _project_at(place: str, *, search_parents: bool = False) -> Project | None:
     return find_project(path)
 
 
-def _import(place: str) -> Any:
+def import_object(place: str) -> Any:
     """The object at `module:name`."""
     module, _, name = place.partition(":")
     if not module or not name or "@" in place:

@@ -5,24 +5,18 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Option
 
-from perdure.cli.options import Concurrency
+from perdure.cli.options import Concurrency, Place, RuntimeAt
 from perdure.cli.output import print_json
-from perdure.cli.target import load_runtime
+from perdure.cli.target import one_place, runtime_at
 
-RuntimeArgument = Annotated[
-    str,
-    Argument(
-        metavar="RUNTIME",
-        help="The Runtime to drive, as module:name; or a folder with a langgraph.json.",
-    ),
-]
 Quiet = Annotated[bool, Option("--quiet", help="Log warnings only.")]
 
 
 def worker(
-    runtime: RuntimeArgument,
+    place: Place = None,
+    at: RuntimeAt = None,
     concurrency: Concurrency = 50,
     grace: Annotated[float, Option(metavar="SECONDS", help="Time for steps to end.")] = 10,
     until_idle: Annotated[bool, Option("--until-idle", help="Stop when nothing is due.")] = False,
@@ -36,7 +30,7 @@ def worker(
 
     configure_logging(quiet=quiet)
     log = logging.getLogger("perdure")
-    rt = load_runtime(runtime)
+    rt = runtime_at(one_place(place, at))
 
     async def work() -> None:
         async with rt:
@@ -51,7 +45,8 @@ def worker(
 
 
 def tick(
-    runtime: RuntimeArgument,
+    place: Place = None,
+    at: RuntimeAt = None,
     limit: Annotated[int, Option(metavar="N", help="Segments in total.")] = 25,
     budget: Annotated[
         float | None, Option(metavar="SECONDS", help="Stop claiming after this long.")
@@ -64,7 +59,7 @@ def tick(
     from datetime import timedelta
 
     configure_logging(quiet=quiet)
-    rt = load_runtime(runtime)
+    rt = runtime_at(one_place(place, at))
 
     async def drive() -> None:
         async with rt:

@@ -15,6 +15,7 @@ statement decides: "The life of an effect" in ARCHITECTURE.md.
     invocation        the calls of functions, in either colour
     context           key() and transaction(), for the function of an effect
     recording         what is stored of arguments, results and exceptions
+    client_calls      what a node asks of a client: effects, and the parents of the runs they start
     compensation      undoes the effects of a cancelled run
     outbox            messages that are sent once their transaction is committed
 """

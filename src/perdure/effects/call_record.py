@@ -12,13 +12,13 @@ from typing import Any
 
 from perdure.effects import keys, recording
 from perdure.effects.identity import TaskContext
-from perdure.effects.record_matching import CallPosition
+from perdure.effects.record_matching import ALL, CallPosition, Match
 from perdure.effects.spec import EffectSpec
-from perdure.errors import EffectHeld, Postponed
+from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan
 from perdure.journal.ids import random_number
 from perdure.operations import effects
-from perdure.operations.effects import EffectRow, How, Mark, UndoState
+from perdure.operations.effects import Doubt, EffectRow, How, Mark, UndoState
 from perdure.serde.redaction import secrets_in
 from perdure.types import EffectState, EventKind, moment
 
@@ -45,6 +45,8 @@ class CallRecord:
     """What a result cost: model calls, and tokens."""
     row: EffectRow = field(init=False)
     """As it is stored, or about to be."""
+    other: EffectRow | None = field(default=None, init=False)
+    """What may be this call, made with wrong arguments in an abandoned attempt."""
     _stored: dict[str, Any] = field(default_factory=dict, init=False)
     """The arguments that are stored."""
     _encoded: bytes = field(default=b"", init=False)
@@ -71,23 +73,17 @@ class CallRecord:
         self._digest = keys.digest(identified_by)
         if self.business_key is not None:
             key = keys.guard_key(spec.name, self.business_key)
-            scope, task_id, n, found = f"key {key}", "", 0, None
+            scope, task_id, match = f"key {key}", "", Match(0, None)
         else:
-            yield from task.load_records()
-            n, found = task.records.match_record(
-                spec.name,
-                self._digest,
-                self._has_same_arguments,
-                self.position,
-                match_open=spec.unknown == "hold",
-            )
+            match = yield from self._match()
             scope, task_id = owner.thread_id, task.id
-            key = keys.effect_key(scope, task_id, spec.name, n)
+            key = keys.effect_key(scope, task_id, spec.name, match.n)
+        self.other = match.other
         self.row = EffectRow(
             scope=scope,
             task=task_id,
             name=spec.name,
-            n=n,
+            n=match.n,
             key=key,
             thread_id=owner.thread_id,
             run_id=owner.run_id,
@@ -99,8 +95,35 @@ class CallRecord:
             undo=(UndoState.NONE if spec.compensate is None else UndoState.POSSIBLE).value,
             mark=(Mark.READ if spec.reads else Mark.NONE).value,
             created_at=task.now,
+            doubtful=int(match.doubtful),
         )
-        return found if self.business_key is None else (yield effects.guarded(self.row.place, key))
+        if self.business_key is None:
+            return match.row
+        guarded: EffectRow | None = yield effects.guarded(self.row.place, key)
+        return guarded
+
+    def _match(self) -> Plan[Match]:
+        """Find the record. Raises `OrderChanged` if another call of this attempt has got it."""
+        task = self.task
+        if task.abandoned is not None:
+            raise task.abandoned  # the agent's code swallowed it
+        yield from task.load_records()
+        match = task.records.match_record(
+            self.spec.name,
+            self._digest,
+            self._equal_arguments,
+            self.position,
+            match_open=self.spec.unknown == "hold",
+            keeps_errors=self.spec.keeps_errors,
+        )
+        if match.row is not None and match.alike:
+            yield task.guarded(effects.part(task.owner, match.row, match.alike))
+            task.abandoned = OrderChanged(match.row.key, match.row.name)
+            raise task.abandoned
+        row = match.row
+        if row is not None and row.doubtful == Doubt.POSSIBLE and not match.doubtful:
+            task.journal.defer(task.guarded(effects.trust(task.owner, row)))
+        return match
 
     def store_intent(self) -> Plan[EffectRow | None]:
         """Store the intent, after every checkpoint before it. Gives the row that another process
@@ -129,13 +152,31 @@ class CallRecord:
 
     # -- what is stored
 
-    def _has_same_arguments(self, row: EffectRow) -> bool:
+    def _equal_arguments(self, row: EffectRow) -> int:
+        """How many arguments are the recorded ones: `ALL`, or the number of those that can tell
+        calls apart."""
+        if row.digest == self._digest:
+            return ALL
         if self.call_id is not None:
-            return False
+            return 0
         try:
-            return bool(row.load_arguments(self.task.serializer) == self._stored)
+            recorded, present = row.load_arguments(self.task.serializer), self._stored
+            if recorded == present:
+                return ALL
+            common = [name for name in present if name in recorded]
+            return sum(
+                bool(recorded[name] == present[name]) and self._tells_apart(present[name])
+                for name in common
+            )
         except Exception:  # they cannot be read or compared
+            return 0
+
+    def _tells_apart(self, value: Any) -> bool:
+        """A flag says nothing about which call this is; neither does a recorded read, which comes
+        back in the same order whatever the calls are."""
+        if value is None or isinstance(value, bool):
             return False
+        return not any(read in str(value) for read in self.task.recorded_reads())
 
     def recorded_arguments(self) -> dict[str, Any]:
         """The stored arguments; those that are not stored come from the present call."""
@@ -233,6 +274,22 @@ class CallRecord:
         yield from self.write(EffectState.UNKNOWN, outcome, {"why": why}, wait=True)
         raise EffectHeld(self.row.key, self.row.name, why)
 
+    def hold_uncalled(self, other: EffectRow) -> Plan[None]:
+        """Store this call without making it, and raise `EffectHeld`: a person says whether `other`,
+        which was made, stands for it."""
+        task, row, now = self.task, self.row, self.task.now
+        why = (
+            f"an attempt that was abandoned, since the order of calls had changed, has called it "
+            f"with other arguments: {other.key}. If that stands for this call, settle this one as "
+            "done; to make it too, as retry"
+        )
+        blob = recording.dump_arguments(task.serializer, row, self._encoded)
+        self.row = row = row._replace(arguments=blob, state=EffectState.UNKNOWN.value, doubtful=0)
+        yield from task.wait_for_checkpoints()
+        event = (task.serializer, {"why": why})
+        yield task.guarded(effects.store_unknown(task.owner, row, other, now, event))
+        raise EffectHeld(row.key, row.name, why)
+
     # -- until the next attempt
 
     def pause_until(self, due_at: int) -> Plan[None]:
@@ -267,8 +324,12 @@ class CallRecord:
         """Add an event if the arguments differ from the recorded ones."""
         row = self.row
         withdrawn = row.state == EffectState.AGAIN and not self.spec.keeps_errors
-        if row.digest != self._digest and not withdrawn and not self._has_same_arguments(row):
-            self._add_event(EventKind.DIFFERS, {"name": row.name, "key": row.key})
+        if withdrawn or self._equal_arguments(row) == ALL:
+            return
+        if row.task:
+            lent = effects.lend(self.task.owner, row, self._digest)
+            self.task.journal.defer(self.task.guarded(lent))
+        self._add_event(EventKind.DIFFERS, {"name": row.name, "key": row.key})
 
     def _count_saved(self, calls: int, tokens: int) -> None:
         if self.task.owner.run_id:

@@ -12,7 +12,7 @@ from perdure import langgraph_port
 from perdure.effects.context import current
 from perdure.effects.keys import effect_key, hash_of
 from perdure.effects.record_matching import TaskRecords, configurable
-from perdure.errors import BadArgument, Damaged
+from perdure.errors import BadArgument, Damaged, OrderChanged
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import TaskInfo
@@ -43,11 +43,15 @@ class TaskContext:
     durability: str = ""
     """What a caller with only the saver asked LangGraph for."""
     execution: int = 0
+    namespace: str = ""
+    """Where its recorded reads are."""
     is_nested: bool = False
     """Whether its effects are called by an effect."""
     can_postpone: bool = False
     """Whether a run without a segment can give its process back, too."""
     records: TaskRecords = field(default_factory=TaskRecords)
+    abandoned: OrderChanged | None = None
+    """Why no further effect of this execution is called."""
 
     @property
     def now(self) -> int:
@@ -85,6 +89,10 @@ class TaskContext:
                     raise Damaged(f"effect {key}", "its row was moved to another task or number")
         self.records.load(rows)
 
+    def recorded_reads(self) -> list[str]:
+        """What the recorded reads of this task gave, as text."""
+        return [] if self.segment is None else self.segment.reads.texts(self.namespace)
+
     def start_call(self, key: str) -> bool:
         """Be the only call with this key in this process. False: there is one already."""
         with _LOCK:
@@ -100,19 +108,24 @@ class TaskContext:
     def wait_for_checkpoints(self) -> Plan[None]:
         """Wait until the saver has this task's checkpoints: LangGraph may start a step first."""
         waited = 0.0 if self.durability != "exit" else CHECKPOINT_TIMEOUT + 1
-        while self.saver is not None and not all(
-            self.saver.has(self.owner.thread_id, ns, id) for ns, id in self.checkpoints.items()
-        ):
+        while self.saver is not None and not (yield from self._has_checkpoints(self.saver)):
             if waited > CHECKPOINT_TIMEOUT:
                 raise BadArgument(
                     "An effect was called before its checkpoint reached the saver. With "
-                    "durability='exit' no checkpoint does, nor any of a subgraph compiled with "
+                    "durability='exit' no checkpoint does before the graph returns: call the "
+                    "graph without it. Nor does any of a subgraph compiled with "
                     "checkpointer=False, unless the runtime drives it. An effect that blocks the "
                     "event loop delays it: make it a coroutine, or call it in a thread."
                 )
             pause = min(0.01, max(0.0002, waited))
             yield pause
             waited += pause
+
+    def _has_checkpoints(self, saver: Saver) -> Plan[bool]:
+        for ns, id in self.checkpoints.items():
+            if not (yield from saver.has(self.owner.thread_id, ns, id)):
+                return False
+        return True
 
 
 _TASKS: WeakKeyDictionary[Any, TaskContext] = WeakKeyDictionary()
@@ -130,12 +143,14 @@ def current_task() -> tuple[TaskContext, int] | None:
     saver = langgraph_port.checkpointer_of(config)
     if segment is None and not isinstance(saver, Saver):
         return None
+    if isinstance(saver, Saver):
+        saver.raised.check(config)  # a wait that was caught: no effect before its answer
     execution = info.execution
     with _LOCK:
         task = _TASKS.get(execution)
         if task is None:
             task = _TASKS[execution] = _task_of(config, segment, saver, info)
-            task.execution = id(execution)
+            task.execution, task.namespace = id(execution), info.namespace
     outer = current()
     if outer is not None and outer.is_verifying:
         return None
@@ -144,7 +159,10 @@ def current_task() -> tuple[TaskContext, int] | None:
     with _LOCK:
         if outer.task is None:
             # Nested effects belong to the effect that calls them: they are found when it is.
-            outer.task = replace(task, id=hash_of(outer.key), is_nested=True, records=TaskRecords())
+            id_, reads = hash_of(outer.key), f"effect {outer.key}"
+            outer.task = replace(
+                task, id=id_, is_nested=True, namespace=reads, records=TaskRecords()
+            )
             outer.task.execution = id(execution)
     return outer.task, info.attempt
 
@@ -161,6 +179,8 @@ def _task_of(
         return TaskContext(Owner(thread_id), task_id, *parts, above, saver, durability)
     row, stored_ns = segment.lease.row, _stored(ns, segment.unstored)
     owner, task_id = Owner(row.thread_id, row.id, row.token), hash_of(row.id, stored_ns)
+    if segment.at_exit:
+        return TaskContext(owner, task_id, *parts, above, segment.saver, "exit")
     if stored_ns == ns:
         return TaskContext(owner, task_id, *parts, above, segment.saver)
     above = {root: id for root, id in above.items() if len(root) < len(stored_ns)}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from perdure.effects import context, recording
 from perdure.effects.call_record import CallRecord
 from perdure.effects.context import EffectContext
-from perdure.errors import EffectTimeout
+from perdure.errors import EffectTimeout, Unavailable
 from perdure.journal import Refused, Statement, failpoints
 from perdure.journal.operation import Transaction
 from perdure.operations import effects
@@ -154,6 +154,12 @@ class TransactionalCall:
         try:
             return task.journal.transact(lambda transaction: self._work(transaction, now), proof)
         except _FunctionRaised as raised:
+            return CallRaised(cast(BaseException, raised.__cause__))
+        except Unavailable as error:
+            raised = error.__cause__ and error.__cause__.__cause__
+            if not isinstance(raised, _FunctionRaised):
+                raise
+            # Each time the connection was lost inside the function: that is its own doing.
             return CallRaised(cast(BaseException, raised.__cause__))
         except Refused:
             if task.segment is not None:

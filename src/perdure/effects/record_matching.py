@@ -2,9 +2,20 @@
 
 A call finds its record by task and name: first one with equal arguments, so that parallel calls
 (gather, a ToolNode) find their own in any order; then, for calls a node makes one after the other,
-the one at the same position, so that a model that words its arguments differently gets the recorded
-outcome. Calls of a ToolNode, of `gather` and of threads that the node starts may come in any order
-when it runs again: new arguments make a new record.
+the one with the most equal arguments, and of several the one at the same position, so that a model
+that words its arguments differently gets the recorded outcome. Calls of a ToolNode, of `gather` and
+of threads that the node starts may come in any order when it runs again: new arguments make a new
+record.
+
+A record that a call gets with other arguments is lent. If a later call of the same attempt has more
+arguments in common with it, the calls come in another order than before (a set, in a process with
+another hash seed). Then the attempt is abandoned, and from now on (`alike`, on disk) a record of
+this name goes only to calls with more equal arguments than the one that wrongly got it. Each time
+that happens `alike` grows, so there are at most as many repetitions as arguments.
+
+A call that is made for the first time after a record was lent may have arguments that come from a
+wrong outcome: it is `doubtful`. If the attempt is abandoned and a new call of that name does not
+equal any that was made, it may be the doubtful one with its right arguments: a person decides.
 """
 
 from __future__ import annotations
@@ -14,11 +25,11 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure import langgraph_port
 from perdure.errors import BadArgument
-from perdure.operations.effects import EffectRow
+from perdure.operations.effects import Doubt, EffectRow
 from perdure.types import EffectState
 
 
@@ -68,13 +79,35 @@ class CallPosition:
         return langgraph_port.is_of_node(self._caller)
 
 
+ALL = 1 << 30
+"""The count of equal arguments if none differs."""
+
+
+class Match(NamedTuple):
+    """What a call found."""
+
+    n: int
+    """Its number in the task."""
+    row: EffectRow | None
+    """Its record, if it has one."""
+    alike: int = 0
+    """Set if the record is its own and another call of this attempt has got it: how many arguments
+    must be equal from now on."""
+    doubtful: bool = False
+    """Whether a record was lent in this attempt before."""
+    other: EffectRow | None = None
+    """What may be this call, made with wrong arguments in an abandoned attempt."""
+
+
 class TaskRecords:
     """The effect records of one task, and those the calls of each attempt at it have matched."""
 
     def __init__(self) -> None:
         self.is_loaded = False
         self._rows: dict[str, dict[int, EffectRow]] = {}  # by name and number
-        self._matched: dict[tuple[int, str], set[int]] = {}  # numbers, by attempt and name
+        # By attempt and name: the numbers that are matched, and how many arguments were equal.
+        self._matched: dict[tuple[int, str], dict[int, int]] = {}
+        self._lending: set[int] = set()  # attempts in which a record was lent
         self._instances: dict[tuple[int, str, str], Any] = {}  # by attempt, name and digest
         self._lock = threading.Lock()
 
@@ -95,40 +128,98 @@ class TaskRecords:
     def release(self, row: EffectRow, position: CallPosition) -> None:
         """Let the next call of the same attempt match the record of a call that was withdrawn."""
         with self._lock:
-            self._matched.get((position.attempt, row.name), set()).discard(row.n)
+            self._matched.get((position.attempt, row.name), {}).pop(row.n, None)
 
     def match_record(
         self,
         name: str,
         digest: str,
-        has_same_arguments: Callable[[EffectRow], bool],
+        equal_arguments: Callable[[EffectRow], int],
         position: CallPosition,
         *,
         match_open: bool,
-    ) -> tuple[int, EffectRow | None]:
-        """The number of a call, and its record if it has one.
+        keeps_errors: bool,
+    ) -> Match:
+        """The record of a call. `equal_arguments` counts those it shares with a record, `ALL` if
+        none differs.
 
         `match_open`: an interrupted call holds its run, so the next call matches it, whatever its
-        arguments, rather than risk a second call.
+        arguments, rather than risk a second call. Without `keeps_errors`, a call that raised was
+        withdrawn, and its record is anybody's.
         """
         with self._lock:
             rows = self._rows.setdefault(name, {})
             self._check_instance(name, digest, position)
-            matched = self._matched.setdefault((position.attempt, name), set())
-            free = sorted(rows.keys() - matched)
-            n = next((n for n in free if rows[n].digest == digest), None)
-            if n is None:
-                n = next((n for n in free if has_same_arguments(rows[n])), None)
-            if n is None and free and position.is_in_turn():
-                n = len(matched) if len(matched) in free else free[0]
+            matched = self._matched.setdefault((position.attempt, name), {})
+            free = sorted(rows.keys() - matched.keys())
+            equal = [n for n in free if rows[n].digest == digest]
+            alike = {n: ALL if equal else equal_arguments(rows[n]) for n in equal or free}
+            others = {n: count for n, count in matched.items() if count < ALL}
+            if others and ALL not in alike.values():
+                owned = {n: equal_arguments(rows[n]) for n in others}
+                if (found := self._wrongly_lent(others, owned, alike, position)) is not None:
+                    return Match(found, rows[found], alike=matched[found] + 1)
+            n = self._choose(rows, alike, len(matched), position)
             if n is None and match_open:
                 n = next((n for n in free if rows[n].state == EffectState.OPEN), None)
+            doubtful = position.attempt in self._lending
             if n is None:
+                other = self._stands_for(rows, free, digest, alike)
                 n = len(matched)
                 while n in rows or n in matched:
                     n += 1
-            matched.add(n)
-            return n, rows.get(n)
+                matched[n] = ALL
+                return Match(n, None, doubtful=doubtful, other=other)
+            matched[n] = alike[n] if keeps_errors or rows[n].state != EffectState.AGAIN else ALL
+            if matched[n] < ALL:
+                self._lending.add(position.attempt)
+            return Match(n, rows[n], doubtful=doubtful)
+
+    def _choose(
+        self, rows: dict[int, EffectRow], alike: dict[int, int], turn: int, position: CallPosition
+    ) -> int | None:
+        """Of the free records the one with equal arguments; in turn, that with the most."""
+        least = max((row.alike for row in rows.values()), default=0)
+        most = max(alike.values(), default=-1)
+        if most < least or (most < ALL and not position.is_in_turn()):
+            return None
+        best = [
+            n
+            for n, count in alike.items()
+            if count == most and (most == ALL or not (rows[n].doubtful and self._has_changed))
+        ]
+        return turn if most < ALL and turn in best else next(iter(best), None)
+
+    def _wrongly_lent(
+        self,
+        lent: dict[int, int],
+        owned: dict[int, int],
+        free: dict[int, int],
+        position: CallPosition,
+    ) -> int | None:
+        """A lent record that this call has more in common with than the call that got it, and than
+        with any free one."""
+        least = max(free.values(), default=-1)
+        if not position.is_in_turn():
+            least = ALL - 1
+        claims = {n: count for n, count in owned.items() if count > max(lent[n], least)}
+        return max(claims, key=lambda n: claims[n]) if claims else None
+
+    @property
+    def _has_changed(self) -> bool:
+        """Whether an attempt was abandoned because of its order of calls."""
+        return any(row.alike for rows in self._rows.values() for row in rows.values())
+
+    def _stands_for(
+        self, rows: dict[int, EffectRow], free: list[int], digest: str, alike: dict[int, int]
+    ) -> EffectRow | None:
+        """A record that may be of this call, made with wrong arguments in an abandoned attempt."""
+        doubtful = [n for n in free if rows[n].doubtful == Doubt.POSSIBLE]
+        if not doubtful or not self._has_changed:
+            return None
+        if any(digest in row.lent.split() for row in rows.values()):
+            return None  # that attempt has made this very call
+        return rows[max(doubtful, key=lambda n: alike.get(n, 0))]
 
     def _check_instance(self, name: str, digest: str, position: CallPosition) -> None:
         call = (position.attempt, name, digest)

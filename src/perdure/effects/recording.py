@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from typing import Any
 
-from perdure.errors import EffectFailed, TooLarge, Unserializable
+from perdure.errors import EffectFailed, TooLarge, Unserializable, forgot_await
 from perdure.operations import error_text
 from perdure.operations.effects import EffectRow
 from perdure.serde.redaction import fill, hide, is_secret, is_secret_value, redact
@@ -71,7 +71,7 @@ def dump_result(
         raise Unserializable(
             f"the result of effect {name!r}",
             f"it is {type(result).__name__}, which comes in pieces: collect it inside the effect, "
-            "and return the whole",
+            f"and return the whole.{forgot_await(result)}",
         )
     outcome = [result, usage, interrupts] if usage or interrupts else [result]
     place = row.outcome_place(EffectState.DONE)
@@ -140,9 +140,11 @@ def mark_recorded(error: Exception) -> Exception:
 
 def is_recorded(error: BaseException | None) -> bool:
     """Whether an exception is, or was caused by, a recorded one."""
-    while error is not None:
+    passed: set[int] = set()
+    while error is not None and id(error) not in passed:
         if getattr(error, _MARK, False):
             return True
+        passed.add(id(error))  # `raise error from error` is its own cause
         error = error.__cause__
     return False
 

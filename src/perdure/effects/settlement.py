@@ -21,7 +21,14 @@ from typing import Any
 from perdure.effects.call_record import MAX_PAUSE, CallRecord
 from perdure.effects.context import current
 from perdure.effects.invocation import Caller, CallReturned
-from perdure.errors import BadArgument, EffectHeld, NotDone, Postponed
+from perdure.errors import (
+    BadArgument,
+    EffectHeld,
+    NotDone,
+    OrderChanged,
+    Postponed,
+    Unavailable,
+)
 from perdure.journal import Plan
 from perdure.operations import effects, runs
 from perdure.operations.effects import EffectRow, How
@@ -46,7 +53,7 @@ class Settlement:
         with contextlib.nullcontext() if segment is None else segment.calling(nested):
             try:
                 return (yield from self._run())
-            except (EffectHeld, Postponed) as signal:
+            except (EffectHeld, OrderChanged, Postponed) as signal:
                 if segment is not None:
                     segment.end_with(signal)  # the agent's code may swallow it
                 raise
@@ -63,6 +70,8 @@ class Settlement:
         try:
             if waited:
                 found = yield effects.at(record.row.place)
+            if found is None and record.other is not None:
+                yield from record.hold_uncalled(record.other)
             if found is None:
                 found = yield from record.store_intent()
             if found is None:
@@ -170,7 +179,7 @@ class Settlement:
         if not isinstance(error, Exception) or _bubbles(error):
             # LangGraph or perdure steers by the exception: the call is still to be made. After any
             # other one that comes from outside, its outcome is not known.
-            if isinstance(error, (EffectHeld, Postponed)) or _bubbles(error):
+            if isinstance(error, (EffectHeld, OrderChanged, Postponed)) or _bubbles(error):
                 yield from record.write(EffectState.AGAIN, None, None)
             raise error
         if spec.transactional:  # nothing is stored yet
@@ -180,7 +189,7 @@ class Settlement:
             return answer
         if not spec.retry.is_over(record.row.attempts, error):
             return (yield from self._pause_before_retry(error, arguments))
-        if not spec.keeps_errors:
+        if not spec.keeps_errors or isinstance(error, Unavailable):
             # The next call, in this attempt at the task or a later one, is to be made.
             yield from record.write(EffectState.AGAIN, None, {"error": record.describe(error)})
             record.task.records.release(record.row, record.position)
@@ -205,7 +214,7 @@ class Settlement:
         why = f"it raised {type(error).__name__}"
         if spec.verify is not None:
             return (yield from self._verify(arguments, why))
-        if spec.unknown == "hold":
+        if spec.unknown == "hold" and not spec.trust_errors:
             yield from self.record.hold(why, error)
         return None
 

@@ -32,9 +32,13 @@ class EffectSpec:
     intent is queued without waiting, and its outcome is committed soon, but not waited for."""
     keeps_errors: bool = True
     """Whether an exception is an outcome. If not, the call is still to be made."""
+    trust_errors: bool = False
+    """With `unknown="hold"`: whether an exception means that nothing happened."""
 
 
-OPTIONS = frozenset({field.name for field in fields(EffectSpec)} - {"reads", "keeps_errors"})
+OPTIONS = frozenset(
+    {field.name for field in fields(EffectSpec)} - {"reads", "keeps_errors", "trust_errors"}
+)
 """What `@perdure.effect` takes."""
 
 

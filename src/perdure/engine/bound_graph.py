@@ -1,39 +1,49 @@
-"""Bound graphs: what `register` returns. LangGraph's methods, each call a run under a lease.
+"""Bound graphs: what `register` returns. A LangGraph graph, and each call of it a run with a lease.
 
     invoke(input)              a new run of the thread; a run that waits on it is superseded, as in
                                LangGraph, and one that is driven is waited for
     invoke(Command(resume=…))  answers the run that waits, and drives it
     invoke(None)               drives the run that is under way, or goes on from the last checkpoint
+    invoke(…, old config)      a new run from that checkpoint
+    as a node of another graph a part of that graph's run, as in LangGraph
 
-If the caller's process dies, any worker goes on with the run.
+If the caller's process dies, any worker goes on with the run. Only what LangGraph's graph runs or
+writes by itself is defined here: `stream`, `astream` and the updates of many states; all its other
+methods, such as `invoke`, `batch` and `astream_events`, end in one of these.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
-from perdure.engine.bound_call import BoundCall, StreamResult
+from perdure import langgraph_port
+from perdure.effects.client_calls import parent_of_call
+from perdure.engine import calls_in_nodes
+from perdure.engine.bound_call import BoundCall
 from perdure.engine.breakpoints import stop_at_breakpoint
 from perdure.engine.driver import Driver
 from perdure.engine.engine import Engine
-from perdure.engine.graphs import Graph
-from perdure.engine.segment_drive import Drive, Ended, Outcome, Raised, Returned, is_resume
-from perdure.engine.segment_start import FINISHED
-from perdure.errors import (
-    BadArgument,
-    Error,
-    LeaseLost,
-    NotDurable,
-    ThreadBusy,
+from perdure.engine.graphs import Graph, check_saver
+from perdure.engine.segment_drive import (
+    Drive,
+    Ended,
+    Outcome,
+    Raised,
+    Returned,
+    is_resume,
+    latest_checkpoint,
 )
+from perdure.errors import AmbiguousAnswer, Error, LeaseLost, ThreadBusy
 from perdure.journal import Plan, Refused
 from perdure.operations import claims, runs, waits
 from perdure.operations.claims import SegmentEnd
@@ -43,66 +53,42 @@ from perdure.operations.runs import RunRow
 from perdure.service.waits import WaitService
 from perdure.types import ENDED, Control, EventKind, State, WaitState
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 POLL = 0.05
 """Seconds between two looks at a run that another process drives."""
-REFUSED = frozenset(
-    [
-        "batch",
-        "abatch",
-        "batch_as_completed",
-        "abatch_as_completed",
-        "transform",
-        "atransform",
-        "astream_events",
-        "astream_log",
-        "bulk_update_state",
-        "abulk_update_state",
-        "stream_events",
-        "as_tool",
-        "assign",
-        "bind",
-        "copy",
-        "map",
-        "pick",
-        "pipe",
-        "with_alisteners",
-        "with_config",
-        "with_fallbacks",
-        "with_listeners",
-        "with_retry",
-        "with_types",
-    ]
-)
-"""Methods that would run a graph outside of a lease, or return a graph that does."""
+UPDATED = "its state was changed"
+"""The reason of a pending run that waited when its state was changed."""
 
 
-def _of_langgraph(
-    method: Callable[Concatenate[Any, P], T],
-) -> Callable[Concatenate[BoundGraph, P], T]:
-    """A method of LangGraph's graph, as a method of the bound graph. It runs no node."""
+class BoundGraph(Pregel[Any, Any, Any, Any]):
+    """A registered graph on a runtime's journal. It is a LangGraph graph, of the class it had.
 
-    def call(self: BoundGraph, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        found: T = getattr(self._graph.pregel, method.__name__)(*args, **kwargs)
-        return found
-
-    return functools.update_wrapper(call, method)
-
-
-class BoundGraph:
-    """A registered graph on a runtime's journal.
-
-    It has the methods of a compiled LangGraph graph. Those that would run it outside of a lease
-    raise `NotDurable`.
-
-        graph = runtime.register(builder, name="campaign")
-        graph.invoke({"to": "ada@example.com"}, {"configurable": {"thread_id": "ada"}})
+    graph = runtime.register(builder, name="campaign")
+    graph.invoke({"to": "ada@example.com"}, {"configurable": {"thread_id": "ada"}})
     """
 
-    def __init__(self, graph: Graph, engine: Engine) -> None:
-        self._graph, self._engine = graph, engine
+    _graph: Graph
+    _engine: Engine
+
+    @staticmethod
+    def of(graph: Graph, engine: Engine) -> BoundGraph:
+        """A registered graph as its callers have it."""
+        kind = _bound_class(type(graph.pregel))
+        bound: BoundGraph = kind.__new__(kind)
+        vars(bound).update(vars(graph.pregel), _graph=graph, _engine=engine)
+        return bound
+
+    def copy(self, update: dict[str, Any] | None = None) -> BoundGraph:  # type: ignore[override]
+        """A copy with some attributes changed, on the same journal."""
+        pregel = copy.copy(self._graph.pregel)
+        for name, value in (update or {}).items():
+            setattr(pregel, name, value)
+        check_saver(pregel.checkpointer, self._engine.saver, self._graph.name)
+        return BoundGraph.of(replace(self._graph, pregel=pregel), self._engine)
+
+    @property
+    def unbound(self) -> Pregel[Any, Any, Any, Any]:
+        """The graph without its runtime."""
+        return self._graph.pregel
 
     @property
     def _driver(self) -> Driver:
@@ -118,53 +104,76 @@ class BoundGraph:
         finally:
             keeper.remove(drive)
 
-    @property
-    def name(self) -> str:
-        """The name it is registered by."""
-        return self._graph.name
-
     def __repr__(self) -> str:
         return f"<perdure graph {self._graph.key!r}>"
 
-    if not TYPE_CHECKING:  # type checkers see the methods below, and find misspelled ones
+    if not TYPE_CHECKING:  # type checkers see the signatures of LangGraph's methods
 
-        def __getattr__(self, name: str) -> Any:
-            if name in REFUSED:
-                raise NotDurable(
-                    f"{name}() of the graph {self.name!r} would run outside of its lease. Use "
-                    "invoke, ainvoke, stream or astream, or Runtime.start."
-                )
-            if name.startswith("_"):
-                raise AttributeError(name)
-            return getattr(self._graph.pregel, name)
+        def invoke(self, input, config=None, **kwargs):
+            """Drive a run to its end, or to its next wait, and return LangGraph's result."""
+            if calls_in_nodes.is_apart(self, input, config, kwargs):
+                return calls_in_nodes.invoke(self, input, config, kwargs)
+            return super().invoke(input, config, **kwargs)
+
+        async def ainvoke(self, input, config=None, **kwargs):
+            """`invoke` without blocking the event loop."""
+            if calls_in_nodes.is_apart(self, input, config, kwargs):
+                return await calls_in_nodes.ainvoke(self, input, config, kwargs)
+            return await super().ainvoke(input, config, **kwargs)
+
+        def stream(self, input, config=None, **kwargs):
+            """Drive a run and yield LangGraph's chunks. A worker goes on if reading stops."""
+            return self._stream(input, config, kwargs)
+
+        def astream(self, input, config=None, **kwargs):
+            """`stream` without blocking the event loop."""
+            return self._astream(input, config, kwargs)
+
+        def bulk_update_state(self, config, supersteps):
+            """Change the state of a thread. A run that waits on it is driven again on the new
+            state."""
+            return self._update(config, supersteps)
+
+        async def abulk_update_state(self, config, supersteps):
+            """`bulk_update_state` without blocking the event loop."""
+            return await self._aupdate(config, supersteps)
 
     # -- running
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """Drive a run to its end, or to its next wait, and return LangGraph's result."""
-        result = StreamResult(kwargs)
-        for chunk in self.stream(input, config, **result.kwargs):
-            result.add(chunk)
-        return result.result()
+    def invoke_run(self, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
+        """`invoke`, for the effect that a node calls. Raises `AlreadyDone`."""
+        return super().invoke(input, config, **kwargs)
 
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """`invoke` without blocking the event loop."""
-        result = StreamResult(kwargs)
-        async for chunk in self.astream(input, config, **result.kwargs):
-            result.add(chunk)
-        return result.result()
+    async def ainvoke_run(self, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
+        return await super().ainvoke(input, config, **kwargs)
 
-    def stream(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    def output_of(self, row: RunRow) -> Any:
+        """What a run that is done returned."""
+        return self._driver.journal.run(self._engine.output_of(row))
+
+    async def aoutput_of(self, row: RunRow) -> Any:
+        return await self._driver.journal.arun(self._engine.output_of(row))
+
+    def _call(self, input: Any, config: RunnableConfig | None, kwargs: Any) -> BoundCall | None:
+        """A call as one of its own, or None if it is a part of the run of another graph."""
+        full = langgraph_port.full_config(self, config)
+        if langgraph_port.is_nested(full["configurable"]):
+            return None
+        return BoundCall(input, config, full, kwargs)
+
+    def _stream(
+        self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
     ) -> Iterator[Any]:
-        """Drive a run and yield LangGraph's chunks. A worker goes on if reading stops."""
-        journal = self._driver.journal
-        call = BoundCall(input, config, kwargs)
+        journal, pregel = self._driver.journal, self._graph.pregel
+        call = self._call(input, config, kwargs)
+        if call is None:
+            yield from pregel.stream(input, config, **kwargs)
+            return
         drive = journal.run(self._open(call))
         outcome: Outcome = Returned()
         with self._leased(drive):
             try:
-                yield from self._graph.pregel.stream(call.input, drive.config, **call.arguments)
+                yield from pregel.stream(call.input, drive.config, **call.arguments)
             except LeaseLost as lost:
                 outcome = Raised(lost)
                 raise _taken_over(drive) from lost
@@ -174,17 +183,22 @@ class BoundGraph:
             finally:
                 journal.run(self._close(drive, outcome))
 
-    async def astream(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    async def _astream(
+        self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
     ) -> AsyncIterator[Any]:
-        """`stream` without blocking the event loop."""
-        journal = self._driver.journal
-        call = BoundCall(input, config, kwargs)
+        journal, pregel = self._driver.journal, self._graph.pregel
+        call = self._call(input, config, kwargs)
+        if call is None:
+            inner = cast(AsyncGenerator[Any], pregel.astream(input, config, **kwargs))
+            async with contextlib.aclosing(inner):
+                async for chunk in inner:
+                    yield chunk
+            return
         drive = await journal.arun(self._open(call))
         outcome: Outcome = Returned()
         with self._leased(drive):
             try:
-                chunks = self._graph.pregel.astream(call.input, drive.config, **call.arguments)
+                chunks = pregel.astream(call.input, drive.config, **call.arguments)
                 async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)):
                     async for chunk in chunks:
                         yield chunk
@@ -197,49 +211,29 @@ class BoundGraph:
             finally:
                 await journal.arun(self._close(drive, outcome))
 
-    # -- looking and changing
+    # -- changing
 
-    get_state = _of_langgraph(Pregel.get_state)
-    aget_state = _of_langgraph(Pregel.aget_state)
-    get_state_history = _of_langgraph(Pregel.get_state_history)
-    aget_state_history = _of_langgraph(Pregel.aget_state_history)
-    get_graph = _of_langgraph(Pregel.get_graph)
-    get_subgraphs = _of_langgraph(Pregel.get_subgraphs)
-    get_input_jsonschema = _of_langgraph(Pregel.get_input_jsonschema)
-    get_output_jsonschema = _of_langgraph(Pregel.get_output_jsonschema)
-
-    @property
-    def nodes(self) -> Mapping[str, Any]:
-        """The nodes by name, as LangGraph has them."""
-        return self._graph.pregel.nodes
-
-    def update_state(
-        self, config: RunnableConfig, values: Any, as_node: str | None = None, **kwargs: Any
-    ) -> RunnableConfig:
-        """Change the state of a thread. A run that waits on it is driven again on the new state."""
-        journal = self._driver.journal
-        call = BoundCall(None, config, {})
+    def _update(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
+        journal, pregel = self._driver.journal, self._graph.pregel
+        call = self._call(None, config, {})
+        if call is None:
+            return pregel.bulk_update_state(config, supersteps)
         drive, waiting = journal.run(self._lease_for_update(call))
         with self._leased(drive):
             try:
-                return self._graph.pregel.update_state(
-                    call.with_lease(drive), values, as_node, **kwargs
-                )
+                return pregel.bulk_update_state(call.with_lease(drive), supersteps)
             finally:
                 journal.run(self._after_update(drive, waiting))
 
-    async def aupdate_state(
-        self, config: RunnableConfig, values: Any, as_node: str | None = None, **kwargs: Any
-    ) -> RunnableConfig:
-        """`update_state` without blocking the event loop."""
-        journal = self._driver.journal
-        call = BoundCall(None, config, {})
+    async def _aupdate(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
+        journal, pregel = self._driver.journal, self._graph.pregel
+        call = self._call(None, config, {})
+        if call is None:
+            return await pregel.abulk_update_state(config, supersteps)
         drive, waiting = await journal.arun(self._lease_for_update(call))
         with self._leased(drive):
             try:
-                return await self._graph.pregel.aupdate_state(
-                    call.with_lease(drive), values, as_node, **kwargs
-                )
+                return await pregel.abulk_update_state(call.with_lease(drive), supersteps)
             finally:
                 await journal.arun(self._after_update(drive, waiting))
 
@@ -248,7 +242,8 @@ class BoundGraph:
     def _open(self, call: BoundCall) -> Plan[Drive]:
         """The run of a call, claimed for it."""
         row = yield from self._find(call)
-        begun = yield from self._driver.begin(row, self._graph, inline=True)
+        begin = self._driver.begin
+        begun = yield from begin(row, self._graph, inline=True, carried=call.carried)
         if isinstance(begun, SegmentEnd):
             yield from self._driver.end(row, begun)
             raise Error(
@@ -259,7 +254,8 @@ class BoundGraph:
         return begun
 
     def _find(self, call: BoundCall) -> Plan[RunRow]:
-        if call.input is None or is_resume(call.input):
+        yield from self._find_place(call)
+        if (call.input is None or is_resume(call.input)) and not call.place:
             under_way: RunRow | None = yield runs.head(call.thread_id)
             if under_way is not None:
                 if not self._is_mine(under_way):
@@ -270,13 +266,15 @@ class BoundGraph:
                 if claimed is not None:
                     return claimed
                 raise ThreadBusy(call.thread_id, "another worker drives")
-        accepted = yield from self._engine.accept_inline(self._graph, call.thread_id, call.setup())
+        accepted = yield from self._accept(call)
         while True:
             claimed = yield from self._claim(accepted)
             if claimed is not None:
                 return claimed
             yield POLL
             accepted = (yield runs.find(accepted.id)) or accepted
+            if accepted.state == State.DONE and accepted.parent_id is not None:
+                raise calls_in_nodes.AlreadyDone(accepted)  # a worker went on with it
             if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
                 raise ThreadBusy(call.thread_id, f"was {accepted.state} by another caller")
             head: RunRow | None = yield runs.head(call.thread_id)
@@ -285,28 +283,56 @@ class BoundGraph:
             if head.state in (State.HELD, State.PAUSED):
                 yield from self._withdraw(accepted)
                 raise ThreadBusy(call.thread_id, f"is {head.state} ({head.id})")
-            now, until = self._driver.clock.now(), self._engine.keeper.until()
+            now, until, _ = self._engine.keeper.times()
             if head.state == State.WAITING and not self._is_due(head):
                 made = change(accepted.thread_id, accepted.id, now)
                 yield runs.supersede(self._driver.serializer, made)
+            elif self._is_mine(head) and (head.state, head.reason) == (State.PENDING, UPDATED):
+                yield from self._replace(head, accepted, UPDATED)
             elif self._is_abandoned(head, 2 * now - until):
-                yield from self._cancel_abandoned(head, accepted)
+                yield from self._replace(head, accepted, "its caller died")
             elif accepted.ready_at < (now + until) // 2:
                 yield runs.reserve(accepted, until)
 
+    def _accept(self, call: BoundCall) -> Plan[RunRow]:
+        """A new run, or in a node that runs again the one that it started."""
+        key, parent = calls_in_nodes.take_key(), None
+        if key is not None:
+            parent = yield from parent_of_call(self._driver.journal, stays=False)
+        accepted = yield from self._engine.accept_inline(
+            self._graph, call.thread_id, call.setup(), key=key, parent=parent
+        )
+        if key is not None and accepted.state == State.DONE:
+            raise calls_in_nodes.AlreadyDone(accepted)
+        if key is not None and accepted.state == State.FAILED:
+            made = change(accepted.thread_id, accepted.id, self._driver.clock.now())
+            states = (State.FAILED,)
+            yield runs.resume(self._driver.serializer, made, states, EventKind.RETRIED)
+        return accepted
+
     def _is_abandoned(self, head: RunRow, since: int) -> bool:
-        """Whether a caller died, and for a whole lease no worker has gone on with its run."""
-        dead = head.state == State.RUNNING and head.due_at is not None and head.due_at < since
-        if not dead or not self._is_mine(head):
+        """Whether its caller is gone, and for a whole lease no worker has gone on with it."""
+        left = head.state == State.RUNNING or (head.state == State.PENDING and head.begun)
+        if not left or head.due_at is None or head.due_at >= since or not self._is_mine(head):
             return False
         return bool(load_setup(self._driver.serializer, head).get("inline"))
 
-    def _cancel_abandoned(self, head: RunRow, by: RunRow) -> Plan[None]:
+    def _replace(self, head: RunRow, by: RunRow, why: str) -> Plan[None]:
+        """Cancel a run that nobody drives, in favour of a new one."""
         claimed = yield from self._claim(head)
         if claimed is not None:
-            reason = f"its caller died, and run {by.id} takes its place"
+            reason = f"{why}, and run {by.id} takes its place"
             end = SegmentEnd(State.CANCELLED, EventKind.CANCELLED, {"by": by.id}, reason=reason)
             yield from self._driver.end(claimed, end)
+
+    def _find_place(self, call: BoundCall) -> Plan[None]:
+        """An answer at the thread's last checkpoint is an answer to what its run asks."""
+        id = langgraph_port.root_checkpoint(call.place)
+        if id is None or not is_resume(call.input):
+            return
+        at = yield from latest_checkpoint(self._engine.saver, call.thread_id)
+        if at is not None and at.checkpoint["id"] == id:
+            call.forget_place()
 
     def _is_mine(self, row: RunRow) -> bool:
         return (row.graph, row.version) == (self._graph.name, self._graph.version)
@@ -317,11 +343,9 @@ class BoundGraph:
         yield runs.stop(self._driver.serializer, made, Control.CANCEL, 0, reason=reason)
 
     def _claim(self, row: RunRow) -> Plan[RunRow | None]:
-        keeper = self._engine.keeper
-        keeper.start()
-        now = self._driver.clock.now()
+        keeper = yield from self._engine.start_keeper()
         claimed: RunRow | None = yield claims.claim_run(
-            self._driver.serializer, keeper.worker, now, keeper.until(), row.thread_id, row.id
+            self._driver.serializer, keeper.worker, keeper.times(), row.thread_id, row.id
         )
         return claimed
 
@@ -329,26 +353,29 @@ class BoundGraph:
         """Answer what the run waits for, as `Command(resume=...)` says."""
         found: list[waits.WaitRow] = yield waits.of_run(row.id)
         open = [wait for wait in found if wait.state == WaitState.OPEN]
-        if not open and row.begun and all(wait.state in FINISHED for wait in found):
+        if not open and row.begun and all(wait.state in waits.FINISHED for wait in found):
             call.follows = True  # its state was changed: LangGraph gives it to whatever asks now
             return
         resume = call.input.resume
         by_id = {wait.interrupt_id: wait for wait in open}
+        langgraph_port.check_strict_resume(call.configurable, resume, by_id)
         named = isinstance(resume, dict) and resume and all(map(_is_interrupt_id, resume))
         if named and resume.keys() <= by_id.keys():
             answers = [(by_id[id], value) for id, value in resume.items()]
         elif len(open) == 1 and not named:
             answers = [(open[0], resume)]
         else:
-            raise BadArgument(
-                f"Run {row.id} waits for {len(open)} answers; name them by their interrupt ids: "
-                f"Command(resume={{id: answer}}) with {', '.join(sorted(by_id)) or 'none'}."
-            )
+            raise AmbiguousAnswer(row.id, sorted(by_id))
         service = WaitService(self._driver.serializer, self._driver.clock)
         for wait, value in answers:
             yield from service.answer(wait.id, value, None)
+        call.follows = True
+        if langgraph_port.replaces_tasks(call.input):
+            # The task that asked may not be there any more: the answer is for whichever asks now.
+            call.carried = frozenset(wait.id for wait, _ in answers)
+            return
         rest = Command(update=call.input.update, goto=call.input.goto)
-        call.input, call.follows = (rest if rest != Command() else None), True
+        call.input = rest if rest != Command() else None
 
     def _close(self, drive: Drive, outcome: Outcome) -> Plan[None]:
         try:
@@ -363,7 +390,10 @@ class BoundGraph:
         row: RunRow | None = yield runs.head(call.thread_id)
         if row is not None and not self._is_mine(row):
             raise ThreadBusy(call.thread_id, f"is of the graph {row.graph!r}")
-        waiting = row is not None and row.state == State.WAITING and not self._is_due(row)
+        waiting = row is not None and (
+            (row.state == State.WAITING and not self._is_due(row))
+            or (row.state == State.PENDING and row.reason == UPDATED)
+        )
         claimed = None
         if row is not None and waiting:
             claimed = yield from self._claim(row)
@@ -396,8 +426,14 @@ class BoundGraph:
             stop = stop_at_breakpoint(self._engine.saver, drive)
             end = (yield from stop) if at_breakpoint else None
         now = self._driver.clock.now()
-        again = SegmentEnd(State.PENDING, EventKind.UPDATED, {}, due_at=now)
+        again = SegmentEnd(State.PENDING, EventKind.UPDATED, {}, due_at=now, reason=UPDATED)
         yield from self._driver.end(drive.row, end or again)
+
+
+@functools.cache
+def _bound_class(kind: type[Any]) -> type[Any]:
+    """A graph class of LangGraph whose calls are runs."""
+    return type(f"Bound{kind.__name__}", (BoundGraph, kind), {"__doc__": BoundGraph.__doc__})
 
 
 def _is_interrupt_id(key: Any) -> bool:

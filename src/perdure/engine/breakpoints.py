@@ -37,9 +37,9 @@ def is_at_breakpoint(saver: Saver, drive: Drive, found: Sequence[WaitRow]) -> Pl
     open = [wait.interrupt_id for wait in found if wait.state == WaitState.OPEN]
     if any(id.startswith("breakpoint:") for id in open):
         return True
-    if row.was != State.RUNNING or not drive.has_breakpoints:
+    if not drive.has_breakpoints or (row.was != State.RUNNING and not drive.segment.is_fork):
         return False
-    # Its driver may have died between the checkpoint and the wait.
+    # Its driver may have died between the checkpoint and the wait; a fork may begin at one.
     at = yield from latest_checkpoint(saver, row.thread_id)
     if at is None or any(wait.interrupt_id == breakpoint_id(at) for wait in found):
         return False

@@ -12,6 +12,8 @@ Crash points and what each leaves behind for the next claim:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from perdure.engine.segment_drive import SegmentPlans
 from perdure.engine.segment_end import SegmentFinish
 from perdure.engine.segment_start import SegmentStart
@@ -22,8 +24,8 @@ from perdure.saver import Saver
 class Driver(SegmentPlans):
     """The plans before and after LangGraph, for workers and bound graphs."""
 
-    def __init__(self, saver: Saver, clock: Clock) -> None:
+    def __init__(self, saver: Saver, clock: Clock, announced: Callable[[], bool]) -> None:
         super().__init__(saver, clock)
         finish = SegmentFinish(saver, clock)
-        self.begin = SegmentStart(saver, clock).begin
+        self.begin = SegmentStart(saver, clock, announced).begin
         self.finish, self.failed, self.end = finish.finish, finish.failed, finish.end

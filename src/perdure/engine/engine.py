@@ -14,9 +14,11 @@ from perdure.engine.outbox_delivery import OutboxDelivery
 from perdure.engine.schedule_firing import fire_schedules
 from perdure.engine.worker import Worker
 from perdure.errors import BadArgument
-from perdure.journal import Journal, Plan
+from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
-from perdure.operations.runs import RunRow
+from perdure.operations.messages import QUESTION
+from perdure.operations.run_payload import load_output
+from perdure.operations.runs import Parent, RunRow
 from perdure.saver import Saver
 from perdure.service.local_engine import LocalEngine
 from perdure.service.services import Services
@@ -48,7 +50,8 @@ class Engine(LocalEngine):
     def driver(self) -> Driver:
         with self._opening:
             if self._driver is None:
-                self._driver = Driver(self.saver, self._get_services().clock)
+                clock, handlers = self._get_services().clock, self.delivery.handlers
+                self._driver = Driver(self.saver, clock, lambda: QUESTION in handlers)
             return self._driver
 
     @property
@@ -57,6 +60,12 @@ class Engine(LocalEngine):
             if self._keeper is None or self._keeper.pid != os.getpid():
                 self._keeper = LeaseKeeper(self.driver, lease=self._lease)
             return self._keeper
+
+    def start_keeper(self) -> Plan[LeaseKeeper]:
+        """The lease keeper at work. Others can see that this process lives before it claims."""
+        if self._keeper is None or not self._keeper.is_started:
+            yield Blocking(lambda: self.keeper.start())
+        return self.keeper
 
     def expect(self, names: Iterable[str]) -> None:
         """Graphs that are registered later: until then runs of them are accepted, none driven."""
@@ -70,7 +79,14 @@ class Engine(LocalEngine):
         return self.graphs.resolve(name, version)
 
     def accept_inline(
-        self, graph: Graph, thread_id: str, setup: dict[str, Any], strategy: str = "interrupt"
+        self,
+        graph: Graph,
+        thread_id: str,
+        setup: dict[str, Any],
+        strategy: str = "interrupt",
+        *,
+        key: str | None = None,
+        parent: Parent | None = None,
     ) -> Plan[RunRow]:
         """Accept a run that its caller drives; a worker does only if the caller dies first."""
         return self._get_services().runs.accept(
@@ -80,7 +96,13 @@ class Engine(LocalEngine):
             strategy,
             reserve=self._lease,
             only=State.WAITING.value,
+            key=key,
+            parent=parent,
         )
+
+    def output_of(self, row: RunRow) -> Plan[Any]:
+        """What a run that is done returned."""
+        return load_output(self.serializer, row, self.state_at)
 
     @property
     def is_driving(self) -> bool:
@@ -100,13 +122,13 @@ class Engine(LocalEngine):
             raise BadArgument("This runtime has no graph to drive: call register() first.")
         if limits["concurrency"] < 1:
             raise BadArgument("concurrency must be at least 1.")
-        driver = await asyncio.to_thread(lambda: self.driver)
+        driver, keeper = await asyncio.to_thread(lambda: (self.driver, self.keeper))
         if graphs is None:
             chosen = self.graphs.chosen()
             limits |= {"schedules": self._fire_schedules, "delivery": self.delivery}
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
-        worker = Worker(driver, self.keeper, chosen, **limits)
+        worker = Worker(driver, keeper, chosen, **limits)
         self._workers.add(worker)
         try:
             return await worker.run(handle_signals=handle_signals)

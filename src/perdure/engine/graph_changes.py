@@ -3,11 +3,14 @@
 The topology of a graph is what a run needs to go on: its nodes, what triggers each, and the
 topologies of its subgraphs. Its fingerprint is a hash of that. A run stores the fingerprint it was
 last driven with. If the graph has another one now, `lost_nodes` finds the nodes where the run would
-go on and cannot; LangGraph itself would return as if the run were finished.
+go on and cannot; LangGraph itself would return as if the run were finished, or run a node anew and
+not find its answers and effects. `old_names` gives the names that a run knows of renamed nodes.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
@@ -15,6 +18,8 @@ from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
 
 from perdure import langgraph_port
+from perdure.errors import BadArgument
+from perdure.langgraph_port import OldJoin, OldNode
 
 Topology = dict[str, Any]
 
@@ -41,7 +46,91 @@ def lost_nodes(old: Topology, new: Topology, at: CheckpointTuple) -> list[str]:
             lost.add(value.node)
         elif channel not in heard:
             lost |= {node for node, entry in old.items() if channel in entry["triggers"]}
-    return sorted(lost)
+    return sorted(lost | _rewired(old, new, at))
+
+
+def _rewired(old: Topology, new: Topology, at: CheckpointTuple) -> set[str]:
+    """The nodes that are reached in both, but as another task, for which nothing is recorded."""
+    both = _triggered(old, at) & _triggered(new, at)
+    return {node for node in both if old[node]["triggers"] != new[node]["triggers"]}
+
+
+def is_kept(old: Topology, new: Topology) -> bool:
+    """Whether a run can go on from anywhere in the old graph, wherever it is."""
+    return all(
+        node in new
+        and entry["triggers"] == new[node]["triggers"]
+        and ("graph" not in entry or is_kept(entry["graph"], new[node].get("graph", {})))
+        for node, entry in old.items()
+    )
+
+
+def old_names(
+    renamed: Mapping[str, str], graph: Pregel[Any, Any, Any, Any], old: Topology
+) -> tuple[dict[str, OldNode], dict[str, OldJoin]]:
+    """The nodes and joins of a graph that a run of topology `old` knows by other names."""
+    known: dict[str, list[str]] = {}
+    for name in old.keys() & renamed.keys():
+        known.setdefault(resolve(renamed, name), []).append(name)
+    nodes = {
+        name: OldNode(now, old[name]["triggers"]) for now, names in known.items() for name in names
+    }
+    heard = {(end, channel) for end, entry in old.items() for channel in entry["triggers"]}
+    joins: dict[str, OldJoin] = {}
+    for channel, (starts, end) in langgraph_port.joins_of(graph).items():
+        for names in itertools.product(*([one, *known.get(one, ())] for one in (*starts, end))):
+            before = langgraph_port.join_channel(names[:-1], names[-1])
+            if before != channel and (names[-1], before) in heard:
+                joins[channel] = OldJoin(before, names[-1], dict(zip(starts, names, strict=False)))
+    return nodes, joins
+
+
+def with_aliases(
+    renamed: Mapping[str, str], graph: Pregel[Any, Any, Any, Any]
+) -> Pregel[Any, Any, Any, Any]:
+    """A graph that has its renamed nodes under their old names too, so that `get_state` finds what
+    waits there. What a run needs beyond that depends on the run: `old_names`."""
+    nodes = {
+        old: OldNode(resolve(renamed, old), [langgraph_port.edge_channel(old)]) for old in renamed
+    }
+    return langgraph_port.with_old_names(graph, nodes, {}) if nodes else graph
+
+
+def resolve(renamed: Mapping[str, str], name: str) -> str:
+    """The name that a node has now."""
+    while name in renamed:
+        name = renamed[name]
+    return name
+
+
+def check_renames(renamed: Mapping[str, str], graph: Pregel[Any, Any, Any, Any], name: str) -> None:
+    """Refuse renames that a graph cannot have: they would lose runs, or run them twice."""
+    if not renamed:
+        return
+    if not langgraph_port.is_state_graph(graph):
+        raise BadArgument(
+            f"renamed= of {name!r}: only the nodes of a StateGraph can be renamed. Keep the name "
+            "of the function, or register the graph under another version."
+        )
+    targets = list(renamed.values())
+    for old, new in renamed.items():
+        rename = f"renamed={{{old!r}: {new!r}}} of {name!r}"
+        if old in graph.nodes:
+            raise BadArgument(f"{rename}: the graph still has a node {old!r}. Leave it out.")
+        if targets.count(new) > 1:
+            raise BadArgument(
+                f"{rename}: another node is renamed to {new!r} as well. Two nodes cannot become "
+                "one: keep one of them under its old name."
+            )
+        seen = {old}
+        while new in renamed and new not in seen:
+            seen.add(new)
+            new = renamed[new]
+        if new in seen:
+            raise BadArgument(f"{rename}: the renames go round in a circle.")
+        if new not in graph.nodes or not langgraph_port.is_node(new):
+            nodes = ", ".join(filter(langgraph_port.is_node, graph.nodes))
+            raise BadArgument(f"{rename}: the graph has no node {new!r}; it has {nodes}.")
 
 
 def pending_nodes(topology: Topology, at: CheckpointTuple) -> list[str]:
@@ -60,6 +149,16 @@ def subgraph(topology: Topology, ns: str) -> Topology | None:
 
 
 def _pending(topology: Topology, at: CheckpointTuple, partly: bool = False) -> set[str]:
+    found = _triggered(topology, at, partly)
+    for send in langgraph_port.pending_sends(at.checkpoint["channel_values"]):
+        if send.node in topology:
+            found.add(send.node)
+        elif topology:
+            found.discard(send.node)
+    return found
+
+
+def _triggered(topology: Topology, at: CheckpointTuple, partly: bool = False) -> set[str]:
     checkpoint = at.checkpoint
     versions, values = checkpoint["channel_versions"], checkpoint["channel_values"]
     found = set()
@@ -70,11 +169,6 @@ def _pending(topology: Topology, at: CheckpointTuple, partly: bool = False) -> s
                 continue
             if langgraph_port.has_joined(channel, node, values[channel], partly):
                 found.add(node)
-    for send in langgraph_port.pending_sends(values):
-        if send.node in topology:
-            found.add(send.node)
-        elif topology:
-            found.discard(send.node)
     return found
 
 
@@ -90,6 +184,22 @@ def explain(name: str, ns: str, lost: list[str], old: Topology, new: Topology) -
     reason = (
         f"the graph {name!r} changed{where}: the run would go on at {', '.join(map(repr, lost))}, "
         f"which it can no longer reach (nodes removed: {', '.join(removed) or 'none'}; added: "
-        f"{', '.join(added) or 'none'}). Bring the node back and retry the run, or fork it"
+        f"{', '.join(added) or 'none'}). {_advice(ns, lost, removed, added)}"
     )
     return {"reason": reason, "lost": lost, "removed": removed, "added": added}
+
+
+def _advice(ns: str, lost: list[str], removed: list[str], added: list[str]) -> str:
+    fork = "Or fork it with as_node=, the node after which it goes on"
+    gone = [node for node in lost if node in removed]
+    if not gone:
+        return f"Restore the edges that lead to it and retry the run. {fork}"
+    one = len(gone) == 1
+    if not added or ns:
+        return f"Bring the node{'' if one else 's'} back and retry the run. {fork}"
+    names = {node: added[0] if one and len(added) == 1 else "..." for node in gone}
+    was, back = ("it was", "it") if one else ("they were", "them")
+    return (
+        f"Pass register(renamed={names}) if {was} renamed, or bring {back} back, and retry the "
+        f"run. {fork}"
+    )

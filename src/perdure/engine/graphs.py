@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -17,8 +17,8 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
 from perdure import langgraph_port
-from perdure.engine.graph_changes import topology_of
-from perdure.errors import BadArgument, NotDurable, UnknownGraph
+from perdure.engine.graph_changes import Topology, old_names, resolve, topology_of
+from perdure.errors import BadArgument, NotDurable, UnknownGraph, forgot_await
 from perdure.journal.names import check_text
 from perdure.saver import Saver
 from perdure.types import Retry
@@ -38,6 +38,9 @@ class Graph:
     deaths: int
     hold: bool
     """Whether a run that failed for good is held, for a person to retry."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Names that nodes had before, and the next name of each."""
+    _carrying: dict[str, Graph] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def key(self) -> str:
@@ -52,6 +55,27 @@ class Graph:
     def fingerprint(self) -> str:
         """The hash of its topology."""
         return fingerprint_of(self.topology)
+
+    def carrying(self, fingerprint: str, old: Topology) -> Graph:
+        """This graph for a run that was driven with another: it has the names that the run knows of
+        nodes that were renamed since. It is its own if there are none."""
+        if not self.renamed:
+            return self
+        found = self._carrying.get(fingerprint)
+        if found is None:
+            nodes, joins = old_names(self.renamed, self.pregel, old)
+            found = self
+            if nodes or joins:
+                pregel = langgraph_port.with_old_names(self.pregel, nodes, joins)
+                found = replace(self, pregel=pregel, _carrying={})
+            self._carrying[fingerprint] = found
+        return found
+
+    def current_names(self, nodes: Any) -> Any:
+        """Breakpoints of a run, with the names that their nodes have now."""
+        if not self.renamed or isinstance(nodes, str):  # "*": all of them
+            return nodes
+        return [*nodes, *(resolve(self.renamed, one) for one in nodes if one in self.renamed)]
 
     @functools.cached_property
     def has_breakpoints(self) -> bool:
@@ -99,13 +123,14 @@ def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, A
     elif isinstance(graph, Pregel):
         # With a single node, such as an entrypoint, the name is that of the function.
         name = name or (next(iter(graph.nodes)) if len(graph.nodes) == 1 else graph.name)
-        _check_saver(graph.checkpointer, saver, name)
+        check_saver(graph.checkpointer, saver, name)
         pregel = copy.copy(graph)
         pregel.checkpointer = saver
         saver.with_allowlist(langgraph_port.types_of(pregel))
     else:
         raise BadArgument(
             f"register() takes a StateGraph, a compiled graph or an @entrypoint, not {graph!r}."
+            f"{forgot_await(graph)}"
         )
     if not name or name == "LangGraph":
         raise BadArgument("register() needs a name for this graph: register(graph, name='...').")
@@ -116,7 +141,8 @@ def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, A
     return name, pregel
 
 
-def _check_saver(given: Any, ours: Saver, name: str) -> None:
+def check_saver(given: Any, ours: Saver, name: str) -> None:
+    """Raise `NotDurable` unless a graph can be driven on our saver."""
     if given is None or given is ours:
         return
     if isinstance(given, Saver) and given.journal is ours.journal:

@@ -19,9 +19,9 @@ from perdure.engine.segment_drive import Drive, Ended, StopReason
 from perdure.engine.segment_end import released
 from perdure.engine.segment_start import stopped
 from perdure.errors import Closed, Error, StepTimeout
-from perdure.journal.clock import JournalClock
+from perdure.journal.clock import JournalClock, host_time
 from perdure.operations import claims, effects
-from perdure.operations.claims import LeaseRow, SegmentEnd
+from perdure.operations.claims import LeaseRow, LeaseTimes, SegmentEnd
 from perdure.operations.effects import report
 from perdure.types import Control
 
@@ -37,7 +37,7 @@ class LeaseKeeper:
     def __init__(self, driver: Driver, *, lease: float) -> None:
         self._driver, self._clock, self._lease = driver, driver.clock, lease
         self.beat = min(BEAT, lease / 8)
-        self._lock = ProcessLock()
+        self._lock = ProcessLock(clock=host_time(driver.clock).clock)
         self._driven: dict[str, Drive] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -58,13 +58,18 @@ class LeaseKeeper:
         """What this process drives now."""
         return list(self._driven.values())
 
-    def until(self) -> int:
-        """When a lease that begins now runs out."""
-        return self._clock.now() + round(self._lease * 1000)
+    def times(self) -> LeaseTimes:
+        """Now, and when a lease that begins now runs out."""
+        now = self._clock.now()
+        return LeaseTimes(now, now + round(self._lease * 1000), host_time(self._clock))
 
     def renew(self, run_id: str) -> None:
         """Renew the lease of a run that is not driven yet."""
-        self._driver.journal.do_unqueued(claims.renew(self.worker, self.until(), [run_id]))
+        self._driver.journal.do_unqueued(claims.renew(self.worker, self.times(), [run_id]))
+
+    @property
+    def is_started(self) -> bool:
+        return self._thread is not None and self.pid == os.getpid()
 
     def start(self) -> None:
         with self._changed:
@@ -145,7 +150,7 @@ class LeaseKeeper:
         recent = begun - self._lease / 2
         alive = [one for one in every if not (pulse := one.segment.pulse) or pulse.at > recent]
         # Past the queue: leases are renewed however long a commit takes.
-        journal.do_unqueued(claims.renew(self.worker, self.until(), [one.row.id for one in alive]))
+        journal.do_unqueued(claims.renew(self.worker, self.times(), [one.row.id for one in alive]))
         found = {
             lease.run_id: lease for lease in journal.read_committed(claims.leases(self.worker))
         }
@@ -165,10 +170,18 @@ class LeaseKeeper:
         """Stop a cancelled or paused run at its next step, or at once when its grace is over."""
         drive.ask_to_stop(StopReason(control.value))
         now = self._clock.now()
-        if lease.control_at is not None and lease.control_at <= now:
+        if lease.control_at is not None and self._is_grace_over(drive, lease.control_at, now):
             attempts = max(0, drive.segment.progress.attempts - 1)
             found = self._driver.journal.read_committed(effects.of_run(drive.row.id))
             self._end(drive, stopped(control, now, attempts, forced=True, **report(found)))
+
+    def _is_grace_over(self, drive: Drive, control_at: int, now: int) -> bool:
+        """Once it is seen, a grace runs by the host's clock: setting the journal's cuts nothing."""
+        host = host_time(self._clock)
+        here = host.tick if host.clock else now
+        if drive.grace is None or drive.grace[0] != control_at:
+            drive.grace = (control_at, here + control_at - now)
+        return drive.grace[1] <= here
 
     def _time_out(self, drive: Drive) -> None:
         graph, row = drive.graph, drive.row
@@ -195,12 +208,21 @@ class LeaseKeeper:
         drive.give_up(ended)
 
     def find_dead(self) -> None:
-        """Make the runs of dead workers on this host due."""
-        journal = self._driver.journal
-        dead = [one for one in journal.read_committed(claims.workers()) if self._lock.is_dead(one)]
+        """Make the runs of dead workers on this host due, and those of stopped ones, whose leases
+        are over by the host's clock, even if the journal's was set back since."""
+        journal, host = self._driver.journal, host_time(self._clock)
+        every = journal.read_committed(claims.workers())
+        dead = [one.worker for one in every if self._lock.is_dead(one.worker)]
         for worker in dead:
             journal.do(claims.expire(worker, self._clock.now()))
             self._lock.remove(worker)
-        if dead:
+        late = [one for one in every if host.clock and 0 < one.lease_until <= host.tick]
+        now = self._clock.now() if late else 0
+        stopped = [
+            one.worker for one in late if one.due_at > now and self._lock.is_alive(one.worker)
+        ]
+        for worker in stopped:
+            journal.do(claims.expire(worker, now, before=host.tick))
+        if dead or stopped:
             for callback in list(self.on_dead):
                 callback()

@@ -33,10 +33,11 @@ MAX_SWEPT = 500
 class ProcessLock:
     """The lock by which other processes on this host see that this one is alive."""
 
-    def __init__(self, folder: str | None = None) -> None:
+    def __init__(self, folder: str | None = None, *, clock: str = "") -> None:
         self._folder = Path(folder or Path(tempfile.gettempdir()) / f"perdure-{os.getuid()}")
         host = re.sub(r"[^\w.-]", "_", socket.gethostname())[:100]
-        self.id = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
+        # Its clock comes last: by it other processes know whether they share it.
+        self.id = ":".join(filter(None, (host, str(os.getpid()), secrets.token_hex(4), clock)))
         self._pid = os.getpid()
         self._file: int | None = None
         self._beaten = time.monotonic()
@@ -110,6 +111,11 @@ class ProcessLock:
     def is_dead(self, worker: str) -> bool:
         """Whether a worker was on this host and is certainly dead."""
         return worker != self.id and self._is_ours() and self._is_free(self._path(worker))
+
+    def is_alive(self, worker: str) -> bool:
+        """Whether a worker is a process on this host, though it may have been stopped."""
+        path = self._path(worker)
+        return path.exists() and not self._is_free(path)
 
     def _is_free(self, path: Path) -> bool:
         """Whether the file exists and is not locked."""

@@ -80,6 +80,8 @@ class Drive:
     breakpoints: dict[str, Any] = field(default_factory=dict)
     """Breakpoints of this run, besides those the graph was compiled with."""
     stop: StopReason | None = None
+    grace: tuple[int, int] | None = None
+    """When its grace ends, as it was requested, and by the clock of this process."""
     give_up: Callable[[Ended], None] = lambda ended: None
     """Called when its driver is no longer waited for, with how the segment ended."""
 
@@ -94,10 +96,11 @@ class Drive:
     @property
     def arguments(self) -> dict[str, Any]:
         """What LangGraph is called with, besides input and config."""
-        # LangGraph hands over each checkpoint; the saver decides which of them are waited for.
+        # LangGraph hands over each checkpoint, and the saver decides which of them are waited for;
+        # but a caller who wants nothing before the end is taken at its word.
         return {
             "context": self.context,
-            "durability": self.graph.durability,
+            "durability": "exit" if self.segment.at_exit else self.graph.durability,
             "control": self.control,
             **self.breakpoints,
         }

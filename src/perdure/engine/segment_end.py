@@ -27,12 +27,16 @@ from perdure.errors import (
     BadArgument,
     EffectHeld,
     Expired,
+    JoinFailed,
     LeaseLost,
+    NotDurable,
     NotInRun,
+    OrderChanged,
     Postponed,
     TooLarge,
     Unavailable,
     Unserializable,
+    WaitCaught,
 )
 from perdure.journal import Plan
 from perdure.operations import claims, effects
@@ -51,6 +55,8 @@ MAX_STORED_OUTPUT = 16 * 1024
 FINAL = (
     BadArgument,
     Expired,
+    JoinFailed,
+    NotDurable,
     NotInRun,
     Unserializable,
     TooLarge,
@@ -132,7 +138,14 @@ class SegmentFinish(SegmentPlans):
             return (yield from self._postponed(drive, error))
         if isinstance(error, EffectHeld):
             return (yield from self._held_by_effect(drive, error))
+        if isinstance(error, WaitCaught):
+            log.warning("run %s waits anyway: %s", drive.row.id, error)
+            data = {"caught_in": error.node}
+            return SegmentEnd(State.WAITING, EventKind.WAITING, data, in_step=True)
         now, attempts = self.clock.now(), drive.segment.progress.attempts
+        if isinstance(error, OrderChanged):
+            about = {"effect": error.effect, "key": error.key}
+            return released(now, max(0, attempts - 1), **about)
         left = not isinstance(error, Exception) and (drive.stop is not None or drive.segment.inline)
         away = isinstance(error, Unavailable) and not drive.segment.inline
         asked = drive.stop in (StopReason.CANCEL, StopReason.PAUSE)
@@ -181,17 +194,18 @@ class SegmentFinish(SegmentPlans):
             {**data, "wake_at": moment(error.until).isoformat()},
             f"effect:{error.key}",
         )
-        return SegmentEnd(State.WAITING, EventKind.POSTPONED, data)
+        return SegmentEnd(State.WAITING, EventKind.POSTPONED, data, in_step=True)
 
     def _held_by_abandoned(self, drive: Drive) -> Plan[SegmentEnd | None]:
         """Hold a run that reached its end without returning to an effect that was cut off."""
         if not drive.row.begun:
             return None
         found: list[EffectRow] = yield effects.of_run(drive.row.id)
-        if not any(row.state == EffectState.OPEN and row.mark != Mark.READ for row in found):
+        if any(row.state == EffectState.OPEN and row.mark != Mark.READ for row in found):
+            owner = Owner(drive.row.thread_id, drive.row.id, drive.row.token)
+            yield effects.abandon(owner, self.clock.now())
+        elif not any(row.state == EffectState.UNKNOWN for row in found):
             return None
-        owner = Owner(drive.row.thread_id, drive.row.id, drive.row.token)
-        yield effects.abandon(owner, self.clock.now())
         return (yield from self._held_by_unknown(drive))
 
     def _held_by_unknown(self, drive: Drive) -> Plan[SegmentEnd | None]:

@@ -7,18 +7,18 @@ its tasks.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import RESUME
 from langgraph.runtime import RunControl
 
+from perdure import langgraph_port
 from perdure.effects.compensation import Compensations
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
-from perdure.engine.graph_changes import explain, lost_nodes, subgraph
-from perdure.engine.graphs import Graph, fingerprint_of
+from perdure.engine.graph_check import find_change
+from perdure.engine.graphs import Graph
 from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, latest_checkpoint
 from perdure.errors import UNREADABLE, Damaged, Error
 from perdure.journal import Plan
@@ -26,28 +26,46 @@ from perdure.journal.clock import Clock
 from perdure.operations import effects, events, runs, waits
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow
-from perdure.operations.run_payload import check_state, load_setup, tags_of
+from perdure.operations.run_payload import (
+    check_state,
+    load_error,
+    load_output,
+    load_setup,
+    tags_of,
+)
 from perdure.operations.runs import RunRow
-from perdure.operations.waits import TAKEN_BACK, TIME_IS_UP, Body, WaitRow
+from perdure.operations.waits import FINISHED, TAKEN_BACK, TIME_IS_UP, Body, WaitRow
 from perdure.saver import Saver
 from perdure.segments.lease import Lease
+from perdure.segments.questions import Answered
 from perdure.segments.segment import KEY, Segment
-from perdure.types import Control, EffectState, EventKind, Kind, State, WaitState
+from perdure.types import ENDED, Control, EffectState, EventKind, Kind, State, WaitState
 
 ANSWERED = (WaitState.ANSWERED, WaitState.APPLIED)
-FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 
 
 class SegmentStart(SegmentPlans):
     """Plans for the start of a segment."""
 
-    def __init__(self, saver: Saver, clock: Clock) -> None:
+    def __init__(self, saver: Saver, clock: Clock, announced: Callable[[], bool]) -> None:
+        """`announced` says whether new questions are messages of the outbox, too."""
         super().__init__(saver, clock)
+        self._announced = announced
         self._compensations = Compensations(saver, clock)
         self._stored_topologies: set[str] = set()
 
-    def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | SegmentEnd]:
-        """What to drive, or how the segment ends if the run cannot be driven."""
+    def begin(
+        self,
+        row: RunRow,
+        graph: Graph,
+        *,
+        inline: bool = False,
+        carried: Collection[str] = (),
+    ) -> Plan[Drive | SegmentEnd]:
+        """What to drive, or how the segment ends if the run cannot be driven.
+
+        `carried` are waits whose answers are in the input that the caller has.
+        """
         try:
             check_state(row)
         except UNREADABLE as error:
@@ -61,7 +79,7 @@ class SegmentStart(SegmentPlans):
             return (yield from self._held_after_deaths(row))
         try:
             yield from self._check_decision(row)
-            return (yield from self._prepare(row, graph, inline))
+            return (yield from self._prepare(row, graph, inline, carried))
         except UNREADABLE as error:
             return held_by_error(error)
 
@@ -89,19 +107,21 @@ class SegmentStart(SegmentPlans):
             data = {"reason": reason, "effects": [one.key for one in unsure]}
         return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
 
-    def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
+    def _prepare(
+        self, row: RunRow, graph: Graph, inline: bool, carried: Collection[str]
+    ) -> Plan[Drive | SegmentEnd]:
         setup = load_setup(self.serializer, row)
         if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
             raise Damaged(f"run {row.id}", "it says that it has not begun, but it has steps")
         if row.n > 1 and not row.begun:
             yield from self._roll_back(row.thread_id)
         if row.begun:
-            held = yield from self._check_graph_change(row, graph)
-            if held is not None:
-                return held
+            graph, change = yield from find_change(self._saver, row, graph)
+            if change is not None:
+                return SegmentEnd(State.HELD, EventKind.HELD, change, reason=change["reason"])
         drive = yield from self._make_drive(row, graph, setup, inline)
         if row.begun:
-            found = yield from self._hand_over_answers(drive)
+            found = yield from self._hand_over_answers(drive, carried)
             if not inline and (yield from is_at_breakpoint(self._saver, drive, found)):
                 # To drive it would let it go on, which no person has done.
                 return (yield from stop_at_breakpoint(self._saver, drive)) or drive
@@ -122,18 +142,34 @@ class SegmentStart(SegmentPlans):
             saver=self._saver,
             durability=setup.get("durability") or self._saver.durability,
             inline=inline,
+            at_exit=bool(setup.get("inline")) and setup.get("durability") == "exit",
             unstored=graph.unstored,
             fingerprint=fingerprint,
+            origin=setup.get("fork"),
+            announced=self._announced(),
         )
+        place = yield from self._place(row, setup)
+        again = langgraph_port.resume_nothing() if place else None
         return Drive(
             segment,
             graph,
-            None if row.begun or "input" not in setup else setup["input"],
-            _config(segment, setup),
+            again if row.begun else setup.get("input"),
+            _config(segment, setup, place),
             setup.get("context"),
             RunControl(),
-            {name: setup[name] for name in BREAKPOINTS if name in setup},
+            {name: graph.current_names(setup[name]) for name in BREAKPOINTS if name in setup},
         )
+
+    def _place(self, row: RunRow, setup: Mapping[str, Any]) -> Plan[Mapping[str, Any]]:
+        """The old checkpoint a run begins at, while it has made none of its own; else nothing."""
+        place: Mapping[str, Any] = setup.get("place") or {}
+        if not place or row.fingerprint is not None:  # which its first step stores
+            return {}
+        if row.begun:  # it asked something before its first step
+            at = yield from latest_checkpoint(self._saver, row.thread_id)
+            if at is not None and at.checkpoint["id"] == langgraph_port.root_checkpoint(place):
+                return {}
+        return place
 
     def _roll_back(self, thread_id: str) -> Plan[None]:
         """Delete the checkpoints of runs that were stopped by `rollback`."""
@@ -143,30 +179,9 @@ class SegmentStart(SegmentPlans):
         for id in ids:
             yield runs.note_rolled_back(thread_id, id)
 
-    def _check_graph_change(self, row: RunRow, graph: Graph) -> Plan[SegmentEnd | None]:
-        """Hold a run whose place is gone from its graph."""
-        if row.fingerprint in (None, graph.fingerprint):
-            return None
-        stored = yield runs.topology(row.fingerprint)
-        if stored is None:
-            return None
-        if fingerprint_of(stored) != row.fingerprint:
-            raise Damaged(f"graph {row.fingerprint}", "it is not what its fingerprint is made of")
-        old, new = json.loads(stored), json.loads(graph.topology)
-        places = {"": (old, new)}
-        for wait in (yield waits.of_run(row.id)):
-            if wait.state not in FINISHED and wait.ns:
-                places[wait.ns] = (subgraph(old, wait.ns) or {}, subgraph(new, wait.ns) or {})
-        for ns, (before, after) in places.items():
-            at = yield from latest_checkpoint(self._saver, row.thread_id, ns)
-            if at is not None and (lost := lost_nodes(before, after, at)):
-                data = explain(graph.name, ns, lost, before, after)
-                return SegmentEnd(State.HELD, EventKind.HELD, data, reason=data["reason"])
-        return None
-
     # -- answers
 
-    def _hand_over_answers(self, drive: Drive) -> Plan[list[WaitRow]]:
+    def _hand_over_answers(self, drive: Drive, carried: Collection[str]) -> Plan[list[WaitRow]]:
         """Hand the answers of people, signals and the clock to the tasks that wait for them."""
         row, now = drive.row, self.clock.now()
         found: list[WaitRow] = yield waits.of_run(row.id)
@@ -179,40 +194,97 @@ class SegmentStart(SegmentPlans):
             if wait.name is not None:
                 yield waits.deliver(self.serializer, wait, row.token, now)
                 answered = True
+            if wait.kind == Kind.RUN and (ended := (yield from self._joined(wait))) is not None:
+                yield waits.join(self.serializer, wait, ended, row.token, now)
+                answered = True
             if due is not None and due <= now:
                 value = None if wait.kind == Kind.CLOCK else TIME_IS_UP
                 yield waits.fire(self.serializer, wait, value, row.token, now)
                 answered = True
         if answered:
             found = yield waits.of_run(row.id)
-        if any(wait.state in ANSWERED for wait in found):
-            yield from self._resume_tasks(drive, found)
+        if any(wait.state in ANSWERED or _is_reopened(wait) for wait in found):
+            yield from self._resume_tasks(drive, found, carried)
         return found
 
-    def _resume_tasks(self, drive: Drive, found: list[WaitRow]) -> Plan[None]:
+    def _joined(self, wait: WaitRow) -> Plan[list[dict[str, Any]] | None]:
+        """How each run that a wait is for has ended; None if one has not."""
+        ids = waits.joined_runs(waits.load_body(self.serializer, wait))
+        found: list[RunRow] = yield runs.find_all(ids)
+        for row in found:
+            check_state(row)
+            if row.state == State.DONE and row.output is None:
+                raise Damaged(f"run {row.id}", "it is done, but has no output")
+        if any(State(row.state) not in ENDED for row in found):
+            return None
+        rows, ended = {row.id: row for row in found}, []
+        for id in ids:
+            one: dict[str, Any] = {"id": id, "state": "", "output": None, "error": None}
+            if (row := rows.get(id)) is not None:
+                error = load_error(self.serializer, row)
+                output = yield from load_output(self.serializer, row, self._state_at)
+                reason = str(error) if error is not None else row.reason
+                one |= {"state": row.state, "output": output, "error": reason}
+            ended.append(one)
+        return ended
+
+    def _state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
+        at = yield from latest_checkpoint(self._saver, thread_id, id=checkpoint_id)
+        return None if at is None else at.checkpoint["channel_values"]
+
+    def _resume_tasks(
+        self, drive: Drive, found: list[WaitRow], carried: Collection[str]
+    ) -> Plan[None]:
         row = drive.row
         signals = yield waits.signals_of_run(self.serializer, row.thread_id, row.id)
-        for wait, body in self._newest(found):
-            if wait.state not in ANSWERED:
+        bodies = {
+            wait.id: waits.load_body(self.serializer, wait)
+            for wait in found
+            if wait.state not in FINISHED
+        }
+        self._note_answers(drive, found, signals)
+        for wait in self._newest(found, bodies):
+            body = bodies[wait.id]
+            if wait.state not in ANSWERED and not _is_reopened(wait):
                 continue
-            if wait.task_id:  # a breakpoint or an effect has no task: the run just goes on
+            # A breakpoint or an effect has no task: the run just goes on.
+            if wait.task_id and wait.id not in carried:
                 # LangGraph reads the answers of a task from its writes, where they survive.
                 self._saver.saw(wait.stamp)
-                answers = [*body.before, self._answer(wait, signals)]
+                answers = list(body.before)
+                if wait.state in ANSWERED:
+                    answers.append(self._answer(wait, signals))
                 config = _wait_config(drive, wait)
                 self._saver.put_writes(config, [(RESUME, answers)], wait.task_id, wait.path)
-            yield waits.apply(wait, row.token)
-
-    def _newest(self, found: list[WaitRow]) -> list[tuple[WaitRow, Body]]:
-        """Of each task the wait that it asked last."""
-        newest: dict[tuple[str, str], tuple[WaitRow, Body]] = {}
         for wait in found:
-            if wait.state in FINISHED:
+            if wait.state in ANSWERED:
+                yield waits.apply(wait, row.token)
+
+    def _note_answers(
+        self, drive: Drive, found: list[WaitRow], signals: Mapping[tuple[str, str | None], Any]
+    ) -> None:
+        """Say which question each answer was for: the task may ask in another order now."""
+        tasks = {wait.task_id for wait in found if wait.task_id and wait.state not in FINISHED}
+        for wait in found:
+            if wait.task_id in tasks and wait.state in (*ANSWERED, WaitState.CONSUMED):
+                body = waits.load_body(self.serializer, wait)
+                drive.segment.questions.note_answer(
+                    wait.task_id,
+                    Answered(
+                        Kind(wait.kind), body.value, len(body.before), self._answer(wait, signals)
+                    ),
+                )
+
+    def _newest(self, found: list[WaitRow], bodies: Mapping[str, Body]) -> list[WaitRow]:
+        """Of each task the wait that it asked last."""
+        newest: dict[tuple[str, str], WaitRow] = {}
+        for wait in found:
+            if wait.id not in bodies:
                 continue
-            body = waits.load_body(self.serializer, wait)
             task = (wait.ns, wait.task_id or wait.interrupt_id)
-            if task not in newest or len(newest[task][1].before) <= len(body.before):
-                newest[task] = (wait, body)
+            last = newest.get(task)
+            if last is None or len(bodies[last.id].before) <= len(bodies[wait.id].before):
+                newest[task] = wait
         return list(newest.values())
 
     def _answer(self, wait: WaitRow, signals: Mapping[tuple[str, str | None], Any]) -> Any:
@@ -220,6 +292,11 @@ class SegmentStart(SegmentPlans):
             return waits.load_answer(self.serializer, wait)
         value = signals[wait.id, wait.name]
         return value if wait.kind == Kind.SIGNAL else {TAKEN_BACK: value}
+
+
+def _is_reopened(wait: WaitRow) -> bool:
+    """Whether an answer of a wait was withdrawn: its task is not to find it any more."""
+    return wait.state == WaitState.OPEN and wait.answered_at is not None
 
 
 def held_by_error(error: Exception) -> SegmentEnd:
@@ -236,15 +313,19 @@ def stopped(control: Control, now: int, attempts: int, **data: Any) -> SegmentEn
     return SegmentEnd(State.PAUSED, EventKind.PAUSED, data, due_at=now, attempts=attempts)
 
 
-def _config(segment: Segment, setup: Mapping[str, Any]) -> RunnableConfig:
+def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]) -> RunnableConfig:
     lease = segment.lease
     given = dict(setup.get("config") or {})
     configurable = {
         **(given.pop("configurable", None) or {}),
+        **place,
         "thread_id": lease.thread_id,
-        "run_id": lease.run_id,
         KEY: lease.name,
     }
+    tags = [*(given.get("tags") or ()), *(setup.get("tags") or ())]
+    if not segment.inline:  # a caller sees in its stream and its history what it gave, no more
+        configurable["run_id"] = lease.run_id
+        tags = [*(given.get("tags") or ()), *tags_of(lease.row, setup)]
     config: dict[str, Any] = {
         **given,
         "configurable": configurable,
@@ -253,7 +334,7 @@ def _config(segment: Segment, setup: Mapping[str, Any]) -> RunnableConfig:
             **(setup.get("metadata") or {}),
             **segment.progress.labels,
         },
-        "tags": [*(given.get("tags") or ()), *tags_of(lease.row, setup)],
+        "tags": tags,
     }
     return cast(RunnableConfig, config)
 

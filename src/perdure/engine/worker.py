@@ -26,7 +26,7 @@ from perdure.engine.thread_pool import NodeThreadPool
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal import Refused
 from perdure.operations import claims
-from perdure.operations.claims import SegmentEnd
+from perdure.operations.claims import LeaseTimes, SegmentEnd
 from perdure.operations.runs import RunRow
 from perdure.segments.segment import LoopPulse
 from perdure.types import Counts, DrivenBy
@@ -99,9 +99,9 @@ class Worker:
         NodeThreadPool.serve(self._loop)
         wake = self.wake
         self._keeper.on_dead.add(wake)
-        self._keeper.start()
         beating = asyncio.create_task(self._beat())
         try:
+            await asyncio.to_thread(self._keeper.start)
             await asyncio.to_thread(self._keeper.find_dead)  # a tick may be over before the thread
             signals = drain_on_signals(self._loop, self.drain)
             with signals if handle_signals else contextlib.nullcontext():
@@ -163,38 +163,38 @@ class Worker:
             free = min(free, self._limit - self._counts["claimed"])
         if free <= 0:
             return 0
-        journal, now = self._driver.journal, self._clock.now()
+        journal, times = self._driver.journal, self._keeper.times()
+        now = times.now
         due = await journal.ado(claims.next_due())
         self._next = POLL if due is None else min(POLL, max(0, due - now) / 1000)
         if due is None or due > now:
             return 0
         if self._alone is not None and not self._alone.is_over():
             return 0
-        if await self._make_room(now):
+        if await self._make_room(times):
             return 0
-        claimed = await self._claim_up_to(now, free)
+        claimed = await self._claim_up_to(times, free)
         if not claimed and not self._tasks:
-            claimed = await self._claim_up_to(now, 1, suspect=True)
+            claimed = await self._claim_up_to(times, 1, suspect=True)
         if not claimed:
-            await self._warn_once(now)
+            await self._warn_once(times)
         return claimed
 
-    async def _warn_once(self, now: int) -> None:
+    async def _warn_once(self, times: LeaseTimes) -> None:
         """Log once for each graph that has due runs and is not registered in this worker."""
         if self._schedules is None or time.monotonic() - self._asked_around < 10.0:
             return
         self._asked_around = time.monotonic()
-        for name in await self._driver.journal.ado(claims.unregistered_due(now, self._graphs)):
+        for name in await self._driver.journal.ado(claims.unregistered_due(times, self._graphs)):
             if name not in self._others:
                 self._others.add(name)
                 log.warning("runs of %r are due, which is not registered in this worker", name)
 
-    async def _claim_up_to(self, now: int, count: int, *, suspect: bool = False) -> int:
+    async def _claim_up_to(self, times: LeaseTimes, count: int, *, suspect: bool = False) -> int:
         op = claims.claim(
             self._driver.serializer,
             self._keeper.worker,
-            now,
-            self._keeper.until(),
+            times,
             self._graphs,
             count,
             driven=self._driven_by,
@@ -217,13 +217,13 @@ class Worker:
             if suspect:
                 self._alone = _Alone(task, self._driven)
 
-    async def _make_room(self, now: int) -> bool:
+    async def _make_room(self, times: LeaseTimes) -> bool:
         """Whether to claim nothing, because a suspect has waited too long for an idle worker."""
         if time.monotonic() - self._looked >= 1.0:
             self._looked = time.monotonic()
-            since = await self._driver.journal.ado(claims.suspect_due(now, self._graphs))
+            since = await self._driver.journal.ado(claims.suspect_due(times, self._graphs))
             # Not for ever: what is driven here may take hours. One chance a minute.
-            late = None if since is None else (now - since) % 60_000
+            late = None if since is None else (times.now - since) % 60_000
             self._crowded = late is not None and SUSPECT_PATIENCE < late < 3 * SUSPECT_PATIENCE
         return self._crowded and bool(self._tasks)
 

@@ -14,6 +14,8 @@ queued before it.
     journal             what can be asked of a journal
     group_commit        the ordered queue whose first waiter commits for all
     committer           one batch, and whether it was committed
+    reader_threads      where coroutines read
+    opened_later        a database that its first use opens
     commit_listener     tells a listener of committed events
     capabilities        what a database can do
     sqlite, postgres    the databases; sqlite_connections, sqlite_file, postgres_pool under them
@@ -25,16 +27,19 @@ queued before it.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from perdure.errors import BadURL
+from perdure.errors import BadURL, needs_extra
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.journal import Journal
+from perdure.journal.opened_later import OpenedLater
 from perdure.journal.operation import (
     Action,
+    Blocking,
     EventStatement,
     Op,
     Plan,
@@ -48,6 +53,7 @@ from perdure.serde.redaction import hide_in_url
 
 __all__ = [
     "Action",
+    "Blocking",
     "Capabilities",
     "EventStatement",
     "Journal",
@@ -57,6 +63,7 @@ __all__ = [
     "Row",
     "Statement",
     "connect",
+    "connect_later",
     "read_op",
     "version",
     "with_params",
@@ -70,6 +77,13 @@ def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
     folder, an unwritable file, a network file system, a read replica, a newer schema.
     `deadline` bounds every call to the database, in seconds.
     """
+    journal = connect_later(url, deadline=deadline)
+    journal.open()
+    return journal
+
+
+def connect_later(url: str | None = None, *, deadline: float = 30.0) -> Journal:
+    """The journal at `url`, opened by its first use; a malformed URL is refused now."""
     url = url or os.environ.get("PERDURE_URL")
     if not url:
         raise BadURL(
@@ -85,9 +99,12 @@ def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
         from perdure.journal.sqlite import SQLite
 
         path, options = _sqlite_path(url)
-        return Journal(SQLite(path, deadline=deadline, **options))
+        sqlite = functools.partial(SQLite, path, deadline=deadline, **options)
+        return Journal(OpenedLater(SQLite.capabilities, sqlite))
     if scheme in ("postgresql", "postgres"):
-        return Journal(_postgres().Postgres(url, deadline=deadline))
+        postgres = _postgres().Postgres
+        opening = functools.partial(postgres, url, deadline=deadline)
+        return Journal(OpenedLater(postgres.capabilities, opening))
     raise _unknown(url)
 
 
@@ -108,7 +125,7 @@ def _postgres() -> Any:
     try:
         from perdure.journal import postgres
     except ImportError as error:
-        raise BadURL("PostgreSQL needs the extra: pip install 'perdure[postgres]'") from error
+        raise BadURL(needs_extra("PostgreSQL", "postgres")) from error
     return postgres
 
 

@@ -19,8 +19,6 @@ class Capabilities:
 
     interactive: bool = True
     """Code can run inside of a transaction, between its statements."""
-    read_costs_a_round_trip: bool = True
-    """The database is in another process, so a coroutine reads in a thread."""
     statements_per_batch: int | None = None
     parameters_per_statement: int | None = None
     largest_value: int | None = None

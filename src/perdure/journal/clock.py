@@ -2,19 +2,29 @@
 
 A process's wall clock may be wrong, or be set while it runs. So the database is asked once in a
 while how far it is from our monotonic clock. On SQLite the database's clock is this host's.
+
+The database's clock can be set too. Leases of workers on one host are therefore also measured by
+the host's monotonic clock, which nobody can set, and which stands still while the host is
+suspended. `HostTime` says which clock that is, so that only processes that share it compare it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import time
-from typing import Protocol
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
-from perdure.errors import Unavailable
 from perdure.journal import Journal, Op, Statement
 
 STALE = 60.0
 """Seconds after which the database is asked again."""
+LONGEST_LEASE = 60_000
+"""Milliseconds. A lease that ends later than this by our host's clock is of another clock, such as
+that of a virtual machine restored from the same snapshot."""
 
 
 class Clock(Protocol):
@@ -22,6 +32,38 @@ class Clock(Protocol):
 
     def now(self) -> int:
         """Milliseconds since 1970."""
+
+
+class HostTime(NamedTuple):
+    """A reading of a host's monotonic clock, in milliseconds."""
+
+    clock: str = ""
+    """Which clock: of this host, since it was booted. Empty if there is none to compare."""
+    tick: int = 0
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the fragment {held} in queries.sql."""
+        pattern = f"%:{self.clock}" if self.clock else ""
+        return {"clock": pattern, "tick": self.tick, "latest": self.tick + LONGEST_LEASE}
+
+
+def host_time(clock: Clock) -> HostTime:
+    """The time of the host, if this clock is one of a host. A clock that tests move is not."""
+    read = getattr(clock, "host_time", None)
+    return HostTime() if read is None else read()
+
+
+@cache
+def host_clock() -> str:
+    """The identity of this host's monotonic clock; empty where it cannot be known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        return ""
+    with contextlib.suppress(OSError):  # containers may have a clock of their own
+        boot += os.readlink("/proc/self/ns/time").encode()
+    return hashlib.blake2b(boot, digest_size=4).hexdigest()
 
 
 def journal_time() -> Op[int]:
@@ -38,15 +80,22 @@ class JournalClock:
 
     def now(self) -> int:
         if self._asked is None:
-            self.agree()
-        elif time.monotonic() - self._asked > STALE:
-            with contextlib.suppress(Unavailable):  # then what we know must do
-                self.agree()
+            self._journal.open()
+            if self._journal.opened_at is not None:
+                self._set(*self._journal.opened_at)
+        elif (here := time.monotonic()) - self._asked > STALE:
+            self._asked = here
+            self._journal.read_soon(journal_time(), self._set)  # until then what we know must do
         return int((time.monotonic() + self._offset) * 1000)
+
+    def host_time(self) -> HostTime:
+        return HostTime(host_clock(), int(time.monotonic() * 1000))
 
     def agree(self) -> None:
         """Ask the database for the time."""
-        there = self._journal.read_committed(journal_time())
-        here = time.monotonic()  # however long the answer took: late is right, early is not
-        self._offset = there / 1000 - here
-        self._asked = here
+        self._set(self._journal.read_committed(journal_time()))
+
+    def _set(self, there: int, here: float | None = None) -> None:
+        # However long the answer took: late is right, early is not.
+        self._asked = time.monotonic() if here is None else here
+        self._offset = there / 1000 - self._asked

@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from perdure.errors import BadArgument, Closed, Unavailable
 from perdure.journal.committer import Committer, QueuedOperation
 from perdure.journal.operation import Backend, Op, Statement, Transaction
+from perdure.journal.reader_threads import ReaderThreads
 
 T = TypeVar("T")
 
@@ -50,6 +51,7 @@ class GroupCommit:
         self.pid = os.getpid()
         self.closed = False
         self.committer = Committer(backend)
+        self.readers = ReaderThreads()
         self.newest: QueuedOperation[Any] | None = None
         self.waiting: dict[threading.Lock, QueuedOperation[Any]] = {}
         """Threads that sleep until their operation is settled, each at a lock of its own."""

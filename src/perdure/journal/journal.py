@@ -7,6 +7,7 @@ asks only for what is committed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -35,6 +36,8 @@ class Journal:
     ) -> None:
         self._backend, self._interval, self._capacity = backend, interval, capacity
         self._listener: Listener | None = None
+        self.opened_at: tuple[int, float] | None = None
+        """The time of the database when it was opened, and of our monotonic clock then."""
         self._group = self._new_group()
 
     def set_interval(self, seconds: float) -> None:
@@ -66,12 +69,31 @@ class Journal:
         return group
 
     @property
+    def is_open(self) -> bool:
+        """Whether the database was opened. Asking does not open it."""
+        return self.opened_at is not None
+
+    def open(self) -> None:
+        """Open the database now, if it was not yet. Otherwise the first use does."""
+        self._check()
+        if self.opened_at is None:
+            [[[there]]] = self._backend.read([Statement("journal_time", {})])
+            self.opened_at = (int(there), time.monotonic())
+
+    async def aopen(self) -> None:
+        """Like `open`, without blocking the event loop."""
+        if self.opened_at is None:
+            await self._check().readers.run(self.open)
+
+    @property
     def capabilities(self) -> Capabilities:
         """What the database of this journal can do."""
         return self._backend.capabilities
 
     def do(self, op: Op[T]) -> T:
         """Run `op` and return its result; if it writes, once it is durable."""
+        if self.opened_at is None:
+            self.open()
         if op.write:
             return self.wait(self._check().append(op, waited=True))
         self.flush()
@@ -79,10 +101,12 @@ class Journal:
 
     async def ado(self, op: Op[T]) -> T:
         """Like `do`, without blocking the event loop."""
+        if self.opened_at is None:
+            await self.aopen()
         if op.write:
             return await self.await_(self._check().append(op, waited=True))
         await self.aflush()
-        return await self._aread_committed(op)
+        return await self.aread_committed(op)
 
     def run(self, plan: Plan[T], *, flush: bool = True) -> T:
         """Follow a plan, blocking. Without `flush` its reads do not wait for what is queued."""
@@ -104,6 +128,8 @@ class Journal:
 
     async def arun(self, plan: Plan[T], *, flush: bool = True) -> T:
         """Follow a plan without blocking the event loop."""
+        if self.opened_at is None:
+            await self.aopen()  # also because a plan may ask for the time
         answer: Any = None
         try:
             while True:
@@ -116,7 +142,7 @@ class Journal:
                 elif flush or step.write:
                     answer = await self.ado(step)
                 else:
-                    answer = await self._aread_committed(step)
+                    answer = await self.aread_committed(step)
         except StopIteration as done:
             return cast(T, done.value)
         finally:
@@ -127,10 +153,18 @@ class Journal:
         self._check().check_outside_transaction()
         return op.result(self._backend.read(op.render()))
 
-    async def _aread_committed(self, op: Op[T]) -> T:
-        if self._backend.capabilities.read_costs_a_round_trip:
-            return await asyncio.to_thread(self.read_committed, op)
-        return self.read_committed(op)
+    async def aread_committed(self, op: Op[T]) -> T:
+        """Like `read_committed`, without blocking the event loop."""
+        return await self._check().readers.run(lambda: self.read_committed(op))
+
+    def read_soon(self, op: Op[T], then: Callable[[T], None]) -> None:
+        """Read in another thread and hand the result to `then`; or not, if that fails."""
+
+        def job() -> None:
+            with contextlib.suppress(Exception):
+                then(self.read_committed(op))
+
+        self._check().readers.start(job)
 
     def do_unqueued(self, op: Op[T]) -> T:
         """Commit a write at once, outside of the queue. What is queued may be committed later."""

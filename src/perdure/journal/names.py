@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.errors import BadArgument, Unserializable
+from perdure.errors import BadArgument, Unserializable, forgot_await
 
 LONGEST = {"thread_id": 1024, "checkpoint_ns": 1024, "task_path": 8192}
 """Bytes of names. Most are keys, and PostgreSQL's index takes 2,700 bytes of them together."""
@@ -11,7 +11,7 @@ LONGEST = {"thread_id": 1024, "checkpoint_ns": 1024, "task_path": 8192}
 def check_text(name: str, text: str) -> str:
     """Refuse a name that one of the databases cannot hold."""
     if not isinstance(text, str):
-        raise BadArgument(f"{name} must be a str, not {type(text).__name__}.")
+        raise BadArgument(f"{name} must be a str, not {type(text).__name__}.{forgot_await(text)}")
     longest = LONGEST.get(name, 256)
     if "\x00" in text:
         raise Unserializable(f"{name} {text!r}", "it has a NUL character")
@@ -22,6 +22,14 @@ def check_text(name: str, text: str) -> str:
     if size > longest:
         raise Unserializable(f"{name} {text[:60]!r}…", f"it is over {longest} bytes long")
     return text
+
+
+def check_id(what: str, id: object) -> str:
+    """The id of a run, wait or effect; not the thing itself, nor a coroutine that returns it."""
+    hint = " Pass its id." if hasattr(id, "thread_id") else forgot_await(id)
+    if hint:
+        raise BadArgument(f"The id of a {what} must be a str, not {type(id).__name__}.{hint}")
+    return str(id)
 
 
 def check_renamed(old: str, new: str, value: object) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from perdure.journal.capabilities import Capabilities
@@ -75,6 +77,19 @@ class Action(Protocol):
     def run(self) -> Any: ...
 
     def arun(self) -> Awaitable[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """An action that blocks, such as making a file. A coroutine does it in a thread."""
+
+    work: Callable[[], Any]
+
+    def run(self) -> Any:
+        return self.work()
+
+    async def arun(self) -> Any:
+        return await asyncio.to_thread(self.work)
 
 
 Plan = Generator[Op[Any] | float | Action, Any, T]

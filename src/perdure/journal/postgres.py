@@ -144,6 +144,11 @@ class Postgres:
                 result = work(Transaction(connection, run))
                 run([])
                 failpoints.at("commit.before")
+        except Exception as error:
+            if connection.closed and not isinstance(error, psycopg.Error):
+                # It was cut inside `work`, whatever that made of it: nothing is committed.
+                raise Ambiguous(f"{self._place}: the connection was lost") from error
+            raise
         finally:
             connection.row_factory = tuple_row  # the user's code may have set another
         failpoints.at("commit.after")

@@ -214,17 +214,24 @@ SELECT state FROM perdure_runs WHERE thread_id = :thread_id AND id = :id {lock};
 
 -- name: insert_run
 -- Accepts a run. It is due only if no other run of its thread is under way; with :reject it is
--- then not accepted. A run with the same key is accepted once.
+-- then not accepted. A run with the same key is accepted once. The child of a run that is being
+-- cancelled is to be cancelled too.
 INSERT INTO perdure_runs
   (thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, poked,
-   undo, events, change, created_at, updated_at, setup)
+   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, stays, control,
+   reason)
 SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:version AS TEXT),
        CAST(:key AS TEXT), 'pending',
        CASE WHEN NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                              WHERE r.thread_id = :thread_id AND r.state NOT IN {ended})
             THEN CAST(:due_at AS BIGINT) END,
-       CAST(:ready_at AS BIGINT), 0, 0, 0, 0, 0, 1, CAST(:change AS BIGINT),
-       CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:setup AS {blob})
+       CAST(:ready_at AS BIGINT), 0, 0, CAST(:begun AS INTEGER), 0, 0, 1, CAST(:change AS BIGINT),
+       CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:fingerprint AS TEXT), CAST(:setup AS {blob}),
+       CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT), CAST(:stays AS BIGINT),
+       (SELECT 'cancel' FROM perdure_runs AS p
+        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :stays = 0),
+       (SELECT CAST(:parent_reason AS TEXT) FROM perdure_runs AS p
+        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :stays = 0)
 FROM perdure_threads AS t
 WHERE t.thread_id = :thread_id
   AND (:reject = 0 OR NOT EXISTS (SELECT 1 FROM perdure_runs AS r
@@ -259,12 +266,21 @@ WHERE thread_id = :thread_id AND (created_at, id) < (:before, :before_id) AND cr
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
+-- name: runs_of_parent
+-- The same of the children of one run.
+SELECT {run} FROM perdure_runs
+WHERE parent_id = :parent_id AND (created_at, id) < (:before, :before_id) AND created_at >= :since
+  AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
+ORDER BY created_at DESC, id DESC LIMIT :count;
+
 -- name: runs_by_ids
 SELECT {run} FROM perdure_runs WHERE id IN ({names});
 
 -- name: runs_of_prefix
--- Runs whose ids begin with a prefix: at most two, so that an ambiguous prefix shows.
-SELECT {run} FROM perdure_runs WHERE id >= :first AND id < :last ORDER BY id LIMIT 2;
+-- Runs whose ids begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT id, state || ' run of ' || graph, thread_id FROM perdure_runs
+WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
 
 -- name: unfinished_runs
 -- Runs that are not over, of graphs whose names are in a range, behind a position, oldest first.
@@ -272,6 +288,18 @@ SELECT {run} FROM perdure_runs
 WHERE (created_at, id) > (:after, :after_id) AND state NOT IN {ended}
   AND graph >= :first AND graph < :last
 ORDER BY created_at, id LIMIT :count;
+
+-- name: shapes
+-- With which graphs the runs that are not over were last driven.
+SELECT graph, version, fingerprint, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended}
+GROUP BY graph, version, fingerprint ORDER BY graph, version, fingerprint;
+
+-- name: runs_of_shape
+-- Runs that are not over and were last driven with one graph, behind an id.
+SELECT {run} FROM perdure_runs
+WHERE id > :after AND graph = :graph AND version = :version AND fingerprint = :fingerprint
+  AND state NOT IN {ended}
+ORDER BY id LIMIT :count;
 
 -- name: stop_thread
 -- A new run takes the thread over, unless it is one that was accepted before: the driven run
@@ -310,8 +338,32 @@ WHERE thread_id = :thread_id AND id = :id AND state NOT IN {ended} AND state <> 
   AND NOT (:control = 'pause' AND (state = 'held' OR COALESCE(control, '') = 'cancel'))
 RETURNING id;
 
+-- name: stop_descendants
+-- Cancels the children of the runs that change :by cancelled, and theirs: those that are driven are
+-- asked, the others end at their next claim.
+UPDATE perdure_runs
+SET due_at = CASE WHEN state = 'running' OR (state = 'pending' AND due_at IS NULL) THEN due_at
+                  ELSE CAST(:now AS BIGINT) END,
+    control_at = CASE WHEN state = 'running' THEN CAST(:control_at AS BIGINT) END,
+    state = CASE WHEN state = 'running' THEN state ELSE 'pending' END,
+    control = 'cancel', reason = :reason, events = events + 1, change = :change, updated_at = :now
+WHERE id IN ({descendants}) AND state NOT IN {ended} AND COALESCE(control, '') <> 'cancel';
+
+-- name: insert_descendant_events
+-- The same for their history.
+INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
+       CAST(:body AS {blob})
+FROM perdure_runs WHERE change = :change AND id IN ({descendants})
+ON CONFLICT DO NOTHING;
+
+-- name: descendants
+-- Those runs, for the observer of their events.
+SELECT thread_id, id FROM perdure_runs WHERE change = :change AND id IN ({descendants});
+
 -- name: go_on
--- Makes a run that rests due again, if it is its turn: after resume, or retry.
+-- Makes a run that rests due again, if it is its turn: after resume, or retry. After a decision about
+-- an effect (:decision) only if that was made, and no other effect of the run is unknown.
 UPDATE perdure_runs
 SET state = 'pending', attempts = 0, reason = NULL, error = NULL, output = NULL,
     control = CASE WHEN state = 'held' THEN control END,
@@ -326,6 +378,9 @@ WHERE thread_id = :thread_id AND id = :id AND state IN ({names})
     SELECT 1 FROM perdure_runs AS r
     WHERE r.thread_id = :thread_id AND (r.begun = 1 OR r.state = 'running')
       AND r.n > (SELECT n FROM perdure_runs WHERE thread_id = :thread_id AND id = :id)))
+  AND (CAST(:decision AS BIGINT) IS NULL
+       OR change = CAST(:decision AS BIGINT) AND NOT EXISTS (
+         SELECT 1 FROM perdure_effects AS e WHERE e.run_id = :id AND e.state = 'unknown'))
 RETURNING id;
 
 -- name: unpause
@@ -401,7 +456,8 @@ SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND c
 -- What last decided whether a run goes on, before the event of its claim.
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n < :events
-  AND kind NOT IN ('step', 'wait', 'woke', 'expired', 'answer', 'signal', 'effect', 'differs', 'settled')
+  AND kind NOT IN ('step', 'wait', 'woke', 'expired', 'answer', 'withdrawn', 'signal', 'joined',
+                   'effect', 'differs', 'settled')
 ORDER BY n DESC LIMIT 1;
 
 -- name: has_begun
@@ -414,17 +470,18 @@ SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n > :after ORDER BY n LIMIT :count;
 
 -- name: claim
--- Takes the runs that are due, those whose lease ran out among them. The token is the fence.
+-- Takes the runs that are due, those whose lease ran out among them. The token is the fence. The
+-- database's clock may have been set: a lease of this host that holds by the host's own clock is not over.
 -- A suspect is one that was left behind twice at the same step: it may have killed its workers,
 -- and those it was driven with. It is only taken when asked for.
 WITH due AS (
   SELECT id FROM perdure_runs
-  WHERE due_at <= :now AND graph || '@' || version IN ({names})
+  WHERE due_at <= :now AND graph || '@' || version IN ({names}) AND NOT {held}
     AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
   ORDER BY due_at LIMIT :count {skip})
 UPDATE perdure_runs
 SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
-    worker = :worker, driven = :driven, due_at = :until, events = events + 1, change = :change,
+    worker = :worker, driven = :driven, due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE id IN (SELECT id FROM due)
 RETURNING {run};
@@ -433,11 +490,11 @@ RETURNING {run};
 -- Takes one run, due or not, unless it is another's, or not its turn.
 UPDATE perdure_runs
 SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
-    worker = :worker, driven = 'call', due_at = :until, events = events + 1, change = :change,
+    worker = :worker, driven = 'call', due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE thread_id = :thread_id AND id = :id
   AND (state = 'waiting' OR state = 'pending' AND due_at IS NOT NULL
-       OR state = 'running' AND due_at <= :now)
+       OR state = 'running' AND due_at <= :now AND NOT {held})
 RETURNING {run};
 
 -- name: claimed
@@ -481,12 +538,26 @@ LIMIT 1;
 -- name: strangers_due
 -- Graphs that have due runs, but are not among :names.
 SELECT DISTINCT graph, version FROM perdure_runs
-WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) LIMIT 10;
+WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) AND NOT {held} LIMIT 10;
+
+-- name: late_graphs
+-- Graphs with runs that should have begun by :late, and were never claimed.
+SELECT graph, version, COUNT(*) FROM perdure_runs
+WHERE due_at <= :late AND state = 'pending' AND token = 0
+GROUP BY graph, version ORDER BY graph, version;
+
+-- name: was_driven
+-- Whether a worker ever claimed a run of a graph.
+SELECT 1 FROM perdure_runs WHERE graph = :graph AND version = :version AND token > 0 LIMIT 1;
+
+-- name: driven_graphs
+-- The graphs of which a worker ever claimed a run.
+SELECT DISTINCT graph, version FROM perdure_runs WHERE token > 0;
 
 -- name: suspect_due
 -- Since when a suspect waits for a worker that drives nothing else.
 SELECT due_at FROM perdure_runs
-WHERE due_at <= :now AND state = 'running' AND attempts >= 2
+WHERE due_at <= :now AND state = 'running' AND attempts >= 2 AND NOT {held}
   AND graph || '@' || version IN ({names})
 ORDER BY due_at LIMIT 1;
 
@@ -495,7 +566,8 @@ ORDER BY due_at LIMIT 1;
 WITH mine AS (
   SELECT id FROM perdure_runs
   WHERE worker = :worker AND state = 'running' AND id IN ({names}) {skip})
-UPDATE perdure_runs SET due_at = :until WHERE id IN (SELECT id FROM mine);
+UPDATE perdure_runs SET due_at = :until, lease_until = :lease_until
+WHERE id IN (SELECT id FROM mine);
 
 -- name: leases
 -- Which leases are ours, and what was asked of them.
@@ -503,12 +575,17 @@ SELECT id, token, control, control_at FROM perdure_runs
 WHERE worker = :worker AND state = 'running';
 
 -- name: workers
--- Workers that hold a lease.
-SELECT DISTINCT worker FROM perdure_runs WHERE worker IS NOT NULL;
+-- Workers that hold a lease, with the first end of one by the clock of their host, and the last by
+-- the database's.
+SELECT worker, min(COALESCE(lease_until, 0)), max(due_at) FROM perdure_runs
+WHERE worker IS NOT NULL GROUP BY worker;
 
 -- name: expire
--- Makes the runs of a dead worker due now.
-UPDATE perdure_runs SET due_at = :now WHERE worker = :worker AND state = 'running' AND due_at > :now;
+-- Makes the runs of a dead worker due now; with a :tick, those whose lease is over by that.
+UPDATE perdure_runs
+SET due_at = CASE WHEN due_at > :now THEN CAST(:now AS BIGINT) ELSE due_at END, lease_until = 0
+WHERE worker = :worker AND state = 'running'
+  AND (CAST(:tick AS BIGINT) IS NULL OR COALESCE(lease_until, 0) <= :tick);
 
 -- name: fence
 -- Refuses the batch unless the lease is still ours.
@@ -548,29 +625,34 @@ WHERE run_id = :id AND state = 'applied'
 
 -- name: let_go
 -- Ends a segment. A request to stop that arrived meanwhile wins; a pause that was withdrawn is ignored.
--- A waiting run is due at its next clock, or now if an answer or a signal arrived while it was driven. A
--- cancelled run with effects to undo is due at once, and still to be cancelled, unless it is held.
+-- A waiting run is due at its next clock, or now if an answer or a signal arrived while it was driven, or
+-- the runs it waits for have ended. A cancelled run with effects to undo is due at once, and still to be
+-- cancelled, unless it is held. A run to be held for its effects (:held) is due at once if a person
+-- settled the last of them meanwhile.
 UPDATE perdure_runs
-SET state = CASE WHEN {cancels} THEN 'pending'
+SET state = CASE WHEN {cancels} OR {released} THEN 'pending'
                  WHEN CAST(:state AS TEXT) = 'held' AND control = 'cancel' AND {undo} THEN 'held'
                  WHEN CAST(:state AS TEXT) IN {ended} THEN CAST(:state AS TEXT)
                  WHEN control = 'cancel' THEN 'cancelled' WHEN control = 'pause' THEN 'paused'
                  WHEN CAST(:state AS TEXT) = 'paused' THEN 'pending' ELSE CAST(:state AS TEXT) END,
     due_at = CASE
-      WHEN {cancels} THEN COALESCE(CAST(:due_at AS BIGINT), CAST(:now AS BIGINT))
+      WHEN {cancels} OR {released} THEN COALESCE(CAST(:due_at AS BIGINT), CAST(:now AS BIGINT))
       WHEN CAST(:state AS TEXT) IN {ended} OR control IS NOT NULL THEN NULL
       WHEN CAST(:state AS TEXT) <> 'waiting' THEN CAST(:due_at AS BIGINT)
       WHEN poked = 1 OR EXISTS (
         SELECT 1 FROM perdure_waits AS w JOIN perdure_signals AS s
           ON s.thread_id = w.thread_id AND s.name = w.name AND s.wait_id IS NULL
-        WHERE w.run_id = :id AND w.state = 'open' AND w.kind <> 'clock') THEN CAST(:now AS BIGINT)
+        WHERE w.run_id = :id AND w.state = 'open' AND w.kind <> 'clock')
+        OR EXISTS (SELECT 1 FROM perdure_waits AS w
+                   WHERE w.run_id = :id AND w.state = 'open' AND {joined}) THEN CAST(:now AS BIGINT)
       ELSE (SELECT min(COALESCE(w.wake_at, w.expires_at)) FROM perdure_waits AS w
             WHERE w.run_id = :id AND w.state = 'open') END,
     worker = NULL, control_at = NULL, attempts = :attempts,
     control = CASE WHEN {cancels} OR (CAST(:state AS TEXT) = 'held' AND control = 'cancel' AND {undo})
               THEN 'cancel' END,
     output = CAST(:output AS {blob}), error = CAST(:error AS {blob}),
-    reason = COALESCE(CAST(:reason AS TEXT), CASE WHEN control IS NOT NULL THEN reason END),
+    reason = COALESCE(CASE WHEN NOT {released} THEN CAST(:reason AS TEXT) END,
+                      CASE WHEN control IS NOT NULL THEN reason END),
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running'
 RETURNING state;
@@ -604,7 +686,8 @@ UPDATE perdure_runs SET undo = 2 WHERE thread_id = :thread_id AND id = :id AND u
 -- name: count_wait
 -- Counts the event of a new question, and marks the run as begun: one without input may ask before its
 -- first checkpoint.
-UPDATE perdure_runs SET begun = 1, events = events + 1, change = :change, updated_at = :now
+UPDATE perdure_runs SET begun = 1, events = events + 1, change = :change, updated_at = :now,
+    fingerprint = COALESCE(fingerprint, CAST(:fingerprint AS TEXT))
 WHERE thread_id = :thread_id AND id = :id
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id);
 
@@ -627,10 +710,55 @@ UPDATE perdure_waits SET state = 'closed'
 WHERE thread_id = :thread_id AND run_id = :id AND interrupt_id = :interrupt_id
   AND id <> :wait_id AND state IN ('open', 'answered');
 
+-- name: insert_join
+-- One of the runs that a question waits for. It is kept from ending until this is committed: either
+-- its end finds the question, or the end of our segment finds that it has ended.
+INSERT INTO perdure_joins (thread_id, wait_id, joined_thread, joined_id)
+SELECT CAST(:thread_id AS TEXT), CAST(:wait_id AS TEXT), r.thread_id, r.id
+FROM perdure_runs AS r WHERE r.id = :joined {share}
+ON CONFLICT DO NOTHING;
+
+-- name: lock_joiners
+-- Runs that wait for one of this thread. Two runs that end at once pass here one after the other,
+-- and the second sees that the first has ended.
+SELECT id FROM perdure_runs WHERE id IN (
+  SELECT w.run_id FROM perdure_joins AS j
+  JOIN perdure_waits AS w ON w.thread_id = j.thread_id AND w.id = j.wait_id AND w.state = 'open'
+  WHERE j.joined_thread = :thread_id) {lock};
+
+-- name: poke_joiners
+-- Runs of this thread may have ended: who waits for nothing else is due, who is driven is not to rest.
+UPDATE perdure_runs
+SET poked = 1,
+    due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now THEN :now
+             ELSE due_at END
+WHERE state IN ('waiting', 'running') AND id IN (
+  SELECT w.run_id FROM perdure_joins AS j
+  JOIN perdure_waits AS w ON w.thread_id = j.thread_id AND w.id = j.wait_id AND w.state = 'open'
+  WHERE j.joined_thread = :thread_id AND {joined});
+
+-- name: answer_by_runs
+-- Answers a question whose runs have all ended, for the driver of the run.
+UPDATE perdure_waits
+SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by, change = :change
+WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open';
+
+-- name: reopen_joins
+-- A person tries a run again: the runs it waited for that were not done are looked at again.
+UPDATE perdure_waits SET state = 'open', answer = NULL
+WHERE run_id = :id AND kind = 'run' AND state IN ('answered', 'applied')
+  AND answered_by = 'failed run' AND EXISTS (
+    SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
+
 -- name: wait_by_id
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
        stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer, seal
 FROM perdure_waits WHERE id = :wait_id;
+
+-- name: waits_of_prefix
+-- Waits whose ids begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT id, state || ' wait for a ' || kind, thread_id FROM perdure_waits
+WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
 
 -- name: waits_of_run
 SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
@@ -658,6 +786,29 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
                     AND s.wait_id IS NULL)
 RETURNING id;
 
+-- name: withdraw_wait
+-- Takes an answer back: only that of a person, while its run is not driven, and its task, which is at the
+-- last checkpoint then, has not gone on with it. A failed run must be one that can be retried. `answered_at`
+-- stays: the task may have the answer, and is not to find it any more.
+UPDATE perdure_waits
+SET state = 'open', answer = NULL, answered_by = NULL, change = :change
+WHERE thread_id = :thread_id AND id = :wait_id AND kind = 'human'
+  AND state IN ('answered', 'applied') AND answer IS NOT NULL
+  AND (expires_at IS NULL OR answered_at < expires_at)
+  AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints AS c
+                  WHERE c.thread_id = :thread_id AND c.ns = perdure_waits.ns
+                    AND c.id > perdure_waits.checkpoint_id)
+  AND EXISTS (SELECT 1 FROM perdure_runs AS r
+              WHERE r.thread_id = :thread_id AND r.id = :id AND (
+                r.state IN ('pending', 'waiting', 'paused', 'held')
+                OR r.state = 'failed' AND NOT EXISTS (
+                  SELECT 1 FROM perdure_runs AS l
+                  WHERE l.thread_id = :thread_id AND l.n > r.n
+                    AND (l.begun = 1 OR l.state = 'running'))
+                AND NOT EXISTS (SELECT 1 FROM perdure_effects AS e
+                                WHERE e.run_id = :id AND e.state = 'unknown')))
+RETURNING id;
+
 -- name: fire_wait
 -- The clock answers a question whose time has come, for the driver of the run.
 UPDATE perdure_waits
@@ -665,6 +816,24 @@ SET state = 'answered', answer = :answer, answered_at = :now, answered_by = 'clo
     change = :change
 WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
   AND COALESCE(wake_at, expires_at) <= :now;
+
+-- name: wake_wait
+-- A person ends a sleep before its time.
+UPDATE perdure_waits
+SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by, change = :change
+WHERE thread_id = :thread_id AND id = :wait_id AND kind = 'clock' AND state = 'open'
+RETURNING id;
+
+-- name: announce_wait
+-- A message about a question, if it is a new one.
+INSERT INTO perdure_outbox
+  (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
+SELECT thread_id, CAST(:wait_id AS TEXT), id, CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0,
+       CAST(:now AS BIGINT), CAST(:body AS {blob})
+FROM perdure_runs
+WHERE thread_id = :thread_id AND id = :id
+  AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id)
+ON CONFLICT DO NOTHING;
 
 -- name: poke_run
 -- An answer was accepted: its run is due, or is not to rest.
@@ -755,12 +924,12 @@ VALUES (:thread_id, :id, :task, :n, :body) ON CONFLICT DO NOTHING;
 -- the batch unless the lease is still ours.
 INSERT INTO perdure_effects
   (scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, digest,
-   undo, mark, settled, created_at, updated_at, arguments)
+   undo, mark, settled, created_at, updated_at, arguments, doubtful)
 VALUES (:scope, :task, :name, :n, :key, :thread_id, :run_id, :checkpoint_id,
         CASE WHEN :run_id = '' THEN 'open' ELSE (
           SELECT 'open' FROM perdure_runs AS r WHERE r.thread_id = :thread_id AND r.id = :run_id
             AND r.token = :token AND r.state = 'running' {share}) END,
-        :intent, 1, :digest, :undo, :mark, 0, :created_at, :created_at, :arguments)
+        :intent, 1, :digest, :undo, :mark, 0, :created_at, :created_at, :arguments, :doubtful)
 ON CONFLICT DO NOTHING
 RETURNING intent;
 
@@ -799,6 +968,21 @@ SELECT n FROM perdure_effects
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
   AND state = :state;
 
+-- name: lend_effect
+-- Notes that a call with other arguments gets this record.
+UPDATE perdure_effects SET lent = lent || :digest || ' '
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
+
+-- name: part_effects
+-- A call got the record of another: from now on so many arguments must be equal.
+UPDATE perdure_effects SET alike = :alike
+WHERE scope = :scope AND task = :task AND name = :name AND alike < :alike;
+
+-- name: doubt_effect
+-- It was called with the right arguments, or a person is asked about it.
+UPDATE perdure_effects SET doubtful = :doubtful
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
+
 -- name: abandon_effects
 -- Marks open effects whose run will not come back to them: a person has to settle them.
 UPDATE perdure_effects SET state = 'unknown', updated_at = :now
@@ -832,6 +1016,11 @@ SELECT scope, task, name, n, key FROM perdure_effects WHERE run_id = :id AND run
 SELECT {effect} FROM perdure_effects WHERE key = :key
 ORDER BY CASE WHEN undo = 2 THEN 1 ELSE 0 END, created_at DESC LIMIT 1;
 
+-- name: effects_of_prefix
+-- Keys that begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT DISTINCT key, state || ' effect ' || name, thread_id FROM perdure_effects
+WHERE key >= :first AND key < :last ORDER BY key LIMIT 6;
+
 -- name: effects_of_run
 SELECT {effect} FROM perdure_effects WHERE run_id = :id AND run_id <> ''
 ORDER BY created_at, settled, key;
@@ -861,7 +1050,7 @@ SET state = :state, outcome = :outcome, attempts = :attempts, due_at = NULL, int
 WHERE key = :key AND thread_id = :thread_id AND run_id = :id
   AND undo <> 2 AND (state = 'unknown' OR state IN ('open', 'failed') AND NOT EXISTS (
   SELECT 1 FROM perdure_runs AS r
-  WHERE r.id = perdure_effects.run_id AND r.state = 'running' AND r.due_at > :now))
+  WHERE r.id = perdure_effects.run_id AND r.state = 'running' AND (r.due_at > :now OR {held})))
 RETURNING key;
 
 -- name: retry_effects
@@ -950,9 +1139,11 @@ UPDATE perdure_schedules SET next_at = :next_at WHERE name = :name AND next_at =
 DELETE FROM perdure_schedules WHERE name = :name;
 
 -- name: old_runs
--- Runs that ended before a time, for pruning.
+-- Runs that ended before a time, for pruning. A child is kept until its parent has ended.
 SELECT thread_id, id, state FROM perdure_runs
 WHERE created_at <= :before AND updated_at <= :before AND state IN ({names})
+  AND NOT EXISTS (SELECT 1 FROM perdure_runs AS p
+                  WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
 ORDER BY created_at LIMIT :count;
 
 -- name: delete_run
@@ -975,6 +1166,11 @@ WHERE scope = :thread_id AND run_id = :id AND NOT EXISTS (
 
 -- name: delete_run_signals
 DELETE FROM perdure_signals WHERE thread_id = :thread_id AND wait_id IN (
+    SELECT id FROM perdure_waits WHERE run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+
+-- name: delete_run_joins
+DELETE FROM perdure_joins WHERE thread_id = :thread_id AND wait_id IN (
     SELECT id FROM perdure_waits WHERE run_id = :id)
   AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
 
@@ -1070,6 +1266,11 @@ WHERE s.wait_id IS NOT NULL AND NOT EXISTS (
 SELECT thread_id, key, state FROM perdure_effects
 WHERE state IN ('done', 'failed') AND outcome IS NULL;
 
+-- name: doctor_held_settled
+-- A run is held although a person settled the last of the effects that it was held for.
+SELECT thread_id, id, state FROM perdure_runs
+WHERE state = 'held' AND error IS NULL AND {settled};
+
 -- name: doctor_signal_unused
 -- A run waits for a signal that is stored, but will be claimed too late, or never.
 SELECT r.thread_id, r.id, w.name FROM perdure_runs AS r
@@ -1078,3 +1279,12 @@ JOIN perdure_signals AS s
   ON s.thread_id = r.thread_id AND s.name = w.name AND s.wait_id IS NULL
 WHERE r.state = 'waiting'
   AND (r.due_at IS NULL OR r.due_at > s.sent_at AND r.due_at > r.updated_at);
+
+-- name: doctor_join_unused
+-- A run waits for runs that have ended, but will be claimed too late, or never.
+SELECT r.thread_id, r.id, w.id FROM perdure_runs AS r
+JOIN perdure_waits AS w ON w.run_id = r.id AND w.state = 'open' AND {joined}
+WHERE r.state = 'waiting' AND (r.due_at IS NULL OR r.due_at > r.updated_at AND NOT EXISTS (
+  SELECT 1 FROM perdure_joins AS j JOIN perdure_runs AS e
+    ON e.thread_id = j.joined_thread AND e.id = j.joined_id
+  WHERE j.thread_id = w.thread_id AND j.wait_id = w.id AND r.due_at <= e.updated_at));

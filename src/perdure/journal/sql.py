@@ -16,22 +16,61 @@ COMMON = {
     "run": (
         "thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, "
         "was, control, undo, events, created_at, updated_at, fingerprint, reason, setup, output, "
-        "error, saved_effects, saved_calls, saved_tokens, labels, driven, EXISTS (SELECT 1 FROM "
+        "error, saved_effects, saved_calls, saved_tokens, labels, driven, parent_id, depth, "
+        "EXISTS (SELECT 1 FROM "
         "perdure_checkpoints AS c WHERE c.thread_id = perdure_runs.thread_id)"
     ),
     "effect": (
         "scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, "
-        "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome"
+        "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome, alike, "
+        "lent, doubtful"
     ),
     "ended": "('done', 'failed', 'cancelled')",
+    # A driven run whose lease has not ended by the clock that this host shares with its worker.
+    "held": (
+        "(state = 'running' AND COALESCE(worker, '') LIKE :clock AND COALESCE(lease_until, 0) "
+        "> :tick AND COALESCE(lease_until, 0) <= :latest)"
+    ),
     "undo": (
         "EXISTS (SELECT 1 FROM perdure_effects AS e WHERE e.run_id = perdure_runs.id "
         "AND e.run_id <> '' AND e.undo = 1 AND e.state = 'done')"
     ),
 }
+COMMON["joined"] = (
+    "w.kind = 'run' AND NOT EXISTS (SELECT 1 FROM perdure_joins AS o JOIN perdure_runs AS c "
+    "ON c.thread_id = o.joined_thread AND c.id = o.joined_id WHERE o.thread_id = w.thread_id "
+    "AND o.wait_id = w.id AND c.state NOT IN ('done', 'failed', 'cancelled'))"
+)
+COMMON["descendants"] = (
+    "WITH RECURSIVE stopped (id) AS (SELECT id FROM perdure_runs "
+    "WHERE thread_id = :thread_id AND id = :id AND change = :by "
+    "AND (state = 'cancelled' OR control = 'cancel') "
+    "UNION ALL SELECT id FROM perdure_runs "
+    "WHERE thread_id = :thread_id AND change = :by AND control = 'cancel'), "
+    "tree (id) AS (SELECT c.id FROM stopped JOIN perdure_runs AS c "
+    "ON c.parent_id = stopped.id AND c.stays = 0 "
+    "UNION SELECT c.id FROM tree JOIN perdure_runs AS c "
+    "ON c.parent_id = tree.id AND c.stays = 0) SELECT id FROM tree"
+)
 COMMON["cancels"] = (
     "((CAST(:state AS TEXT) = 'cancelled' OR (control = 'cancel' AND CAST(:state AS TEXT) "
     "NOT IN ('done', 'failed', 'held'))) AND " + COMMON["undo"] + ")"
+)
+COMMON["settled"] = (
+    "NOT EXISTS (SELECT 1 FROM perdure_effects AS e WHERE e.run_id = perdure_runs.id "
+    "AND e.run_id <> '' AND e.state = 'unknown') AND EXISTS (SELECT 1 FROM perdure_events AS v "
+    "WHERE v.thread_id = perdure_runs.thread_id AND v.run_id = perdure_runs.id "
+    "AND v.kind = 'settled' AND v.n > (SELECT max(c.n) FROM perdure_events AS c "
+    "WHERE c.thread_id = perdure_runs.thread_id AND c.run_id = perdure_runs.id "
+    "AND c.kind IN ('claimed', 'recovered')))"
+)
+"""A person settled an effect since the last claim, and none is unknown."""
+COMMON["released"] = (
+    "(:held = 1 AND (control IS NULL OR (control = 'cancel' AND "
+    + COMMON["undo"]
+    + ")) AND "
+    + COMMON["settled"]
+    + ")"
 )
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)

@@ -69,7 +69,7 @@ def schema_version(path: str) -> int | None:
 class SQLite:
     """A `Backend` on one file, or in memory."""
 
-    capabilities = Capabilities(read_costs_a_round_trip=False)
+    capabilities = Capabilities()
 
     def __init__(self, path: str, *, deadline: float = 30.0, synchronous: str = "full") -> None:
         if sqlite3.sqlite_version_info < OLDEST:
@@ -155,8 +155,11 @@ class SQLite:
             with connections.writing:
                 return self._run(connections.writer(), statements)
         try:
-            with connections.reader() as connection, transaction(connection, "BEGIN"):
-                return self._run(connection, statements)
+            with connections.reader() as connection:
+                if len(statements) == 1:  # a snapshot of its own
+                    return self._run(connection, statements)
+                with transaction(connection, "BEGIN"):
+                    return self._run(connection, statements)
         except sqlite3.OperationalError as error:
             raise Unavailable(f"{self._path} cannot be read: {error}.") from error
 

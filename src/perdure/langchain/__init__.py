@@ -7,7 +7,7 @@ model  found again by its turn in its task. Only a hash of the prompt is stored;
        differs when the node runs again gets the recorded answer, and an event says so
 tool   found again by the id of its tool call. Hints (`readOnlyHint`, `idempotentHint`,
        `destructiveHint`) or a mapping say what to do about an unknown outcome; reads are not
-       recorded
+       recorded. If nothing is said, a call that was cut off holds the run
 
 An exception of either means that the call is still to be made: LangChain's or the runtime's retry
 calls again with the same key. Outside of a run everything is called plainly.

@@ -19,12 +19,15 @@ from perdure.types import Record, Retry
 class Policy:
     """How the calls of a tool settle.
 
-    key      returns a business key from the arguments, by name; it guards across runs and threads
-    unknown  what to do about an unknown outcome: "retry" or "hold"
-    retry    how often to try before an exception is final and recorded. None: it is raised at
-             once, and the next call, by LangChain or the runtime, is made
-    timeout  seconds, or a timedelta, for one attempt
-    record   what to store of the arguments: their names, or a `Record`
+    key           returns a business key from the arguments, by name; it guards across runs and
+                  threads
+    unknown       what to do about an unknown outcome: "retry" or "hold"
+    retry         how often to try before an exception is final and recorded. None: it is raised at
+                  once, and the next call, by LangChain or the runtime, is made
+    timeout       seconds, or a timedelta, for one attempt
+    record        what to store of the arguments: their names, or a `Record`
+    trust_errors  with unknown="hold": an exception means that nothing happened, so that only a call
+                  that was cut off holds the run
     """
 
     key: Callable[..., Any] | None = None
@@ -32,6 +35,7 @@ class Policy:
     retry: Retry | None = None
     timeout: float | timedelta | None = None
     record: Record | Collection[str] | None = None
+    trust_errors: bool = False
 
     def __post_init__(self) -> None:
         check_unknown(self.unknown)
@@ -46,11 +50,17 @@ class Policy:
             timeout=seconds_of(self.timeout),
             record=record_of(self.record),
             keeps_errors=self.retry is not None,
+            trust_errors=self.trust_errors,
         )
 
 
 NAMED: dict[str, Policy | None] = {"read": None, "retry": Policy(), "hold": Policy(unknown="hold")}
 """Policies by name. None: not recorded, but called every time."""
+UNSAID = Policy(unknown="hold", trust_errors=True)
+"""For a tool of which nothing is said. A call that was cut off holds the run, since twice may do
+harm; an exception is the tool's own word, and is LangChain's to handle."""
+ONLY_STATE = frozenset(["langchain.agents.middleware.todo"])
+"""Modules of LangChain whose tools change nothing but the state of the graph."""
 
 
 def policy_of(name: str, policy: Any) -> Policy | None:
@@ -64,12 +74,13 @@ def policy_of(name: str, policy: Any) -> Policy | None:
 
 
 def policy_by_hints(tool: BaseTool | None) -> Policy | None:
-    """The policy that a tool's own hints mean. Without hints: call again with the same key."""
+    """The policy that a tool's own hints mean."""
     if _has_hint(tool, "readOnlyHint"):
         return NAMED["read"]
-    if _has_hint(tool, "destructiveHint") and not _has_hint(tool, "idempotentHint"):
-        return NAMED["hold"]
-    return NAMED["retry"]
+    function = getattr(tool, "func", None)
+    if _has_hint(tool, "idempotentHint") or getattr(function, "__module__", "") in ONLY_STATE:
+        return NAMED["retry"]
+    return NAMED["hold"] if _has_hint(tool, "destructiveHint") else UNSAID
 
 
 def _has_hint(tool: BaseTool | None, hint: str) -> bool:

@@ -8,10 +8,12 @@ resume_pending_reflections     names the store at start-up, and lists what is pe
 
 from __future__ import annotations
 
+from perdure.errors import needs_extra
+
 try:
     import langmem as _langmem  # noqa: F401
 except ImportError as error:  # pragma: no cover
-    raise ImportError("perdure.langmem needs the extra: pip install 'perdure[langmem]'") from error
+    raise ImportError(needs_extra("perdure.langmem", "langmem")) from error
 
 from perdure.langmem.executor import ReflectionExecutor, resume_pending_reflections
 from perdure.langmem.reflection_future import Reflection

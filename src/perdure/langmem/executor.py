@@ -40,6 +40,7 @@ from perdure.langmem.reflection_request import (
     resolve_namespace,
 )
 from perdure.langmem.staged_writes import StagingStore, in_reflector
+from perdure.recorded_calls import call_number
 from perdure.runtime import Runtime
 from perdure.service.reflections import Pending
 from perdure.service.validation import check_limit
@@ -224,13 +225,13 @@ class ReflectionExecutor(ContextManaged):
     def cancel(self, id: str) -> None:
         """Cancel a reflection. A running one stops before it writes, if it still can."""
         self._check_open()
-        self._cancel(id)
+        self._cancel_once(id)
 
     def retry(self, id: str) -> None:
         """Try a held reflection again."""
         self._check_open()
-        self._runtime.journal.run(self._runtime.reflections.retry(id, self.name))
-        self._runtime.wake()
+        self._retry_once(id)
+        self._runtime.look_now()
 
     def use(self, store: BaseStore) -> None:
         """Set the store if the executor has none, and start running reflections."""
@@ -261,6 +262,15 @@ class ReflectionExecutor(ContextManaged):
         )
         return self._runtime.journal.run(plan)
 
+    @effect(name="perdure.cancel reflection", retry=None, record=("id",))
+    def _cancel_once(self, id: str) -> None:
+        self._cancel(id, call_number())
+
+    @effect(name="perdure.retry reflection", retry=None, record=("id",))
+    def _retry_once(self, id: str) -> None:
+        plan = self._runtime.reflections.retry(id, self.name, number=call_number())
+        self._runtime.journal.run(plan)
+
     def _future(self, id: str, shared_thread: str, after: float) -> Reflection:
         reflection = Reflection(id, self.name, self._cancel_unless_running)
         with self._lock:
@@ -269,11 +279,12 @@ class ReflectionExecutor(ContextManaged):
                 return reflection
             self._start_worker().watch(reflection, after, shared_thread)
         if after < POLL:  # a later one is found by polling before it is due
-            self._runtime.wake()
+            self._runtime.look_now()
         return reflection
 
-    def _cancel(self, id: str) -> None:
-        self._runtime.journal.run(self._runtime.reflections.cancel(id, self.name))
+    def _cancel(self, id: str, number: int | None = None) -> None:
+        plan = self._runtime.reflections.cancel(id, self.name, number=number)
+        self._runtime.journal.run(plan)
         self._runtime.stop_here(id, "cancel")
         if (worker := self._live_worker()) is not None:
             worker.check_now(id)

@@ -1,11 +1,14 @@
 """Operations of drivers: claim a run, renew its lease, end its segment. Pure, no I/O.
 
 A dead or silent worker loses its runs here: `expire` makes them due at once, and a lease that is
-not renewed runs out. Which of two drivers wins is decided by the statement named here:
+not renewed runs out. It is over when the journal's clock says so and, between processes of one
+host, the host's monotonic clock as well (`{held}` in the SQL). Which of two drivers wins is decided
+by the statement named here:
 
     claim and claim              claim: it raises the token
     a driver and its successor   progress, fence, let_go: they carry the token
     a driver and a stop request  let_go: it reads `control` in the row
+    a driver and a decision      let_go: it looks whether effects are still unknown
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
+from perdure.journal.clock import HostTime
 from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, dump_event
-from perdure.operations.runs import RunRow
+from perdure.operations.runs import RunRow, stop_children, wake_joiners
 from perdure.serde.serializer import Serializer
 from perdure.types import DrivenBy, EventKind, State
 
@@ -39,6 +43,30 @@ class LeaseRow(NamedTuple):
     control_at: int | None
 
 
+class WorkerLeases(NamedTuple):
+    """A worker that holds leases, and when they end."""
+
+    worker: str
+    lease_until: int
+    """The first end of one, by the clock of its host; 0 if that is not known."""
+    due_at: int
+    """The last end of one, by the journal's clock."""
+
+
+class LeaseTimes(NamedTuple):
+    """Now, and the end of a lease that begins now: by the journal's clock, and by the host's."""
+
+    now: int
+    until: int
+    host: HostTime = HostTime()
+
+    @property
+    def params(self) -> dict[str, Any]:
+        lease_until = self.host.tick + self.until - self.now if self.host.clock else 0
+        times = {"now": self.now, "until": self.until, "lease_until": lease_until}
+        return times | self.host.params
+
+
 class SegmentEnd(NamedTuple):
     """How a segment ends: the argument of `end_segment`."""
 
@@ -50,13 +78,14 @@ class SegmentEnd(NamedTuple):
     output: bytes | None = None
     error: bytes | None = None
     reason: str | None = None
+    in_step: bool = False
+    """Whether it was stopped in the middle of a step: its answers and questions stay."""
 
 
 def claim(
     serializer: Serializer,
     worker: str,
-    now: int,
-    until: int,
+    times: LeaseTimes,
     graphs: Iterable[str],
     count: int,
     *,
@@ -69,8 +98,7 @@ def claim(
     """
     params = {
         "worker": worker,
-        "now": now,
-        "until": until,
+        **times.params,
         "names": json.dumps(sorted(graphs)),
         "count": count,
         "suspect": int(suspect),
@@ -80,10 +108,10 @@ def claim(
 
 
 def claim_run(
-    serializer: Serializer, worker: str, now: int, until: int, thread_id: str, run_id: str
+    serializer: Serializer, worker: str, times: LeaseTimes, thread_id: str, run_id: str
 ) -> Op[RunRow | None]:
     """Claim one run for a caller, due or not. None if another worker has it."""
-    params = {"worker": worker, "now": now, "until": until, "driven": DrivenBy.CALL.value}
+    params = {"worker": worker, **times.params, "driven": DrivenBy.CALL.value}
     params |= {"thread_id": thread_id, "id": run_id}
     return _claim("claim_run", serializer, params, partial(stored_rows.first, RunRow))
 
@@ -119,9 +147,9 @@ def next_due() -> Op[int | None]:
     return read_op("next_due", {}, as_time)
 
 
-def unregistered_due(now: int, graphs: Iterable[str]) -> Op[list[str]]:
+def unregistered_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[list[str]]:
     """Names of graphs with due runs that are not among `graphs`."""
-    params = {"now": now, "names": json.dumps(sorted(graphs))}
+    params = {**times.params, "names": json.dumps(sorted(graphs))}
     return read_op(
         "strangers_due",
         params,
@@ -129,9 +157,9 @@ def unregistered_due(now: int, graphs: Iterable[str]) -> Op[list[str]]:
     )
 
 
-def suspect_due(now: int, graphs: Iterable[str]) -> Op[int | None]:
+def suspect_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[int | None]:
     """Since when a suspect has been due."""
-    params = {"now": now, "names": json.dumps(sorted(graphs))}
+    params = {**times.params, "names": json.dumps(sorted(graphs))}
     return read_op("suspect_due", params, as_time)
 
 
@@ -142,9 +170,9 @@ def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool
     return read_op("is_due", params, lambda rows: bool(rows[0]))
 
 
-def renew(worker: str, until: int, run_ids: Iterable[str]) -> Op[None]:
+def renew(worker: str, times: LeaseTimes, run_ids: Iterable[str]) -> Op[None]:
     """Renew a worker's leases of these runs."""
-    params = {"worker": worker, "until": until, "names": json.dumps(sorted(run_ids))}
+    params = {"worker": worker, **times.params, "names": json.dumps(sorted(run_ids))}
     return Op("renew", [Statement("renew", params)], lambda rows: None, write=True)
 
 
@@ -153,14 +181,15 @@ def leases(worker: str) -> Op[list[LeaseRow]]:
     return read_op("leases", {"worker": worker}, lambda rows: [LeaseRow(*row) for row in rows[0]])
 
 
-def workers() -> Op[list[str]]:
+def workers() -> Op[list[WorkerLeases]]:
     """Every worker that has a lease."""
-    return read_op("workers", {}, lambda rows: [str(row[0]) for row in rows[0]])
+    return read_op("workers", {}, lambda rows: [WorkerLeases(*row) for row in rows[0]])
 
 
-def expire(worker: str, now: int) -> Op[None]:
-    """End the leases of a dead worker: its runs are due."""
-    params = {"worker": worker, "now": now}
+def expire(worker: str, now: int, *, before: int | None = None) -> Op[None]:
+    """End the leases of a dead worker: its runs are due. With `before`, only the leases that ended
+    by then by the clock of its host."""
+    params = {"worker": worker, "now": now, "tick": before}
     return Op("expire", [Statement("expire", params)], lambda rows: None, write=True)
 
 
@@ -170,6 +199,7 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         **made.params,
         "token": token,
         "state": end.state.value,
+        "held": int(end.state is State.HELD and end.error is None),
         "due_at": end.due_at,
         "attempts": end.attempts,
         "output": end.output,
@@ -179,18 +209,19 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         "body": made.body(serializer, (end.kind, *_DECIDED_IN_SQL), end.data),
     }
     statements = with_params(params, "lock_thread", "lock_run")
-    # A postponed segment was stopped in the middle of its nodes: its answers and questions stay.
-    postponed = end.kind is EventKind.POSTPONED
-    if end.state in (State.WAITING, State.DONE) and not postponed:
+    if end.state in (State.WAITING, State.DONE) and not end.in_step:
         statements.append(Statement("consume_waits", params))
-    if (end.state is State.WAITING and not postponed) or end.kind is EventKind.UPDATED:
+    if (end.state is State.WAITING and not end.in_step) or end.kind is EventKind.UPDATED:
         statements.append(Statement("close_stale", params))
     at = len(statements)
     statements += [
         Statement("let_go", params),
         EventStatement("insert_end_event", params, end.data),
         *with_params(params, "close_waits", "next_of_thread"),
+        *wake_joiners(params),
     ]
+    if end.state is State.CANCELLED:
+        statements += stop_children(serializer, made, 0)
     return Op(
         f"let_go {made.run_id}",
         statements,

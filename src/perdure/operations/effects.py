@@ -9,9 +9,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE, Damaged
-from perdure.journal import Op, Row, Statement
+from perdure.journal import Op, Row, Statement, with_params
+from perdure.journal.clock import HostTime
 from perdure.operations import stored_rows
 from perdure.operations.events import change
+from perdure.operations.runs import release
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
@@ -21,6 +23,7 @@ from perdure.types import (
     EffectState,
     EventKind,
     RunError,
+    State,
     maybe_moment,
     moment,
 )
@@ -47,6 +50,17 @@ class UndoState(IntEnum):
     """It has no compensation."""
     POSSIBLE = 1
     DONE = 2
+
+
+class Doubt(IntEnum):
+    """What `doubtful` says of an effect."""
+
+    NONE = 0
+    POSSIBLE = 1
+    """A call of its task before it had got a record with other arguments: perhaps it was called
+    with what that returned."""
+    ASKED = 2
+    """A person was asked which call it stands for."""
 
 
 class How(StrEnum):
@@ -79,6 +93,12 @@ class EffectRow(NamedTuple):
     updated_at: int = 0
     arguments: bytes = b""
     outcome: bytes | None = None
+    alike: int = 0
+    """How many arguments of a call must be equal to get this record."""
+    lent: str = ""
+    """Digests of the calls that got this record with other arguments."""
+    doubtful: int = 0
+    """A `Doubt`."""
 
     @property
     def place(self) -> dict[str, Any]:
@@ -222,6 +242,34 @@ def write_state(
     )
 
 
+def store_unknown(
+    owner: Owner, row: EffectRow, other: EffectRow, now: int, event: tuple[Serializer, Any]
+) -> Op[None]:
+    """Store a call that is not made: a person says whether `other` stands for it."""
+    written = write_state(owner, row, now, event=event)
+    asked = Statement("doubt_effect", {**other.place, "doubtful": Doubt.ASKED.value})
+    statements = [insert_intent(owner, row), *written.render(), asked]
+    return Op(written.name, statements, lambda rows: None, True, written.key, written.proof)
+
+
+def lend(owner: Owner, row: EffectRow, digest: str) -> Op[None]:
+    """Note that the call with this digest gets the record of one with other arguments."""
+    lent = Statement("lend_effect", {**row.place, "digest": digest})
+    return Op("lend_effect", [*owner.fence, lent], lambda rows: None, write=True)
+
+
+def part(owner: Owner, row: EffectRow, alike: int) -> Op[None]:
+    """Give the records of this name in this task only to calls with so many equal arguments."""
+    parted = Statement("part_effects", {**row.place, "alike": alike})
+    return Op("part_effects", [*owner.fence, parted], lambda rows: None, write=True)
+
+
+def trust(owner: Owner, row: EffectRow) -> Op[None]:
+    """Note that a call was made with the right arguments."""
+    trusted = Statement("doubt_effect", {**row.place, "doubtful": Doubt.NONE.value})
+    return Op("doubt_effect", [*owner.fence, trusted], lambda rows: None, write=True)
+
+
 def abandon(owner: Owner, now: int) -> Op[None]:
     """Mark the open effects of a run that ends as unknown: a person settles them."""
     params = {"id": owner.run_id, "now": now}
@@ -305,22 +353,23 @@ def decide(
     outcome: bytes | None,
     said: dict[str, str],
     now: int,
+    host: HostTime,
 ) -> Op[bool]:
-    """Store a person's decision; `said` goes into its event. False: the effect cannot be settled
-    by a person now."""
+    """Store a person's decision; `said` goes into its event. If it was the last that its held run
+    waited for, the run is due. False: the effect cannot be settled by a person now."""
     made = change(row.thread_id, row.run_id, now)
     params = {**made.params, "key": row.key, "state": state, "outcome": outcome}
-    params["attempts"] = row.attempts
+    params |= {"attempts": row.attempts, **host.params}
     data = {"name": row.name, "key": row.key, "state": state, **said}
     return Op(
         f"settle {row.key}",
         [
-            Statement("lock_run", params),
-            Statement("decide_effect", params),
-            Statement("count_decision", params),
+            *with_params(params, "lock_thread", "lock_run", "decide_effect", "count_decision"),
             made.event(serializer, EventKind.SETTLED, data),
+            # Not "retried": that would call again what a person just settled as failed.
+            *release(serializer, made, (State.HELD,), EventKind.RESUMED),
         ],
-        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
         write=True,
         key=Statement("find_decision", params),
     )

@@ -64,4 +64,7 @@ def _runs_of(committed: Committed, read: Read) -> list[tuple[str, str]]:
     if name == "insert_takeover_events":
         page = runs.page(thread_id=params["thread_id"], count=1000)
         return [(row.thread_id, row.id) for row in page.result(read(page.render()))]
+    if name == "insert_descendant_events":
+        [found] = read([Statement("descendants", params)])
+        return [(thread_id, run_id) for thread_id, run_id in found]
     return [(params["thread_id"], params["id"])]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE, Damaged
-from perdure.journal import EventStatement, Op, Row, Statement, read_op
+from perdure.journal import EventStatement, Op, Plan, Row, Statement, read_op
 from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.serde import places
@@ -71,9 +71,17 @@ class Change(NamedTuple):
         return Statement("find_event", self.params)
 
 
-def change(thread_id: str, run_id: str, now: int) -> Change:
+def change(thread_id: str, run_id: str, now: int, number: int | None = None) -> Change:
     """A new change of a run."""
-    return Change(thread_id, run_id, now, random_number())
+    return Change(thread_id, run_id, now, random_number() if number is None else number)
+
+
+def was_made(thread_id: str, run_id: str, number: int | None) -> Plan[bool]:
+    """Whether the change of this number was made. One that is drawn anew cannot have been."""
+    if number is None:
+        return False
+    params = {"thread_id": thread_id, "id": run_id, "change": number}
+    return bool((yield read_op("find_event", params, lambda rows: rows[0])))
 
 
 def events(

@@ -18,7 +18,9 @@ INVARIANTS = {
     "doctor_gap": "the events of a run have a gap",
     "doctor_signal_twice": "a signal was taken by a wait that has another answer",
     "doctor_no_outcome": "an effect is settled, but has no outcome",
+    "doctor_held_settled": "a run is held for effects that are settled: use perdure retry",
     "doctor_signal_unused": "a signal is stored, but the run that waits for it is not woken",
+    "doctor_join_unused": "a run has ended, but the run that waits for it is not woken",
 }
 WAL_RESET = (3, 51, 3)
 """The first SQLite without a race between two connections that checkpoint a WAL."""

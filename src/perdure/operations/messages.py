@@ -20,6 +20,8 @@ from perdure.serde import places
 from perdure.serde.serializer import Serializer
 from perdure.types import Message, Retry, moment
 
+QUESTION = "perdure.question"
+"""Topic of the message that a new question for a person is announced with."""
 REDELIVERY = Retry(attempts=2**31)
 """How long to wait after a failed delivery."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from perdure.errors import Damaged
+from perdure.journal import Plan
 from perdure.operations.runs import RunRow
 from perdure.serde import places
 from perdure.serde.places import Place
@@ -60,15 +61,35 @@ def state_of(row: RunRow) -> State:
     return State(row.state) if row.state in _STATES else State.HELD
 
 
-def tags_of(row: RunRow, setup: Mapping[str, Any]) -> list[str]:
-    """The tags a run was started with, and one for what drove it last."""
-    return [*(setup.get("tags") or ()), *([f"runtime:{row.driven}"] if row.driven else ())]
-
-
-def load_output(serializer: Serializer, row: RunRow) -> list[Any]:
+def stored_output(serializer: Serializer, row: RunRow) -> list[Any]:
     """The output as `dump_output` stored it."""
     stored: list[Any] = serializer.loads(row.output, place(row, "output"), list)
     return stored
+
+
+StateAt = Callable[[str, str], Plan[Mapping[str, Any] | None]]
+"""The state of a thread at a checkpoint."""
+
+
+def load_output(serializer: Serializer, row: RunRow, state_at: StateAt) -> Plan[Any]:
+    """What the run returned; None if it is in a checkpoint that was pruned."""
+    if row.output is None:
+        return None
+    stored = stored_output(serializer, row)
+    if len(stored) == 1:
+        return stored[0]
+    checkpoint_id, channels, rest = stored
+    values = yield from state_at(row.thread_id, checkpoint_id)
+    if values is None:
+        return None
+    if isinstance(channels, str):
+        return values.get(channels)
+    return rest | {channel: values[channel] for channel in channels if channel in values}
+
+
+def tags_of(row: RunRow, setup: Mapping[str, Any]) -> list[str]:
+    """The tags a run was started with, and one for what drove it last."""
+    return [*(setup.get("tags") or ()), *([f"runtime:{row.driven}"] if row.driven else ())]
 
 
 def dump_output(serializer: Serializer, row: RunRow, output: list[Any]) -> bytes:

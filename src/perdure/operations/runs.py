@@ -5,19 +5,22 @@ What drivers do is in `claims.py`. Which of two callers wins is decided by the s
     start and start, one key     insert_run: the key is unique
     start and the end of a run   count_run / lock_thread: one row per thread
     stop and the run's driver    let_go: it reads `control` in the row
+    a decision and the driver    go_on, let_go: whichever is later sees that nothing is unknown
+    stop and a child's start     fence: the start holds the row of its parent that stop_run changes.
+                                 stop_descendants finds the child, or insert_run the `control`
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
-from perdure.operations.events import Change, dump_event
+from perdure.operations.events import Change, change, dump_event
 from perdure.serde.serializer import Serializer
 from perdure.types import FIRST_MS, LAST_MS, Control, EventKind, State
 
@@ -53,8 +56,33 @@ class RunRow(NamedTuple):
     saved_tokens: int
     labels: bytes | None
     driven: str | None
+    parent_id: str | None
+    depth: int
     has_checkpoints: bool
     """Whether its thread has checkpoints."""
+
+
+class Shape(NamedTuple):
+    """A graph as runs were last driven with it, and how many of them are not over."""
+
+    graph: str
+    version: str
+    fingerprint: str | None
+    """None: they have not begun."""
+    runs: int
+
+
+class Parent(NamedTuple):
+    """The run that starts another one, under its lease."""
+
+    thread_id: str
+    id: str
+    token: int
+    depth: int
+    stays: bool
+    """Whether the child goes on when its parent is cancelled."""
+    refuse: Callable[[], NoReturn]
+    """Called if the lease is lost."""
 
 
 _runs = partial(stored_rows.every, RunRow)
@@ -76,8 +104,13 @@ def start(
     strategy: str,
     only: str | None = None,
     grace: int = 0,
+    fingerprint: str | None = None,
+    begun: bool = False,
+    parent: Parent | None = None,
 ) -> Op[RunRow | None]:
-    """Accept a run, or find the one accepted before with this key. None if the thread is busy."""
+    """Accept a run, or find the one accepted before with this key. None if the thread is busy.
+    A fork has `begun`, with a graph of this fingerprint. A child is refused if its parent has lost
+    its lease."""
     params = {
         **made.params,
         "graph": graph,
@@ -86,14 +119,23 @@ def start(
         "ready_at": ready_at,
         "due_at": ready_at,
         "setup": setup,
+        "fingerprint": fingerprint,
+        "begun": int(begun),
         "reject": int(strategy == "reject"),
+        "parent_id": None if parent is None else parent.id,
+        "depth": 0 if parent is None else parent.depth + 1,
+        "stays": int(parent is not None and parent.stays),
+        "parent_reason": None if parent is None else parent_cancelled(parent.id),
     }
     statements = with_params(params, "insert_thread", "count_run")
+    if parent is not None:
+        held = {"thread_id": parent.thread_id, "id": parent.id, "token": parent.token}
+        statements.insert(0, Statement("fence", held))
     takes_over = strategy in ("interrupt", "rollback", "replace")
     if takes_over:
         only = "idle" if strategy == "replace" else only
         statements += stop_thread(serializer, made, key, only, strategy == "rollback", grace)
-    data = {"graph": graph, "version": version, "key": key}
+    data = {"graph": graph, "version": version, "key": key, "parent": params["parent_id"]}
     statements += [
         Statement("insert_run", params),
         made.event(serializer, EventKind.STARTED, {k: v for k, v in data.items() if v}),
@@ -103,7 +145,10 @@ def start(
         statements.append(Statement("next_of_thread", params))
     statements.append(Statement("find_run", params))
     key_found = Statement("find_run", params)
-    return Op("start", statements, _first, write=True, key=key_found, proof=made.key)
+    refuse = None if parent is None else parent.refuse
+    return Op(
+        "start", statements, _first, write=True, key=key_found, proof=made.key, otherwise=refuse
+    )
 
 
 def stop_thread(
@@ -134,7 +179,39 @@ def stop_thread(
         Statement("stop_thread", params),
         EventStatement("insert_takeover_events", params, data),
         Statement("close_waits", params),
+        *wake_joiners(by.params),
+        *stop_children(serializer, by._replace(run_id="", number=number), grace),
     ]
+
+
+def wake_joiners(params: Mapping[str, Any]) -> list[Statement]:
+    """Wake the runs that wait for one of a thread, for a batch that ends some of them."""
+    return with_params(params, "lock_joiners", "poke_joiners")
+
+
+def stop_children(serializer: Serializer, by: Change, grace: int) -> list[Statement]:
+    """Cancel the children of the run, or runs, that a change cancels, for its batch."""
+    number = random_number()
+    reason = parent_cancelled(by.run_id) if by.run_id else "its parent run was cancelled"
+    data = {"reason": reason}
+    params = {
+        **by.params,
+        "by": by.number,
+        "change": number,
+        "control_at": by.now + grace,
+        "reason": reason,
+        "kind": EventKind.CANCELLING.value,
+        "body": dump_event(serializer, number, by.now, [EventKind.CANCELLING], data),
+    }
+    return [
+        Statement("stop_descendants", params),
+        EventStatement("insert_descendant_events", params, data),
+    ]
+
+
+def parent_cancelled(run_id: str) -> str:
+    """Why a child is cancelled."""
+    return f"its parent, run {run_id}, was cancelled"
 
 
 def supersede(serializer: Serializer, by: Change) -> Op[None]:
@@ -165,12 +242,6 @@ def find_all(run_ids: Iterable[str]) -> Op[list[RunRow]]:
     return read_op("runs_by_ids", {"names": json.dumps(sorted(run_ids))}, _runs)
 
 
-def find_by_prefix(prefix: str) -> Op[list[RunRow]]:
-    """Up to two runs whose ids start with `prefix`."""
-    params = {"first": prefix, "last": f"{prefix}\U0010ffff"}
-    return read_op("runs_of_prefix", params, _runs)
-
-
 def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[list[RunRow]]:
     """Runs that are not over, of graphs named from `first` up to `last`, oldest first."""
     at, id = after
@@ -185,17 +256,19 @@ def head(thread_id: str) -> Op[RunRow | None]:
 
 def page(
     *,
-    thread_id: str | None,
+    thread_id: str | None = None,
+    parent_id: str | None = None,
     states: Iterable[str] | None = None,
     graph: str | None = None,
     since: int = FIRST_MS,
     before: tuple[int, str] | None = None,
     count: int,
 ) -> Op[list[RunRow]]:
-    """Runs, newest first."""
+    """Runs of a thread, or children of a run, or all; newest first."""
     at, id = before or (LAST_MS, "\U0010ffff")
     params = {
         "thread_id": thread_id,
+        "parent_id": parent_id,
         "names": None if states is None else json.dumps(sorted(states)),
         "graph": graph,
         "since": since,
@@ -203,7 +276,8 @@ def page(
         "before_id": id,
         "count": count,
     }
-    return read_op("runs_before" if thread_id is None else "runs_of_thread", params, _runs)
+    name = "runs_before" if thread_id is None else "runs_of_thread"
+    return read_op(name if parent_id is None else "runs_of_parent", params, _runs)
 
 
 def stop(
@@ -238,6 +312,7 @@ def stop(
             *with_params(params, "lock_thread", "stop_run"),
             EventStatement("insert_stop_events", params, data),
             *with_params(params, "close_waits", "next_of_thread"),
+            *(wake_joiners(params) + stop_children(serializer, made, grace) if is_cancel else ()),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
         write=True,
@@ -255,12 +330,14 @@ def resume(
 ) -> Op[bool]:
     """Make a run due that is in one of these states. False if it is in another."""
     params = {**made.params, "names": json.dumps([state.value for state in states])}
+    params["decision"] = None
+    is_retry = kind is EventKind.RETRIED
     return Op(
         kind.value,
         [
             *with_params(params, "lock_thread", "lock_runs", "go_on"),
             *([Statement("unpause", params)] if State.PAUSED in states else []),
-            *([Statement("retry_effects", params)] if kind is EventKind.RETRIED else []),
+            *(with_params(params, "retry_effects", "reopen_joins") if is_retry else []),
             made.event(serializer, kind),
             Statement("block_later", params),
         ],
@@ -268,6 +345,25 @@ def resume(
         write=True,
         key=made.key,
     )
+
+
+def release(
+    serializer: Serializer, decided: Change, states: Sequence[State], kind: EventKind
+) -> list[Statement]:
+    """The statements that make a run due that is in one of these states, once a person's decision
+    was made and none of its effects is unknown, for the batch of that decision."""
+    made = change(decided.thread_id, decided.run_id, decided.now)
+    params = {**made.params, "names": json.dumps([*states]), "decision": decided.number}
+    return [
+        Statement("go_on", params),
+        *(
+            with_params(params, "retry_effects", "reopen_joins")
+            if kind is EventKind.RETRIED
+            else []
+        ),
+        made.event(serializer, kind),
+        *([Statement("block_later", params)] if State.FAILED in states else []),
+    ]
 
 
 def has_begun(row: RunRow) -> Op[bool]:
@@ -299,6 +395,32 @@ def topology(fingerprint: str) -> Op[str | None]:
     return read_op("graph_by_fingerprint", params, lambda rows: rows[0][0][0] if rows[0] else None)
 
 
+def shapes() -> Op[list[Shape]]:
+    """With which graphs the runs that are not over were last driven."""
+    return read_op("shapes", {}, lambda rows: [Shape(*row) for row in rows[0]])
+
+
+def of_shape(shape: Shape, after: str, count: int) -> Op[list[RunRow]]:
+    """Runs that are not over and were last driven with one graph, by id, behind `after`."""
+    return read_op("runs_of_shape", {**shape._asdict(), "after": after, "count": count}, _runs)
+
+
+def late_graphs(late: int) -> Op[list[tuple[str, str, int]]]:
+    """(name, version, number of runs) of graphs with runs that were due by `late`, and never
+    claimed."""
+    return read_op("late_graphs", {"late": late}, lambda rows: [(a, b, c) for a, b, c in rows[0]])
+
+
+def was_driven(graph: str, version: str) -> Op[bool]:
+    """Whether a worker ever claimed a run of a graph."""
+    return read_op("was_driven", {"graph": graph, "version": version}, lambda rows: bool(rows[0]))
+
+
+def driven_graphs() -> Op[set[tuple[str, str]]]:
+    """(name, version) of the graphs of which a worker ever claimed a run."""
+    return read_op("driven_graphs", {}, lambda rows: {(a, b) for a, b in rows[0]})
+
+
 def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tuple[str, str]]]:
     """(thread, run) of each run that ended before a time."""
     params = {"before": before, "names": json.dumps(sorted(states)), "count": count}
@@ -311,7 +433,7 @@ def delete(thread_id: str, run_id: str) -> Op[None]:
     names = ["lock_thread", "delete_run"]
     names += [
         f"delete_run_{what}"
-        for what in ("events", "reads", "effects", "signals", "waits", "scores", "turn")
+        for what in ("events", "reads", "effects", "signals", "joins", "waits", "scores", "turn")
     ]
     names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
     return Op("delete_run", with_params(params, *names), lambda rows: None, write=True)

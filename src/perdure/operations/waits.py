@@ -9,11 +9,15 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
     an answer and the run       poke_run: the run is due, or, while driven, does not rest
     two signals of one key      insert_signal: the key is unique
     one signal, two waits       take_signal: a signal has at most one wait
+    withdrawing and the run     withdraw_wait: not while it is driven
+    a run's end and its joiner  insert_join: the run cannot end until the wait is committed. Its end
+                                finds the wait (poke_joiners), or the joiner finds the end (let_go)
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,12 +26,25 @@ from perdure.journal import Op, Statement, read_op, with_params
 from perdure.journal.names import check_text
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, change
+from perdure.operations.messages import QUESTION
+from perdure.operations.runs import release
 from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.types import FIRST_MS, EventKind, Kind, Wait, maybe_moment, moment
+from perdure.types import (
+    FIRST_MS,
+    EventKind,
+    Kind,
+    State,
+    Wait,
+    WaitState,
+    maybe_moment,
+    moment,
+)
 
+FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
+"""States of a wait that a run is past."""
 TIME_IS_UP = {"__perdure__": "time is up"}
 """Resumes a task whose wait expired."""
 TAKEN_BACK = "__perdure_taken_back__"
@@ -100,6 +117,8 @@ class Question(NamedTuple):
     name: str | None = None
     wake_at: int | None = None
     expires_at: int | None = None
+    runs: tuple[str, ...] = ()
+    """Of a wait for runs, their ids."""
 
 
 def check_signal_name(name: str) -> None:
@@ -170,8 +189,13 @@ def ask(
     body: Body,
     interrupt_id: str,
     place: dict[str, Any],
+    fingerprint: str | None = None,
+    *,
+    announced: bool = False,
 ) -> list[Statement]:
-    """The statements that store a wait, for the batch of its interrupt write."""
+    """The statements that store a wait, for the batch of its interrupt write. `fingerprint` is that
+    of the graph, if the run does not have it yet. If it is `announced`, a new one is a message of
+    the outbox, too."""
     shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
     place_of_asker = f"|{made.run_id}|{interrupt_id}|{question.kind}".encode()
     id = hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
@@ -183,6 +207,7 @@ def ask(
         "name": question.name,
         "interrupt_id": interrupt_id,
         "token": token,
+        "fingerprint": fingerprint,
         "wake_at": question.wake_at,
         "expires_at": question.expires_at,
     }
@@ -207,13 +232,34 @@ def ask(
         "name": question.name,
         "wake_at": maybe_moment(question.wake_at),
         "expires_at": maybe_moment(question.expires_at),
+        "runs": list(question.runs) or None,
     }
     return [
         Statement("count_wait", params),
         made.event(serializer, EventKind.WAIT, {k: v for k, v in data.items() if v is not None}),
+        *([_announcement(serializer, made, id, question, body)] if announced else []),
         Statement("insert_wait", params),
         Statement("close_replaced", params),
+        *(Statement("insert_join", {**params, "joined": run_id}) for run_id in question.runs),
     ]
+
+
+def _announcement(
+    serializer: Serializer, made: Change, id: str, question: Question, body: Body
+) -> Statement:
+    """The message about a new question, with the wait's id as its own."""
+    payload = {
+        "wait_id": id,
+        "run_id": made.run_id,
+        "thread_id": made.thread_id,
+        "value": body.value,
+        "response_schema": body.schema,
+        "expires_at": maybe_moment(question.expires_at),
+    }
+    place = places.of_message(made.thread_id, id, made.run_id, QUESTION, made.now)
+    message = serializer.dumps(payload, place, "the value of an interrupt")
+    params = {**made.params, "wait_id": id, "topic": QUESTION, "body": message}
+    return Statement("announce_wait", params)
 
 
 _waits = partial(stored_rows.every, WaitRow)
@@ -238,9 +284,16 @@ def page(
     return read_op("open_waits", params, _waits)
 
 
-def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now: int) -> Op[bool]:
+def answer(
+    serializer: Serializer,
+    row: WaitRow,
+    value: Any,
+    by: str | None,
+    now: int,
+    number: int | None = None,
+) -> Op[bool]:
     """Accept an answer. False if it is too late."""
-    made = change(row.thread_id, row.run_id, now)
+    made = change(row.thread_id, row.run_id, now, number)
     params = {
         **made.params,
         "wait_id": row.id,
@@ -259,8 +312,58 @@ def answer(serializer: Serializer, row: WaitRow, value: Any, by: str | None, now
     )
 
 
+def withdraw(
+    serializer: Serializer, row: WaitRow, said: dict[str, str], now: int, number: int | None = None
+) -> Op[bool]:
+    """Take an answer back; `said` goes into its event. A run that failed or was held is due, if
+    none of its effects is unknown. False: a task has gone on with the answer, or may at this
+    moment."""
+    made = change(row.thread_id, row.run_id, now, number)
+    params = {**made.params, "wait_id": row.id}
+    return Op(
+        f"withdraw {row.id}",
+        [
+            *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "count_answer"),
+            made.event(serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}),
+            *release(serializer, made, (State.FAILED, State.HELD), EventKind.RETRIED),
+        ],
+        lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
+    )
+
+
 def _answer_place(row: WaitRow, by: str | None, now: int | None) -> Place:
     return places.of_answer(row.thread_id, row.id, row.run_id, by, now)
+
+
+def wake(
+    serializer: Serializer, rows: Sequence[WaitRow], by: str | None, now: int, number: int | None
+) -> Op[bool]:
+    """Answer these clock waits of a run before their time. False: none is open any more."""
+    statements, said = [Statement("lock_run", _run_of(rows[0]))], {"by": by} if by else {}
+    for n, row in enumerate(rows):
+        made = change(row.thread_id, row.run_id, now, number if n == 0 else None)
+        place = _answer_place(row, by, now)
+        params = {**made.params, "wait_id": row.id, "by": by}
+        params["answer"] = serializer.dumps(None, place)
+        statements += [
+            *with_params(params, "wake_wait", "poke_run"),
+            made.event(serializer, EventKind.WOKE, {"wait": row.id, "early": True, **said}),
+        ]
+        if n == 0:
+            key = made.key
+    return Op(
+        f"wake {rows[0].run_id}",
+        statements,
+        lambda found: any(found[1::3] if len(found) > 1 else found),
+        write=True,
+        key=key,
+    )
+
+
+def _run_of(row: WaitRow) -> dict[str, Any]:
+    return {"thread_id": row.thread_id, "id": row.run_id}
 
 
 def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int) -> Op[None]:
@@ -297,6 +400,38 @@ def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[No
         ],
         lambda rows: None,
         write=True,
+    )
+
+
+def joined_runs(body: Body) -> list[str]:
+    """The ids of the runs that a wait is for."""
+    return [str(run_id) for run_id in body.value["join"]]
+
+
+def join(
+    serializer: Serializer, row: WaitRow, ended: Sequence[Mapping[str, Any]], token: int, now: int
+) -> Op[None]:
+    """Answer a wait for runs with how each has ended."""
+    made = change(row.thread_id, row.run_id, now)
+    is_done = all(one["state"] == State.DONE for one in ended)
+    by = "run" if is_done else "failed run"  # reopen_joins reads it
+    params = {
+        **made.params,
+        "wait_id": row.id,
+        "token": token,
+        "by": by,
+        "answer": serializer.dumps(list(ended), _answer_place(row, by, now), "the runs' outputs"),
+    }
+    data = {"wait": row.id, "runs": {one["id"]: one["state"] for one in ended}}
+    return Op(
+        f"join {row.id}",
+        [
+            *with_params(params, "fence", "answer_by_runs", "count_answer"),
+            made.event(serializer, EventKind.JOINED, data),
+        ],
+        lambda rows: None,
+        write=True,
+        key=made.key,
     )
 
 

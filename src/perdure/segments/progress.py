@@ -21,9 +21,10 @@ class Progress:
     def __init__(
         self, lease: Lease, serializer: Serializer, clock: Clock, fingerprint: str | None
     ) -> None:
-        """`fingerprint` is stored with the first step, if the graph's changed."""
+        """`fingerprint` is that of the graph, if it is not the run's."""
         self._lease, self.serializer, self._clock = lease, serializer, clock
-        self._fingerprint = fingerprint
+        self.fingerprint = fingerprint
+        """Stored with the first step, then None; or with a question, if the run has none."""
         self.labels: Mapping[str, Any] = load_labels(serializer, lease.row)
         """What the agent added to the metadata of its run."""
         self._labelled = False
@@ -72,7 +73,7 @@ class Progress:
         self.has_written = True
         self._made.add(checkpoint_id)
         made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
-        fingerprint, self._fingerprint = self._fingerprint, None
+        fingerprint, self.fingerprint = self.fingerprint, None
         data: dict[str, Any] = {"step": metadata.get("step"), "source": metadata.get("source")}
         data["checkpoint"] = checkpoint_id
         if nodes:

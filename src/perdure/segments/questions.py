@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from perdure.journal import Op, Statement
 from perdure.journal.clock import Clock
@@ -24,19 +25,76 @@ class Interrupt(Protocol):
     response_schema: Any
 
 
+class Answered(NamedTuple):
+    """A question of a task, and its answer."""
+
+    kind: Kind
+    value: Any
+    index: int
+    """How many questions the task had asked before."""
+    answer: Any
+
+
 class Questions:
     """The questions of one segment."""
 
-    def __init__(self, lease: Lease, progress: Progress, clock: Clock) -> None:
+    def __init__(
+        self, lease: Lease, progress: Progress, clock: Clock, *, announced: bool = False
+    ) -> None:
+        """`announced`: whether each new question for a person is a message of the outbox, too."""
         self._lease, self._progress, self._clock = lease, progress, clock
-        self._expected: dict[str, Question] = {}
+        self._announced = announced
+        self._expected: dict[str, list[tuple[Interrupt, Question]]] = {}
         self._depths: dict[str, tuple[int, int]] = {}
+        self._answered: dict[str, list[Answered]] = {}  # by task
+        self._used: dict[tuple[str, int], set[int]] = {}  # by task and attempt
         self.reached_top = False
         """Whether an interrupt reached the top of the graph: the run is about to wait."""
 
-    def expect(self, interrupt_id: str, question: Question) -> None:
+    def expect(self, interrupt: Interrupt, question: Question) -> None:
         """Say what an interrupt that is about to reach the saver waits for."""
-        self._expected[interrupt_id] = question
+        self._expected.setdefault(interrupt.id, []).append((interrupt, question))
+
+    def _expectation(self, interrupt: Interrupt) -> Question:
+        """What an interrupt waits for. Two questions of a task may have one id."""
+        said = self._expected.get(interrupt.id, [])
+        same = [question for one, question in said if one is interrupt]
+        if same or said:
+            return same[0] if same else said[-1][1]
+        return _question(interrupt.value)
+
+    def note_answer(self, task_id: str, answered: Answered) -> None:
+        """Say what a task has asked, and what it was answered."""
+        known = self._answered.setdefault(task_id, [])
+        known.append(answered)
+        known.sort(key=lambda one: one.index)
+
+    def place_answer(
+        self, task: tuple[str, int], index: int, given: list[Any], kind: Kind, value: Any
+    ) -> None:
+        """Put the answer to this question where LangGraph reads it, or take away that of another.
+
+        LangGraph answers the n-th question of a task with its n-th answer, also if the task, run
+        again, asks something else there. `task` is its id and the attempt at it; `given` are the
+        answers as LangGraph has them.
+        """
+        known, used = self._answered.get(task[0], []), self._used.setdefault(task, set())
+        free = [n for n, one in enumerate(known) if n not in used and one.kind is kind]
+        equal = [n for n in free if self._is_same(known[n].value, value)]
+        # Times may be computed anew; one sleep is like another.
+        found = equal or (free if kind is Kind.CLOCK else [])
+        if found and index <= len(given):
+            used.add(found[0])
+            given[index : index + 1] = [known[found[0]].answer]
+        elif any(one.index == index for one in known):
+            del given[index:]
+
+    def _is_same(self, one: Any, other: Any) -> bool:
+        with contextlib.suppress(Exception):  # an array does not say yes or no
+            if bool(one == other):
+                return True
+        encode = self._progress.serializer.codec.encode
+        return bool(encode(one, "a question") == encode(other, "a question"))
 
     def ask(
         self, interrupts: Sequence[Interrupt], before: list[Any], place: dict[str, Any]
@@ -53,7 +111,7 @@ class Questions:
                 continue
             self._depths[one.id] = depth
             schema = one.response_schema if isinstance(one.response_schema, dict) else None
-            question = self._expected.get(one.id) or _question(one.value)
+            question = self._expectation(one)
             statements += self._ask(question, Body(one.value, schema, before), one.id, place)
         return statements
 
@@ -68,9 +126,17 @@ class Questions:
         self, question: Question, body: Body, interrupt_id: str, place: dict[str, Any]
     ) -> list[Statement]:
         made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
-        token = self._lease.token
+        token, progress = self._lease.token, self._progress
         return waits.ask(
-            self._progress.serializer, made, token, question, body, interrupt_id, place
+            progress.serializer,
+            made,
+            token,
+            question,
+            body,
+            interrupt_id,
+            place,
+            progress.fingerprint,
+            announced=self._announced and question.kind is Kind.HUMAN,
         )
 
 

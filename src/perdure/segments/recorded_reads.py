@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakMethod
 
@@ -17,13 +17,24 @@ from perdure.serde.places import Place
 T = TypeVar("T")
 
 
+def _task_id(place: str) -> str:
+    return hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+
+
 class RecordedReads:
     """The recorded reads of one segment."""
 
     def __init__(
-        self, journal: Journal, lease: Lease, progress: Progress, refuse: Callable[[], NoReturn]
+        self,
+        journal: Journal,
+        lease: Lease,
+        progress: Progress,
+        refuse: Callable[[], NoReturn],
+        origin: Mapping[str, Any],
     ) -> None:
-        """`refuse`, a method of the segment, is called if the journal refuses to store a read."""
+        """`refuse`, a method of the segment, is called if the journal refuses to store a read.
+        `origin` is the run that this one is a fork of, and the ids its tasks had there."""
+        self._origin = origin
         self._journal, self._lease, self._progress = journal, lease, progress
         self._serializer, self._refuse = progress.serializer, WeakMethod(refuse)
         self._by_task: dict[str, dict[int, Any]] = {}
@@ -45,29 +56,53 @@ class RecordedReads:
         It is queued before anything that the task does with it, so it is in the journal wherever
         its consequences are.
         """
-        task = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+        task = _task_id(place)
         with self._lock:
             known = self._by_task.get(task)
         if known is None:
             # Not under the lock: the journal may be in a transaction that asks for it.
             is_first = self._progress.is_new(checkpoint_id)
-            loaded = {} if is_first else self._load(task)
+            loaded = {} if is_first else self._load(self._lease.params, task)
+            if not loaded and not is_first and self._origin:
+                loaded = self._inherit(place, task)
             with self._lock:
                 known = self._by_task.setdefault(task, loaded)
         if n not in known:
             known[n] = make()
-            body = self._serializer.dumps(known[n], self._place(task, n))
-            params = {**self._lease.params, "task": task, "n": n, "body": body}
-            store = self._lease.fenced([Statement("insert_read", params)])
-            self._journal.defer(store._replace(otherwise=self._refuse()))
+            self._store(task, n, known[n])
         value: T = known[n]
         return value
 
-    def _load(self, task: str) -> dict[int, Any]:
-        params = {**self._lease.params, "task": task}
+    def texts(self, place: str) -> list[str]:
+        """What the reads at a place gave so far, as text."""
+        with self._lock:
+            known = self._by_task.get(_task_id(place), {})
+            return [str(value) for value in known.values()]
+
+    def _store(self, task: str, n: int, value: Any) -> None:
+        body = self._serializer.dumps(value, _place(self._lease.params, task, n))
+        params = {**self._lease.params, "task": task, "n": n, "body": body}
+        store = self._lease.fenced([Statement("insert_read", params)])
+        self._journal.defer(store._replace(otherwise=self._refuse()))
+
+    def _load(self, run: Mapping[str, Any], task: str) -> dict[int, Any]:
+        params = {"thread_id": run["thread_id"], "id": run["id"], "task": task}
         rows = self._journal.do(read_op("reads_of_task", params, lambda rows: rows[0]))
         loads = self._serializer.loads
-        return {n: loads(body, self._place(task, n)) for n, body in rows}
+        return {n: loads(body, _place(run, task, n)) for n, body in rows}
 
-    def _place(self, task: str, n: int) -> Place:
-        return places.of_read(self._lease.thread_id, self._lease.run_id, task, n)
+    def _inherit(self, place: str, task: str) -> dict[int, Any]:
+        """The times that the task read in the run that this one is a fork of, now recorded here: a
+        sleep goes on, and is not begun again. What was drawn at random is drawn anew."""
+        first, bar, rest = place.partition("|")
+        node, _, id = first.rpartition(":")
+        there = f"{node}:{self._origin['tasks'].get(id, id)}{bar}{rest}"
+        found = self._load(self._origin, _task_id(there))
+        times = {n: value for n, value in found.items() if type(value) is int}
+        for n, value in times.items():
+            self._store(task, n, value)
+        return times
+
+
+def _place(run: Mapping[str, Any], task: str, n: int) -> Place:
+    return places.of_read(run["thread_id"], run["id"], task, n)

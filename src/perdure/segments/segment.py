@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
+from perdure import langgraph_port
 from perdure.errors import LeaseLost
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
@@ -24,7 +25,7 @@ from perdure.segments.recorded_reads import RecordedReads
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 
-KEY = "__perdure"
+KEY = langgraph_port.HIDDEN + "perdure"
 """Where a segment is named in `config["configurable"]`."""
 _SEGMENTS: WeakValueDictionary[str, Segment] = WeakValueDictionary()
 
@@ -58,7 +59,8 @@ class LoopPulse:
 
 class Segment:
     """A claimed run. `inline`: a caller drives it; exceptions reach the caller and are not retried.
-    `unstored`: paths of the nodes whose subgraphs store no checkpoints."""
+    `at_exit`: LangGraph stores it when it returns, and nothing before. `unstored`: paths of the
+    nodes whose subgraphs store no checkpoints."""
 
     def __init__(
         self,
@@ -70,15 +72,19 @@ class Segment:
         saver: Any = None,
         durability: Durability = "auto",
         inline: bool = False,
+        at_exit: bool = False,
         unstored: frozenset[tuple[str, ...]] = frozenset(),
         fingerprint: str | None = None,
+        origin: Mapping[str, Any] | None = None,
+        announced: bool = False,
     ) -> None:
         self.lease, self.journal, self.serializer, self.clock = lease, journal, serializer, clock
         self.saver, self.durability = saver, durability
-        self.inline, self.unstored = inline, unstored
+        self.inline, self.at_exit, self.unstored = inline, at_exit, unstored
         self.progress = Progress(lease, serializer, clock, fingerprint)
-        self.questions = Questions(lease, self.progress, clock)
-        self.reads = RecordedReads(journal, lease, self.progress, self.refuse)
+        self.questions = Questions(lease, self.progress, clock, announced=announced)
+        self.is_fork = origin is not None
+        self.reads = RecordedReads(journal, lease, self.progress, self.refuse, origin or {})
         self.unstored_tasks: dict[Any, Any] = {}
         """Where effects find their records, for tasks whose checkpoints are not stored."""
         self.secrets: set[str] = set()

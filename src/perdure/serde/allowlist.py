@@ -48,6 +48,11 @@ class Allowlist:
     def __init__(self, allow: Iterable[type | tuple[str, ...]] = ()) -> None:
         self._types = {*KNOWN, *_type_keys(allow)}
 
+    @property
+    def types(self) -> list[tuple[str, str]]:
+        """The types as (module, name)."""
+        return sorted(self._types)
+
     def add(self, more: Iterable[type | tuple[str, ...]]) -> None:
         """Allow more types. Types already allowed stay."""
         self._types.update(_type_keys(more))

@@ -23,7 +23,7 @@ from typing import Any
 
 import ormsgpack
 
-from perdure.errors import Damaged, Error, TypeNotAllowed, Unserializable
+from perdure.errors import Damaged, Error, TypeNotAllowed, Unserializable, forgot_await
 from perdure.serde.allowlist import KNOWN, KNOWN_NUMBERS, Allowlist
 from perdure.serde.builtin_types import BUILTINS, letter_of
 from perdure.serde.class_adapter import ClassAdapter
@@ -239,6 +239,8 @@ class Codec:
         except Exception:  # the code below finds it again and names it
             head: tuple[Any, ...]
             state, adapter = None, None
+        if hint := forgot_await(value):
+            raise Unserializable(path, f"it is a {type(value).__name__}.{hint}")
         try:
             if (letter := letter_of(value)) is not None:
                 code, head, state = BUILTIN, (letter,), BUILTINS[letter][1](value)

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from perdure.errors import BadArgument, Damaged, Error, WrongKey
+from perdure.errors import BadArgument, Damaged, Error, WrongKey, needs_extra
 from perdure.serde.places import Place
 
 _CHECKSUM, _ENCRYPTED = (1, 3), (2, 4)
@@ -86,7 +86,7 @@ class EncryptedEnvelope(Envelope):
         try:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError as error:
-            raise Error("Encryption needs the extra: pip install 'perdure[encryption]'") from error
+            raise Error(needs_extra("Encryption", "encryption")) from error
         if not keys or not isinstance(keys, Mapping):
             raise BadArgument("encryption_keys={} has no key; pass {id: 16, 24 or 32 random bytes}")
         given: Mapping[Any, Any] = keys

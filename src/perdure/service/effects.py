@@ -7,19 +7,15 @@ from typing import Any
 from perdure.effects import recording
 from perdure.errors import BadArgument, EffectFailed, NotFound, NotSettled
 from perdure.journal import Plan
-from perdure.journal.clock import Clock
-from perdure.journal.names import check_text
-from perdure.operations import effects, messages, runs
+from perdure.journal.clock import Clock, host_time
+from perdure.journal.names import check_id, check_text
+from perdure.operations import effects, messages
 from perdure.operations.effects import EffectRow
-from perdure.operations.events import change
-from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.types import (
     EffectRecord,
     EffectState,
-    EventKind,
     Message,
-    State,
     position_after,
 )
 
@@ -75,11 +71,12 @@ class EffectService:
     def settle(
         self, key: str, how: str, result: Any, by: str | None, reason: str | None
     ) -> Plan[None]:
-        """Store a person's decision about an effect. Its run continues after the last one."""
+        """Store a person's decision about an effect. The same commit makes its run due if that was
+        the last one."""
         _check_decision(how, result, by, reason)
-        row: EffectRow | None = yield effects.find(str(key))
+        row: EffectRow | None = yield effects.find(check_id("effect", key))
         if row is None:
-            raise NotFound("effect", str(key))
+            raise NotFound("effect", key)
         outcome = None
         if how == "done":
             outcome = recording.dump_result(self._serializer, row, result)
@@ -88,21 +85,12 @@ class EffectService:
             outcome = recording.dump_error(self._serializer, row, STATES[how], error, ())
         said = {name: text for name, text in (("by", by), ("reason", reason)) if text}
         state, now = STATES[how].value, self._clock.now()
-        if not (yield effects.decide(self._serializer, row, state, outcome, said, now)):
+        made = effects.decide(
+            self._serializer, row, state, outcome, said, now, host_time(self._clock)
+        )
+        if not (yield made):
             row = (yield effects.find(row.key)) or row
             raise NotSettled(row.key, f"it is {row.state}: {_why_not(row)}.")
-        if row.run_id:
-            yield from self._resume(row.run_id)
-
-    def _resume(self, run_id: str) -> Plan[None]:
-        """Resume a held run once none of its effects is unknown."""
-        run: RunRow | None = yield runs.find(run_id)
-        found: list[EffectRow] = yield effects.of_run(run_id)
-        left = any(row.state == EffectState.UNKNOWN for row in found)
-        if run is not None and run.state == State.HELD and not left:
-            made = change(run.thread_id, run.id, self._clock.now())
-            # Not "retried": that would call again what a person just settled as failed.
-            yield runs.resume(self._serializer, made, (State.HELD,), EventKind.RESUMED)
 
 
 def _check_decision(how: str, result: Any, by: str | None, reason: str | None) -> None:

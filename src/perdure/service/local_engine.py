@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.journal import Journal, Plan, connect
+from perdure.journal import Journal, Plan, connect_later
 from perdure.journal.names import check_text
 from perdure.operations.event_observer import observe
 from perdure.serde.serializer import Serializer
@@ -29,16 +29,16 @@ class LocalEngine:
 
     @property
     def journal(self) -> Journal:
-        """The journal, opened on first use."""
+        """The journal. Its first use opens it."""
         with self._opening:
             if self._journal is None:
-                self._journal = observe(connect(self._url), self._observer)
+                self._journal = observe(connect_later(self._url), self._observer)
             return self._journal
 
     @property
     def is_open(self) -> bool:
         """Whether the journal has been opened."""
-        return self._journal is not None
+        return self._journal is not None and self._journal.is_open
 
     def resolve_graph(self, name: str, version: str | None) -> tuple[str, str]:
         """The name and version of the graph that a caller means. Raises `UnknownGraph`."""

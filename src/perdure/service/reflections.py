@@ -16,7 +16,7 @@ from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import claims, runs
 from perdure.operations.error_text import describe_error
-from perdure.operations.events import change
+from perdure.operations.events import change, was_made
 from perdure.operations.run_payload import load_error, load_setup, state_of
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
@@ -89,17 +89,31 @@ class ReflectionService:
             raise NotFound("reflection", id)
         return row
 
-    def retry(self, id: str, executor: str | None = None) -> Plan[None]:
-        """Make a held reflection due again."""
+    def retry(
+        self, id: str, executor: str | None = None, *, number: int | None = None
+    ) -> Plan[None]:
+        """Make a held reflection due again. The same `number` does so once."""
         row = yield from self.find(id, executor)
-        made = change(row.thread_id, id, self._clock.now())
+        if (yield from was_made(row.thread_id, id, number)):
+            return
+        made = change(row.thread_id, id, self._clock.now(), number)
         if not (yield runs.resume(self._serializer, made, (State.HELD,), EventKind.RETRIED)):
             raise WrongState(id, row.state, "be retried", "only a held reflection can.")
 
-    def cancel(self, id: str, executor: str | None = None, by: str | None = None) -> Plan[None]:
-        """Cancel a reflection that has not ended. A running one stops before it writes."""
+    def cancel(
+        self,
+        id: str,
+        executor: str | None = None,
+        by: str | None = None,
+        *,
+        number: int | None = None,
+    ) -> Plan[None]:
+        """Cancel a reflection that has not ended. A running one stops before it writes. The same
+        `number` does so once."""
         row = yield from self.find(id, executor)
-        made = change(row.thread_id, id, self._clock.now())
+        if (yield from was_made(row.thread_id, id, number)):
+            return
+        made = change(row.thread_id, id, self._clock.now(), number)
         grace = round(GRACE.total_seconds() * 1000)
         if not (yield runs.stop(self._serializer, made, Control.CANCEL, grace, by=by)):
             raise WrongState(id, row.state, "be cancelled", "it has ended.")

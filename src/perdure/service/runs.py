@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.errors import UNREADABLE, BadArgument, NotFound, ThreadBusy, WrongState
+from perdure.errors import (
+    UNREADABLE,
+    BadArgument,
+    NotFound,
+    ThreadBusy,
+    WrongState,
+    did_you_mean,
+)
 from perdure.journal import Op, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
-from perdure.operations import effects, events, runs, scores
+from perdure.journal.names import check_id
+from perdure.operations import effects, events, prefixes, runs, scores
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
@@ -27,7 +36,7 @@ from perdure.operations.run_payload import (
     state_of,
     tags_of,
 )
-from perdure.operations.runs import RunRow, stopped_state
+from perdure.operations.runs import Parent, RunRow, stopped_state
 from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
@@ -47,8 +56,21 @@ from perdure.types import (
 
 GRACE = timedelta(seconds=10)
 PAGE = 100
-SHORTEST_PREFIX = 6
-"""Minimum number of characters of a run id's prefix."""
+DEEPEST = 50
+"""How many runs may be above a run in its tree."""
+LATE = 5000
+"""Milliseconds that a run is due before it is worth to ask whether a worker has its graph."""
+
+
+@dataclass(frozen=True)
+class UnknownGraphName:
+    """A graph that has runs, and of which no worker ever drove one."""
+
+    graph: str
+    version: str
+    runs: int
+    suggestion: str
+    """A sentence that names the graph that may be meant, after a space; or empty."""
 
 
 class RunService:
@@ -70,12 +92,21 @@ class RunService:
         after: timedelta | datetime | None = None,
         reserve: float = 0.0,
         only: str | None = None,
+        fingerprint: str | None = None,
+        begun: bool = False,
+        parent: Parent | None = None,
     ) -> Plan[RunRow]:
         """Accept a run of a graph, given as (name, version), or find the one of this key.
 
         For `reserve` seconds no worker claims it, only a caller that drives it itself. With `only`,
         the strategies `interrupt` and `rollback` stop runs in that state alone.
         """
+        if parent is not None and parent.depth >= DEEPEST:
+            raise BadArgument(
+                f"Run {parent.id} is {parent.depth} runs below the one that began, and starts no "
+                "child: do its runs start each other without end? Start it with detached=True to "
+                "begin a tree of its own."
+            )
         now = self._clock.now()
         made = change(thread_id, new_id(), now)
         begin = deadline("after", after, lambda: moment(now))
@@ -92,6 +123,9 @@ class RunService:
             strategy=strategy,
             only=only,
             grace=round(GRACE.total_seconds() * 1000),
+            fingerprint=fingerprint,
+            begun=begun,
+            parent=parent,
         )
         if row is None:
             raise ThreadBusy(thread_id, "has not ended")
@@ -101,9 +135,9 @@ class RunService:
 
     def find(self, run_id: str) -> Plan[RunRow]:
         """The row of a run. Raises `NotFound`."""
-        row: RunRow | None = yield runs.find(str(run_id))
+        row: RunRow | None = yield runs.find(check_id("run", run_id))
         if row is None:
-            raise NotFound("run", str(run_id))
+            raise NotFound("run", run_id)
         return row
 
     def get(self, run_id: str, *, output: bool = True) -> Plan[Run]:
@@ -113,17 +147,8 @@ class RunService:
 
     def by_prefix(self, prefix: str) -> Plan[Run]:
         """The run with this id, or the only one whose id begins so, without its output."""
-        if len(prefix) < SHORTEST_PREFIX:
-            raise BadArgument(
-                f"There is no run {prefix!r}: give its id, or at least {SHORTEST_PREFIX} "
-                "characters of its beginning. `perdure runs` lists them."
-            )
-        rows: list[RunRow] = yield runs.find_by_prefix(prefix)
-        if not rows:
-            raise NotFound("run", prefix)
-        if len(rows) > 1 and rows[0].id != prefix:
-            raise BadArgument(f"More than one run begins with {prefix}; give more of its id.")
-        return (yield from self.show(rows[0], output=False))
+        id = yield from prefixes.resolve("run", check_id("run", prefix))
+        return (yield from self.get(id, output=False))
 
     def page(
         self,
@@ -171,7 +196,7 @@ class RunService:
             check_state(row)
             labels = load_labels(self._serializer, row)
             if output:
-                result = yield from self._output(row)
+                result = yield from load_output(self._serializer, row, self._engine.state_at)
             error = load_error(self._serializer, row)
         except UNREADABLE as found:  # the other runs of a list can still be seen
             error, damaged = RunError(**describe_error(found)), str(found)
@@ -196,22 +221,9 @@ class RunService:
                 "model_calls": row.saved_calls,
                 "tokens": row.saved_tokens,
             },
+            parent_id=row.parent_id,
             damaged=damaged,
         )
-
-    def _output(self, row: RunRow) -> Plan[Any]:
-        if row.output is None:
-            return None
-        stored = load_output(self._serializer, row)
-        if len(stored) == 1:
-            return stored[0]
-        checkpoint_id, channels, rest = stored
-        values = yield from self._engine.state_at(row.thread_id, checkpoint_id)
-        if values is None:
-            return None  # pruned
-        if isinstance(channels, str):
-            return values.get(channels)
-        return rest | {channel: values[channel] for channel in channels if channel in values}
 
     def events(self, run_id: str, after: int, limit: int | None) -> Plan[list[Event]]:
         """The events of a run after number `after`."""
@@ -226,6 +238,29 @@ class RunService:
                 break
         return found
 
+    # -- graphs that no worker has
+
+    def unknown_graphs(self) -> Plan[list[UnknownGraphName]]:
+        """Graphs whose runs are due for a while, and of which no worker ever drove one."""
+        late: list[tuple[str, str, int]] = yield runs.late_graphs(self._clock.now() - LATE)
+        if not late:
+            return []
+        driven: set[tuple[str, str]] = yield runs.driven_graphs()
+        return [
+            UnknownGraphName(name, version, number, _suggestion(name, version, driven))
+            for name, version, number in late
+            if (name, version) not in driven
+        ]
+
+    def is_misspelt(self, name: str, version: str) -> Plan[UnknownGraphName | None]:
+        """A graph of which no worker ever drove a run, while others were driven."""
+        if (yield runs.was_driven(name, version)):
+            return None
+        driven: set[tuple[str, str]] = yield runs.driven_graphs()
+        if not driven:
+            return None
+        return UnknownGraphName(name, version, 1, _suggestion(name, version, driven))
+
     # -- cancelling and pausing
 
     def stop(
@@ -236,13 +271,17 @@ class RunService:
         *,
         reason: str | None = None,
         by: str | None = None,
-    ) -> Plan[Run]:
-        """Cancel or pause a run: at once, or by asking its driver."""
+        number: int | None = None,
+    ) -> Plan[None]:
+        """Cancel or pause a run: at once, or by asking its driver. The same `number` does so
+        once."""
         row = yield from self.find(run_id)
+        if (yield from events.was_made(row.thread_id, row.id, number)):
+            return
         found = (yield effects.of_run(row.id)) if control is Control.CANCEL else []
         done = yield runs.stop(
             self._serializer,
-            change(row.thread_id, row.id, self._clock.now()),
+            change(row.thread_id, row.id, self._clock.now(), number),
             control,
             round(grace.total_seconds() * 1000),
             effects=report(found),
@@ -253,27 +292,32 @@ class RunService:
         state = stopped_state(control)
         if not done and row.state != state:
             raise WrongState(row.id, row.state, f"be {state.value}", _why_not(row))
-        return (yield from self.show(row))
 
-    def resume(self, run_id: str) -> Plan[Run]:
-        """Make a paused run due."""
+    def resume(self, run_id: str, *, number: int | None = None) -> Plan[None]:
+        """Make a paused run due. The same `number` does so once."""
         why = "only a paused run can."
-        return self._make_due(run_id, (State.PAUSED,), EventKind.RESUMED, why)
+        return self._make_due(run_id, (State.PAUSED,), EventKind.RESUMED, why, number)
 
-    def retry(self, run_id: str) -> Plan[Run]:
-        """Make a failed or held run due."""
+    def retry(self, run_id: str, *, number: int | None = None) -> Plan[None]:
+        """Make a failed or held run due. The same `number` does so once."""
         why = "only a failed or held run can, if no later run of its thread has begun."
-        return self._make_due(run_id, (State.FAILED, State.HELD), EventKind.RETRIED, why)
+        return self._make_due(run_id, (State.FAILED, State.HELD), EventKind.RETRIED, why, number)
 
     def _make_due(
-        self, run_id: str, states: tuple[State, ...], kind: EventKind, why: str
-    ) -> Plan[Run]:
+        self,
+        run_id: str,
+        states: tuple[State, ...],
+        kind: EventKind,
+        why: str,
+        number: int | None,
+    ) -> Plan[None]:
         row = yield from self.find(run_id)
-        made = change(row.thread_id, row.id, self._clock.now())
+        if (yield from events.was_made(row.thread_id, row.id, number)):
+            return
+        made = change(row.thread_id, row.id, self._clock.now(), number)
         if not (yield runs.resume(self._serializer, made, states, kind)):
             row = yield from self.find(run_id)
             raise WrongState(run_id, row.state, f"be {kind.value}", why)
-        return (yield from self.get(run_id))
 
     # -- pruning
 
@@ -322,6 +366,14 @@ class RunService:
         row = yield from self.find(run_id)
         found: list[Score] = yield scores.of_run(self._serializer, row.thread_id, row.id)
         return found
+
+
+def _suggestion(name: str, version: str, driven: set[tuple[str, str]]) -> str:
+    versions = sorted(other for known, other in driven if known == name)
+    if versions:
+        has = ", ".join(repr(one) if one else "none" for one in versions)
+        return f" Runs of {name!r} were driven in another version: {has}."
+    return did_you_mean(name, {known for known, _ in driven})
 
 
 def _why_not(row: RunRow) -> str:

@@ -11,20 +11,24 @@ from perdure.errors import (
     BadAnswer,
     BadArgument,
     NotFound,
+    NotWithdrawn,
     WaitClosed,
     WaitExpired,
+    WrongState,
     WrongWait,
 )
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
-from perdure.journal.names import check_text
-from perdure.operations import waits
-from perdure.operations.answer_schema import check_answer
+from perdure.journal.names import check_id, check_text
+from perdure.operations import runs, waits
+from perdure.operations.answer_dialects import check_fits
+from perdure.operations.events import was_made
+from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
-from perdure.types import Kind, Wait, WaitRecord, WaitState, maybe_moment, position_after
+from perdure.types import Kind, State, Wait, WaitRecord, WaitState, maybe_moment, position_after
 
 
 class WaitService:
@@ -72,17 +76,22 @@ class WaitService:
         return WaitRecord(
             **vars(wait),
             state=row.state,
-            answered_at=maybe_moment(row.answered_at),
+            answered_at=None if row.state == WaitState.OPEN else maybe_moment(row.answered_at),
             answered_by=row.answered_by,
             answer=answer,
         )
 
-    def answer(self, wait_id: str, value: Any, by: str | None) -> Plan[None]:
-        """Accept an answer, or raise why not. Then nothing is changed."""
+    def answer(
+        self, wait_id: str, value: Any, by: str | None, *, number: int | None = None
+    ) -> Plan[None]:
+        """Accept an answer, or raise why not. Then nothing is changed. The same `number` is
+        accepted once, and does nothing after that."""
+        asked: WaitRow | None = None if number is None else (yield waits.find(wait_id))
+        if asked is not None and (yield from was_made(asked.thread_id, asked.run_id, number)):
+            return
         row = yield from self._open(wait_id)
         body = waits.load_body(self._serializer, row)
-        if body.schema is not None:
-            check_answer(row.id, body.schema, value)
+        check_fits(row.id, body.value, body.schema, value)
         if by is not None:
             check_text("by", by)
         if waits.is_reserved(value):
@@ -90,16 +99,54 @@ class WaitService:
                 row.id, "perdure uses this value itself, for waits that expire; pass another."
             )
         now = self._clock.now()
-        if not (yield waits.answer(self._serializer, row, value, by, now)):
+        if not (yield waits.answer(self._serializer, row, value, by, now, number)):
             yield from self._open(wait_id)
             if row.expires_at is None or row.expires_at > now:
                 raise WaitClosed(row.id, f"the signal {row.name!r} withdrew the question.")
             raise WaitExpired(wait_id, f"it expired at {maybe_moment(row.expires_at)}.")
 
-    def _open(self, wait_id: str) -> Plan[WaitRow]:
-        row: WaitRow | None = yield waits.find(str(wait_id))
+    def withdraw(
+        self, wait_id: str, by: str | None, reason: str | None, *, number: int | None = None
+    ) -> Plan[None]:
+        """Take back an answer that no task has gone on with. The question is open again, and a run
+        that failed or was held goes on to it. The same `number` does so once."""
+        row: WaitRow | None = yield waits.find(check_id("wait", wait_id))
         if row is None:
-            raise NotFound("wait", str(wait_id))
+            raise NotFound("wait", wait_id)
+        if (yield from was_made(row.thread_id, row.run_id, number)):
+            return
+        for name, text in (("by", by), ("reason", reason)):
+            if text is not None:
+                check_text(name, text)
+        said = {name: text for name, text in (("by", by), ("reason", reason)) if text}
+        now = self._clock.now()
+        if not (yield waits.withdraw(self._serializer, row, said, now, number)):
+            row = (yield waits.find(row.id)) or row
+            run = yield runs.find(row.run_id)
+            raise NotWithdrawn(row.id, _why_not_withdrawn(row, run))
+
+    def wake(self, run_id: str, by: str | None, *, number: int | None = None) -> Plan[None]:
+        """End the sleeps of a run now. The same `number` does so once."""
+        run: RunRow | None = yield runs.find(check_id("run", run_id))
+        if run is None:
+            raise NotFound("run", run_id)
+        if (yield from was_made(run.thread_id, run.id, number)):
+            return
+        if by is not None:
+            check_text("by", by)
+        found: list[WaitRow] = yield waits.of_run(run.id)
+        # The pause before an effect is retried is the effect's, not a sleep of a task.
+        asleep = [row for row in found if row.kind == Kind.CLOCK and row.task_id]
+        asleep = [row for row in asleep if row.state == WaitState.OPEN]
+        if not asleep or not (
+            yield waits.wake(self._serializer, asleep, by, self._clock.now(), number)
+        ):
+            raise WrongState(run.id, run.state, "be woken", "it is not asleep.")
+
+    def _open(self, wait_id: str) -> Plan[WaitRow]:
+        row: WaitRow | None = yield waits.find(check_id("wait", wait_id))
+        if row is None:
+            raise NotFound("wait", wait_id)
         if row.kind != Kind.HUMAN:
             how = f"send the signal {row.name!r}" if row.kind == Kind.SIGNAL else "wait"
             raise WrongWait(row.id, f"it is not for a person but for a {row.kind}; {how}.")
@@ -113,8 +160,11 @@ class WaitService:
             raise AlreadyAnswered(row.id, f"{row.answered_by or 'someone'} answered it at {when}.")
         return row
 
-    def signal(self, thread_id: str, name: str, value: Any, key: str | None) -> Plan[bool]:
-        """Store a signal and wake the run that waits for it. False if its key was sent before."""
+    def signal(
+        self, thread_id: str, name: str, value: Any, key: str | None, *, id: str | None = None
+    ) -> Plan[bool]:
+        """Store a signal and wake the run that waits for it. False if its key was sent before; the
+        same `id` is stored once."""
         waits.check_signal_name(name)
         check_name("thread_id", thread_id)
         if key is not None:
@@ -126,6 +176,20 @@ class WaitService:
             )
         now = self._clock.now()
         stored: bool = yield waits.signal(
-            self._serializer, thread_id, new_id(), name, key, value, now
+            self._serializer, thread_id, id or new_id(), name, key, value, now
         )
         return stored
+
+
+def _why_not_withdrawn(row: WaitRow, run: RunRow | None) -> str:
+    if row.kind != Kind.HUMAN:
+        return f"it is not for a person but for a {row.kind}."
+    if row.state == WaitState.OPEN:
+        return "it has no answer."
+    if row.state not in (WaitState.ANSWERED, WaitState.APPLIED):
+        return "the run has gone on with its answer, or asks something else; fork it instead."
+    if run is not None and run.state == State.RUNNING:
+        return "its run is being driven just now; try again when it rests."
+    if row.answer is None:
+        return "a signal answered it."
+    return "the run has gone on with its answer, or has ended; fork it instead."

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from perdure.service.views.event_wording import NextStep, Tone, Verb
-from perdure.service.views.formatting import age, duration, utc_time
+from perdure.operations.answer_dialects import Dialect, dialect_of
+from perdure.service.views.event_wording import NextStep, Tone, Verb, name_runs
+from perdure.service.views.formatting import age, duration, graph_title, utc_time
 from perdure.service.views.schema_summary import example_answer, summarise_schema
 from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitRecord
+
+if TYPE_CHECKING:
+    from perdure.service.runs import UnknownGraphName
 
 LATE = timedelta(seconds=5)
 """How long a run may be due before that is worth a line."""
@@ -59,8 +64,9 @@ def inbox(
 def _question(wait: Wait, now: datetime) -> InboxItem:
     expires = f", expires {age(wait.expires_at, now)}" if wait.expires_at else ""
     note = f"asked {age(wait.created_at, now)} ago{expires}"
-    schema = wait.response_schema
+    schema, dialect = wait.response_schema, _dialect(wait)
     accepts = "" if schema is None else summarise_schema(schema) or str(schema)
+    accepts = accepts if dialect is None else dialect.summary
     shown = wait.damaged or wait.value
     return InboxItem(wait, wait.thread_id, note, shown, answer_action(wait), accepts)
 
@@ -77,17 +83,28 @@ def _held(run: Run, now: datetime) -> InboxItem:
     return InboxItem(run, title, note, run.reason or "", NextStep(Verb.RETRY, (run.id,)))
 
 
+def _dialect(wait: Wait) -> Dialect | None:
+    return dialect_of(wait.value) if wait.response_schema is None else None
+
+
 def answer_action(wait: Wait) -> NextStep:
-    """Answer a wait, with an answer that its schema accepts if there are choices."""
+    """Answer a wait, with an answer that its schema or dialect accepts if there are choices."""
+    if (dialect := _dialect(wait)) is not None:
+        example = json.dumps(dialect.example, ensure_ascii=False, default=str)
+        return NextStep(Verb.ANSWER, (wait.id,), example)
     return NextStep(Verb.ANSWER, (wait.id,), example_answer(wait.response_schema) or "JSON")
 
 
 def blockers(
-    run: Run, waits: Iterable[WaitRecord], effects: Iterable[EffectRecord], now: datetime
+    run: Run,
+    waits: Iterable[WaitRecord],
+    effects: Iterable[EffectRecord],
+    now: datetime,
+    unknown_graphs: Iterable[UnknownGraphName] = (),
 ) -> list[Blocker]:
     """Why a run does not go on now, and what would make it. Empty for one that does, or is done."""
-    found = [_wait(one) for one in waits if one.state == "open" and not run.ended]
-    effects = list(effects)
+    waits, effects = list(waits), list(effects)
+    found = [_wait(one) for one in waits if one.state == "open" and _waits_for(run, one, now)]
     found += [Blocker(one.damaged, Tone.BAD) for one in effects if one.damaged]
     unknown = [one for one in effects if one.state is EffectState.UNKNOWN]
     for one in unknown:
@@ -98,12 +115,32 @@ def blockers(
     if run.reason and run.reason != str(run.error) and not unknown:
         found.append(Blocker(run.reason))
     if run.state in (State.HELD, State.FAILED) and not unknown:
-        text = f"{run.state} until it is retried"
+        text = f"it stays {run.state} until it is retried"
         found.append(Blocker(text, action=NextStep(Verb.RETRY, (run.id,))))
+        found += [_answered(one) for one in waits if _is_last_answer(one)]
     if run.state is State.PAUSED:
         text = "paused until it is resumed"
         found.append(Blocker(text, action=NextStep(Verb.RESUME, (run.id,))))
-    return found + _unclaimed(run, now)
+    return found + _unclaimed(run, now, unknown_graphs)
+
+
+def _waits_for(run: Run, wait: WaitRecord, now: datetime) -> bool:
+    """Whether an open wait is what a run waits for: no clock wakes one that is held or paused."""
+    if run.ended or wait.kind is not Kind.CLOCK:
+        return not run.ended
+    late = wait.wake_at is not None and wait.wake_at < now
+    return run.state not in (State.HELD, State.PAUSED) and not late
+
+
+def _is_last_answer(wait: WaitRecord) -> bool:
+    """Whether a person's answer is one that its run may have failed with."""
+    return wait.kind is Kind.HUMAN and wait.state == "applied" and wait.answer is not None
+
+
+def _answered(wait: WaitRecord) -> Blocker:
+    by = wait.answered_by or "someone"
+    action = NextStep(Verb.WITHDRAW, (wait.id,))
+    return Blocker(f"it may have failed with the answer of {by}", shown=wait.answer, action=action)
 
 
 def _wait(wait: WaitRecord) -> Blocker:
@@ -115,29 +152,61 @@ def _wait(wait: WaitRecord) -> Blocker:
     if wait.kind is Kind.SIGNAL:
         action = NextStep(Verb.SIGNAL, (wait.thread_id, wait.name or ""))
         return Blocker(f"waits for the signal {wait.name}{until}", action=action)
+    if wait.kind is Kind.RUN:
+        return Blocker(f"waits for {name_runs(wait.value['join'])}{until}")
     return Blocker(f"asks a person{until}", shown=wait.value, action=answer_action(wait))
 
 
-def _unclaimed(run: Run, now: datetime) -> list[Blocker]:
+def no_worker(graph: UnknownGraphName) -> str:
+    """Why runs of a graph wait that no worker has."""
+    name = graph_title(graph.graph, graph.version)
+    return (
+        f"no worker has this graph: {name!r} was never driven in this journal.{graph.suggestion} "
+        "Start a worker that registers it, or cancel the run"
+    )
+
+
+def _unclaimed(
+    run: Run, now: datetime, unknown_graphs: Iterable[UnknownGraphName]
+) -> list[Blocker]:
     """Why no worker drives a run that could be driven."""
+    if is_lost(run, now):
+        text = "its worker was lost, and no other one has taken it over: start perdure worker PLACE"
+        return [Blocker(text, Tone.BAD)]
     if run.state not in (State.PENDING, State.WAITING):
         return []
     if run.due_at is None:
         behind = run.state is State.PENDING
         return [Blocker("starts after the run before it on its thread")] if behind else []
     late = now - run.due_at
-    text = f"due for {duration(late)}, and no worker has claimed it: start perdure worker RUNTIME"
-    return [Blocker(text)] if late >= LATE else []
+    if late < LATE:
+        return []
+    for one in unknown_graphs:
+        if (one.graph, one.version) == (run.graph, run.version):
+            return [Blocker(f"due for {duration(late)}: {no_worker(one)}", Tone.BAD)]
+    text = f"due for {duration(late)}, and no worker has claimed it: start perdure worker PLACE"
+    return [Blocker(text)]
 
 
-def run_note(run: Run, now: datetime) -> str:
+def is_lost(run: Run, now: datetime) -> bool:
+    """Whether the lease of the worker that drives a run has run out: it died, or is silent."""
+    return run.state is State.RUNNING and run.due_at is not None and run.due_at <= now
+
+
+def run_note(run: Run, now: datetime, unknown_graphs: Iterable[UnknownGraphName] = ()) -> str:
     """Why a run is in its state, or what comes next, in a few words."""
+    for one in unknown_graphs:
+        is_late = run.state is State.PENDING and run.due_at is not None and run.due_at <= now
+        if is_late and (one.graph, one.version) == (run.graph, run.version):
+            return f"no worker has this graph.{one.suggestion}"
+    if is_lost(run, now):
+        return "its worker was lost"
     match run.state:
         case State.WAITING | State.PENDING if run.due_at is not None:
             due = age(run.due_at, now)
             return f"due {due}" if run.due_at > now else f"due since {due}"
         case State.WAITING:
-            return "for a person or a signal"
+            return "for a person, a signal or a run"
         case State.PENDING:
             return "after the run before it"
         case State.DONE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -11,13 +11,15 @@ from typing import Any
 
 from perdure.operations.error_text import is_user_code
 from perdure.service.views.formatting import utc_time
-from perdure.types import EffectState, Event, EventKind, Kind
+from perdure.types import EffectState, Event, EventKind, Kind, State
 
 Data = Mapping[str, Any]
 FormatTime = Callable[[datetime], str]
 
 MESSAGE_LINES = 3
 """Lines of an exception's message that are shown."""
+MOST_RUNS = 3
+"""How many of the runs that are waited for are named."""
 
 
 class Tone(StrEnum):
@@ -38,6 +40,7 @@ class Verb(StrEnum):
     SETTLE = "settle"
     RETRY = "retry"
     RESUME = "resume"
+    WITHDRAW = "withdraw"
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,10 @@ class _Facts:
         return NextStep(Verb.RETRY, (self.run_id,))
 
     @property
+    def early(self) -> str:
+        return f", woken{self.by or ' early'}" if self.data.get("early") else ""
+
+    @property
     def by(self) -> str:
         by, reason = self.data.get("by"), self.data.get("reason")
         return (f" by {by}" if by else "") + (f": {reason}" if reason else "")
@@ -118,8 +125,9 @@ Wording = Callable[[_Facts], EventView]
 def _step(facts: _Facts) -> EventView:
     nodes, ns, source = (facts.data.get(name) for name in ("nodes", "ns", "source"))
     inside = f"  in {ns.partition(':')[0]}" if ns else ""
-    text = f"step {facts.data.get('step')}  {', '.join(nodes or ()) or source}{inside}"
-    ran_nothing = not nodes and source in ("input", "loop")  # LangGraph's first two steps
+    step = facts.data.get("step")
+    text = f"step {step}  {', '.join(nodes or ()) or source}{inside}"
+    ran_nothing = not nodes and source in ("input", "loop") and (step or 0) < 1  # before any node
     return EventView(text, routine=ran_nothing)
 
 
@@ -131,8 +139,36 @@ def _wait(facts: _Facts) -> EventView:
     if data["kind"] == Kind.SIGNAL:
         action = NextStep(Verb.SIGNAL, (facts.thread_id, facts.name))
         return EventView(f"waits for the signal {facts.name}{until}", Tone.WAITS, action=action)
+    if data["kind"] == Kind.RUN:
+        return EventView(f"waits for {name_runs(data.get('runs') or ())}{until}", Tone.WAITS)
     action = NextStep(Verb.ANSWER, (data["wait"],))
     return EventView(f"asks a person{until}", Tone.WAITS, action=action)
+
+
+def _waiting(facts: _Facts) -> EventView:
+    node = facts.data.get("caught_in")
+    if node is None:
+        return EventView("waiting", routine=True)
+    return EventView(f"waiting, although the node {node} caught the wait and went on", Tone.BAD)
+
+
+def name_runs(ids: Iterable[str]) -> str:
+    """Runs by their ids, a few of them."""
+    named = [*ids]
+    more = f" and {len(named) - MOST_RUNS} more" if len(named) > MOST_RUNS else ""
+    return f"run{'s' * (len(named) != 1)} {', '.join(named[:MOST_RUNS])}{more}"
+
+
+def _joined(facts: _Facts) -> EventView:
+    ends: Mapping[str, str] = facts.data.get("runs") or {}
+    bad = [f"{id}: {state or 'not found'}" for id, state in ends.items() if state != State.DONE]
+    text = f"joined {name_runs(ends)}"
+    return EventView(text, Tone.BAD if bad else Tone.GOOD, tuple(bad[:MOST_RUNS]))
+
+
+def _started(facts: _Facts) -> EventView:
+    parent = facts.data.get("parent")
+    return EventView(f"started by run {parent}" if parent else "started")
 
 
 def _effect(facts: _Facts) -> EventView:
@@ -174,16 +210,18 @@ def _text(wording: str, tone: Tone = Tone.PLAIN, *, routine: bool = False) -> Wo
 
 
 WORDING: Mapping[EventKind, Wording] = {
-    EventKind.STARTED: _text("started"),
+    EventKind.STARTED: _started,
     EventKind.CLAIMED: _text("claimed by {0.worker}", routine=True),
     EventKind.RECOVERED: _text("recovered by {0.worker} after its worker was lost", Tone.NOTABLE),
     EventKind.STEP: _step,
     EventKind.WAIT: _wait,
-    EventKind.WAITING: _text("waiting", routine=True),
-    EventKind.WOKE: _text("woke up"),
+    EventKind.WAITING: _waiting,
+    EventKind.WOKE: _text("woke up{0.early}"),
     EventKind.EXPIRED: _text("timed out waiting", Tone.BAD),
     EventKind.ANSWER: _text("answered{0.by}", Tone.GOOD),
+    EventKind.WITHDRAWN: _text("answer withdrawn{0.by}", Tone.NOTABLE),
     EventKind.SIGNAL: _text("received the signal {0.name}", Tone.GOOD),
+    EventKind.JOINED: _joined,
     EventKind.EFFECT: _effect,
     EventKind.DIFFERS: _text("effect {0.name} called with other arguments than recorded"),
     EventKind.SETTLED: _text("effect {0.name} settled as {0.state}{0.by}", Tone.GOOD),

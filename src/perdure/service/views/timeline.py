@@ -1,7 +1,7 @@
 """The history of a run as periods: driven by a worker, or resting, and why.
 
-A worker that died leaves no event of its end: its last event is its last sign of life, and from
-then on no worker had the run until another one recovered it.
+A worker that died leaves no event of its end. From its last event on it worked, or was dead: that
+time is told as the lost worker's, until another one takes the run over.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ class PeriodKind(StrEnum):
 
     DRIVEN = "driven"
     QUEUED = "queued"
-    RECOVERY = "waiting for recovery"
+    LOST = "with a worker that was lost"
     PERSON = "waiting for a person"
     SIGNAL = "waiting for a signal"
     SIGNAL_OR_TIME = "waiting for a signal or a time"
+    RUN = "waiting for a run"
     ASLEEP = "asleep"
     RETRYING = "waiting to retry"
     PAUSED = "paused"
@@ -42,7 +43,13 @@ RESTS = {
 """The period that begins with an event; with `waiting` it depends on the open waits."""
 MAKES_DUE = {EventKind.ANSWER, EventKind.RESUMED, EventKind.RETRIED, EventKind.SETTLED}
 """Events that make a resting run due."""
-CLOSES_WAIT = {EventKind.ANSWER, EventKind.WOKE, EventKind.EXPIRED, EventKind.SIGNAL}
+CLOSES_WAIT = {
+    EventKind.ANSWER,
+    EventKind.WOKE,
+    EventKind.EXPIRED,
+    EventKind.SIGNAL,
+    EventKind.JOINED,
+}
 DRIVERS = {"cron": "a tick", "call": "its caller"}
 
 
@@ -60,7 +67,7 @@ class Period:
     driver: str = ""
     """What drove it: a worker, a tick, its caller."""
     worker: str = ""
-    """The worker's host and process."""
+    """The worker's host and process; of the lost one, after its last sign of life."""
     recovered: bool = False
     """It took over from a worker that was lost."""
     died: bool = False
@@ -72,12 +79,13 @@ class Period:
         return max(timedelta(0), (self.until or now) - self.since)
 
 
-def timeline(events: Iterable[Event], now: datetime) -> list[Period]:
-    """The periods of a run from its first event until now, or until its end."""
+def timeline(events: Iterable[Event], now: datetime, *, lost: bool = False) -> list[Period]:
+    """The periods of a run from its first event until now, or until its end. `lost`: the worker
+    that drives it now let its lease run out."""
     builder = _Builder()
     for event in events:
         builder.add(event)
-    return builder.finish(now)
+    return builder.finish(now, lost)
 
 
 def totals(periods: Iterable[Period], now: datetime) -> dict[PeriodKind, timedelta]:
@@ -120,8 +128,8 @@ class _Builder:
         elif self.current.kind is not PeriodKind.DRIVEN and event.kind in MAKES_DUE:
             self._change(due=event.at)
 
-    def finish(self, now: datetime) -> list[Period]:
-        if self.current is not None and self.current.kind is not PeriodKind.DRIVEN:
+    def finish(self, now: datetime, lost: bool) -> list[Period]:
+        if self.current is not None and (lost or self.current.kind is not PeriodKind.DRIVEN):
             self._end_rest(now)
             if self.current.until == now:
                 self._change(until=None)
@@ -145,7 +153,7 @@ class _Builder:
     def _rest(self, event: Event) -> None:
         kind = RESTS.get(EventKind(event.kind)) or self._waits_for()
         self._change(until=event.at)
-        asleep = kind in (PeriodKind.ASLEEP, PeriodKind.SIGNAL_OR_TIME)
+        asleep = kind in (PeriodKind.ASLEEP, PeriodKind.SIGNAL_OR_TIME, PeriodKind.RUN)
         due = self._first_time() if asleep else event.data.get("retry_at")
         self._begin(Period(kind, event.at, due=due))
 
@@ -157,7 +165,7 @@ class _Builder:
         if last.kind is PeriodKind.DRIVEN:
             died = self.events[-1].at if self.events else last.since
             self._change(until=died, died=True)
-            self._begin(Period(PeriodKind.RECOVERY, died, at))
+            self._begin(Period(PeriodKind.LOST, died, at, worker=last.worker))
         elif last.due is None or not last.since <= last.due < at or last.kind is PeriodKind.QUEUED:
             self._change(until=at)
         else:
@@ -171,7 +179,7 @@ class _Builder:
         if Kind.HUMAN in kinds:
             return PeriodKind.PERSON
         if Kind.SIGNAL not in kinds:
-            return PeriodKind.ASLEEP
+            return PeriodKind.RUN if Kind.RUN in kinds else PeriodKind.ASLEEP
         bounded = all(one.get("expires_at") for one in waits if one["kind"] == Kind.SIGNAL)
         return PeriodKind.SIGNAL_OR_TIME if bounded else PeriodKind.SIGNAL
 

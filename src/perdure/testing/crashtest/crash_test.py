@@ -17,13 +17,22 @@ from typing import Any, Literal
 
 from perdure.errors import BadArgument
 from perdure.testing.crashtest.databases import Databases, databases
-from perdure.testing.crashtest.judge import Baseline, end_of, judge, most_of, result_findings
+from perdure.testing.crashtest.judge import (
+    Baseline,
+    end_of,
+    judge,
+    most_of,
+    repeated,
+    result_findings,
+)
 from perdure.testing.crashtest.model import KEEPER, Finding, Point, Problem, Trial
 from perdure.testing.crashtest.processes import ForkServer, ProcessLost, ProcessResult
 from perdure.testing.crashtest.report import Report
 from perdure.testing.crashtest.values import differences
 
 Kills = tuple[Point, ...]
+Reached = Sequence[Any]
+"""Name, phase and nearness of a point, as a process reports it."""
 Progress = Callable[[str, int, int, "Trial | None"], None]
 """Called with the current activity, the trials done, the trials planned, and the last trial."""
 ATTEMPTS = 3
@@ -34,10 +43,11 @@ class CrashTest:
     """Kills one agent on one database at every point, and judges the results.
 
     `place` is `module:name`; another process imports the module. `recovery` is the number of points
-    of each recovery to kill at as well, or "all". `limit` takes that many points, evenly spread.
-    `ignore` names keys of the result that are not compared. `harmless` names lines or files whose
-    outward actions may repeat. `deadline` is in seconds, for each process. With `stock`,
-    LangGraph's own saver drives the graph, resumed with `None` or with the `input`.
+    of each recovery to kill at as well, or "all". `limit` takes that many points: first those
+    around what leaves the process, then others, evenly spread. Without an `answer`, whatever is
+    asked is agreed to. `ignore` names keys of the result that are not compared. `harmless` names
+    lines or files whose outward actions may repeat. `deadline` is in seconds, for each process.
+    With `stock`, LangGraph's own saver drives the graph, resumed with `None` or with the `input`.
     """
 
     def __init__(
@@ -72,7 +82,7 @@ class CrashTest:
         self._place, self._url, self._stock, self._resume = place, url, stock, resume
         self._order = {
             "input": _json("input", input),
-            "answer": {"ok": True} if answer is None else _json("answer", answer),
+            "answer": _json("answer", answer),
             "context": _json("context", context),
             "deadline": deadline,
             "stock": stock,
@@ -114,7 +124,7 @@ class CrashTest:
             if any(one.problem is Problem.UNRECOVERABLE for one in report.findings):
                 report.printed = end_of(processes[0])[3]
                 return report
-            report.points = _spread(reached, self._limit)
+            report.points = choose(reached, self._limit)
             self._kill_everywhere(server, places, baseline, report)
         except KeyboardInterrupt:
             report.interrupted = True
@@ -141,6 +151,7 @@ class CrashTest:
             findings.append(Finding(Problem.UNRECOVERABLE, what, "", reason))
         varying = differences(result, other, self._ignore)
         findings += result_findings(Problem.VARIES, varying)
+        findings += repeated(processes[0], self._harmless)
         ignore = self._ignore | {path for path, _ in varying}
         return Baseline(state, result, most_of(processes), ignore, self._harmless), tuple(findings)
 
@@ -151,7 +162,7 @@ class CrashTest:
     def _kill_everywhere(
         self, server: ForkServer, places: Databases, baseline: Baseline, report: Report
     ) -> None:
-        recoveries: dict[Point, list[str]] = {}
+        recoveries: dict[Point, list[Reached]] = {}
 
         def trial(kills: Kills) -> Trial:
             begun = time.monotonic()
@@ -183,7 +194,7 @@ class CrashTest:
             try_all(pairs, len(singles) + len(pairs))
 
     def _pairs(
-        self, points: Sequence[Point], recoveries: dict[Point, list[str]]
+        self, points: Sequence[Point], recoveries: dict[Point, list[Reached]]
     ) -> Iterator[tuple[Point, Point]]:
         """A second kill for each recovery, at the point with the fewest kills so far."""
         hits: Counter[str] = Counter()
@@ -215,27 +226,39 @@ class CrashTest:
         return processes
 
 
-def _reached(process: ProcessResult) -> list[str]:
+def _reached(process: ProcessResult) -> list[Reached]:
     """The points that a process reached, in order."""
-    [names] = process.last("points") or [[]]
-    return list(names)
+    [found] = process.last("points") or [[]]
+    return list(found)
 
 
-def _points(names: Iterable[str]) -> Iterator[Point]:
+def _points(reached: Iterable[Reached]) -> Iterator[Point]:
     counts: Counter[str] = Counter()
-    for name in names:
+    for name, phase, near in reached:
         counts[name] += 1
         if counts[name] == 1 or not name.startswith(KEEPER):
-            yield Point(name, counts[name])
+            yield Point(name, counts[name], phase, near)
 
 
-def _spread(points: Sequence[Point], limit: int | None) -> list[Point]:
-    """All of them, or that many, evenly spread, with the first and the last."""
+def choose(points: Sequence[Point], limit: int | None) -> list[Point]:
+    """All of them, or that many: the nearest to what leaves the process, then the others, of each
+    kind evenly spread. In the order of the run."""
     if limit is None or limit >= len(points):
         return list(points)
-    if limit == 1:
-        return [points[len(points) // 2]]
-    return [points[n * (len(points) - 1) // (limit - 1)] for n in range(limit)]
+    chosen: set[int] = set()
+    for near in (2, 1, 0):
+        kind = [n for n, point in enumerate(points) if point.near == near]
+        chosen.update(_spread(kind, limit - len(chosen)))
+    return [points[n] for n in sorted(chosen)]
+
+
+def _spread(numbers: Sequence[int], count: int) -> list[int]:
+    """So many of them, evenly spread, with the first and the last."""
+    if count >= len(numbers):
+        return list(numbers)
+    if count <= 1:
+        return [numbers[len(numbers) // 2]][:count]
+    return [numbers[n * (len(numbers) - 1) // (count - 1)] for n in range(count)]
 
 
 def _json(name: str, value: Any) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from perdure.errors import BadArgument
+from perdure.errors import BadArgument, needs_extra
 
 
 class Databases(Protocol):
@@ -93,9 +93,7 @@ class _Server:
             import psycopg
             from psycopg import sql
         except ImportError as error:
-            raise BadArgument(
-                "PostgreSQL needs the extra: pip install perdure[postgres]."
-            ) from error
+            raise BadArgument(needs_extra("PostgreSQL", "postgres")) from error
         try:
             with psycopg.connect(self._url, autocommit=True) as connection:
                 connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))

@@ -16,6 +16,7 @@ from typing import Any
 from perdure import langgraph_port
 from perdure.errors import AlreadyAnswered, BadArgument
 from perdure.testing.clock import Clock
+from perdure.testing.crashtest.answers import agreeing_answer
 from perdure.testing.crashtest.messages import JudgeConnection
 from perdure.testing.crashtest.observer import ProcessObserver
 from perdure.testing.crashtest.values import plain
@@ -59,7 +60,7 @@ async def by_perdure(
         bound = rt.register(graph, name=NAME)
         # No commits by the clock: the same point is then the same in every trial.
         rt.journal.set_interval(_NEVER)
-        with observer.armed():
+        with observer.armed("while the run was accepted"):
             run = await rt.start(
                 NAME, order["input"], thread_id=THREAD, key="once", context=order["context"]
             )
@@ -71,8 +72,9 @@ async def by_perdure(
                 break
             if waits := await rt.waits(run_id=run.id, kind=Kind.HUMAN):
                 for wait in waits:
-                    with observer.armed(), contextlib.suppress(AlreadyAnswered):
-                        await rt.answer(wait.id, order["answer"], by=NAME)
+                    answering = observer.armed("while an answer was stored")
+                    with answering, contextlib.suppress(AlreadyAnswered):
+                        await rt.answer(wait.id, _answer(wait.value, order["answer"]), by=NAME)
             elif run.due_at is None:
                 break  # only a signal could wake it
             else:
@@ -153,7 +155,7 @@ def _answer(asked: Any, answer: Any) -> Any:
         return True
     if isinstance(asked, dict) and asked.keys() == {"signal"}:
         return TIME_IS_UP
-    return answer
+    return agreeing_answer(asked) if answer is None else answer
 
 
 @contextlib.asynccontextmanager

@@ -107,7 +107,7 @@ def _cell(trials: Iterable[Trial]) -> str:
     if not trials:
         return "<i class='cell none'></i>"
     worst = max(trials, key=lambda trial: SEVERITY[trial.outcome])
-    kills = ", then ".join(str(point) for point in worst.kills)
+    kills = ", then ".join(f"{point.words} ({point})" for point in worst.kills)
     notes = [f"{one.what} {one.where}".strip() for one in worst.findings]
     summary = "\n".join([f"{kills}: {worst.outcome}", *notes])
     return f"<i class='cell {_CLASSES[worst.outcome]}' title='{escape(summary, quote=True)}'></i>"
@@ -138,8 +138,9 @@ def _finding(group: FindingGroup, report: Results) -> Iterator[str]:
         number = len(group.trials)
         yield f"<details><summary>in {number} trial{'s' * (number != 1)}</summary><ul>"
         for trial in group.trials:
-            kills = ", then ".join(str(point) for point in trial.kills)
-            yield f"<li>killed at <code>{escape(kills)}</code></li>"
+            words = ", then ".join(point.words for point in trial.kills)
+            names = ", ".join(str(point) for point in trial.kills)
+            yield f"<li>killed {escape(words)} <code>{escape(names)}</code></li>"
         yield "</ul></details>"
     printed = group.trials[0].printed if group.trials else report.printed
     if printed:
@@ -151,15 +152,15 @@ def _finding(group: FindingGroup, report: Results) -> Iterator[str]:
 def _places(report: Results) -> Iterator[str]:
     rows: dict[str, list[Trial]] = {}
     for trial in report.trials:
-        rows.setdefault(trial.kills[0].place, []).append(trial)
+        rows.setdefault(trial.kills[0].words, []).append(trial)
     if not rows:
         return
-    yield "<section><h2>By place</h2><table><tr><th>killed before and after<th class=n>points"
+    yield "<section><h2>By phase</h2><table><tr><th>killed<th class=n>points"
     yield "<th class=n>kills<th>outcome</tr>"
     for place, trials in rows.items():
         tally = Counter(trial.outcome for trial in trials)
         points = len({trial.kills[0] for trial in trials})
-        yield f"<tr><td><code>{escape(place)}</code><td class=n>{points}<td class=n>{len(trials)}"
+        yield f"<tr><td>{escape(place)}<td class=n>{points}<td class=n>{len(trials)}"
         yield "<td><div class=bar>"
         for outcome in Outcome:
             if tally[outcome]:

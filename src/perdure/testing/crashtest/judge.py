@@ -23,6 +23,7 @@ UNKEYED = (
     "it died in the middle of a call, which was made again; the function never asks for "
     "perdure.key(), so the far side cannot tell. Give it the key, or verify=, or unknown='hold'"
 )
+UNRECORDED = "an outward action without @effect"
 MOST = 3
 """Differences of one value that a finding names."""
 
@@ -164,6 +165,22 @@ def judge(
     )
 
 
+def repeated(process: ProcessResult, harmless: Iterable[str]) -> list[Finding]:
+    """What a node that ran again, since it had waited, did once more without any kill."""
+    found: dict[tuple[str, str], Finding] = {}
+    for kind, what, place, node in (fact[1:] for fact in process.facts if fact[0] == "repeated"):
+        problem = Problem.MODEL if kind == "model" else Problem.DUPLICATED
+        name = {"model": "a model is called again", "action": UNRECORDED}.get(kind, what)
+        action = f" ({what})" if kind == "action" else ""
+        detail = (
+            f"already without a kill: {node} runs again from its first line after it waited, and "
+            f"does this again{action}. Make it an effect, or do it in a node after the wait"
+        )
+        finding = Finding(problem, name, _near(place), detail)
+        found.setdefault((name, place), finding)
+    return [one for one in found.values() if not _is_harmless(one, harmless)]
+
+
 def result_findings(problem: Problem, found: Iterable[tuple[str, str]]) -> list[Finding]:
     """Differences of results: one finding for each value of the state, or for the output."""
     values: dict[str, list[str]] = {}
@@ -208,7 +225,7 @@ def _actions(tally: Tally, baseline: Baseline) -> list[Finding]:
     for (place, event), n in (tally.actions - baseline.tally.actions).items():
         more[place].append(f"{tally.descriptions[place, event]} ({n} more)")
     return [
-        Finding(Problem.DUPLICATED, "an outward action without @effect", place, ", ".join(what))
+        Finding(Problem.DUPLICATED, UNRECORDED, place, ", ".join(what))
         for place, what in more.items()
     ]
 

@@ -17,6 +17,10 @@ class Point:
 
     name: str
     n: int = 1
+    phase: str = field(default="", compare=False)
+    """Where the run is then, in words: `in node mail, after effect send`."""
+    near: int = field(default=0, compare=False)
+    """How near to something that leaves the process: 2 right after it, 1 around it, 0 elsewhere."""
 
     def __str__(self) -> str:
         return self.name if self.n == 1 else f"{self.name} (time {self.n})"
@@ -25,6 +29,11 @@ class Point:
     def place(self) -> str:
         """The statement, commit, saver call or effect it is before or after."""
         return self.name.rpartition(".")[0] or self.name
+
+    @property
+    def words(self) -> str:
+        """Its phase, or its name if that is not known."""
+        return self.phase or str(self)
 
 
 class Problem(StrEnum):

@@ -29,6 +29,7 @@ from perdure.journal import failpoints
 from perdure.testing.crashtest import witness
 from perdure.testing.crashtest.messages import JudgeConnection
 from perdure.testing.crashtest.model import KEEPER, Point
+from perdure.testing.crashtest.phases import Phases
 
 _OWN = (__file__, witness.__file__)
 _HOME = str(Path(perdure.__file__).parent) + os.sep
@@ -57,7 +58,16 @@ class ProcessObserver:
         self._counting = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._armed = False
-        self.points: list[str] = []
+        self._phases = Phases()
+        self._acted = self._returned = False
+        """Whether something left the process, or an effect returned, since the last point; and
+        since the last commit."""
+        self._entries: Counter[str] = Counter()
+        """How often each task's node was entered, by its namespace."""
+        self._first: dict[tuple[str, ...], int] = {}
+        """At which entry each outward action of a task was first seen."""
+        self.points: list[tuple[str, str, int]] = []
+        """Name, phase and nearness of each point that was reached, in order."""
 
     def install(self) -> None:
         """Observe from now until the process ends."""
@@ -66,16 +76,30 @@ class ProcessObserver:
         failpoints.asked = partial(self._connection.send, "asked")
         witness.report = partial(self._report, "outside")
         sys.addaudithook(self._audit)
-        _count_models(partial(self._report, "model"))
+        _follow_callbacks(self)
 
     @contextlib.contextmanager
-    def armed(self) -> Iterator[None]:
-        """Inside, points count."""
-        self._armed = True
+    def armed(self, during: str = "") -> Iterator[None]:
+        """Inside, points count. `during` says what the driver does, if it does not drive."""
+        self._armed, self._phases.during = True, during
         try:
             yield
         finally:
             self._armed = False
+
+    def enter(self, run: Any, node: str, namespace: str) -> None:
+        """A node begins."""
+        with self._counting:
+            self._entries[namespace] += 1
+            self._phases.enter(run, node)
+
+    def leave(self, run: Any, how: str) -> None:
+        """A node ended, began to wait, or raised."""
+        with self._counting:
+            self._phases.leave(run, how)
+
+    def call_model(self, name: str) -> None:
+        self._report("model", name)
 
     def at(self, name: str) -> None:
         """The process reached a point: count it, and die if it is the one."""
@@ -83,17 +107,46 @@ class ProcessObserver:
             return
         if threading.current_thread().name == "perdure-keeper":
             name = KEEPER + name
+        node = langgraph_port.current_node()
         with self._counting:
             self._counts[name] += 1
-            self.points.append(name)
+            kept = name.startswith(KEEPER)
+            phase = "while its lease was renewed" if kept else self._phases.at(name, node)
+            self.points.append((name, phase, 0 if kept else self._nearness(name)))
             here = self._kill == Point(name, self._counts[name])
         if here:
             self._connection.send("killed")
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def _nearness(self, name: str) -> int:
+        """How near a point is to something that left the process just now."""
+        if name.startswith("effect "):
+            self._acted = self._returned = name.endswith(".after")
+            return 2 if self._acted else 1
+        if self._acted:
+            self._acted = False
+            return 1 if self._returned else 2
+        if self._returned and name == "commit.after":
+            self._returned = False
+            return 1
+        return 0
+
     def _report(self, kind: str, what: str) -> None:
         where = self._where(sys._getframe(1)) or Where("", _effect())
         self._connection.send(kind, what, *where)
+        self._act(kind, what, what, where)
+
+    def _act(self, kind: str, event: str, what: str, where: Where) -> None:
+        """Something leaves the process outside of effects: is it the same task once more?"""
+        if where.effect is not None:
+            return
+        namespace = langgraph_port.current_namespace()
+        with self._counting:
+            self._acted = True
+            entry = self._entries[namespace]
+            first = self._first.setdefault((kind, event, where.place, namespace), entry)
+        if namespace and entry > first:
+            self._connection.send("repeated", kind, what, where.place, _node())
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         describe = ACTIONS.get(event)
@@ -107,6 +160,7 @@ class ProcessObserver:
                 what = event
             if what is not None and (where := self._where(sys._getframe(1))) is not None:
                 self._connection.send("action", event, what, *where)
+                self._act("action", event, what, where)
         finally:
             self._busy.now = False
 
@@ -159,22 +213,35 @@ def _node() -> str:
     return f"node {node!r}" if node else ""
 
 
-def _count_models(report: Callable[[str], None]) -> None:
+def _follow_callbacks(observer: ProcessObserver) -> None:
     from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.tracers.context import register_configure_hook
+    from langgraph.errors import GraphBubbleUp
 
-    class Models(BaseCallbackHandler):
+    class Callbacks(BaseCallbackHandler):
         run_inline = True
 
         def on_chat_model_start(self, serialized: Any, messages: Any, **more: Any) -> None:
-            report(_model_name(serialized, more))
+            observer.call_model(_model_name(serialized, more))
 
         def on_llm_start(self, serialized: Any, prompts: Any, **more: Any) -> None:
-            report(_model_name(serialized, more))
+            observer.call_model(_model_name(serialized, more))
 
-    handler: BaseCallbackHandler | None = Models()
+        def on_chain_start(self, serialized: Any, inputs: Any, **more: Any) -> None:
+            metadata = more.get("metadata") or {}
+            if node := langgraph_port.node_of_callback(more.get("tags"), metadata):
+                observer.enter(more["run_id"], node, metadata.get("langgraph_checkpoint_ns", ""))
+
+        def on_chain_end(self, outputs: Any, **more: Any) -> None:
+            observer.leave(more["run_id"], "ended")
+
+        def on_chain_error(self, error: BaseException, **more: Any) -> None:
+            waits = isinstance(error, GraphBubbleUp)
+            observer.leave(more["run_id"], "began to wait" if waits else "raised")
+
+    handler: BaseCallbackHandler | None = Callbacks()
     # By its default it is there in every thread and task.
-    register_configure_hook(ContextVar("models of a crash test", default=handler), True)
+    register_configure_hook(ContextVar("callbacks of a crash test", default=handler), True)
 
 
 def _model_name(serialized: Any, more: dict[str, Any]) -> str:

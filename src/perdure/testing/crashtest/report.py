@@ -45,16 +45,17 @@ class Report(Results):
         self.print(Console(file=buffer, width=WIDTH, color_system=None, highlight=False))
         return buffer.getvalue()
 
-    def print(self, console: Console) -> None:
-        """Print a table of places, the findings and the verdict."""
+    def print(self, console: Console, *, verbose: bool = False) -> None:
+        """Print a table of phases, the findings and the verdict. With `verbose`, statements of the
+        journal in place of phases."""
         where = f"driven by {escape(self.driver)} on {self.database}, {self.seconds:.0f} s"
         console.print(f"[bold]{escape(self.place)}[/] {where}")
         if self.trials:
-            console.print(_places(self.trials))
+            console.print(_places(self.trials, verbose))
         groups = self.groups()
         for number, group in enumerate(groups, 1):
             printed = group.trials[0].printed if group.trials else self.printed
-            _print_finding(number, group, printed, console)
+            _print_finding(number, group, printed, console, verbose)
         style = "bold green" if self.ok else "bold red"
         console.print(f"[{style}]{escape(self.verdict())}[/]")
         console.print(f"[dim]{escape(self.seen())}[/]")
@@ -95,6 +96,7 @@ class Report(Results):
                     **asdict(group.finding),
                     "trials": len(group.trials),
                     "points": [str(point) for point in group.points],
+                    "phases": list(dict.fromkeys(point.words for point in group.points)),
                 }
                 for group in self.groups()
             ],
@@ -102,17 +104,18 @@ class Report(Results):
         }
 
 
-def _places(trials: Sequence[Trial]) -> Table:
-    """One row for each statement, saver call or effect, in the order they are first reached; those
-    that went well are last, and cut short."""
+def _places(trials: Sequence[Trial], verbose: bool) -> Table:
+    """One row for each phase, or for each statement, saver call or effect, in the order they are
+    first reached; those that went well are last, and cut short."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("killed before and after")
+    table.add_column("killed before and after" if verbose else "killed")
     table.add_column("points", justify="right")
     table.add_column("kills", justify="right")
     table.add_column("outcome")
     rows: dict[str, list[Trial]] = {}
     for trial in trials:
-        rows.setdefault(trial.kills[0].place, []).append(trial)
+        point = trial.kills[0]
+        rows.setdefault(point.place if verbose else point.words, []).append(trial)
     fine = {Outcome.OK, Outcome.UNREACHED}
     well = [place for place, some in rows.items() if {one.outcome for one in some} <= fine]
     rest = well[5:] if len(well) > 8 else []
@@ -132,7 +135,9 @@ def _add_row(table: Table, place: str, trials: Sequence[Trial]) -> None:
     table.add_row(escape(place), str(len(points)), str(len(trials)), summary)
 
 
-def _print_finding(number: int, group: FindingGroup, printed: str, console: Console) -> None:
+def _print_finding(
+    number: int, group: FindingGroup, printed: str, console: Console, verbose: bool
+) -> None:
     one = group.finding
     where = f"  [bold]{escape(one.where)}[/]" if one.where else ""
     console.print(f"\n[red]{number}. {one.problem}[/]: {escape(one.what)}{where}")
@@ -141,10 +146,13 @@ def _print_finding(number: int, group: FindingGroup, printed: str, console: Cons
     if one.detail:
         console.print(f"   {escape(one.detail)}")
     if kills := len(group.trials):
-        points = [str(point) for point in group.points]
-        more = f" and {len(points) - 4} more" if len(points) > 4 else ""
+        points = [str(point) if verbose else point.words for point in group.points]
+        points = list(dict.fromkeys(points))
+        shown, between = (4, ", ") if verbose else (3, "; ")
+        more = f"{between}and {len(points) - shown} more" if len(points) > shown else ""
         trials = f"{kills} trial{'s' * (kills != 1)}"
-        console.print(f"   in {trials}: killed at {', '.join(points[:4])}{more}")
+        at = "at " if verbose else ""
+        console.print(f"   in {trials}: killed {at}{escape(between.join(points[:shown]))}{more}")
     lines = printed.partition("Timeout (")[0].splitlines()[-PRINTED_LINES:]  # not where it hung
     if lines:
         console.print("   the agent printed:")

@@ -91,7 +91,7 @@ class Results:
             return f"It was not killed: {self.findings[0].what}."
         kills = f"{len(self.trials)} trials, killed at {len(self.points)} points"
         if len(self.points) < self.reached:
-            kills += f" (of {self.reached}, evenly chosen)"
+            kills += f" (of {self.reached}, those around what leaves the process first)"
         if self.interrupted:
             kills = f"Interrupted after {kills}"
         if groups := self.groups():

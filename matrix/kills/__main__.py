@@ -1,0 +1,225 @@
+"""`python -m matrix.kills`: kill two agents at single I/O operations, and write docs/kills.md."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from matrix.kills.io_stops import is_supported
+from matrix.kills.judge import Database, Judge, PostgresDatabases, SqliteFiles, Trial
+from matrix.kills.process import ForkServer
+from matrix.kills.stories import STORIES
+from perdure.testing.postgres import local_postgres
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "kills.md"
+SHOWN = 20
+"""Trials with findings that are printed in full."""
+
+
+def main() -> None:
+    arguments = _arguments()
+    if not is_supported():
+        sys.exit("Kills at single I/O operations need Linux 5.5 or newer, on x86-64 or ARM64.")
+    begun = time.monotonic()
+    trials: list[Trial] = []
+    wanted = {"SQLite": arguments.sqlite, "PostgreSQL": arguments.postgres}
+    with contextlib.ExitStack() as stack:
+        slots = stack.enter_context(fork_servers(arguments.jobs, arguments.hash_seeds))
+        for database in stack.enter_context(_databases(wanted)):
+            for story in arguments.stories or STORIES:
+                kills = wanted[database.name] // len(arguments.stories or STORIES)
+                trials += kill(story, database, kills, slots, arguments.seed, _progress(kills))
+    table = "\n".join(_table(trials))
+    print(f"\n{table}\n")
+    bad = [trial for trial in trials if trial.findings]
+    if arguments.write:
+        PAGE.write_text(render(trials, arguments.seed, time.monotonic() - begun))
+        print(f"{PAGE.name} is written.")
+    sys.exit(f"{len(bad)} trials with findings" if bad else 0)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m matrix.kills", description=__doc__)
+    parser.add_argument("stories", nargs="*", choices=[*STORIES, []], help="default: both")
+    parser.add_argument("--sqlite", type=int, default=2000, metavar="N", help="kills on SQLite")
+    parser.add_argument("--postgres", type=int, default=300, metavar="N", help="on PostgreSQL")
+    parser.add_argument("--seed", default="1", help="of the draw of operations; any text")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument(
+        "--hash-seeds", type=int, default=3, metavar="N", help="orders of sets that processes have"
+    )
+    parser.add_argument("--write", action="store_true", help="write the page")
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def fork_servers(jobs: int, hash_seeds: int) -> Iterator[list[list[ForkServer]]]:
+    """Fork servers for so many threads; the servers of a thread have different hash seeds."""
+    slots = [[ForkServer(n + 1) for n in range(hash_seeds)] for _ in range(jobs)]
+    try:
+        yield slots
+    finally:
+        for server in (server for servers in slots for server in servers):
+            server.close()
+
+
+@contextlib.contextmanager
+def _databases(wanted: dict[str, int]) -> Iterator[Iterator[Database]]:
+    with contextlib.ExitStack() as stack:
+
+        def opened() -> Iterator[Database]:
+            if wanted["SQLite"]:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-kills-"))
+                yield SqliteFiles(Path(folder))
+            if wanted["PostgreSQL"]:
+                yield PostgresDatabases(stack.enter_context(local_postgres(fsync=False)))
+
+        yield opened()
+
+
+def kill(
+    story: str,
+    database: Database,
+    wanted: int,
+    slots: Sequence[Sequence[ForkServer]],
+    seed: str,
+    progress: Any = None,
+) -> list[Trial]:
+    """Tell a story with kills until there were that many of them."""
+    judge, lock = Judge(story, database), threading.Lock()
+    baseline = judge.begin(slots[0][0])
+    if baseline.findings:
+        print("without a kill:", baseline, baseline.printed, sep="\n", flush=True)
+        return [baseline]
+    trials: list[Trial] = []
+    number = 0
+
+    def loop(servers: Sequence[ForkServer]) -> None:
+        nonlocal number
+        while True:
+            with lock:
+                if sum(len(trial.kills) for trial in trials) >= wanted:
+                    return
+                number += 1
+                drawn = f"{seed}/{number}"
+            trial = judge.trial(drawn, servers)
+            with lock:
+                trials.append(trial)
+                if progress is not None:
+                    progress(trial, trials)
+
+    with ThreadPoolExecutor(len(slots)) as threads:
+        for done in [threads.submit(loop, servers) for servers in slots]:
+            done.result()
+    return trials
+
+
+def _progress(wanted: int) -> Any:
+    begun, told = time.monotonic(), 0
+
+    def progress(trial: Trial, trials: Sequence[Trial]) -> None:
+        nonlocal told
+        bad = sum(bool(one.findings) for one in trials)
+        if trial.findings and bad <= SHOWN:
+            print(trial, trial.printed[-3000:], sep="\n", flush=True)
+        killed = sum(len(one.kills) for one in trials)
+        if killed // 50 != told // 50:
+            told = killed
+            each = (time.monotonic() - begun) / killed
+            line = f"{trial.story} on {trial.database}: {killed} of {wanted} kills"
+            print(f"{line}, {each:.2f} s each, {bad} trials with findings", flush=True)
+
+    return progress
+
+
+def _table(trials: Sequence[Trial]) -> Iterator[str]:
+    names = ["agent", "database", "trials", "kills", "kills by operation"]
+    names += ["silent duplicates", "lost", "stranded", "different"]
+    names += ["settled by a person", "again, with the key"]
+    yield f"| {' | '.join(names)} |"
+    yield "|---" * len(names) + "|"
+    for story, database in dict.fromkeys((one.story, one.database) for one in trials):
+        some = [one for one in trials if (one.story, one.database) == (story, database)]
+        kinds = Counter(kill.split()[0] for one in some for kill in one.kills)
+        cells: list[Any] = [story, database, len(some), sum(kinds.values())]
+        cells.append(", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items())))
+        kinds_found = ("duplicated", "lost", "stranded", "different")
+        cells += [sum(bool(getattr(one, kind)) for one in some) for kind in kinds_found]
+        cells += [sum(one.settled for one in some), sum(one.again for one in some)]
+        yield f"| {' | '.join(map(str, cells))} |"
+
+
+INTRO = """
+# Kills at single I/O operations
+
+Two agents, killed with SIGKILL at any one of the operations through which their process reaches
+the disk and the network, then recovered by another process, which may be killed too. The kernel
+stops the process before the operation, so the kill is exact: that write, sync, truncate, delete,
+lock, send or receive is never made. It works for SQLite and libpq from outside, with no line of
+code in them (`matrix/kills/io_stops.py`). `make kills` runs it again and writes this page.
+
+**orders** walks over sets, whose order differs from one process to the next; makes equal calls
+side by side in one node and in a `ToolNode`; loops; fans out; asks, sleeps, waits for a signal,
+writes to the outbox; starts a child run for each of a set, joins them, and sends itself a signal.
+Its effects are keyed, verified, held, transactional, or guarded by a business key, and two of
+them always raise without anybody knowing whether they happened. A second run is cancelled, with
+its child, and both are compensated. **assistant** is a `create_agent` with `Durable()`, equal
+tool calls side by side, and `HumanInTheLoopMiddleware`. The person in them answers, approves,
+sends the signal, cancels, and settles what is unknown after a look into the world; that is killed
+in the middle as well.
+
+The world is a file outside of the journal. It is judged at the end of each trial:
+
+- **silent duplicates**: something happened more often than it should. A far side that knows keys
+  does an order once for each key, however often it comes (**again, with the key**);
+- **lost**: every run ended, and something did not happen;
+- **stranded**: a run did not come to its end, is held without saying what to settle, or `doctor`
+  finds a violated invariant;
+- **different**: every run ended, and the result differs from the one without a kill.
+"""
+MADE = """
+In {minutes:.0f} minutes on {cores} cores with Python {python}, SQLite {sqlite}, langgraph
+{langgraph}, langchain {langchain}, with seed {seed}. A trial has one to three kills. *journal*
+are writes, syncs, truncates and deletes of SQLite's files, *lock* their locks, *send* and
+*receive* what goes over PostgreSQL's connections, *world* the write and the sync with which
+something happens outside. How long anything takes is left to chance, so the same seed draws the
+same operations, but does not always find the process in the same place; the zeros may not differ.
+"""
+
+
+def render(trials: Sequence[Trial], seed: str, seconds: float) -> str:
+    """The page."""
+    killed = sum(len(one.kills) for one in trials)
+    kinds = {"duplicated": "silent duplicates", "lost": "lost", "stranded": "stranded"}
+    kinds["different"] = "different results"
+    found = [
+        f"{sum(bool(getattr(one, kind)) for one in trials)} {name}" for kind, name in kinds.items()
+    ]
+    made = MADE.format(
+        minutes=seconds / 60,
+        cores=os.cpu_count(),
+        python=platform.python_version(),
+        sqlite=sqlite3.sqlite_version,
+        seed=seed,
+        **{name: version(name) for name in ("langgraph", "langchain")},
+    )
+    sentence = f"**{killed:,} kills in {len(trials):,} trials: {', '.join(found)}.**"
+    parts = [INTRO, sentence, "\n".join(_table(trials)), "## How it was made", made]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+if __name__ == "__main__":
+    main()

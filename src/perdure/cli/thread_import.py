@@ -1,0 +1,84 @@
+"""`perdure import`: carry threads over from one of LangGraph's own checkpointers."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Exit, Option
+
+from perdure.cli.options import At
+from perdure.cli.output import printable
+from perdure.cli.target import client_at, import_object
+from perdure.errors import BadArgument
+from perdure.service.views.formatting import count
+
+if TYPE_CHECKING:
+    from perdure.client import Client
+    from perdure.saver import Saver
+    from perdure.thread_import import ImportedThread
+
+
+def import_(
+    source: Annotated[
+        str,
+        Argument(
+            metavar="SOURCE",
+            help="The file of a SqliteSaver, or the postgresql:// URL of a PostgresSaver.",
+            show_default=False,
+        ),
+    ],
+    at: At = None,
+    thread: Annotated[
+        list[str] | None, Option(metavar="ID", help="Only this thread; repeatable.")
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        Option(metavar="MODULE:CLASS", help="A type of yours that the states hold; repeatable."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        Option(metavar="GRAPH", help="Start a run of GRAPH for each thread that waits, once."),
+    ] = None,
+) -> None:
+    """Copy the threads of one of LangGraph's checkpointers into a journal."""
+    from perdure.thread_import import import_threads
+
+    with client_at(at, create=True) as client:
+        saver = _saver_of(client, allow or [])
+        done = import_threads(source, saver, threads=thread, progress=_print_progress)
+        for one in done.waiting if start is not None else ():
+            key = f"import:{one.id}"
+            client.blocking.start(str(start), None, thread_id=one.id, key=key)
+    for one in done.refused:
+        print(f"not imported: thread {printable(one.id)!r}: {printable(one.refused or '')}")
+    carried = len(done.threads) - len(done.refused)
+    print(
+        f"{count(carried, 'thread')} in the journal, {count(done.checkpoints, 'checkpoint')} of "
+        f"them new; {count(len(done.waiting), 'thread')} waiting; {len(done.refused)} not imported."
+    )
+    if start is not None and done.waiting:
+        print(f"Each that waits has a run of {start}; see them with `perdure inbox`.")
+    if done.refused:
+        raise Exit(1)
+
+
+def _saver_of(client: Client, allow: list[str]) -> Saver:
+    from perdure.runtime import Runtime
+    from perdure.saver import Saver
+
+    saver = client.saver if isinstance(client, Runtime) else Saver(journal=client.journal)
+    saver.serializer.codec.allowlist.add(map(_type_at, allow))
+    return saver
+
+
+def _type_at(place: str) -> type:
+    found = import_object(place)
+    if not isinstance(found, type):
+        raise BadArgument(f"--allow {place} is not a class but {found!r}.")
+    return found
+
+
+def _print_progress(one: ImportedThread, n: int, total: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{n}/{total} threads", end="\n" if n == total else "", file=sys.stderr)

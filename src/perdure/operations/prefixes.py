@@ -1,0 +1,44 @@
+"""Runs, waits and effects by the beginning of their ids."""
+
+from __future__ import annotations
+
+from perdure.errors import BadArgument, NotFound
+from perdure.journal import Op, Plan, read_op
+
+STATEMENTS = {"run": "runs_of_prefix", "wait": "waits_of_prefix", "effect": "effects_of_prefix"}
+SHORTEST = 4
+"""Characters of an id that are needed at least."""
+SHOWN = 5
+"""Candidates that an error names; the statements find one more."""
+
+Found = tuple[str, str, str]
+"""An id, what it is of, and its thread."""
+
+
+def resolve(what: str, prefix: str) -> Plan[str]:
+    """The id that begins so: of a run, a wait, or an effect, whose id is its key.
+
+    Raises `NotFound`, or `BadArgument` if the prefix is too short or there are several.
+    """
+    found: list[Found] = yield _with_prefix(what, prefix)
+    if found and found[0][0] == prefix:  # it sorts before those that it begins
+        return prefix
+    if not found:
+        raise NotFound(what, prefix)
+    if len(prefix) < SHORTEST:
+        raise BadArgument(
+            f"There is no {what} {prefix!r}: give its id, or at least {SHORTEST} characters of its "
+            "beginning."
+        )
+    if len(found) > 1:
+        named = "; ".join(f"{id} ({of}, thread {thread})" for id, of, thread in found[:SHOWN])
+        more = "; and more" if len(found) > SHOWN else ""
+        raise BadArgument(
+            f"More than one {what} begins with {prefix}; give more of its id: {named}{more}."
+        )
+    return found[0][0]
+
+
+def _with_prefix(what: str, prefix: str) -> Op[list[Found]]:
+    params = {"first": prefix, "last": f"{prefix}\U0010ffff"}
+    return read_op(STATEMENTS[what], params, lambda rows: [(a, b, c) for a, b, c in rows[0]])

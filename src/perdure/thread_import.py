@@ -1,0 +1,329 @@
+"""Carry threads over from another LangGraph checkpointer, so that they go on with perdure.
+
+A thread is carried checkpoint by checkpoint, oldest first, each behind its pending writes. What
+each crash leaves behind:
+
+    before a checkpoint      the ones before it; the next import goes on there
+    its writes, not itself   writes that no checkpoint has; the next import deletes them first
+    after the last one       the whole thread; the next import does nothing
+
+Only types that the target's saver allows are loaded from the source: nothing else in it is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import INTERRUPT
+
+from perdure.checkpoint import operations
+from perdure.checkpoint.config import configurable
+from perdure.errors import BadArgument, Error, TypeNotAllowed
+from perdure.saver import Saver
+
+Place = tuple[str, str]
+"""The id and the namespace of a checkpoint: they sort in the order in which they were made."""
+
+
+@dataclass(frozen=True)
+class ImportedThread:
+    """What became of one thread."""
+
+    id: str
+    checkpoints: int = 0
+    """Checkpoints stored by this import."""
+    known: int = 0
+    """Checkpoints that were there already."""
+    waiting: bool = False
+    """Its newest checkpoint has a question that nobody has answered."""
+    refused: str | None = None
+    """Why the thread could not be carried over. Nothing of it was stored by this import."""
+
+
+@dataclass(frozen=True)
+class ThreadImport:
+    """What an import did."""
+
+    threads: list[ImportedThread] = field(default_factory=list)
+
+    @property
+    def checkpoints(self) -> int:
+        return sum(one.checkpoints for one in self.threads)
+
+    @property
+    def refused(self) -> list[ImportedThread]:
+        return [one for one in self.threads if one.refused is not None]
+
+    @property
+    def waiting(self) -> list[ImportedThread]:
+        return [one for one in self.threads if one.waiting]
+
+
+def import_threads(
+    source: str | BaseCheckpointSaver[Any],
+    target: Saver,
+    *,
+    threads: Iterable[str] | None = None,
+    progress: Callable[[ImportedThread, int, int], None] | None = None,
+) -> ThreadImport:
+    """Copy threads of another checkpointer into the journal of `target`, all of them by default.
+
+    `source` is an open checkpointer, or where one of LangGraph's keeps its tables: the path or
+    `sqlite:///` URL of a `SqliteSaver`, the `postgresql://` URL of a `PostgresSaver`. A thread that
+    cannot be carried is listed with the reason, and the others go on. Call it again after a crash,
+    or when the source has grown: what is there is not stored twice. `progress` is called after each
+    thread, with its number and the number of all.
+    """
+    report = ThreadImport()
+    with _opened(source, target) as found:
+        every = found.threads() if threads is None else [str(one) for one in threads]
+        for n, thread_id in enumerate(every, 1):
+            report.threads.append(_import_thread(found, target, thread_id))
+            if progress is not None:
+                progress(report.threads[-1], n, len(every))
+    return report
+
+
+def _import_thread(source: _Source, target: Saver, thread_id: str) -> ImportedThread:
+    try:
+        wanted = source.places(thread_id)
+        rows = target.journal.do(operations.checkpoints_of(thread_id))
+        there = {(row.id, row.ns) for row in rows}
+        missing = [place for place in wanted if place not in there]
+        if not wanted:
+            raise Error(f"The source has no thread {thread_id!r}.")
+        if missing and not there <= {*wanted}:
+            raise Error(
+                f"Thread {thread_id!r} has checkpoints of its own in the journal. Delete it there "
+                "first, or leave it."
+            )
+        waiting = _carry(source, target, thread_id, missing, sorted(there))
+    except Error as error:
+        return ImportedThread(thread_id, refused=str(error))
+    finally:
+        target.pruner.forget(thread_id)
+    return ImportedThread(thread_id, len(missing), len(wanted) - len(missing), waiting)
+
+
+def _carry(
+    source: _Source,
+    target: Saver,
+    thread_id: str,
+    missing: Sequence[Place],
+    there: Sequence[Place],
+) -> bool:
+    """Store what is missing of a thread. Returns whether it waits for an answer."""
+    newest = source.newest(thread_id)
+    if missing:
+        target.check_storable(newest)  # most likely what the others have too, and nothing is stored
+        id, ns = missing[0]  # of this one a killed import may have stored the writes
+        target.journal.do(operations.delete_checkpoints(thread_id, [(ns, id)]))
+    try:
+        for ns, id in {ns: id for id, ns in there}.items():  # the last one of each namespace
+            _add_writes(source, target, thread_id, (id, ns))
+        for place in missing:
+            target.restore(source.checkpoint(thread_id, place), source.paths(thread_id, place))
+        target.flush()
+    except Error:
+        if not there:
+            with contextlib.suppress(Error):
+                target.flush()
+            target.delete_thread(thread_id)
+        raise
+    answered = [channel for _, channel, _ in newest.pending_writes or ()]
+    return INTERRUPT in answered
+
+
+def _add_writes(source: _Source, target: Saver, thread_id: str, place: Place) -> None:
+    """Store what was written at a checkpoint since it was imported."""
+    if place not in source.places(thread_id):
+        return  # the thread went on here
+    theirs = source.checkpoint(thread_id, place)
+    ours = target.get_tuple(theirs.config)
+    known = {write[:2] for write in (ours.pending_writes or ())} if ours is not None else set()
+    fresh = {write[0] for write in theirs.pending_writes or () if write[:2] not in known}
+    writes = [write for write in theirs.pending_writes or () if write[0] in fresh]
+    if writes:
+        target.restore_writes(theirs.config, writes, source.paths(thread_id, place))
+
+
+class _Source:
+    """Any checkpointer, by LangGraph's interface."""
+
+    def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
+        self._saver = saver
+
+    def threads(self) -> list[str]:
+        return sorted({str(_place(one)["thread_id"]) for one in self._saver.list(None)})
+
+    def places(self, thread_id: str) -> list[Place]:
+        """The checkpoints of a thread in the order in which they were made."""
+        found = self._saver.list({"configurable": {"thread_id": thread_id}})
+        places = (_place(one) for one in found)
+        return sorted((one["checkpoint_id"], one.get("checkpoint_ns", "")) for one in places)
+
+    def checkpoint(self, thread_id: str, place: Place) -> CheckpointTuple:
+        return self._get(configurable(thread_id, place[1], place[0]))
+
+    def newest(self, thread_id: str) -> CheckpointTuple:
+        """The newest checkpoint of the graph itself, or of a subgraph if there is no other."""
+        places = self.places(thread_id)
+        own = [place for place in places if place[1] == ""]
+        return self.checkpoint(thread_id, (own or places)[-1])
+
+    def paths(self, thread_id: str, place: Place) -> Mapping[str, str]:
+        """The paths of the tasks that wrote at a checkpoint, where the source has them."""
+        return {}
+
+    def _get(self, config: RunnableConfig) -> CheckpointTuple:
+        blocked: list[tuple[str, str]] = []
+
+        def note(event: Any) -> None:
+            if event["kind"] in ("msgpack_blocked", "msgpack_method_blocked"):
+                blocked.append((event["module"], event["name"]))
+
+        stop = register_serde_event_listener(note)
+        try:
+            found = self._saver.get_tuple(config)
+        except Error:
+            raise
+        except Exception as error:  # whatever a database or a serializer raises
+            place = f"{_words(config)} cannot be read: {type(error).__name__}: {error}"
+            raise Error(f"{place}.") from error
+        finally:
+            stop()
+        if blocked:
+            raise TypeNotAllowed(*blocked[0], _words(config))
+        if found is None:
+            raise Error(f"{_words(config)} is no longer in the source.")
+        return found
+
+
+class _Tables(_Source):
+    """A saver of LangGraph with its tables, which list threads without loading them."""
+
+    def __init__(
+        self,
+        saver: BaseCheckpointSaver[Any],
+        query: Callable[..., Iterable[Sequence[Any]]],
+        mark: str,
+        writes: str,
+    ) -> None:
+        super().__init__(saver)
+        self._query, self._mark, self._writes = query, mark, writes
+
+    def threads(self) -> list[str]:
+        sql = "SELECT DISTINCT thread_id FROM checkpoints ORDER BY thread_id"
+        return [row[0] for row in self._query(sql, ())]
+
+    def places(self, thread_id: str) -> list[Place]:
+        columns = "SELECT checkpoint_id, checkpoint_ns FROM checkpoints"
+        found = self._query(f"{columns} WHERE thread_id = {self._mark}", (thread_id,))
+        return sorted((row[0], row[1]) for row in found)
+
+    def paths(self, thread_id: str, place: Place) -> Mapping[str, str]:
+        names = ("thread_id", "checkpoint_id", "checkpoint_ns")
+        where = " AND ".join(f"{name} = {self._mark}" for name in names)
+        sql = f"SELECT task_id, task_path FROM {self._writes} WHERE {where}"  # noqa: S608 (ours)
+        return {task: path or "" for task, path in self._query(sql, (thread_id, *place))}
+
+
+def _place(found: CheckpointTuple) -> dict[str, Any]:
+    return dict(found.config["configurable"])
+
+
+def _words(config: RunnableConfig) -> str:
+    place = config["configurable"]
+    return f"checkpoint {place['checkpoint_id']!r} of thread {place['thread_id']!r}"
+
+
+# -- opening the source
+
+
+@contextlib.contextmanager
+def _opened(source: str | BaseCheckpointSaver[Any], target: Saver) -> Iterator[_Source]:
+    if isinstance(source, BaseCheckpointSaver):
+        yield _Source(source)
+        return
+    serde = JsonPlusSerializer(allowed_msgpack_modules=target.serializer.codec.allowlist.types)
+    scheme = urlsplit(source).scheme
+    if scheme in ("postgresql", "postgres"):
+        opened = _open_postgres(source, serde)
+    elif scheme in ("", "sqlite") or Path(source).exists():
+        opened = _open_sqlite(source, serde)
+    else:
+        raise BadArgument(
+            f"{scheme!r} names no checkpointer that can be imported from. Pass the path of a "
+            "SqliteSaver's file, or the postgresql:// URL of a PostgresSaver."
+        )
+    with opened as found:
+        yield found
+
+
+@contextlib.contextmanager
+def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
+    import sqlite3
+
+    try:
+        from langgraph.checkpoint.sqlite import SqliteSaver
+    except ImportError as error:
+        raise _missing("langgraph-checkpoint-sqlite") from error
+    path = unquote(source.removeprefix("sqlite:///")) if source.startswith("sqlite:") else source
+    if not Path(path).is_file():
+        raise BadArgument(f"There is no file {path}.")
+    connection = sqlite3.connect(
+        f"file:{quote(path)}?mode=rw", uri=True, check_same_thread=False, timeout=30
+    )
+    with contextlib.closing(connection):
+        saver = SqliteSaver(connection, serde=serde)
+        try:
+            tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+            if ("checkpoints",) not in tables:
+                raise BadArgument(f"{path} holds no checkpoints of LangGraph's SqliteSaver.")
+            saver.setup()
+        except sqlite3.DatabaseError as error:
+            raise BadArgument(f"{path} cannot be read: {error}.") from error
+        query = lambda sql, params: connection.execute(sql, params).fetchall()  # noqa: E731
+        yield _Tables(saver, query, "?", "writes")
+
+
+@contextlib.contextmanager
+def _open_postgres(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
+    try:
+        import psycopg
+        from langgraph.checkpoint.postgres import PostgresSaver
+        from psycopg.rows import dict_row
+    except ImportError as error:
+        raise _missing("langgraph-checkpoint-postgres 'psycopg[binary]'") from error
+    try:
+        connection = psycopg.connect(
+            source, autocommit=True, prepare_threshold=0, row_factory=dict_row
+        )
+    except psycopg.Error as error:
+        raise BadArgument(f"The source cannot be opened: {error}") from error
+    with contextlib.closing(connection):
+
+        def query(sql: str, params: Sequence[Any]) -> list[list[Any]]:
+            return [[*row.values()] for row in connection.execute(sql.encode(), params)]
+
+        try:
+            query("SELECT task_path FROM checkpoint_writes LIMIT 0", ())
+        except psycopg.Error as error:
+            raise BadArgument(
+                "The source holds no checkpoints of LangGraph's PostgresSaver, or its tables are "
+                f"of an older release; call `PostgresSaver.setup()` on it once. ({error})"
+            ) from error
+        yield _Tables(PostgresSaver(connection, serde=serde), query, "%s", "checkpoint_writes")
+
+
+def _missing(package: str) -> BadArgument:
+    return BadArgument(f"To read this source, install its checkpointer: pip install {package}")

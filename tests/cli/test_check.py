@@ -1,0 +1,150 @@
+"""`perdure check`, and `Runtime.check`: which runs the graphs of today would hold."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.cli import main
+from perdure.journal import connect, version
+from perdure.journal.migrate import migrations
+from perdure.types import State
+from tests.support.agents import Log, chain, opened
+from tests.support.commands import Told
+
+
+def ask(state: Log) -> Any:
+    return {"log": [perdure.ask("?")]}
+
+
+def last(state: Log) -> Any:
+    return {"log": ["last"]}
+
+
+@pytest.fixture
+def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that modules are imported from."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def deploy(agents: Path, url: str, name: str, node: str, more: str = "") -> str:
+    """A module that was not imported before, with a runtime: its place."""
+    (agents / f"{name}.py").write_text(
+        f"""
+import perdure
+from tests.cli.test_check import ask, last
+from tests.support.agents import chain
+
+rt = perdure.Runtime({url!r})
+rt.register(chain(("{node}", ask), last), name="letter"{more})
+rt.register(chain(ask), name="other")
+"""
+    )
+    return f"{name}:rt"
+
+
+async def begin(url: str, node: str = "nap", number: int = 1) -> list[str]:
+    async with opened(url) as rt:
+        rt.register(chain((node, ask), last), name="letter")
+        rt.register(chain(ask), name="other")
+        runs = [await rt.start("letter", {"log": []}, thread_id=f"{n}") for n in range(number)]
+        await rt.start("other", {"log": []})
+        await rt.tick(100)
+        return [run.id for run in runs]
+
+
+def check(capsys: pytest.CaptureFixture[str], *words: str) -> Told:
+    capsys.readouterr()
+    code = main(["check", *words])
+    return Told(code, *capsys.readouterr())
+
+
+async def test_it_lists_the_runs_that_would_be_held_and_what_to_do(
+    url: str, agents: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [run_id] = await begin(url)
+    same = check(capsys, deploy(agents, url, "same", "nap"))
+    assert same.done.out == "2 unfinished runs checked; none would be held.\n"
+    told = check(capsys, deploy(agents, url, "changed", "snooze"))
+    assert (told.code, told.err) == (1, "")
+    assert told.out.startswith("letter: 1 run would be held\n")
+    assert "would go on at 'nap', which it can no longer reach" in told.out
+    assert "register(renamed={'nap': 'snooze'})" in told.out
+    assert f"  {run_id}  waiting    0\n" in told.out
+    assert told.out.endswith("2 unfinished runs checked; 1 would be held.\n")
+    [found] = check(capsys, "--json", "--at", deploy(agents, url, "again", "snooze")).json
+    assert (found["run_id"], found["graph"], found["lost"]) == (run_id, "letter", ["nap"])
+    renamed = deploy(agents, url, "renamed", "snooze", ", renamed={'nap': 'snooze'}")
+    assert check(capsys, renamed).code == 0
+
+
+async def test_it_says_exactly_what_the_next_claim_does_and_changes_nothing(url: str) -> None:
+    [run_id] = await begin(url)
+    async with opened(url) as rt:
+        rt.register(chain(("snooze", ask), last), name="letter")
+        before = await rt.events(run_id)
+        [found] = (await rt.check()).lost
+        assert await rt.events(run_id) == before
+        assert (await rt.get(run_id)).state == State.WAITING
+        [wait] = await rt.waits(run_id=run_id)
+        await rt.answer(wait.id, "yes")
+        await rt.tick()
+        held = await rt.get(run_id)
+        assert (held.state, held.reason) == (State.HELD, found.reason)
+        [again] = (await rt.check()).lost  # a retry would hold it again
+        assert (again.state, again.reason) == (State.HELD, found.reason)
+
+
+async def test_graphs_that_are_not_registered_are_named_and_are_no_failure(
+    url: str, agents: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await begin(url)
+    (agents / "fewer.py").write_text(
+        f"import perdure\nfrom tests.cli.test_check import ask\n"
+        f"from tests.support.agents import chain\nrt = perdure.Runtime({url!r})\n"
+        f"rt.register(chain(ask), name='lettr')\nrt.register(chain(ask), name='other', version='2')"
+    )
+    told = check(capsys, "fewer:rt").done.out
+    assert "note: 1 run of letter, which is not registered here. Did you mean 'lettr'?" in told
+    assert "note: 1 run of other, which is not registered here. It is, in another version." in told
+
+
+async def test_many_runs_of_one_shape_are_decided_without_reading_them(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begin(url, number=12)
+
+    def read(*_: Any) -> Any:
+        raise AssertionError("a checkpoint was read")
+
+    async with opened(url) as rt:  # a graph that has all that the old one had
+        rt.register(chain(("nap", ask), last, ("more", last)), name="letter")
+        with monkeypatch.context() as patch:
+            patch.setattr("perdure.engine.graph_check.latest_checkpoint", read)
+            assert (await rt.check()).lost == ()
+    monkeypatch.setattr("perdure.engine.graph_check.PAGE", 5)
+    async with opened(url) as rt:
+        rt.register(chain(("snooze", ask), last), name="letter")
+        result = await rt.check()
+        assert sorted(run.thread_id for run in result.lost) == sorted(map(str, range(12)))
+        assert result.checked == 13
+
+
+async def test_a_journal_that_is_older_or_not_there_is_not_changed(
+    empty_sqlite_url: str, agents: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = empty_sqlite_url
+    place = deploy(agents, url, "early", "nap")
+    assert "There is no journal at" in check(capsys, place).refused
+    connect(url).close()
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file, file:
+        file.execute("DELETE FROM perdure_schema WHERE version = ?", [max(migrations())])
+    assert "run `perdure migrate` first" in check(capsys, place).refused
+    assert version(url) == max(migrations()) - 1

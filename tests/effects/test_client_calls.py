@@ -1,0 +1,389 @@
+"""What a node asks of a client is an effect: it happens once, however often the node runs again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.errors import ThreadBusy
+from perdure.journal import failpoints
+from perdure.testing import TemporaryRuntime
+from perdure.types import Retry, Run, State
+from tests.support.agents import Log, chain, history, opened
+from tests.support.effects import AT_ONCE, Boom, Cut, Times
+from tests.support.raw import execute
+
+ONCE = Retry(attempts=1)
+
+
+def nothing(state: Log) -> Log:
+    return {"log": ["did nothing"]}
+
+
+def asks(state: Log) -> Log:
+    return {"log": [str(perdure.ask("ok?"))]}
+
+
+def fails_once(state: Log) -> Log:
+    raise Boom("no luck")
+
+
+def naps(state: Log) -> Log:
+    perdure.sleep(timedelta(hours=1))
+    return {"log": ["slept"]}
+
+
+@pytest.mark.parametrize("colour", ["blocking", "awaited"])
+async def test_a_run_started_in_a_node_is_started_once(url: str, colour: str) -> None:
+    fails = Times(1)
+
+    def plain(state: Log) -> Log:
+        child = rt.blocking.start("child", {"log": []})
+        fails("after the start")
+        return {"log": [child.id]}
+
+    async def coroutine(state: Log) -> Log:
+        child = await rt.start("child", {"log": []})
+        fails("after the start")
+        return {"log": [child.id]}
+
+    async with opened(url) as rt:
+        rt.register(chain(nothing), name="child")
+        node = plain if colour == "blocking" else coroutine
+        rt.register(chain(("node", node)), name="parent", retry=AT_ONCE)
+        run = await rt.start("parent", {"log": []})
+        await rt.tick()
+        [child] = await rt.runs(graph="child")
+        assert (child.state, child.parent_id) == (State.DONE, run.id)
+        assert (await rt.get(run.id)).output["log"] == [child.id]
+
+
+@pytest.mark.parametrize("colour", ["blocking", "awaited"])
+async def test_a_signal_sent_in_a_node_is_sent_once(url: str, colour: str) -> None:
+    fails, sent = Times(1), []
+
+    def listens(state: Log) -> Log:
+        first = perdure.wait_for("news")
+        second = perdure.wait_for("news", timeout=timedelta(hours=1), default="nothing more")
+        return {"log": [first, second]}
+
+    def plain(state: Log) -> Log:
+        sent.append(rt.blocking.signal("listener", "news", "hello"))
+        fails("after the signal")
+        return {}
+
+    async def coroutine(state: Log) -> Log:
+        sent.append(await rt.signal("listener", "news", "hello"))
+        fails("after the signal")
+        return {}
+
+    async with opened(url) as rt:
+        rt.register(chain(listens), name="listener")
+        node = plain if colour == "blocking" else coroutine
+        rt.register(chain(("node", node)), name="sender", retry=AT_ONCE)
+        listener = await rt.start("listener", {"log": []}, thread_id="listener")
+        await rt.start("sender", {"log": []})
+        await rt.tick()
+        rt.clock.advance(timedelta(hours=2))
+        await rt.tick()
+        assert (await rt.get(listener.id)).output["log"] == ["hello", "nothing more"]
+        assert sent == [True, True]
+
+
+@contextmanager
+def cut(name: str) -> Iterator[None]:
+    """The first call of this effect is made, and nobody hears of it: as if its process had died."""
+    cuts = Times(1, Cut)
+
+    def hook(point: str) -> None:
+        if point == f"effect perdure.{name}.after":
+            cuts()
+
+    failpoints.hook = hook
+    try:
+        yield
+    finally:
+        failpoints.hook = None
+    assert not cuts.n, "it was not called"
+
+
+async def rest(rt: TemporaryRuntime, graph: str, state: State) -> Run:
+    """A run that rests in this state."""
+    run = await rt.start(graph, {"log": []})
+    await rt.tick()
+    if state is State.PAUSED:
+        await rt.pause(run.id)
+    found = await rt.get(run.id)
+    assert found.state is state
+    return found
+
+
+Make = Callable[[TemporaryRuntime, Run], Awaitable[Any]]
+CALLS: dict[str, tuple[str, State, Make, str]] = {
+    "answer": ("asks", State.WAITING, lambda rt, run: _answer(rt, run), "answer"),
+    "cancel": ("naps", State.WAITING, lambda rt, run: rt.cancel(run.id), "cancelled"),
+    "pause": ("naps", State.WAITING, lambda rt, run: rt.pause(run.id), "paused"),
+    "resume": ("naps", State.PAUSED, lambda rt, run: rt.resume(run.id), "resumed"),
+    "retry": ("fails", State.FAILED, lambda rt, run: rt.retry(run.id), "retried"),
+}
+"""By the name of the effect: whom it is done to, in which state, how, and the event it leaves."""
+
+
+async def _answer(rt: TemporaryRuntime, run: Run) -> None:
+    [wait, *_] = await rt.wait_history(run.id)
+    await rt.answer(wait.id, "yes", by="a node")
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["known", "unknown"])
+@pytest.mark.parametrize("name", CALLS)
+async def test_what_a_node_does_to_another_run_is_done_once(
+    sqlite_url: str, name: str, is_cut: bool
+) -> None:
+    graph, state, act, event = CALLS[name]
+    raises = Times(0 if is_cut else 1)
+
+    async def node(state: Log) -> Log:
+        await act(rt, target)
+        raises("afterwards")
+        return {"log": ["acted"]}
+
+    async with opened(sqlite_url) as rt:
+        for one in (nothing, asks, naps, fails_once):
+            rt.register(chain(one), name=one.__name__.removesuffix("_once"), retry=ONCE)
+        rt.register(chain(node), name="agent", retry=AT_ONCE)
+        target = await rest(rt, graph, state)
+        run = await rt.start("agent", {"log": []})
+        with cut(name) if is_cut else nullcontext():
+            await rt.tick(limit=50)
+        done = await rt.get(run.id)
+        assert (done.state, done.error) == (State.DONE, None)
+        assert (await history(rt, target)).count(event) == 1
+        [effect] = await rt.effects(run.id)
+        assert effect.name == f"perdure.{name}"
+
+
+@pytest.mark.parametrize("name", ["start", "signal", "fork", "schedule", "unschedule", "score"])
+async def test_what_a_node_makes_is_made_once_if_nobody_heard_of_it(url: str, name: str) -> None:
+    async def node(state: Log) -> Log:
+        if name == "start":
+            await rt.start("nothing", {"log": []})
+        elif name == "signal":
+            assert await rt.signal("somebody", "news", "hello")
+        elif name == "fork":
+            await rt.fork(target.id)
+        elif name == "schedule":
+            made = await rt.schedule("daily", "nothing", cron="0 9 * * *")
+            assert made.name == "daily"
+        elif name == "unschedule":
+            await rt.unschedule("weekly")
+        else:
+            await rt.score(target.id, "good", 1.0)
+        return {"log": ["acted"]}
+
+    async with opened(url) as rt:
+        rt.register(chain(nothing), name="nothing")
+        rt.register(chain(naps), name="naps")
+        rt.register(chain(node), name="agent", retry=AT_ONCE)
+        target = await rest(rt, "naps", State.WAITING)
+        await rt.schedule("weekly", "nothing", cron="0 9 * * 1")
+        run = await rt.start("agent", {"log": []})
+        with cut(name):
+            await rt.tick(limit=50)
+        assert (await rt.get(run.id)).state is State.DONE
+        made = {
+            "start": len(await rt.runs(graph="nothing")),
+            "signal": len(execute(url, "SELECT id FROM perdure_signals")),
+            "fork": len(await rt.runs(graph="naps")) - 1,
+            "schedule": len(await rt.schedules()) - 1,
+            "unschedule": 1 - len(await rt.schedules()),
+            "score": len(await rt.scores(target.id)),
+        }
+        assert made[name] == 1
+
+
+async def test_an_error_of_a_call_is_recorded_and_raised_again(sqlite_url: str) -> None:
+    told: list[str] = []
+    raises = Times(1)
+
+    async def node(state: Log) -> Log:
+        try:
+            await rt.start("nothing", {}, thread_id="busy", multitask_strategy="reject")
+        except ThreadBusy as error:
+            told.append(str(error))
+        raises("afterwards")
+        return {}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(naps), name="naps")
+        rt.register(chain(nothing), name="nothing")
+        rt.register(chain(node), name="agent", retry=AT_ONCE)
+        await rt.start("naps", {"log": []}, thread_id="busy")
+        run = await rt.start("agent", {"log": []})
+        await rt.tick()
+        assert (await rt.get(run.id)).state is State.DONE
+        assert len(told) == 2
+        assert told[0] == told[1]
+
+
+async def test_a_node_that_words_a_start_differently_finds_its_child(sqlite_url: str) -> None:
+    words, raises = iter(["hello", "good morning"]), Times(1)
+
+    def node(state: Log) -> Log:
+        child = rt.blocking.start("nothing", {"value": next(words)})
+        raises("afterwards")
+        return {"log": [child.id]}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(nothing), name="nothing")
+        rt.register(chain(node), name="agent", retry=AT_ONCE)
+        run = await rt.start("agent", {"log": []})
+        await rt.tick()
+        [child] = await rt.runs(graph="nothing")
+        assert (await rt.get(run.id)).output["log"] == [child.id]
+
+
+@pytest.mark.parametrize("colour", ["blocking", "awaited"])
+async def test_children_started_in_another_order_are_each_started_once(
+    sqlite_url: str, colour: str
+) -> None:
+    orders, raises = iter(["abcd", "cdab"]), Times(1)
+
+    def plain(state: Log) -> Log:
+        for n, name in enumerate(next(orders)):
+            rt.blocking.start("nothing", {"value": name})
+            if n == 1:
+                raises("between two starts")
+        return {}
+
+    async def coroutine(state: Log) -> Log:
+        for n, name in enumerate(next(orders)):
+            await rt.start("nothing", {"value": name})
+            if n == 1:
+                raises("between two starts")
+        return {}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(nothing), name="nothing")
+        node = plain if colour == "blocking" else coroutine
+        rt.register(chain(("node", node)), name="agent", retry=AT_ONCE)
+        orders = iter(["abcd", "cdab", "cdab"])
+        run = await rt.start("agent", {"log": []})
+        await rt.tick(limit=100)
+        assert (await rt.get(run.id)).state is State.DONE
+        found = await rt.runs(graph="nothing")
+        assert sorted(one.output["value"] for one in found) == ["a", "b", "c", "d"]
+
+
+async def test_a_client_of_another_journal_starts_once_and_no_child(
+    url: str, tmp_path: Path
+) -> None:
+    raises = Times(1)
+
+    async def node(state: Log) -> Log:
+        await elsewhere.start("nothing", {"log": []})
+        await here.start("nothing", {"log": []})
+        raises("afterwards")
+        return {}
+
+    async with (
+        opened(url) as rt,
+        perdure.Client(f"sqlite:///{tmp_path}/other.db") as elsewhere,
+        perdure.Client(url) as here,
+    ):
+        rt.register(chain(nothing), name="nothing")
+        rt.register(chain(node), name="agent", retry=AT_ONCE)
+        run = await rt.start("agent", {"log": []})
+        await rt.tick()
+        assert [one.parent_id for one in await elsewhere.runs()] == [None]
+        assert [one.parent_id for one in await rt.runs(graph="nothing")] == [run.id]
+
+
+async def test_with_only_the_saver_a_run_is_started_once_too(sqlite_url: str) -> None:
+    raises = Times(1)
+
+    def node(state: Log) -> Log:
+        rt.blocking.start("nothing", {"log": []})
+        raises("afterwards")
+        return {}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(nothing), name="nothing")
+        with perdure.Saver(sqlite_url) as saver:
+            graph = chain(node).compile(checkpointer=saver)
+            config: Any = {"configurable": {"thread_id": "t"}}
+            with pytest.raises(Boom):
+                await asyncio.to_thread(graph.invoke, {"log": []}, config)
+            await asyncio.to_thread(graph.invoke, None, config)
+        [child] = await rt.runs()
+        assert child.parent_id is None
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["known", "unknown"])
+@pytest.mark.parametrize("colour", ["plain", "coroutine"])
+async def test_a_bound_graph_that_a_node_invokes_on_a_thread_runs_once(
+    url: str, colour: str, is_cut: bool
+) -> None:
+    raises, worked = Times(0 if is_cut else 1), []
+    thread: Any = {"configurable": {"thread_id": "the child's"}}
+
+    def work(state: Log) -> Log:
+        worked.append(state["value"])
+        return {"value": "worked"}
+
+    def plain(state: Log) -> Log:
+        found = child.invoke({"value": "in"}, thread)
+        raises("afterwards")
+        return {"value": found["value"]}
+
+    async def coroutine(state: Log) -> Log:
+        found = await child.ainvoke({"value": "in"}, thread)
+        raises("afterwards")
+        return {"value": found["value"]}
+
+    async with opened(url) as rt:
+        child = rt.register(chain(work), name="child")
+        node = plain if colour == "plain" else coroutine
+        rt.register(chain(("node", node)), name="parent", retry=AT_ONCE)
+        run = await rt.start("parent", {"log": []})
+        with cut("invoke") if is_cut else nullcontext():
+            await rt.tick()
+        done = await rt.get(run.id)
+        assert (done.state, done.output["value"]) == (State.DONE, "worked")
+        [made] = await rt.runs(graph="child")
+        assert (made.parent_id, worked) == (run.id, ["in"])
+
+
+async def test_a_bound_graph_that_failed_in_a_node_goes_on_from_its_last_step(
+    sqlite_url: str,
+) -> None:
+    raises, ran = Times(1), []
+
+    def first(state: Log) -> Log:
+        ran.append("first")
+        return {"log": ["first"]}
+
+    def second(state: Log) -> Log:
+        ran.append("second")
+        raises("not yet")
+        return {"log": ["second"]}
+
+    def node(state: Log) -> Log:
+        config: Any = {"configurable": {"thread_id": "the child's"}}
+        return {"value": child.invoke({"log": []}, config)["log"]}
+
+    async with opened(sqlite_url) as rt:
+        child = rt.register(chain(first, second), name="child")
+        rt.register(chain(node), name="parent", retry=AT_ONCE)
+        run = await rt.start("parent", {"log": []})
+        await rt.tick()
+        assert (await rt.get(run.id)).output["value"] == ["first", "second"]
+        assert ran == ["first", "second", "second"]
+        [made] = await rt.runs(graph="child")
+        assert (await history(rt, made)).count("retried") == 1

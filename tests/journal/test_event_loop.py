@@ -1,0 +1,163 @@
+"""Nothing that perdure does on an event loop blocks it: not a read, and not the first opening."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from blockbuster import BlockingError
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command
+
+import perdure
+from perdure.errors import BadURL
+from perdure.journal import connect
+from perdure.saver import Saver
+from perdure.testing import Clock
+from tests.support.agents import NOON, Log, chain
+from tests.support.entries import add, entries
+from tests.support.event_loop import nothing_blocks
+
+A: RunnableConfig = {"configurable": {"thread_id": "a"}}
+
+
+@perdure.effect
+async def send(text: str) -> str:
+    return f"sent {text}"
+
+
+async def draft(state: Log) -> Any:
+    now = perdure.now()
+    return {"log": [await send("draft"), str(now.year > 2000)]}
+
+
+async def review(state: Log) -> Any:
+    return {"log": [str(perdure.ask("send it?"))]}
+
+
+async def nap(state: Log) -> Any:
+    perdure.sleep(timedelta(hours=1))
+    return {"log": ["slept"]}
+
+
+def test_a_check_that_finds_nothing_finds_a_read_on_the_loop(sqlite_url: str) -> None:
+    journal = connect(sqlite_url)
+
+    async def read() -> None:
+        with nothing_blocks():
+            journal.do(entries())
+
+    with pytest.raises(BlockingError, match=r"sqlite3.Cursor.execute"):
+        asyncio.run(read())
+    journal.close()
+
+
+async def test_neither_the_first_use_of_a_journal_nor_the_next_blocks(url: str) -> None:
+    journal = perdure.journal.connect_later(url)
+    with nothing_blocks():
+        assert not journal.is_open
+        assert await journal.ado(entries()) == []
+        assert journal.is_open
+        await journal.ado(add(1))
+        assert await asyncio.gather(*[journal.ado(entries()) for _ in range(30)]) == [[1]] * 30
+    journal.close()
+
+
+async def test_nor_does_a_saver(empty_url: str) -> None:
+    async with Saver(empty_url) as opened:
+        pass
+    saver = Saver(empty_url)
+    with nothing_blocks():
+        graph = chain(("draft", draft), ("review", review)).compile(checkpointer=saver)
+        await graph.ainvoke({"log": []}, A)
+        done = await graph.ainvoke(Command(resume="yes"), A)
+        assert done["log"] == ["sent draft", "True", "yes"]
+        past = [one async for one in graph.aget_state_history(A)]
+        await graph.aupdate_state(past[2].config, {"log": ["again"]}, as_node="draft")
+        await saver.aget_delta_channel_history(config=A, channels=["log"])
+        await saver.acopy_thread("a", "b")
+        await saver.aprune(["a"])
+        await saver.adelete_for_runs(["none"])
+        await saver.adelete_thread("b")
+        await saver.aflush()
+    await asyncio.to_thread(saver.close)
+    assert opened is not saver
+
+
+async def test_nor_do_a_client_and_a_runtime(url: str) -> None:
+    rt = perdure.Runtime(url)
+    client = perdure.Client(url)
+    with nothing_blocks():
+        rt.register(chain(("draft", draft), ("review", review), ("nap", nap)), name="g")
+        run = await client.start("g", {"log": []}, thread_id="t", metadata={"a": 1})
+        await rt.tick()
+        [wait] = await client.waits()
+        await client.answer(wait.id, "yes", by="ann")
+        await rt.tick()
+        await client.get(run.id)
+        await client.runs(metadata={"a": 1})
+        await client.events(run.id)
+        await client.effects(run_id=run.id)
+        await client.messages()
+        await client.score(run.id, "good", 1.0)
+        await client.scores(run.id)
+        await client.schedule("hourly", "g", cron="0 * * * *")
+        await client.schedules()
+        await client.unschedule("hourly")
+        await client.signal("t", "word", 1)
+        await client.now()
+        await client.ping()
+        await client.doctor()
+        forked = await rt.fork(run.id)
+        await rt.cancel(forked.id)
+        await rt.pause(run.id)
+        await rt.resume(run.id)
+        await rt.cancel(run.id)
+        await rt.work(until_idle=True, handle_signals=False)
+        await client.prune(older_than=timedelta(0))
+    await asyncio.to_thread(rt.close)
+    await asyncio.to_thread(client.close)
+
+
+async def test_nor_does_a_bound_graph(url: str) -> None:
+    rt = perdure.Runtime(url)
+    with nothing_blocks():
+        graph = rt.register(chain(("draft", draft), ("review", review)), name="g")
+        await graph.ainvoke({"log": []}, A)
+        parts = [one async for one in graph.astream(Command(resume="yes"), A)]
+        assert parts
+        assert (await graph.aget_state(A)).values["log"] == ["sent draft", "True", "yes"]
+        [*past] = [one async for one in graph.aget_state_history(A)]
+        await graph.aupdate_state(A, {"log": ["more"]})
+        assert past
+    await asyncio.to_thread(rt.close)
+
+
+async def test_nor_does_asking_a_clock_whose_time_is_old(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.journal.clock.STALE", 0.0)
+    async with perdure.Runtime(url) as rt:
+        rt.register(chain(("review", review)), name="g")
+        with nothing_blocks():
+            for n in range(3):
+                await rt.start("g", {"log": []}, thread_id=str(n))
+            assert (await rt.tick()).waiting == 3
+
+
+async def test_what_cannot_be_opened_is_named_by_the_first_use() -> None:
+    saver = Saver("sqlite:////no/such/folder/journal.db")
+    with pytest.raises(BadURL, match="/no/such/folder does not exist"):
+        await saver.aget_tuple(A)
+    with pytest.raises(BadURL, match="/no/such/folder does not exist"):
+        saver.get_tuple(A)
+    with pytest.raises(BadURL, match="/no/such/folder does not exist"):
+        await perdure.Client("sqlite:////no/such/folder/journal.db").runs()
+    assert not saver.is_open
+
+
+async def test_a_clock_of_a_test_is_asked_for_nothing(url: str) -> None:
+    async with perdure.Runtime(url, clock=Clock(NOON)) as rt:
+        assert await rt.now() == NOON

@@ -1,0 +1,294 @@
+"""Questions of LangChain's middleware and the Agent Inbox take only the answers their code can use.
+
+An answer that made a run fail all the same can be withdrawn, and the question answered anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.language_models import FakeMessagesListChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.types import interrupt
+
+import perdure
+from perdure.cli import main
+from perdure.errors import BadAnswer, NotFound, NotWithdrawn
+from perdure.operations.answer_dialects import check_fits, dialect_of
+from perdure.types import Run, State
+from tests.support.agents import Log, chain, history, opened
+from tests.support.controls import ONCE, echo, said
+
+
+class Scripted(FakeMessagesListChatModel):
+    def bind_tools(self, tools: Any, **options: Any) -> Any:
+        return self
+
+    def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
+        self.i = sum(message.type == "ai" for message in messages)
+        return super()._generate(messages, *args, **options)
+
+
+def reviewed(*calls: dict[str, Any], mode: str = "batch") -> tuple[Any, list[str]]:
+    """An agent whose payments a person reviews, and what it paid."""
+    paid: list[str] = []
+
+    @tool
+    def pay(invoice: str) -> str:
+        """Pay an invoice."""
+        paid.append(invoice)
+        return f"{invoice} is paid"
+
+    orders = [{"name": "pay", "args": args, "id": f"call-{n}"} for n, args in enumerate(calls)]
+    model = Scripted(responses=[AIMessage("", tool_calls=orders), AIMessage("All paid.")])
+    allowed: Any = {"pay": {"allowed_decisions": ["approve", "edit", "reject"]}}
+    options: dict[str, Any] = {} if mode == "batch" else {"interrupt_mode": mode}
+    review = HumanInTheLoopMiddleware(interrupt_on=allowed, **options)
+    return create_agent(model, [pay], middleware=[review]), paid
+
+
+async def asked(rt: Any, graph: Any, input: Any) -> tuple[Run, Any]:
+    """A run of this graph that asks one question, and the question."""
+    rt.register(graph, name="g", retry=ONCE)
+    run = await rt.start("g", input, thread_id="t")
+    await rt.tick()
+    [wait] = await rt.waits(kind="human")
+    return run, wait
+
+
+PAY: Any = {"messages": [("human", "Pay")]}
+
+
+async def test_an_agent_with_the_middleware_takes_the_answer_that_the_inbox_prints(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent, paid = reviewed({"invoice": "A-17"}, {"invoice": "A-18"})
+    async with opened(url) as rt:
+        run, wait = await asked(rt, agent, PAY)
+        capsys.readouterr()
+        assert await asyncio.to_thread(main, ["inbox", "--at", url]) == 0
+        told = capsys.readouterr().out
+        assert "approve | edit | reject" in told
+        [command] = [line for line in told.splitlines() if "perdure answer" in line]
+        assert await asyncio.to_thread(main, ["answer", wait.id, "true", "--at", url]) == 2
+        refused = capsys.readouterr().err
+        assert "HumanInTheLoopMiddleware" in refused
+        assert f"perdure answer {wait.id}" in refused
+        assert [one.id for one in await rt.waits()] == [wait.id]
+        words = shlex.split(command)[1:]
+        assert await asyncio.to_thread(main, words) == 0
+        await rt.tick()
+        assert (await rt.get(run.id)).state is State.DONE
+        assert sorted(paid) == ["A-17", "A-18"]
+
+
+async def test_the_middleware_that_asks_for_each_call_has_a_schema(sqlite_url: str) -> None:
+    agent, paid = reviewed({"invoice": "A-17"}, mode="per_call")
+    async with opened(sqlite_url) as rt:
+        run, wait = await asked(rt, agent, PAY)
+        with pytest.raises(BadAnswer):
+            await rt.answer(wait.id, True)
+        await rt.answer(wait.id, {"type": "approve"})
+        await rt.tick()
+        assert (await rt.get(run.id)).state is State.DONE
+        assert paid == ["A-17"]
+
+
+def request(*allowed: str) -> dict[str, Any]:
+    return {
+        "action_requests": [{"name": "pay", "args": {"n": 1}}],
+        "review_configs": [{"action_name": "pay", "allowed_decisions": list(allowed)}],
+    }
+
+
+def inbox_item(**config: bool) -> dict[str, Any]:
+    names = ("allow_accept", "allow_ignore", "allow_respond", "allow_edit")
+    return {
+        "action_request": {"action": "pay", "args": {"n": 1}},
+        "config": {name: config.get(name, False) for name in names},
+        "description": None,
+    }
+
+
+EDIT = {"type": "edit", "edited_action": {"name": "pay", "args": {"n": 2}}}
+FITS: list[tuple[Any, list[Any], list[Any]]] = [
+    (
+        request("approve", "reject"),
+        [
+            {"decisions": [{"type": "approve"}]},
+            {"decisions": [{"type": "reject", "message": "no"}]},
+        ],
+        [
+            True,
+            None,
+            "approve",
+            {"type": "approve"},
+            [{"type": "approve"}],
+            {"decisions": []},
+            {"decisions": [{"type": "approve"}] * 2},
+            {"decisions": [{"type": "respond", "message": "x"}]},
+            {"decisions": [EDIT]},
+            {"decisions": "approve"},
+        ],
+    ),
+    (request("edit"), [{"decisions": [EDIT]}], [{"decisions": [{"type": "edit"}]}]),
+    (
+        request("respond"),
+        [{"decisions": [{"type": "respond", "message": "x"}]}],
+        [{"decisions": [{"type": "respond"}]}],
+    ),
+    (
+        [inbox_item(allow_accept=True, allow_respond=True)],
+        [[{"type": "accept", "args": None}], [{"type": "response", "args": "later"}]],
+        [True, {"type": "accept"}, [], [{"type": "ignore"}], [{"type": "response"}]],
+    ),
+    (
+        inbox_item(allow_edit=True),
+        [{"type": "edit", "args": {"action": "pay", "args": {}}}, [{"type": "edit", "args": {}}]],
+        [True, {"type": "accept"}],
+    ),
+    ("ok?", [True, None, {"decisions": 1}], []),
+    ({"breakpoint": ["node"]}, [True, None], []),
+    ([], [True], []),
+    ({"action_requests": 1, "review_configs": 2}, [True], []),
+]
+
+
+@pytest.mark.parametrize(("value", "good", "bad"), FITS)
+def test_an_answer_fits_its_dialect(value: Any, good: list[Any], bad: list[Any]) -> None:
+    for answer in good:
+        check_fits("w", value, None, answer)
+    for answer in bad:
+        with pytest.raises(BadAnswer, match="perdure answer w "):
+            check_fits("w", value, None, answer)
+    if (dialect := dialect_of(value)) is not None:
+        check_fits("w", value, None, dialect.example)
+        json.dumps(dialect.example)
+
+
+# -- withdrawing
+
+
+def fragile(state: Log) -> Any:
+    return said("kept", str(10 // interrupt("by what?")))
+
+
+async def failed(rt: Any, *nodes: Any) -> tuple[Run, Any]:
+    """A run that failed because of its answer, and the question."""
+    run, wait = await asked(rt, chain(*nodes), said("a"))
+    await rt.answer(wait.id, 0, by="bo")
+    await rt.tick()
+    found = await rt.get(run.id)
+    assert found.state is State.FAILED
+    return found, wait
+
+
+@pytest.mark.parametrize("through", ["python", "cli"])
+async def test_an_answer_that_made_its_run_fail_is_withdrawn_and_given_anew(
+    url: str, through: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with opened(url) as rt:
+        run, wait = await failed(rt, echo, fragile)
+        await rt.retry(run.id)
+        await rt.tick()
+        assert (await rt.get(run.id)).state is State.FAILED  # the answer is stored
+        if through == "python":
+            await rt.withdraw(wait.id, by="ana", reason="a slip")
+        else:
+            assert await asyncio.to_thread(main, ["show", run.id, "--at", url]) == 0
+            assert f"perdure withdraw {wait.id}" in capsys.readouterr().out
+            who = ["--by", "ana", "--reason", "a slip"]
+            assert await asyncio.to_thread(main, ["withdraw", wait.id, "--at", url, *who]) == 0
+        [event] = [one for one in await rt.events(run.id) if one.kind == "withdrawn"]
+        assert event.data == {"wait": wait.id, "by": "ana", "reason": "a slip"}
+        await rt.tick()
+        assert (await rt.get(run.id)).state is State.WAITING
+        [again] = await rt.waits()
+        assert (again.id, again.value) == (wait.id, "by what?")
+        [record] = await rt.wait_history(run.id)
+        assert (record.state, record.answer, record.answered_at) == ("open", None, None)
+        await rt.answer(again.id, 5, by="ana")
+        await rt.tick()
+        assert (await rt.get(run.id)).output == said("a", "echo", "kept", "2")
+        await history(rt, run)
+
+
+async def test_an_answer_can_be_given_before_the_run_has_asked_again(url: str) -> None:
+    async with opened(url) as rt:
+        run, wait = await failed(rt, fragile)
+        await rt.withdraw(wait.id)
+        await rt.answer(wait.id, 5)
+        await rt.tick()
+        assert (await rt.get(run.id)).output == said("a", "kept", "2")
+
+
+async def test_earlier_answers_of_the_node_are_kept(url: str) -> None:
+    def two(state: Log) -> Any:
+        first = perdure.ask("first?")
+        return said(first, str(10 // perdure.ask("second?")))
+
+    async with opened(url) as rt:
+        run, wait = await asked(rt, chain(two), said("a"))
+        await rt.answer(wait.id, "one")
+        await rt.tick()
+        [second] = await rt.waits()
+        await rt.answer(second.id, 0)
+        await rt.tick()
+        await rt.withdraw(second.id)
+        await rt.tick()
+        [again] = await rt.waits()
+        assert again.id == second.id
+        with pytest.raises(NotWithdrawn):
+            await rt.withdraw(wait.id)
+        await rt.answer(again.id, 5)
+        await rt.tick()
+        assert (await rt.get(run.id)).output == said("a", "one", "2")
+
+
+async def test_an_answer_that_no_driver_has_seen_yet_is_withdrawn(url: str) -> None:
+    async with opened(url) as rt:
+        run, wait = await asked(rt, chain(fragile), said("a"))
+        await rt.answer(wait.id, 0)
+        await rt.withdraw(wait.id)
+        await rt.tick()
+        assert (await rt.get(run.id)).state is State.WAITING
+        await rt.answer(wait.id, 5)
+        await rt.tick()
+        assert (await rt.get(run.id)).output == said("a", "kept", "2")
+
+
+async def test_what_the_run_has_gone_on_with_is_not_withdrawn(url: str) -> None:
+    def fails(state: Log) -> Any:
+        raise ValueError("later")
+
+    async with opened(url) as rt:
+        run, wait = await asked(rt, chain(fragile, fails), said("a"))
+        with pytest.raises(NotWithdrawn, match="no answer"):
+            await rt.withdraw(wait.id)
+        await rt.answer(wait.id, 5)
+        await rt.tick()
+        assert (await rt.get(run.id)).state is State.FAILED
+        before = await rt.events(run.id)
+        with pytest.raises(NotWithdrawn, match="fork"):
+            await rt.withdraw(wait.id)
+        with pytest.raises(NotFound):
+            await rt.withdraw("nothing")
+        assert await rt.events(run.id) == before
+
+
+async def test_an_answer_of_a_run_whose_thread_has_gone_on_is_not_withdrawn(url: str) -> None:
+    async with opened(url) as rt:
+        run, wait = await failed(rt, fragile)
+        later = await rt.start("g", said("b"), thread_id="t")
+        await rt.tick()
+        with pytest.raises(NotWithdrawn):
+            await rt.withdraw(wait.id)
+        assert (await rt.get(run.id)).state is State.FAILED
+        assert (await rt.get(later.id)).state is State.WAITING
