@@ -55,7 +55,7 @@ def test_a_process_is_killed_before_the_chosen_operation(tmp_path: Path) -> None
     pid = os.fork()
     if pid == 0:
         out = os.open(file, os.O_CREAT | os.O_WRONLY)
-        stops = listen()
+        stops = listen(["write"])
         socket.send_fds(theirs, [b"."], [stops])
         os.close(stops)
         for _ in range(10):

@@ -36,12 +36,13 @@ def main() -> None:
     begun = time.monotonic()
     trials: list[Trial] = []
     wanted = {"SQLite": arguments.sqlite, "PostgreSQL": arguments.postgres}
-    with contextlib.ExitStack() as stack:
+    stories = arguments.stories or list(STORIES)
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         slots = stack.enter_context(fork_servers(arguments.jobs, arguments.hash_seeds))
         for database in stack.enter_context(_databases(wanted)):
-            for story in arguments.stories or STORIES:
-                kills = wanted[database.name] // len(arguments.stories or STORIES)
-                trials += kill(story, database, kills, slots, arguments.seed, _progress(kills))
+            for story in stories:
+                kills = wanted[database.name] // len(stories)
+                kill(story, database, kills, slots, arguments.seed, _progress(kills), trials)
     table = "\n".join(_table(trials))
     print(f"\n{table}\n")
     bad = [trial for trial in trials if trial.findings]
@@ -97,33 +98,41 @@ def kill(
     slots: Sequence[Sequence[ForkServer]],
     seed: str,
     progress: Any = None,
+    into: list[Trial] | None = None,
 ) -> list[Trial]:
-    """Tell a story with kills until there were that many of them."""
+    """Tell a story with kills until there were that many of them, or until Ctrl-C. The trials are
+    also appended to a list, which has those that were made by then."""
     judge, lock = Judge(story, database), threading.Lock()
     baseline = judge.begin(slots[0][0])
+    trials: list[Trial] = []
+    every = [] if into is None else into
     if baseline.findings:
         print("without a kill:", baseline, baseline.printed, sep="\n", flush=True)
+        every.append(baseline)
         return [baseline]
-    trials: list[Trial] = []
-    number = 0
+    number, stopped = 0, False
 
     def loop(servers: Sequence[ForkServer]) -> None:
         nonlocal number
         while True:
             with lock:
-                if sum(len(trial.kills) for trial in trials) >= wanted:
+                if stopped or sum(len(trial.kills) for trial in trials) >= wanted:
                     return
                 number += 1
                 drawn = f"{seed}/{number}"
             trial = judge.trial(drawn, servers)
             with lock:
                 trials.append(trial)
+                every.append(trial)
                 if progress is not None:
                     progress(trial, trials)
 
     with ThreadPoolExecutor(len(slots)) as threads:
-        for done in [threads.submit(loop, servers) for servers in slots]:
-            done.result()
+        try:
+            for done in [threads.submit(loop, servers) for servers in slots]:
+                done.result()
+        finally:
+            stopped = True
     return trials
 
 

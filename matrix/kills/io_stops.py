@@ -5,7 +5,7 @@ locks, sends or receives, and to tell a supervisor (seccomp's user notification)
 lets the call go on, or kills the process with SIGKILL instead: then that call is never made. So it
 works for C libraries too, SQLite and libpq, without a compiler and without a line in them.
 
-    in the process:     stops = listen()                  a file descriptor; hand it on
+    in the process:     stops = listen(["pwrite64"])      a file descriptor; hand it on
     in the supervisor:  supervise(stops, pid, decide)     `decide` says at which operation to kill
 """
 
@@ -25,15 +25,11 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 _X86 = {
-    "read": 0,
     "write": 1,
-    "pread64": 17,
     "pwrite64": 18,
-    "writev": 20,
     "sendto": 44,
     "recvfrom": 45,
     "fcntl": 72,
-    "flock": 73,
     "fsync": 74,
     "fdatasync": 75,
     "truncate": 76,
@@ -46,16 +42,12 @@ _X86 = {
 }
 _ARM = {
     "fcntl": 25,
-    "flock": 32,
     "unlinkat": 35,
     "renameat": 38,
     "truncate": 45,
     "ftruncate": 46,
     "fallocate": 47,
-    "read": 63,
     "write": 64,
-    "writev": 66,
-    "pread64": 67,
     "pwrite64": 68,
     "fsync": 82,
     "fdatasync": 83,
@@ -63,25 +55,6 @@ _ARM = {
     "recvfrom": 207,
 }
 _MACHINES = {"x86_64": (0xC000003E, 317, _X86), "aarch64": (0xC00000B7, 277, _ARM)}
-
-STOPPED = (
-    "write",
-    "pwrite64",
-    "writev",
-    "fsync",
-    "fdatasync",
-    "truncate",
-    "ftruncate",
-    "fallocate",
-    "rename",
-    "renameat",
-    "unlink",
-    "unlinkat",
-    "fcntl",
-    "sendto",
-    "recvfrom",
-)
-"""The operations a process is stopped at; of `fcntl`, only locks."""
 
 _F_SETLK, _F_SETLKW = 6, 7
 _NO_NEW_PRIVS, _SET_MODE_FILTER, _NEW_LISTENER = 38, 1, 8
@@ -125,8 +98,9 @@ def is_supported() -> bool:
     return supported == 0
 
 
-def listen(calls: Iterable[str] = STOPPED) -> int:
-    """Be stopped at these calls from now on, in this thread and in all it starts.
+def listen(calls: Iterable[str]) -> int:
+    """Be stopped at these calls from now on, in this thread and in all it starts. Of `fcntl`, only
+    at those that lock.
 
     Returns the file descriptor for `supervise`. Without a supervisor this process stands still at
     its next operation; without a listener the calls fail.

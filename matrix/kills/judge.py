@@ -131,7 +131,7 @@ class Judge:
         """The story without a kill: what it gives, and how many operations it makes."""
         trial = Trial(self._name, self._database.name, "none")
         with self._place() as (folder, url):
-            result = server.run(self._order(folder, url, None))
+            result = server.run(self._order(folder, url, None, count=True))
             self._counts, self._result = result.counts, result.told.get("result") or []
             self._judge(trial, folder, url, result)
         return trial
@@ -166,9 +166,12 @@ class Judge:
             with self._database.fresh(folder) as url:
                 yield folder, url
 
-    def _order(self, folder: Path, url: str, kill: tuple[str, int] | None) -> dict[str, object]:
+    def _order(
+        self, folder: Path, url: str, kill: tuple[str, int] | None, *, count: bool = False
+    ) -> dict[str, object]:
         return {
             "story": self._name,
+            "count": count,
             "url": url,
             "journal": f"{folder}/journal.db",
             "world": f"{folder}/world",

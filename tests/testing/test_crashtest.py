@@ -393,7 +393,7 @@ def test_waits_branches_and_endings_are_phases_too() -> None:
     phases.leave(2, "began to wait")
     waits = "after node right began to wait, before that was stored"
     assert phases.at("insert_wait.before", None) == waits
-    assert phases.at("let_go.before", None) == "while its worker stored how it rests, or ended"
+    assert phases.at("let_go.before", None) == "while its end, or its wait, was stored"
     phases.during = "while an answer was stored"
     assert phases.at("answer_wait.before", None) == "while an answer was stored"
 

@@ -85,7 +85,7 @@ class Phases:
             after = f", after {self._effect.partition(' in node ')[0]}" if self._effect else ""
             return f"in node {nodes}{after}"
         if self._writes & _LETTING_GO or place in _LETTING_GO:
-            return "while its worker stored how it rests, or ended"
+            return "while its end, or its wait, was stored"
         if self._ended:
             return f"after {self._ended}, before that was stored"
         if self._stored:
