@@ -256,6 +256,21 @@ async def test_a_forged_approval_outcome_or_run_lets_nothing_pass(
         assert ("send", "cyd") in CALLS
 
 
+async def test_a_run_that_says_it_is_done_but_has_no_output_is_not_joined(
+    tmp_path: Path, journal: Journal
+) -> None:
+    keys, path = journal[1], Path(shutil.copy(journal[0], tmp_path))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE perdure_runs SET state = 'done' WHERE thread_id = 'eve'")
+        db.execute("UPDATE perdure_runs SET due_at = 1 WHERE thread_id = 'hal'")
+    CALLS.clear()
+    async with opened(path, keys) as rt:
+        await rt.tick()
+        [hal] = await rt.runs(thread_id="hal")
+        assert hal.state is State.HELD
+        assert CALLS == []
+
+
 async def test_who_answered_and_a_score_cannot_be_rewritten(
     tmp_path: Path, journal: Journal
 ) -> None:

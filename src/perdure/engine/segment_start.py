@@ -211,6 +211,10 @@ class SegmentStart(SegmentPlans):
         """How each run that a wait is for has ended; None if one has not."""
         ids = waits.joined_runs(waits.load_body(self.serializer, wait))
         found: list[RunRow] = yield runs.find_all(ids)
+        for row in found:
+            check_state(row)
+            if row.state == State.DONE and row.output is None:
+                raise Damaged(f"run {row.id}", "it is done, but has no output")
         if any(State(row.state) not in ENDED for row in found):
             return None
         rows, ended = {row.id: row for row in found}, []
@@ -309,9 +313,7 @@ def stopped(control: Control, now: int, attempts: int, **data: Any) -> SegmentEn
     return SegmentEnd(State.PAUSED, EventKind.PAUSED, data, due_at=now, attempts=attempts)
 
 
-def _config(
-    segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]
-) -> RunnableConfig:
+def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]) -> RunnableConfig:
     lease = segment.lease
     given = dict(setup.get("config") or {})
     configurable = {
