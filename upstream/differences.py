@@ -6,6 +6,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PAGE = Path(__file__).parent.parent / "docs" / "compatibility.md"
 FILE = Path(__file__).parent / "differences.toml"
@@ -27,7 +28,7 @@ class Difference:
 
 def load() -> list[Difference]:
     """What the file says."""
-    found = tomllib.loads(FILE.read_text())["difference"]
+    found: list[dict[str, Any]] = tomllib.loads(FILE.read_text())["difference"]
     return [
         Difference(**{k: tuple(v) if isinstance(v, list) else v for k, v in one.items()})
         for one in found

@@ -7,6 +7,7 @@ LangGraph's interrupts, resumed by `Command(resume=...)`, and nothing is recorde
 from __future__ import annotations
 
 import contextlib
+import logging
 import random as _random
 import uuid as _uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from perdure import langgraph_port
 from perdure.effects.context import current
-from perdure.errors import BadArgument, Expired, JoinFailed, NotDurable, NotInRun, TakenBack
+from perdure.errors import BadArgument, Error, Expired, JoinFailed, NotDurable, NotInRun, TakenBack
 from perdure.operations.answer_schema import check_schema
 from perdure.operations.runs import find_all
 from perdure.operations.waits import (
@@ -25,12 +26,16 @@ from perdure.operations.waits import (
     is_taken_back,
     is_time_up,
 )
+from perdure.serde.class_types import adapter_for, is_storable_kind
+from perdure.serde.schema_types import classes_in
 from perdure.types import Kind, Run, State, deadline, moment
 
 if TYPE_CHECKING:
     from perdure.segments.segment import Segment
 
 T = TypeVar("T")
+
+log = logging.getLogger("perdure")
 
 _NOTHING: Any = object()
 
@@ -87,6 +92,7 @@ def ask(
     if response_schema is not None and not isinstance(response_schema, dict):
         from pydantic import TypeAdapter
 
+        _warn_of_refusal(response_schema)
         adapter = TypeAdapter[Any](response_schema)
         response_schema = adapter.json_schema()
     elif response_schema is not None:
@@ -250,6 +256,32 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
         return segment.reads.read(f"effect {inside.key}", None, inside.reads, make)
     task = langgraph_port.task_info(config)
     return segment.reads.read_next(task.namespace, task.attempt, task.checkpoint_id, make)
+
+
+_WARNED: set[type] = set()
+
+
+def _warn_of_refusal(schema: Any) -> None:
+    """Say before a person answers that the answer cannot be stored as it is returned.
+
+    No more than that: a node may use it and return something else.
+    """
+    if (segment := _segment()) is None:
+        return
+    for cls in classes_in(schema):
+        if cls in _WARNED or not is_storable_kind(cls):
+            continue
+        _WARNED.add(cls)
+        try:
+            adapter_for(cls)
+            segment.serializer.codec.allowlist.check(cls.__module__, cls.__qualname__, "an answer")
+        except Error as error:
+            log.warning(
+                "ask(response_schema=%s) returns an object that a node cannot return: %s Or return "
+                "its fields.",
+                cls.__name__,
+                error,
+            )
 
 
 def _interrupt(value: Any, question: Question, response_schema: Any = None) -> Any:

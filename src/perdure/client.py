@@ -453,7 +453,7 @@ class Client(ContextManaged):
 
             await client.withdraw(wait.id, by="ada")
         """
-        await self._withdraw(str(wait_id), by, reason)
+        await self._withdraw(wait_id, by, reason)
         self.engine.wake()
 
     @recorded("withdraw")
@@ -584,7 +584,7 @@ class Client(ContextManaged):
 
         Raises `WrongState` if it is not asleep.
         """
-        await self._wake(str(run_id), by)
+        await self._wake(run_id, by)
         self.engine.wake()
         return await self.get(run_id)
 

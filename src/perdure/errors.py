@@ -118,8 +118,9 @@ class TypeNotAllowed(Error):
     def __init__(self, module: str, name: str, where: str) -> None:
         super().__init__(
             f"{where}: the type {module}.{name} is not allowed. If it is yours, pass it: "
-            f"Saver(..., allow=[{name}]). (A model, dataclass or enum in the graph's state schema "
-            "is allowed automatically, if perdure.Saver was imported before it was compiled.)"
+            f"Runtime(..., allow=[{name}]), or Saver(..., allow=[{name}]) without a runtime. "
+            "(A model, dataclass or enum in the graph's state schema is allowed automatically, if "
+            "perdure.Saver was imported before it was compiled.)"
         )
         self.module, self.name, self.where = module, name, where
 

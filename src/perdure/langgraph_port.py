@@ -474,6 +474,27 @@ def types_of(graph: Graph) -> set[tuple[str, ...]]:
     return build_serde_allowlist(schemas=schemas, channels=graph.channels)
 
 
+def response_types(graph: Graph) -> list[Any]:
+    """An agent of LangChain closes over its `response_format`, whose `schema` is the type of the
+    structured response. It is in no state schema. Gives those of graphs inside it, too.
+    """
+    found: list[Any] = []
+    for node in graph.nodes.values():
+        formats = _closed_over(getattr(node.bound, "func", None), "initial_response_format")
+        if (schema := getattr(formats, "schema", None)) is not None:
+            found.append(schema)
+        for inner in graphs_in(node.bound):
+            found += response_types(inner)
+    return found
+
+
+def types_in(schemas: Sequence[Any]) -> set[tuple[str, ...]]:
+    """The types that schemas name, as a compile would give them to `with_allowlist`."""
+    from langgraph._internal._serde import build_serde_allowlist
+
+    return build_serde_allowlist(schemas=list(schemas))
+
+
 def output_at(graph: Graph, at: CheckpointTuple, saver: BaseCheckpointSaver[Any]) -> Any:
     """A graph's channels, made from a checkpoint, can be read as the graph does for its output."""
     from langgraph.errors import EmptyChannelError

@@ -601,7 +601,7 @@ def test_a_mistyped_command_or_option_is_told_with_what_to_type(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for arguments, sentence in (
-        (["wroker"], "Did you mean 'worker'?"),
+        (["wroker"], "Did you mean 'worker'"),
         (["runs", "--statee", "done"], "No such option: --statee"),
         (["worker", "m:rt", "--zzz"], "No such option: --zzz. See `perdure worker --help`."),
         (["runs", "--limit", "many"], "'many' is not a whole number"),

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.types import Command as Goto
+from langgraph.types import Send
 
 import perdure
 from perdure.testing import Clock, TemporaryRuntime
@@ -279,3 +281,25 @@ def test_it_shows_the_parent_and_the_children_of_a_run(
     assert (listed["id"], listed["parent_id"]) == (child.id, parent.id)
     [told] = command("show", parent.id, "--json").done.json
     assert told["children"] == [{"id": child.id, "graph": "campaign", "state": "waiting"}]
+
+
+def test_the_steps_of_sent_tasks_are_shown_as_those_of_an_agents_tools(
+    rt: TemporaryRuntime, command: Command
+) -> None:
+    # An agent of create_agent sends each call of a tool to the node `tools`.
+    def model(state: Any) -> Any:
+        return Goto(goto=[Send("tools", {"log": [], "value": n}) for n in range(2)])
+
+    def tools(state: Any) -> Any:
+        return {"log": [f"tool {state['value']}"]}
+
+    builder = chain(("model", model))
+    builder.add_node("tools", tools)
+    rt.register(builder, name="agent")
+    run = rt.blocking.start("agent", {"log": []})
+    rt.blocking.tick()
+    shown = command("show", run.id).done.out
+    assert [line.split("step ")[1] for line in shown.splitlines() if "step " in line] == [
+        "1  model",
+        "2  tools",
+    ]

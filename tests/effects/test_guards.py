@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,12 @@ from tests.support.runtime_child import Ledger
 def test_a_process_that_dies_right_after_a_call_returned_has_recorded_it(
     fork_server: ForkServer, url: str, tmp_path: Path, way: str, colour: str
 ) -> None:
-    order = {"url": url, "ledger": str(tmp_path / "ledger"), "way": way, "colour": colour}
+    order: dict[str, Any] = {
+        "url": url,
+        "ledger": str(tmp_path / "ledger"),
+        "way": way,
+        "colour": colour,
+    }
     assert fork_server.run("effect_child:die_after_a_call", dies=True, **order).status == -9
     ended = fork_server.run("effect_child:die_after_a_call", dies=False, **order)
     assert ended.one("log") == ["sent"]

@@ -11,16 +11,19 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import RetryPolicy
 
 import perdure
+from perdure.errors import OrderChanged
 from perdure.types import Run, State
 from tests.support.agents import Log, chain, opened
-from tests.support.effects import FOREVER, WAYS, Cut, Pair, Times, colour, drive, settled
+from tests.support.effects import FOREVER, WAYS, Boom, Cut, Pair, Times, colour, drive, settled
 
 NAMES = "abcd"
 ORDERS = list(itertools.permutations(NAMES))
@@ -82,7 +85,7 @@ def careful(desk: Desk) -> Any:
     return send
 
 
-def loop(send: Any, orders: dict[str, Iterator[tuple[str, ...]]], stops: dict[str, int]) -> Any:
+def loop(send: Any, orders: Mapping[str, Iterator[tuple[str, ...]]], stops: dict[str, int]) -> Any:
     """A node that mails everybody, each time in the next order, and dies once after so many."""
 
     def node(state: Log) -> Log:
@@ -282,7 +285,7 @@ async def test_effects_that_use_the_result_of_another_find_theirs_too(sqlite_url
 
 @pytest.mark.parametrize("how", ["done", "retry", "fail"])
 async def test_a_call_made_with_the_outcome_of_another_is_shown_to_a_person(
-    sqlite_url: str, how: str
+    sqlite_url: str, how: Any
 ) -> None:
     """The second attempt files the receipt of a under c, before it learns that it is not c's."""
     filed: list[str] = []
@@ -393,7 +396,7 @@ async def test_an_agent_that_swallows_the_signal_changes_nothing(
             return "swallowed"
 
     async def node(state: Log) -> Log:
-        log = []
+        log: list[str] = []
         for n, to in enumerate(turns.next()):
             if n == 2:
                 fails()
@@ -497,3 +500,32 @@ def test_a_killed_process_and_one_with_another_hash_seed_mail_a_set_once(
     assert (state, sorted(log)) == ("done", ["ann", "bo", "cy", "dee"]), last.stderr
     assert log[:2] != first, "this seed gives the same order"
     assert sorted(sent.read_text().split()) == ["ann", "bo", "cy", "dee"]
+
+
+async def test_the_caller_of_a_bound_graph_invokes_it_again(sqlite_url: str) -> None:
+    sent: list[str] = []
+    turns, fails = Turns("abcd", "cadb"), Times(1)
+
+    @perdure.effect
+    def send(to: str) -> str:
+        sent.append(to)
+        return to
+
+    def node(state: Log) -> Log:
+        log = []
+        for n, to in enumerate(turns.next()):
+            if n == 2:
+                fails()
+            log.append(send(to))
+        return {"log": log}
+
+    builder: StateGraph[Any] = StateGraph(Log)
+    retry = RetryPolicy(initial_interval=0, jitter=False, retry_on=Boom)
+    builder.add_node("node", node, retry_policy=retry).add_edge(START, "node")
+    config: Any = {"configurable": {"thread_id": "t"}}
+    async with opened(sqlite_url) as rt:
+        bound = rt.register(builder, name="agent")
+        with pytest.raises(OrderChanged, match="in another order"):
+            await bound.ainvoke({"log": []}, config)
+        found = await bound.ainvoke(None, config)
+        assert (found["log"], sorted(sent)) == (list("cadb"), list("abcd"))

@@ -247,7 +247,7 @@ async def test_an_async_stream_has_in_all_its_modes_what_langgraphs_has() -> Non
 @pytest.mark.parametrize("mode", ["values", "updates", "custom"])
 def test_a_stream_of_one_mode_has_bare_chunks(rt: TemporaryRuntime, mode: str) -> None:
     stock = chatty().compile(checkpointer=InMemorySaver())
-    ours = rt.register(chatty(), name="agent")
+    ours: Any = rt.register(chatty(), name="agent")
     expected = [plain(chunk) for chunk in stock.stream(HELLO, T, stream_mode=mode)]
     assert [plain(chunk) for chunk in ours.stream(HELLO, T, stream_mode=mode)] == expected
 

@@ -191,7 +191,7 @@ def test_with_durability_exit_only_the_end_is_kept(rt: TemporaryRuntime) -> None
 
 def test_an_effect_is_refused_where_nothing_is_stored_before_the_end(rt: TemporaryRuntime) -> None:
     called: list[int] = []
-    send = perdure.effect(lambda: called.append(1), name="send")
+    send = perdure.effect(name="send")(lambda: called.append(1))
 
     def node(state: Log) -> Log:
         send()

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import pytest
+from langchain.agents import create_agent
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
+from pydantic import BaseModel
 
 from perdure import langgraph_port
 
@@ -26,6 +29,14 @@ class Order:
 @dataclass
 class Customer:
     name: str
+
+
+class Part(BaseModel):
+    word: str
+
+
+class Answer(BaseModel):
+    parts: list[Part]
 
 
 class Shop(TypedDict, total=False):
@@ -160,3 +171,13 @@ def test_the_statements_of_a_store_on_postgresql_can_be_run_on_its_own_cursor(
         found = store.get(PUT.namespace, PUT.key)
         assert found is not None
         assert found.value == PUT.value
+
+
+def test_an_agent_closes_over_its_response_format() -> None:
+    model = FakeListChatModel(responses=["hi"])
+    agent = create_agent(model, [], response_format=Answer)
+    outer = StateGraph(Shop).add_node("agent", agent).add_edge(START, "agent").compile()
+    assert langgraph_port.response_types(agent) == [Answer]
+    assert langgraph_port.response_types(outer) == [Answer]
+    assert langgraph_port.response_types(create_agent(model, [])) == []
+    assert (Answer.__module__, "Part") in langgraph_port.types_in([Answer])

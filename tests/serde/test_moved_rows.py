@@ -296,3 +296,41 @@ def test_without_its_seal_a_question_has_no_asker(
     for row in rows_of(path, "perdure_waits"):
         with pytest.raises(UNREADABLE):
             reader.columns["perdure_waits", "body"]({**row, "seal": None})
+
+
+@pytest.mark.parametrize("decision", ["cancel", "pause"])
+async def test_with_keys_a_run_that_was_stopped_goes_on_only_if_somebody_says_so(
+    tmp_path: Path, decision: str
+) -> None:
+    path = tmp_path / "journal.db"
+    await sealed_journal.afill(path, KEYS)
+    CALLS.clear()
+    async with opened(path, KEYS) as rt:
+        [ben] = await rt.runs(thread_id="ben")
+        [wait] = await rt.waits(thread_id="ben", kind="human")
+        await rt.answer(wait.id, "yes")
+        await getattr(rt, decision)(ben.id)
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute(
+                "UPDATE perdure_runs SET state = 'pending', due_at = 1 WHERE id = ?", [ben.id]
+            )
+        await rt.tick()
+        found = await rt.get(ben.id)
+        assert found.state is State.HELD
+        assert "its history says" in str(found.reason)
+        assert CALLS == []
+        await rt.retry(ben.id)  # which a person decides
+        await rt.tick()
+        assert (await rt.get(ben.id)).state is State.DONE
+        assert CALLS == [("send", "ben")]
+        [fay] = await rt.runs(thread_id="fay")
+        await rt.retry(fay.id)
+        await rt.tick()
+        assert CALLS[1:] == [("refuse", "fay")]
+        [cyd] = await rt.runs(thread_id="cyd")
+        [wait] = await rt.waits(thread_id="cyd", kind="human")
+        await rt.pause(cyd.id)
+        await rt.answer(wait.id, "yes")
+        await rt.resume(cyd.id)
+        await rt.tick()
+        assert (await rt.get(cyd.id)).state is State.DONE

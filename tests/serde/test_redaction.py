@@ -21,8 +21,54 @@ from tests.support.commands import commands_at
 CANARY = "hunter2-canary-8f3a"
 
 
-NAMED = ["Authorization", "authorization", "Proxy-Authorization", "x-api-key", "X-API-Key", "api_key", "apiKey", "Cookie", "Set-Cookie", "set_cookie", "password", "DB_PASSWORD", "token", "secret", "access_token", "accessToken", "client_secret", "clientSecret", "private_key", "privateKey", "X-Auth-Token", "aws_secret_access_key", "passwd", "passphrase", "jwt", "openai_api_key", "x-amz-security-token", "refresh_token", "X-Goog-Api-Key", "session_id"]
-OTHERS = ["to", "subject", "key", "max_tokens", "page_token", "tokens", "author", "secretary", "keys", "public_key", "authors", "cookies_eaten", "name", "tokenizer"]
+NAMED = [
+    "Authorization",
+    "authorization",
+    "Proxy-Authorization",
+    "x-api-key",
+    "X-API-Key",
+    "api_key",
+    "apiKey",
+    "Cookie",
+    "Set-Cookie",
+    "set_cookie",
+    "password",
+    "DB_PASSWORD",
+    "token",
+    "secret",
+    "access_token",
+    "accessToken",
+    "client_secret",
+    "clientSecret",
+    "private_key",
+    "privateKey",
+    "X-Auth-Token",
+    "aws_secret_access_key",
+    "passwd",
+    "passphrase",
+    "jwt",
+    "openai_api_key",
+    "x-amz-security-token",
+    "refresh_token",
+    "X-Goog-Api-Key",
+    "session_id",
+]
+OTHERS = [
+    "to",
+    "subject",
+    "key",
+    "max_tokens",
+    "page_token",
+    "tokens",
+    "author",
+    "secretary",
+    "keys",
+    "public_key",
+    "authors",
+    "cookies_eaten",
+    "name",
+    "tokenizer",
+]
 
 
 @pytest.mark.parametrize("name", [*NAMED, b"authorization"])

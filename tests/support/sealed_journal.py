@@ -102,10 +102,10 @@ def opened(
 
 def fill(path: Path, keys: dict[str, bytes] | None) -> None:
     """Make the journal."""
-    asyncio.run(_fill(path, keys))
+    asyncio.run(afill(path, keys))
 
 
-async def _fill(path: Path, keys: dict[str, bytes] | None) -> None:
+async def afill(path: Path, keys: dict[str, bytes] | None) -> None:
     async with opened(path, keys) as rt:
         for graph, threads in {
             "approve": ("ada", "abe", "ben", "cyd"),

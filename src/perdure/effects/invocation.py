@@ -156,11 +156,11 @@ class TransactionalCall:
         except _FunctionRaised as raised:
             return CallRaised(cast(BaseException, raised.__cause__))
         except Unavailable as error:
-            raised = error.__cause__ and error.__cause__.__cause__
-            if not isinstance(raised, _FunctionRaised):
+            inside = error.__cause__ and error.__cause__.__cause__
+            if not isinstance(inside, _FunctionRaised):
                 raise
             # Each time the connection was lost inside the function: that is its own doing.
-            return CallRaised(cast(BaseException, raised.__cause__))
+            return CallRaised(cast(BaseException, inside.__cause__))
         except Refused:
             if task.segment is not None:
                 task.segment.refuse()

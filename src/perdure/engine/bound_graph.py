@@ -73,11 +73,11 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
     def of(graph: Graph, engine: Engine) -> BoundGraph:
         """A registered graph as its callers have it."""
         kind = _bound_class(type(graph.pregel))
-        bound: BoundGraph = kind.__new__(kind)
+        bound: BoundGraph = object.__new__(kind)
         vars(bound).update(vars(graph.pregel), _graph=graph, _engine=engine)
         return bound
 
-    def copy(self, update: dict[str, Any] | None = None) -> BoundGraph:  # type: ignore[override]
+    def copy(self, update: dict[str, Any] | None = None) -> BoundGraph:
         """A copy with some attributes changed, on the same journal."""
         pregel = copy.copy(self._graph.pregel)
         for name, value in (update or {}).items():

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, cast
 
+from langgraph.channels import UntrackedValue
+from langgraph.channels.base import BaseChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import StateGraph
@@ -21,6 +23,7 @@ from perdure.engine.graph_changes import Topology, old_names, resolve, topology_
 from perdure.errors import BadArgument, NotDurable, UnknownGraph, forgot_await
 from perdure.journal.names import check_text
 from perdure.saver import Saver
+from perdure.serde.schema_types import check_storable
 from perdure.types import Retry
 
 Paths = frozenset[tuple[str, ...]]
@@ -115,6 +118,21 @@ def _unstored(graph: Pregel[Any, Any, Any, Any], path: tuple[str, ...]) -> Paths
     return frozenset(found)
 
 
+def _check_types(graph: Pregel[Any, Any, Any, Any], saver: Saver, name: str) -> None:
+    """Refuse types that could not be stored now, not after a model or a person has answered.
+
+    The type of an agent's structured response is allowed, like those of its state.
+    """
+    for channel, kept in graph.channels.items():
+        is_own = channel.startswith("__")  # LangGraph's: the input, of channels that are here too
+        if isinstance(kept, BaseChannel) and not (is_own or isinstance(kept, UntrackedValue)):
+            check_storable(kept.ValueType, f"{channel!r} in the state of graph {name!r}")
+    for kind in langgraph_port.response_types(graph):
+        check_storable(kind, f"The response_format of graph {name!r}")
+        if not isinstance(kind, dict):
+            saver.with_allowlist(langgraph_port.types_in([kind]))
+
+
 def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, Any, Any, Any]]:
     """A copy of `graph` on the runtime's saver, and its name. The argument is not changed."""
     if isinstance(graph, StateGraph):
@@ -136,6 +154,7 @@ def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, A
         raise BadArgument("register() needs a name for this graph: register(graph, name='...').")
     if isinstance(context := pregel.context_schema, type):
         saver.with_allowlist([(context.__module__, context.__qualname__)])
+    _check_types(pregel, saver, name)
     if "@" in check_text("name", name):
         raise BadArgument(f"The name of a graph must not contain '@': {name!r}.")
     return name, pregel

@@ -23,7 +23,7 @@ from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, lates
 from perdure.errors import UNREADABLE, Damaged, Error
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
-from perdure.operations import effects, runs, waits
+from perdure.operations import effects, events, runs, waits
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow
 from perdure.operations.run_payload import (
@@ -78,9 +78,20 @@ class SegmentStart(SegmentPlans):
         if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
             return (yield from self._held_after_deaths(row))
         try:
+            yield from self._check_decision(row)
             return (yield from self._prepare(row, graph, inline, carried))
         except UNREADABLE as error:
             return held_by_error(error)
+
+    def _check_decision(self, row: RunRow) -> Plan[None]:
+        """With keys: refuse a run that was cancelled, paused, held or done, and that nobody who has
+        a key made due again. The columns of its row are not authenticated, its events are."""
+        if not self.serializer.envelope.authenticates:
+            return
+        last = yield events.last_decision(self.serializer, row.thread_id, row.id, row.events)
+        if last is None or last.damaged or events.is_end(last):
+            why = "has no readable event" if last is None or last.damaged else f"says {last.kind!r}"
+            raise Damaged(f"run {row.id}", f"it is due, but its history {why}")
 
     def _held_after_deaths(self, row: RunRow) -> Plan[SegmentEnd]:
         reason = (

@@ -101,7 +101,8 @@ class Worker:
         self._keeper.on_dead.add(wake)
         beating = asyncio.create_task(self._beat())
         try:
-            await asyncio.to_thread(self._keeper.start)
+            if not self._keeper.is_started:
+                await asyncio.to_thread(self._keeper.start)
             await asyncio.to_thread(self._keeper.find_dead)  # a tick may be over before the thread
             signals = drain_on_signals(self._loop, self.drain)
             with signals if handle_signals else contextlib.nullcontext():

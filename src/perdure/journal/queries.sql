@@ -452,6 +452,13 @@ ON CONFLICT DO NOTHING;
 -- Our own key: was this change made?
 SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 
+-- name: last_decision
+-- What last decided whether a run goes on, before the event of its claim.
+SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND n < :events
+  AND kind NOT IN ('step', 'wait', 'woke', 'expired', 'answer', 'signal', 'effect', 'differs', 'settled')
+ORDER BY n DESC LIMIT 1;
+
 -- name: has_begun
 -- Whether a run has a step, or a question.
 SELECT 1 FROM perdure_events

@@ -6,11 +6,11 @@ event exists if and only if the change was made, which also settles a lost reply
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE, Damaged
-from perdure.journal import EventStatement, Op, Plan, Statement, read_op
+from perdure.journal import EventStatement, Op, Plan, Row, Statement, read_op
 from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.serde import places
@@ -94,6 +94,26 @@ def events(
         params,
         lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
     )
+
+
+def last_decision(
+    serializer: Serializer, thread_id: str, run_id: str, before: int
+) -> Op[Event | None]:
+    """The event before number `before` that last decided whether a run goes on."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> Event | None:
+        row = stored_rows.first(EventRow, rows)
+        return None if row is None else to_event(serializer, row)
+
+    params = {"thread_id": thread_id, "id": run_id, "events": before}
+    return read_op("last_decision", params, result)
+
+
+def is_end(event: Event) -> bool:
+    """Whether a run rests after this event until somebody decides that it goes on."""
+    if event.kind == EventKind.FAILED:
+        return "retry_at" not in event.data
+    return event.kind in (EventKind.DONE, EventKind.CANCELLED, EventKind.PAUSED, EventKind.HELD)
 
 
 def dump_event(

@@ -341,29 +341,25 @@ def wake(
     serializer: Serializer, rows: Sequence[WaitRow], by: str | None, now: int, number: int | None
 ) -> Op[bool]:
     """Answer these clock waits of a run before their time. False: none is open any more."""
-    statements, said = [Statement("lock_run", _run_of(rows[0]))], {"by": by} if by else {}
+    first = rows[0]
+    key = change(first.thread_id, first.run_id, now, number)
+    statements = with_params(key.params, "lock_run")
+    said = {"early": True} | ({"by": by} if by else {})
     for n, row in enumerate(rows):
-        made = change(row.thread_id, row.run_id, now, number if n == 0 else None)
-        place = _answer_place(row, by, now)
-        params = {**made.params, "wait_id": row.id, "by": by}
-        params["answer"] = serializer.dumps(None, place)
+        made = key if n == 0 else change(row.thread_id, row.run_id, now)
+        answer = serializer.dumps(None, _answer_place(row, by, now))
+        params = {**made.params, "wait_id": row.id, "by": by, "answer": answer}
         statements += [
             *with_params(params, "wake_wait", "poke_run"),
-            made.event(serializer, EventKind.WOKE, {"wait": row.id, "early": True, **said}),
+            made.event(serializer, EventKind.WOKE, {"wait": row.id, **said}),
         ]
-        if n == 0:
-            key = made.key
     return Op(
-        f"wake {rows[0].run_id}",
+        f"wake {first.run_id}",
         statements,
         lambda found: any(found[1::3] if len(found) > 1 else found),
         write=True,
-        key=key,
+        key=key.key,
     )
-
-
-def _run_of(row: WaitRow) -> dict[str, Any]:
-    return {"thread_id": row.thread_id, "id": row.run_id}
 
 
 def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int) -> Op[None]:

@@ -27,6 +27,10 @@ from perdure.serde.class_adapter import (
 )
 from perdure.serde.pydantic_types import PydanticAdapter, PydanticV1Adapter
 
+INSIDE_FUNCTION = (
+    "is defined inside a function and cannot be found again by another process: move it to module "
+    "level"
+)
 _HEAP_TYPE = 1 << 9
 _PLAIN: dict[Any, Callable[[Any], Any]] = {
     str: str.__str__,
@@ -119,7 +123,7 @@ def adapter_for(cls: Any) -> ClassAdapter:
         raise Unserializable("", f"{cls!r} is not a class")
     adapter = _adapter(cls)
     if "<locals>" in cls.__qualname__:
-        raise Unserializable("", f"{cls!r} is defined inside a function and cannot be found again")
+        raise Unserializable("", f"{cls!r} {INSIDE_FUNCTION}")
     try:
         found = find(cls.__module__, cls.__qualname__)
     except (ImportError, AttributeError):
@@ -151,6 +155,15 @@ def _adapter(cls: Any) -> ClassAdapter:
         f"{cls.__name__} is neither a pydantic model, dataclass, enum nor namedtuple; keep it "
         "outside the state",
     )
+
+
+def is_storable_kind(cls: type) -> bool:
+    """Whether a class is of a kind whose objects can be stored, wherever it is defined."""
+    try:
+        _adapter(cls)
+    except Unserializable:
+        return False
+    return cls.__flags__ & _HEAP_TYPE != 0
 
 
 def find(module: str, name: str) -> Any:

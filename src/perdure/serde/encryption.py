@@ -38,6 +38,9 @@ class Envelope:
     """Wraps and unwraps one blob. `location` names its row, and is authenticated with it; so are
     `columns`, the row's others."""
 
+    authenticates = False
+    """Whether only those who have a key can make one."""
+
     def wrap(self, data: bytes, location: str, columns: str = "") -> bytes:
         return self._close(False, data, location + columns)
 
@@ -76,6 +79,8 @@ class ChecksumEnvelope(Envelope):
 
 class EncryptedEnvelope(Envelope):
     """AES-GCM with a key id and a random nonce in front of each row."""
+
+    authenticates = True
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         try:

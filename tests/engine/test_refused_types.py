@@ -1,0 +1,190 @@
+"""A type that cannot be stored is refused when its graph is registered, and not after a model or a
+person has answered. What may work is not refused."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from abc import ABC
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Generic, Literal, Protocol, TypedDict, TypeVar
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.structured_output import ToolStrategy
+from langchain_core.messages import AIMessage
+from langgraph.channels import UntrackedValue
+from langgraph.graph import START, StateGraph
+from pydantic import BaseModel
+
+import perdure
+from perdure.errors import TypeNotAllowed, Unserializable
+from perdure.types import State
+from tests.support.agents import chain, opened
+from tests.support.journal_graphs import Scripted
+
+T = TypeVar("T")
+ON_MODULE_LEVEL = "is defined inside a function.*move it to module level"
+
+
+class Verdict(BaseModel):
+    good: bool
+
+
+class Review(BaseModel):
+    verdict: Verdict
+    words: str
+
+
+class Shape(Protocol):
+    size: int
+
+
+class Base(ABC):  # noqa: B024
+    pass
+
+
+class Plain:
+    pass
+
+
+def local_types() -> list[Any]:
+    @dataclass
+    class Point:
+        x: int
+
+    class Model(BaseModel):
+        x: int
+
+    class Color(Enum):
+        RED = 1
+
+    return [Point, Model, Color]
+
+
+def graph_of(annotation: Any) -> StateGraph[Any]:
+    schema: Any = TypedDict("schema", {"it": annotation})  # type: ignore[misc]
+    builder: Any = StateGraph(schema)
+    return builder.add_node("node", lambda state: {"it": None}).add_edge(START, "node")
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2], ids=["dataclass", "model", "enum"])
+@pytest.mark.parametrize(
+    "inside",
+    [
+        lambda cls: cls,
+        lambda cls: cls | None,
+        lambda cls: list[cls],
+        lambda cls: dict[str, list[cls]],
+        lambda cls: Annotated[list[cls], operator.add],
+    ],
+    ids=["itself", "union", "list", "dict", "reducer"],
+)
+async def test_a_class_defined_inside_a_function_is_refused_at_registration(
+    sqlite_url: str, kind: int, inside: Callable[[Any], Any]
+) -> None:
+    cls = local_types()[kind]
+    async with opened(sqlite_url) as rt:
+        with pytest.raises(
+            Unserializable, match=f"'it' in the state of graph 'g'.*{ON_MODULE_LEVEL}"
+        ):
+            rt.register(graph_of(inside(cls)), name="g")
+        assert rt.graphs == []
+
+
+def passing() -> list[Any]:
+    class Inner(TypedDict):
+        x: int
+
+    class Abstract(ABC):  # noqa: B024
+        pass
+
+    class Seen(Protocol):
+        x: int
+
+    class Box(Generic[T]):
+        pass
+
+    [point, *_] = local_types()
+    return [
+        *(
+            Any,
+            object,
+            int,
+            str | None,
+            list[Any],
+            dict[str, Any],
+            Literal["a"],
+            Callable[..., Any],
+        ),
+        *(Inner, list[Inner], Abstract, Seen, Box, Box[int], Base, Shape, Plain, Verdict),
+        *("Unknown", list["Unknown"], T, tuple[int, ...], type, None),  # noqa: F821
+        Annotated[point, UntrackedValue],
+    ]
+
+
+@pytest.mark.parametrize("n", range(len(passing())))
+def test_what_may_be_stored_is_not_refused(sqlite_url: str, n: int) -> None:
+    annotation = passing()[n]
+    try:
+        graph_of(annotation).compile()
+    except Exception:
+        pytest.skip("LangGraph does not take it")
+    with perdure.Runtime(sqlite_url) as rt:
+        rt.register(graph_of(annotation), name="g")
+
+
+def agent(response: Any) -> Any:
+    call = {"name": "Review", "args": {"verdict": {"good": True}, "words": "fine"}, "id": "c1"}
+    return create_agent(
+        Scripted(responses=[AIMessage("", tool_calls=[call])]), [], response_format=response
+    )
+
+
+@pytest.mark.parametrize("wrap", [lambda cls: cls, ToolStrategy], ids=["type", "strategy"])
+async def test_the_response_format_of_an_agent_is_allowed(sqlite_url: str, wrap: Any) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(agent(wrap(Review)), name="g")
+        run = await rt.start("g", {"messages": ["hi"]})
+        await rt.tick()
+        done = await rt.get(run.id)
+        assert done.state == State.DONE, done.error
+        assert done.output["structured_response"] == Review(
+            verdict=Verdict(good=True), words="fine"
+        )
+
+
+async def test_a_response_format_that_cannot_be_stored_is_refused_at_registration(
+    sqlite_url: str,
+) -> None:
+    async with opened(sqlite_url) as rt:
+        with pytest.raises(
+            Unserializable, match=f"response_format of graph 'g'.*{ON_MODULE_LEVEL}"
+        ):
+            rt.register(agent(local_types()[1]), name="g")
+
+
+async def test_ask_says_before_the_answer_that_its_type_cannot_be_returned(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def node(state: Any) -> Any:
+        return {"log": [str(perdure.ask("well?", response_schema=Verdict).good)]}
+
+    with caplog.at_level(logging.WARNING, "perdure"):
+        async with opened(sqlite_url) as rt:
+            rt.register(chain(("node", node)), name="g")
+            run = await rt.start("g", {"log": []})
+            await rt.tick()
+            told = [one.getMessage() for one in caplog.records if "response_schema" in one.message]
+            assert len(told) == 1
+            assert "Runtime(..., allow=[Verdict])" in told[0]
+            [wait] = await rt.waits()
+            await rt.answer(wait.id, {"good": True})
+            await rt.tick()
+            assert (await rt.get(run.id)).output["log"] == ["True"]  # its fields are fine
+
+
+def test_the_error_says_what_to_write_for_a_runtime() -> None:
+    assert "Runtime(..., allow=[Point])" in str(TypeNotAllowed("shapes", "Point", "x"))
