@@ -179,11 +179,12 @@ def test_a_row_of_which_a_deciding_column_was_changed_is_refused(
                         changed.add((table, column, name))
                         with pytest.raises(UNREADABLE):
                             load({**row, name: value})
-    for (table, column), bound in {**{(t, None): b for t, b in BOUND.items()}, **ALSO}.items():
+    every: dict[tuple[str, str | None], str] = {(table, None): b for table, b in BOUND.items()}
+    for (owner, only), bound in (every | dict(ALSO)).items():
         for name in bound.split():
             assert any(
-                (one[0], one[2]) == (table, name) and column in (None, one[1]) for one in changed
-            ), (table, column, name)
+                (one[0], one[2]) == (owner, name) and only in (None, one[1]) for one in changed
+            ), (owner, only, name)
 
 
 def _others(rows: list[Stored], name: str, row: Stored) -> set[Any]:
