@@ -179,11 +179,12 @@ def test_a_row_of_which_a_deciding_column_was_changed_is_refused(
                         changed.add((table, column, name))
                         with pytest.raises(UNREADABLE):
                             load({**row, name: value})
-    for (table, column), bound in {**{(t, None): b for t, b in BOUND.items()}, **ALSO}.items():
+    every: dict[tuple[str, str | None], str] = {(table, None): b for table, b in BOUND.items()}
+    for (owner, only), bound in (every | dict(ALSO)).items():
         for name in bound.split():
             assert any(
-                (one[0], one[2]) == (table, name) and column in (None, one[1]) for one in changed
-            ), (table, column, name)
+                (one[0], one[2]) == (owner, name) and only in (None, one[1]) for one in changed
+            ), (owner, only, name)
 
 
 def _others(rows: list[Stored], name: str, row: Stored) -> set[Any]:
@@ -254,6 +255,21 @@ async def test_a_forged_approval_outcome_or_run_lets_nothing_pass(
         await rt.answer(cyd.id, "yes")
         await rt.tick()
         assert ("send", "cyd") in CALLS
+
+
+async def test_a_run_that_says_it_is_done_but_has_no_output_is_not_joined(
+    tmp_path: Path, journal: Journal
+) -> None:
+    keys, path = journal[1], Path(shutil.copy(journal[0], tmp_path))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE perdure_runs SET state = 'done' WHERE thread_id = 'eve'")
+        db.execute("UPDATE perdure_runs SET due_at = 1 WHERE thread_id = 'hal'")
+    CALLS.clear()
+    async with opened(path, keys) as rt:
+        await rt.tick()
+        [hal] = await rt.runs(thread_id="hal")
+        assert hal.state is State.HELD
+        assert CALLS == []
 
 
 async def test_who_answered_and_a_score_cannot_be_rewritten(

@@ -1,7 +1,8 @@
 """A journal with a row of every kind, and what its agents did: for tests that forge its rows.
 
 On the threads `ada` and `abe` an approval was given and the mail is sent; `ben` and `cyd` still
-wait for theirs. `dan` got its signal, `eve` waits for one, `fay` and `fox` failed, `gus` sleeps.
+wait for theirs. `dan` got its signal, `eve` waits for one and `hal` for `eve`, `gus` sleeps, `fay`
+and `fox` failed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ROWS = (
     "perdure_outbox",
     "perdure_turns",
     "perdure_scores",
+    "perdure_joins",
 )
 """Every table but `perdure_schema`, and `perdure_fence`, which never has a row."""
 LONG = "a text that is long enough to be in a row of its own " * 3
@@ -87,6 +89,12 @@ def nap(state: Log) -> Log:
     return {}
 
 
+def follow(state: Log) -> Log:
+    perdure.join(state["value"])
+    send("hal")
+    return {}
+
+
 def opened(
     path: Path, keys: dict[str, bytes] | None, clock: Clock | None = None
 ) -> TemporaryRuntime:
@@ -97,6 +105,7 @@ def opened(
     rt.register(chain(listen), name="listen", retry=once)
     rt.register(chain(fail), name="fail", retry=once)
     rt.register(chain(nap), name="nap", retry=once)
+    rt.register(chain(follow), name="follow", retry=once)
     return rt
 
 
@@ -115,6 +124,8 @@ async def afill(path: Path, keys: dict[str, bytes] | None) -> None:
         }.items():
             for thread in threads:
                 await rt.start(graph, {"value": thread}, thread_id=thread, key=f"key-{thread}")
+        [eve] = await rt.runs(thread_id="eve")
+        await rt.start("follow", {"value": eve.id}, thread_id="hal")
         await rt.tick()
         for thread in ("ada", "abe"):
             [wait] = await rt.waits(thread_id=thread, kind="human")
@@ -130,7 +141,7 @@ async def afill(path: Path, keys: dict[str, bytes] | None) -> None:
         states = {run.thread_id: str(run.state) for run in await rt.runs()}
         assert states == {
             **dict.fromkeys(("ada", "abe", "dan"), "done"),
-            **dict.fromkeys(("ben", "cyd", "eve", "gus"), "waiting"),
+            **dict.fromkeys(("ben", "cyd", "eve", "gus", "hal"), "waiting"),
             **dict.fromkeys(("fay", "fox"), "failed"),
         }
     with closing(sqlite3.connect(path)) as db, db:

@@ -211,16 +211,20 @@ class SegmentStart(SegmentPlans):
         """How each run that a wait is for has ended; None if one has not."""
         ids = waits.joined_runs(waits.load_body(self.serializer, wait))
         found: list[RunRow] = yield runs.find_all(ids)
+        for row in found:
+            check_state(row)
+            if row.state == State.DONE and row.output is None:
+                raise Damaged(f"run {row.id}", "it is done, but has no output")
         if any(State(row.state) not in ENDED for row in found):
             return None
         rows, ended = {row.id: row for row in found}, []
         for id in ids:
             one: dict[str, Any] = {"id": id, "state": "", "output": None, "error": None}
-            if (row := rows.get(id)) is not None:
-                error = load_error(self.serializer, row)
-                output = yield from load_output(self.serializer, row, self._state_at)
-                reason = str(error) if error is not None else row.reason
-                one |= {"state": row.state, "output": output, "error": reason}
+            if (run := rows.get(id)) is not None:
+                error = load_error(self.serializer, run)
+                output = yield from load_output(self.serializer, run, self._state_at)
+                reason = str(error) if error is not None else run.reason
+                one |= {"state": run.state, "output": output, "error": reason}
             ended.append(one)
         return ended
 
@@ -309,9 +313,7 @@ def stopped(control: Control, now: int, attempts: int, **data: Any) -> SegmentEn
     return SegmentEnd(State.PAUSED, EventKind.PAUSED, data, due_at=now, attempts=attempts)
 
 
-def _config(
-    segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]
-) -> RunnableConfig:
+def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]) -> RunnableConfig:
     lease = segment.lease
     given = dict(setup.get("config") or {})
     configurable = {

@@ -456,7 +456,8 @@ SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND c
 -- What last decided whether a run goes on, before the event of its claim.
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n < :events
-  AND kind NOT IN ('step', 'wait', 'woke', 'expired', 'answer', 'signal', 'effect', 'differs', 'settled')
+  AND kind NOT IN ('step', 'wait', 'woke', 'expired', 'answer', 'withdrawn', 'signal', 'joined',
+                   'effect', 'differs', 'settled')
 ORDER BY n DESC LIMIT 1;
 
 -- name: has_begun
