@@ -53,7 +53,8 @@ class Crowd:
         journal, serializer = self.runtime.journal, self.runtime.saver.serializer
         start = perf_counter()
         journal.do(claims.next_due())
-        taking = claims.claim(serializer, "bench", now, now + 10**9, ["sleeper@"], SOME)
+        times = claims.LeaseTimes(now, now + 10**9)
+        taking = claims.claim(serializer, "bench", times, ["sleeper@"], SOME)
         found = journal.do(taking)
         took = perf_counter() - start
         assert len(found) == wanted, f"{len(found)} runs were claimed, not {wanted}"

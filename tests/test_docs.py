@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 import typer
+from langgraph.pregel import Pregel
 
 from perdure import cli, errors
 from perdure.engine.bound_graph import BoundGraph
@@ -280,10 +281,14 @@ def words_of_the_reference() -> set[str]:
     return {word for text in quoted for word in re.findall(r"\w+", text)}
 
 
+OF_BOUND_GRAPHS = {name for name in public(BoundGraph) if hasattr(Pregel, name)} | {"unbound"}
+"""Its other methods are for perdure's own modules."""
+
+
 @pytest.mark.parametrize(
     "name",
     sorted(
-        {*public(Runtime), *public(BlockingRuntime), *public(BoundGraph)}
+        {*public(Runtime), *public(BlockingRuntime), *OF_BOUND_GRAPHS}
         | {one.name for kind in (Run, Wait, Event, Schedule, Counts) for one in fields(kind)}
         | {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
     ),

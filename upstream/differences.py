@@ -28,11 +28,13 @@ class Difference:
 
 def load() -> list[Difference]:
     """What the file says."""
-    found: list[dict[str, Any]] = tomllib.loads(FILE.read_text())["difference"]
-    return [
-        Difference(**{k: tuple(v) if isinstance(v, list) else v for k, v in one.items()})
-        for one in found
-    ]
+    found = tomllib.loads(FILE.read_text())["difference"]
+    return [_difference(one) for one in found]
+
+
+def _difference(told: dict[str, Any]) -> Difference:
+    parts = {part: tuple(told.get(part, ())) for part in ("both", "saver", "bound")}
+    return Difference(told["reason"], **parts, sometimes=told.get("sometimes", False))
 
 
 def render(differences: list[Difference]) -> str:

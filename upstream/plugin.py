@@ -92,7 +92,9 @@ def _replace_savers() -> None:
     from perdure.saver import Saver
 
     sys.path.insert(0, os.getcwd())
-    asserts: Any = importlib.import_module("tests.memory_assert")  # before InMemorySaver is replaced
+    asserts: Any = importlib.import_module(
+        "tests.memory_assert"
+    )  # before InMemorySaver is replaced
 
     class PerdureSaver(Saver):
         """perdure's saver with the constructor of LangGraph's in-memory saver."""

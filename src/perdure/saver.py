@@ -294,7 +294,8 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
 
     def check_storable(self, found: CheckpointTuple) -> None:
         """Raise what `restore` would raise for the values of a checkpoint. Stores nothing."""
-        where, encode = checkpoint_location(*key_of(found.config)), self.serializer.codec.encode
+        thread_id, ns, id = key_of(found.config)
+        where, encode = checkpoint_location(thread_id, ns, str(id)), self.serializer.codec.encode
         for channel, value in found.checkpoint["channel_values"].items():
             encode(value, f"{channel} at {where}")
         for _, channel, value in found.pending_writes or ():

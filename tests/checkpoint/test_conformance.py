@@ -75,7 +75,7 @@ class Blocking(BaseCheckpointSaver[int]):
     ) -> None:
         self.inner.prune(thread_ids, strategy=strategy, **kwargs)
 
-    def get_next_version(self, current: int | None, channel: None) -> int:
+    def get_next_version(self, current: Any, channel: None) -> Any:
         return self.inner.get_next_version(current, channel)
 
 

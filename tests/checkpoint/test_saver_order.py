@@ -342,9 +342,14 @@ def test_a_put_whose_base_another_saver_deletes_before_its_commit_is_stored_whol
 def test_a_put_and_its_writes_that_are_sent_twice_are_stored_once(url: str) -> None:
     values = {"log": [raw.LONG], "text": raw.LONG}
     with Saver(url, "async") as saver:
-        sent = []
+        sent: list[Any] = []
         defer = saver.journal.defer
-        saver.journal.defer = lambda op, **how: sent.append(op) or defer(op, **how)  # type: ignore
+
+        def note(op: Any, **how: Any) -> Any:
+            sent.append(op)
+            return defer(op, **how)
+
+        saver.journal.defer = note  # type: ignore[method-assign]
         base = raw.put(saver, {})
         saver.put_writes(base, [("log", [raw.LONG]), ("text", raw.LONG)], "task")
         put = raw.put(saver, values, parent=base)

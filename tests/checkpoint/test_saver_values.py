@@ -215,8 +215,10 @@ async def test_a_cycle_of_parents_is_damage_and_not_an_endless_walk(
     with Saver(sqlite_url, "async") as saver:
         ids = [f"{n:04}" for n in range(length)]
         for n, id in enumerate(ids):
-            checkpoint = {**empty_checkpoint(), "id": id}
-            parent = {"configurable": {**A["configurable"], "checkpoint_id": ids[n - 1]}}
+            checkpoint: Any = {**empty_checkpoint(), "id": id}
+            parent: RunnableConfig = {
+                "configurable": {**A["configurable"], "checkpoint_id": ids[n - 1]}
+            }
             saver.put(parent, checkpoint, {"source": "loop", "step": n, "parents": {}}, {})
         told = rf"checkpoint '{ids[-1]}' of thread 'a' is damaged: it is among its own ancestors"
         with pytest.raises(Damaged, match=told):

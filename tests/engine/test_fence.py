@@ -297,7 +297,7 @@ async def test_a_bound_graph_that_lost_its_lease_says_so_and_writes_nothing(
         left.append(rows_of(rt.url, "t"))
         return {"log": ["too late"]}
 
-    bound = rt.register(chain(work), name="g")
+    bound: Any = rt.register(chain(work), name="g")
     with pytest.raises(ThreadBusy):
         await asyncio.to_thread(bound.invoke, {"log": []}, {"configurable": {"thread_id": "t"}})
     rt.journal.flush()

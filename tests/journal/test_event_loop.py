@@ -57,9 +57,9 @@ def test_a_check_that_finds_nothing_finds_a_read_on_the_loop(sqlite_url: str) ->
 async def test_neither_the_first_use_of_a_journal_nor_the_next_blocks(url: str) -> None:
     journal = perdure.journal.connect_later(url)
     with nothing_blocks():
-        assert not journal.is_open
+        opened = [journal.is_open]
         assert await journal.ado(entries()) == []
-        assert journal.is_open
+        assert [*opened, journal.is_open] == [False, True]
         await journal.ado(add(1))
         assert await asyncio.gather(*[journal.ado(entries()) for _ in range(30)]) == [[1]] * 30
     journal.close()

@@ -68,10 +68,15 @@ def a_fallback(wait: Wait) -> Any:
     return risky.with_fallbacks([RunnableLambda(lambda _: "skipped")]).invoke(None)
 
 
+def slept() -> str:
+    perdure.sleep(HOUR)
+    return "slept"
+
+
 SWALLOWS = [an_exception, everything, suppressed, returned_in_finally, a_fallback]
 WAITS: dict[str, Wait] = {
     "ask": lambda: perdure.ask("ok?"),
-    "sleep": lambda: perdure.sleep(HOUR) or "slept",
+    "sleep": slept,
     "wait_for": lambda: perdure.wait_for("reply"),
     "interrupt": lambda: interrupt("ok?"),
 }
@@ -160,7 +165,7 @@ async def test_no_effect_is_called_after_a_question_that_was_caught(url: str) ->
 
 async def test_two_questions_are_asked_in_their_order(url: str) -> None:
     def node(state: Log) -> Any:
-        first = an_exception(lambda: perdure.sleep(HOUR) or "slept")
+        first = an_exception(WAITS["sleep"])
         return said(first, perdure.ask("second?"))
 
     async with opened(url) as rt:

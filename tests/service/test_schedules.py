@@ -352,6 +352,7 @@ async def test_a_line_changed_while_its_slot_is_started_keeps_its_new_slot(url: 
         await rt.schedule("mine", "agent", cron="0 * * * *", input={"log": []})
         rt.clock.advance(timedelta(minutes=30))
         plan, answer = fire_schedules(rt.services, rt.saver.serializer, ["agent"]), None
+        changed = None
         with contextlib.suppress(StopIteration):
             while isinstance(op := plan.send(answer), Op):
                 if op.name == "move_schedule":  # between what was due and the next slot

@@ -298,7 +298,7 @@ class Mortals:
 
     def settle(self, url: str, key: str, result: str, kill: str) -> int:
         """How a process ended that settled an effect."""
-        order = {"url": url, "key": key, "result": result, "kill": kill}
+        order: dict[str, Any] = {"url": url, "key": key, "result": result, "kill": kill}
         return self._server.run("effects:decide", **order).status
 
 

@@ -217,10 +217,10 @@ class LeaseKeeper:
             journal.do(claims.expire(worker, self._clock.now()))
             self._lock.remove(worker)
         late = [one for one in every if host.clock and 0 < one.lease_until <= host.tick]
-        now = self._clock.now() if late else 0
-        stopped = [
-            one.worker for one in late if one.due_at > now and self._lock.is_alive(one.worker)
-        ]
+        now, until, _ = self.times()
+        # Beyond any lease that begins now: the clock was set back. Otherwise it ends by itself.
+        stopped = [one.worker for one in late if one.due_at > until]
+        stopped = [worker for worker in stopped if self._lock.is_alive(worker)]
         for worker in stopped:
             journal.do(claims.expire(worker, now, before=host.tick))
         if dead or stopped:

@@ -220,11 +220,11 @@ class SegmentStart(SegmentPlans):
         rows, ended = {row.id: row for row in found}, []
         for id in ids:
             one: dict[str, Any] = {"id": id, "state": "", "output": None, "error": None}
-            if (row := rows.get(id)) is not None:
-                error = load_error(self.serializer, row)
-                output = yield from load_output(self.serializer, row, self._state_at)
-                reason = str(error) if error is not None else row.reason
-                one |= {"state": row.state, "output": output, "error": reason}
+            if (run := rows.get(id)) is not None:
+                error = load_error(self.serializer, run)
+                output = yield from load_output(self.serializer, run, self._state_at)
+                reason = str(error) if error is not None else run.reason
+                one |= {"state": run.state, "output": output, "error": reason}
             ended.append(one)
         return ended
 

@@ -30,7 +30,7 @@ class Answered(NamedTuple):
 
     kind: Kind
     value: Any
-    index: int
+    number: int
     """How many questions the task had asked before."""
     answer: Any
 
@@ -67,7 +67,7 @@ class Questions:
         """Say what a task has asked, and what it was answered."""
         known = self._answered.setdefault(task_id, [])
         known.append(answered)
-        known.sort(key=lambda one: one.index)
+        known.sort(key=lambda one: one.number)
 
     def place_answer(
         self, task: tuple[str, int], index: int, given: list[Any], kind: Kind, value: Any
@@ -86,7 +86,7 @@ class Questions:
         if found and index <= len(given):
             used.add(found[0])
             given[index : index + 1] = [known[found[0]].answer]
-        elif any(one.index == index for one in known):
+        elif any(one.number == index for one in known):
             del given[index:]
 
     def _is_same(self, one: Any, other: Any) -> bool:
