@@ -211,10 +211,10 @@ class SegmentStart(SegmentPlans):
         """How each run that a wait is for has ended; None if one has not."""
         ids = waits.joined_runs(waits.load_body(self.serializer, wait))
         found: list[RunRow] = yield runs.find_all(ids)
-        for row in found:
-            check_state(row)
-            if row.state == State.DONE and row.output is None:
-                raise Damaged(f"run {row.id}", "it is done, but has no output")
+        for joined in found:
+            check_state(joined)
+            if joined.state == State.DONE and joined.output is None:
+                raise Damaged(f"run {joined.id}", "it is done, but has no output")
         if any(State(row.state) not in ENDED for row in found):
             return None
         rows, ended = {row.id: row for row in found}, []

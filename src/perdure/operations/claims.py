@@ -183,7 +183,15 @@ def leases(worker: str) -> Op[list[LeaseRow]]:
 
 def workers() -> Op[list[WorkerLeases]]:
     """Every worker that has a lease."""
-    return read_op("workers", {}, lambda rows: [WorkerLeases(*row) for row in rows[0]])
+    return read_op(
+        "workers",
+        {},
+        lambda rows: [
+            WorkerLeases(worker, *(at if isinstance(at, int) else 0 for at in times))
+            for worker, *times in rows[0]
+            if isinstance(worker, str)  # a damaged row is left to its lease
+        ],
+    )
 
 
 def expire(worker: str, now: int, *, before: int | None = None) -> Op[None]:
