@@ -315,20 +315,6 @@ async def test_a_structured_answer_comes_back_as_what_it_was(url: str) -> None:
     assert len(model.asked) == 1
 
 
-async def test_one_that_may_not_be_stored_is_asked_for_again_once_it_may(sqlite_url: str) -> None:
-    model = forecaster()
-    async with agent_run(forecasting(model), sqlite_url) as (_, run):
-        assert run.state is State.HELD
-        assert run.reason is not None
-        assert "the response of the model['structured']" in run.reason
-        assert "Weather" in run.reason
-    async with healthy(sqlite_url, allow=[Weather]) as rt:
-        rt.register(forecasting(model), name="agent", retry=AT_ONCE)
-        await rt.retry(run.id)
-        await drive(rt)
-        assert (await rt.get(run.id)).output["structured_response"] == Weather(degrees=20)
-
-
 async def test_tokens_are_streamed_once(sqlite_url: str) -> None:
     model = Script(answers=[says("one two")])
     with perdure.Saver(sqlite_url) as saver:
