@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from perdure import langgraph_port
 from perdure.effects.context import current
-from perdure.errors import BadArgument, Error, Expired, JoinFailed, NotDurable, NotInRun, TakenBack
+from perdure.errors import (
+    BadArgument,
+    Error,
+    Expired,
+    JoinFailed,
+    NotDurable,
+    NotInRun,
+    TakenBack,
+    forgot_await,
+)
 from perdure.operations.answer_schema import check_schema
 from perdure.operations.runs import find_all
 from perdure.operations.waits import (
@@ -154,7 +163,7 @@ def join(
         child = await runtime.start("research", {"topic": topic})
         found = perdure.join(child)
     """
-    ids = [one if isinstance(one, str) else one.id for one in _flat(runs)]
+    ids = [_joined_id(one) for one in _flat(runs)]
     segment = _segment()
     if segment is None:
         raise NotInRun("join() can only be called in a node of a graph that a Runtime drives.")
@@ -180,10 +189,18 @@ def join(
 
 def _flat(runs: Iterable[Run | str | Iterable[Run | str]]) -> Iterator[Run | str]:
     for one in runs:
-        if isinstance(one, (str, Run)):
-            yield one
-        else:
+        if isinstance(one, Iterable) and not isinstance(one, str):
             yield from one
+        else:
+            yield one
+
+
+def _joined_id(run: Run | str) -> str:
+    if isinstance(run, (str, Run)):
+        return run if isinstance(run, str) else run.id
+    raise BadArgument(
+        f"join() takes runs or their ids, not {type(run).__name__}.{forgot_await(run)}"
+    )
 
 
 def _check_joinable(segment: Segment, ids: Iterable[str]) -> None:

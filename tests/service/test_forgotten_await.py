@@ -69,6 +69,8 @@ async def test_a_node_and_an_effect_that_hand_on_a_coroutine_fail_with_the_quest
         "state": lambda state: {"value": late()},
         "argument": lambda state: {"value": send(late())},
         "result": lambda state: {"value": returns()},
+        "join": lambda state: {"value": perdure.join(late())},  # type: ignore[call-overload]
+        "joins": lambda state: {"value": perdure.join([late()])},  # type: ignore[list-item]
     }
     async with opened(url) as rt:
         for name, node in nodes.items():
