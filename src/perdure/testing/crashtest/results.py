@@ -123,8 +123,8 @@ class Results:
         calls = sum(calls.total() for calls in self.tally.effects.values())
         counted = (
             (calls, "calls of effects"),
-            (self.tally.actions.total(), "outward actions outside of them"),
-            (self.tally.models.total(), "model calls outside of them"),
+            (self.tally.actions.total(), "outward actions outside of effects"),
+            (self.tally.models.total(), "model calls outside of effects"),
             (self.tally.outside.total(), "reports by outside()"),
         )
         seen = [f"{n} {what}" for n, what in counted if n]
