@@ -13,7 +13,7 @@ from perdure.operations.error_text import describe_error
 from perdure.service.runs import UnknownGraphName
 from perdure.service.views.attention import blockers, inbox, run_note
 from perdure.service.views.event_wording import WORDING, NextStep, Tone, Verb, view_event
-from perdure.service.views.formatting import age, count, duration
+from perdure.service.views.formatting import age, call_arguments, count, duration
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.types import (
     EffectRecord,
@@ -53,6 +53,28 @@ def wait(kind: str, id: str = "w", **more: Any) -> dict[str, Any]:
 
 
 # -- timelines
+
+
+def test_the_time_until_a_failed_run_is_retried_is_told_apart() -> None:
+    told = ((0, "started"), (0, "claimed"), (1, "failed"), (3, "withdrawn"), (3, "retried"))
+    rests = [(PeriodKind.QUEUED, 0), (PeriodKind.DRIVEN, 1), (PeriodKind.FAILED, 2)]
+    assert read(4, *told) == [*rests, (PeriodKind.QUEUED, 1)]
+    again = [*rests, (PeriodKind.QUEUED, 1), (PeriodKind.DRIVEN, 1)]
+    assert read(5, *told, (4, "claimed"), (5, "done")) == again
+
+
+def test_a_sleeper_that_was_woken_is_queued() -> None:
+    asleep = wait("clock", wake_at=START + timedelta(hours=9))
+    told = ((0, "started"), (0, "claimed"), (0, "wait", asleep), (0, "waiting"))
+    woken = (2, "woke", {"wait": "w", "early": True, "by": "ana"})
+    rests = [(PeriodKind.QUEUED, 0), (PeriodKind.DRIVEN, 0), (PeriodKind.ASLEEP, 2)]
+    assert read(3, *told, woken) == [*rests, (PeriodKind.QUEUED, 1)]
+    assert view_event(events(woken)[0]).text == "woken by ana"
+
+
+def test_the_last_rest_of_a_run_that_ended_does_not_last() -> None:
+    [queued] = timeline(events((0, "started"), (2, "cancelled")), START + timedelta(hours=2))
+    assert queued.until == START + timedelta(hours=2)
 
 
 def test_a_run_nobody_came_for_is_queued() -> None:
@@ -337,7 +359,8 @@ def test_a_run_says_what_it_is_waiting_for() -> None:
     [asked] = blockers(run(), [question()], [], NOW)
     assert (asked.text, asked.shown) == ("asks a person", {"draft": "Dear Ana"})
     [asleep] = blockers(run(), [question(Kind.CLOCK, wake_at=NOW)], [], NOW)
-    assert (asleep.text, asleep.action) == ("asleep until 2030-01-01 14:00:00Z", None)
+    assert asleep.text == "asleep until 2030-01-01 14:00:00Z"
+    assert asleep.action == NextStep(Verb.WAKE, ("r",))
     answered = question(state="answered")
     assert blockers(run(), [answered], [], NOW) == []
     assert blockers(run(State.DONE), [question()], [effect(EffectState.DONE)], NOW) == []
@@ -352,6 +375,39 @@ def test_a_run_that_needs_a_person_says_why_and_how_it_goes_on() -> None:
     assert [one.action for one in held] == [NextStep(Verb.SETTLE, ("k",))]
     [paused] = blockers(run(State.PAUSED), [], [], NOW)
     assert paused.action == NextStep(Verb.RESUME, ("r",))
+
+
+def test_a_cancelled_run_says_that_its_reason_is_why_it_was_cancelled() -> None:
+    [why] = blockers(run(State.CANCELLED, reason="wrong list"), [], [], NOW)
+    assert why.text == "cancelled: wrong list"
+
+
+def test_a_review_of_calls_is_shown_as_the_calls() -> None:
+    default = "Tool execution requires approval\n\nTool: pay\nArgs: {'invoice': 'A-17'}"
+    asked = {
+        "action_requests": [
+            {"name": "pay", "args": {"invoice": "A-17"}, "description": default},
+            {"name": "mail", "args": {"to": "Bo"}, "description": "Bo is a customer"},
+        ],
+        "review_configs": [{"action_name": "pay", "allowed_decisions": ["approve", "edit"]}] * 2,
+    }
+    [shown] = inbox([question(value=asked)], [], [], NOW)
+    calls = [
+        "pay(invoice='A-17')",
+        "  Tool execution requires approval",
+        "mail(to='Bo')",
+        "  Bo is a customer",
+    ]
+    assert shown.shown == "\n".join(calls)
+    assert '{"type": "edit", "edited_action": {"name": ..., "args": {...}}}' in shown.accepts
+    assert blockers(run(), [question(value=asked)], [], NOW)[0].shown == shown.shown
+
+
+def test_a_run_that_a_node_starts_is_shown_by_what_it_was_given() -> None:
+    setup = {"metadata": {}, "tags": [], "config": {}, "input": {"topic": "tea"}}
+    call = {"graph": "research", "version": "", "thread_id": None, "setup": setup, "key": None}
+    assert call_arguments("perdure.start", call) == "graph='research', input={'topic': 'tea'}"
+    assert call_arguments("send", {"key": None}) == "key=None"
 
 
 def test_a_due_run_without_a_worker_says_so() -> None:
@@ -390,7 +446,7 @@ def test_a_run_of_a_graph_that_no_worker_has_says_so() -> None:
     )
     assert run_note(pending, NOW, [unknown]) == "no worker has this graph. Did you mean 'gg'?"
     other = run(State.PENDING, due_at=START, version="2")
-    assert run_note(other, NOW, [unknown]) == "due since 2h"
+    assert run_note(other, NOW, [unknown]) == "due for 2h"
 
 
 def test_a_step_that_only_sent_tasks_made_is_shown() -> None:
@@ -408,7 +464,7 @@ def test_a_step_that_only_sent_tasks_made_is_shown() -> None:
         ({"state": State.WAITING}, "for a person, a signal or a run"),
         ({"state": State.PENDING}, "after the run before it"),
         ({"state": State.PENDING, "due_at": NOW + timedelta(hours=3)}, "due in 3h"),
-        ({"state": State.WAITING, "due_at": START}, "due since 2h"),
+        ({"state": State.WAITING, "due_at": START}, "due for 2h"),
         ({"state": State.HELD, "reason": "why"}, "why"),
         ({"state": State.DONE}, ""),
     ],

@@ -63,7 +63,7 @@ def resume(runs: Runs, at: At = None) -> None:
 
 def wake(runs: Runs, at: At = None, by: By = None) -> None:
     """End the sleep of runs now."""
-    _apply(at, runs, lambda client, run: client.wake(run, by=by))
+    _apply(at, runs, lambda client, run: client.wake(run, by=by), "woken, and due now")
 
 
 def cancel(
@@ -167,8 +167,9 @@ def _chosen_states(given: list[str] | None, allowed: tuple[str, ...], done: str)
     return given or [*allowed]
 
 
-def _apply(at: str | None, prefixes: list[str], act: Act) -> None:
-    """Do something to every run; one that refuses does not stop the others."""
+def _apply(at: str | None, prefixes: list[str], act: Act, done: str = "") -> None:
+    """Do something to every run; one that refuses does not stop the others. Prints that it is
+    `done`, or its state."""
     refused = False
     with client_at(at) as client:
         for prefix in prefixes:
@@ -179,7 +180,7 @@ def _apply(at: str | None, prefixes: list[str], act: Act) -> None:
                 refused = True
             else:
                 result = "asked to stop" if run.state == "running" else paint_state(run.state)
-                print(f"{run.id} is {result}.")
+                print(f"{run.id} is {done or result}.")
     if refused:
         raise Exit(2)
 

@@ -22,7 +22,7 @@ from perdure.cli.output import (
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
-from perdure.service.views.formatting import arguments, count, utc_time
+from perdure.service.views.formatting import call_arguments, count, utc_time
 
 if TYPE_CHECKING:
     from perdure.types import EffectRecord
@@ -66,7 +66,7 @@ def effects(
 def _print(record: EffectRecord, at: str | None) -> None:
     from perdure.service.views.event_wording import NextStep, Verb
 
-    shown = one_line(arguments(record.arguments))
+    shown = one_line(call_arguments(record.name, record.arguments))
     call = f"{record.key}  {record.name}"
     fits = line_width(9) >= display_width(f"{call}({shown})")
     print(f"{paint_state(record.state, 8)} {call}{f'({shown})' if fits else ''}")

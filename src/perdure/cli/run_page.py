@@ -19,7 +19,14 @@ from perdure.cli.output import (
 from perdure.cli.run_lookup import RunReport
 from perdure.service.views.attention import Blocker, blockers, is_lost, run_note
 from perdure.service.views.event_wording import view_event
-from perdure.service.views.formatting import age, arguments, count, duration, graph_title, utc_time
+from perdure.service.views.formatting import (
+    age,
+    call_arguments,
+    count,
+    duration,
+    graph_title,
+    utc_time,
+)
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.types import Event, EventKind, Kind, Run, Score, State
 
@@ -30,7 +37,7 @@ PERIOD_STYLES = {
     **dict.fromkeys((PeriodKind.PERSON, PeriodKind.SIGNAL, PeriodKind.RUN), "yellow"),
     **dict.fromkeys((PeriodKind.ASLEEP, PeriodKind.SIGNAL_OR_TIME), "dim"),
     **dict.fromkeys((PeriodKind.RETRYING, PeriodKind.PAUSED), "magenta"),
-    **dict.fromkeys((PeriodKind.HELD, PeriodKind.LOST), "red"),
+    **dict.fromkeys((PeriodKind.HELD, PeriodKind.LOST, PeriodKind.FAILED), "red"),
     PeriodKind.DRIVEN: "green",
     PeriodKind.QUEUED: "blue",
 }
@@ -131,7 +138,7 @@ def _print_segment(run: Run, period: Period, details: dict[str, str], now: datet
 
 def _details(report: RunReport) -> dict[str, str]:
     """The arguments of each effect by its key, and each question to a person by its wait's id."""
-    effects = {one.key: one_line(arguments(one.arguments)) for one in report.effects}
+    effects = {one.key: one_line(call_arguments(one.name, one.arguments)) for one in report.effects}
     human = (one for one in report.waits if one.kind is Kind.HUMAN)
     return effects | {one.id: one_line(one.value) for one in human}
 
@@ -149,7 +156,8 @@ def _print_rest(run: Run, period: Period, now: datetime) -> None:
     kind = str(period.kind)
     if period.kind is PeriodKind.LOST:
         kind = f"with {printable(period.worker)}, which was lost"
-    text = f"    {duration(lasted)} {kind}{'' if period.until else ' so far'}{until}"
+    lasts = period.until is None and period.kind is not PeriodKind.LOST
+    text = f"    {duration(lasted)} {kind}{' so far' if lasts else ''}{until}"
     print(paint(text, PERIOD_STYLES.get(period.kind)))
     for event in shown:
         view = view_event(event, run.id, run.thread_id)

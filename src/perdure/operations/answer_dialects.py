@@ -37,6 +37,11 @@ DECISIONS: Mapping[str, Schema] = {
     },
 }
 """Decisions about an action of a `HITLRequest`."""
+SHAPES = {
+    "edit": '{"type": "edit", "edited_action": {"name": ..., "args": {...}}}',
+    "respond": '{"type": "respond", "message": "..."}',
+}
+"""Decisions that need more than their type."""
 RESPONSES: Mapping[str, Schema] = {
     "accept": {"properties": {"type": {"const": "accept"}}},
     "ignore": {"properties": {"type": {"const": "ignore"}}},
@@ -121,7 +126,9 @@ def _review(value: Mapping[str, Any]) -> Dialect:
         for action, names in zip(actions, allowed, strict=True)
     )
     first = [_decision(names[0], action) for names, action in zip(allowed, actions, strict=True)]
-    summary = f'{{"decisions": [...]}} with a decision for each action ({shown})'
+    shapes = [shape for name, shape in SHAPES.items() if any(name in names for names in allowed)]
+    more = f", such as {' or '.join(shapes)}" if shapes else ""
+    summary = f'{{"decisions": [...]}} with a decision for each action ({shown}){more}'
     return Dialect("HumanInTheLoopMiddleware", schema, {"decisions": first}, summary)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from perdure.operations.answer_dialects import Dialect, dialect_of
 from perdure.service.views.event_wording import NextStep, Tone, Verb, name_runs
-from perdure.service.views.formatting import age, duration, graph_title, utc_time
+from perdure.service.views.formatting import age, arguments, duration, graph_title, utc_time
 from perdure.service.views.schema_summary import example_answer, summarise_schema
 from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitRecord
 
@@ -67,7 +67,7 @@ def _question(wait: Wait, now: datetime) -> InboxItem:
     schema, dialect = wait.response_schema, _dialect(wait)
     accepts = "" if schema is None else summarise_schema(schema) or str(schema)
     accepts = accepts if dialect is None else dialect.summary
-    shown = wait.damaged or wait.value
+    shown = wait.damaged or _shown(wait)
     return InboxItem(wait, wait.thread_id, note, shown, answer_action(wait), accepts)
 
 
@@ -85,6 +85,20 @@ def _held(run: Run, now: datetime) -> InboxItem:
 
 def _dialect(wait: Wait) -> Dialect | None:
     return dialect_of(wait.value) if wait.response_schema is None else None
+
+
+def _shown(wait: Wait) -> Any:
+    """The question of a wait. Of a HumanInTheLoopMiddleware the calls that it would let pass."""
+    if _dialect(wait) is None or "action_requests" not in wait.value:
+        return wait.value
+    return "\n".join(map(_call, wait.value["action_requests"]))
+
+
+def _call(action: Mapping[str, Any]) -> str:
+    name, args, text = (action.get(one) for one in ("name", "args", "description"))
+    call = f"{name}({arguments(args) if isinstance(args, Mapping) else args})"
+    described = str(text or "").removesuffix(f"\n\nTool: {name}\nArgs: {args}")
+    return "\n  ".join((call, *described.splitlines()))
 
 
 def answer_action(wait: Wait) -> NextStep:
@@ -113,7 +127,8 @@ def blockers(
     if run.error is not None and run.state is not State.DONE:
         found.append(Blocker(str(run.error), Tone.BAD))
     if run.reason and run.reason != str(run.error) and not unknown:
-        found.append(Blocker(run.reason))
+        cancelled = "cancelled: " if run.state is State.CANCELLED else ""
+        found.append(Blocker(f"{cancelled}{run.reason}"))
     if run.state in (State.HELD, State.FAILED) and not unknown:
         text = f"it stays {run.state} until it is retried"
         found.append(Blocker(text, action=NextStep(Verb.RETRY, (run.id,))))
@@ -147,14 +162,15 @@ def _wait(wait: WaitRecord) -> Blocker:
     if wait.damaged:
         return Blocker(wait.damaged, Tone.BAD)
     if wait.kind is Kind.CLOCK and wait.wake_at is not None:
-        return Blocker(f"asleep until {utc_time(wait.wake_at)}")
+        action = NextStep(Verb.WAKE, (wait.run_id,))
+        return Blocker(f"asleep until {utc_time(wait.wake_at)}", action=action)
     until = f", until {utc_time(wait.expires_at)}" if wait.expires_at else ""
     if wait.kind is Kind.SIGNAL:
         action = NextStep(Verb.SIGNAL, (wait.thread_id, wait.name or ""))
         return Blocker(f"waits for the signal {wait.name}{until}", action=action)
     if wait.kind is Kind.RUN:
         return Blocker(f"waits for {name_runs(wait.value['join'])}{until}")
-    return Blocker(f"asks a person{until}", shown=wait.value, action=answer_action(wait))
+    return Blocker(f"asks a person{until}", shown=_shown(wait), action=answer_action(wait))
 
 
 def no_worker(graph: UnknownGraphName) -> str:
@@ -204,7 +220,7 @@ def run_note(run: Run, now: datetime, unknown_graphs: Iterable[UnknownGraphName]
     match run.state:
         case State.WAITING | State.PENDING if run.due_at is not None:
             due = age(run.due_at, now)
-            return f"due {due}" if run.due_at > now else f"due since {due}"
+            return f"due {due}" if run.due_at > now else f"due for {due}"
         case State.WAITING:
             return "for a person, a signal or a run"
         case State.PENDING:

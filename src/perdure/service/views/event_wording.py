@@ -41,6 +41,7 @@ class Verb(StrEnum):
     RETRY = "retry"
     RESUME = "resume"
     WITHDRAW = "withdraw"
+    WAKE = "wake"
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,8 @@ class _Facts:
         return NextStep(Verb.RETRY, (self.run_id,))
 
     @property
-    def early(self) -> str:
-        return f", woken{self.by or ' early'}" if self.data.get("early") else ""
+    def woke(self) -> str:
+        return f"woken{self.by or ' early'}" if self.data.get("early") else "woke up"
 
     @property
     def by(self) -> str:
@@ -216,7 +217,7 @@ WORDING: Mapping[EventKind, Wording] = {
     EventKind.STEP: _step,
     EventKind.WAIT: _wait,
     EventKind.WAITING: _waiting,
-    EventKind.WOKE: _text("woke up{0.early}"),
+    EventKind.WOKE: _text("{0.woke}"),
     EventKind.EXPIRED: _text("timed out waiting", Tone.BAD),
     EventKind.ANSWER: _text("answered{0.by}", Tone.GOOD),
     EventKind.WITHDRAWN: _text("answer withdrawn{0.by}", Tone.NOTABLE),

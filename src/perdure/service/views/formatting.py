@@ -46,6 +46,15 @@ def arguments(of_call: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in of_call.items())
 
 
+def call_arguments(name: str, of_call: Mapping[str, Any]) -> str:
+    """The arguments of an effect; of a run that a node starts, those that it was given."""
+    if name != "perdure.start":
+        return arguments(of_call)
+    given = {**of_call, **(of_call.get("setup") or {})}
+    shown = ("graph", "version", "input", "thread_id", "key", "metadata", "tags", "after")
+    return arguments({name: given[name] for name in shown if given.get(name)})
+
+
 def graph_title(name: str, version: str) -> str:
     """A graph with its version, if it has one: campaign@v2."""
     return f"{name}@{version}" if version else name

@@ -30,6 +30,7 @@ class PeriodKind(StrEnum):
     RETRYING = "waiting to retry"
     PAUSED = "paused"
     HELD = "held"
+    FAILED = "failed"
 
 
 RESTS = {
@@ -41,8 +42,16 @@ RESTS = {
     EventKind.HELD: PeriodKind.HELD,
 }
 """The period that begins with an event; with `waiting` it depends on the open waits."""
-MAKES_DUE = {EventKind.ANSWER, EventKind.RESUMED, EventKind.RETRIED, EventKind.SETTLED}
+MAKES_DUE = {
+    EventKind.ANSWER,
+    EventKind.WOKE,
+    EventKind.RESUMED,
+    EventKind.RETRIED,
+    EventKind.SETTLED,
+}
 """Events that make a resting run due."""
+REVIVES = {EventKind.RETRIED, EventKind.WITHDRAWN}
+"""Events that make a failed run go on."""
 CLOSES_WAIT = {
     EventKind.ANSWER,
     EventKind.WOKE,
@@ -120,6 +129,8 @@ class _Builder:
         if event.kind in (EventKind.CLAIMED, EventKind.RECOVERED):
             self._claim(event)
             return
+        if event.kind in REVIVES and self.current.until is not None:
+            self._begin(Period(PeriodKind.FAILED, self.current.until))
         self.events.append(event)
         if _is_end(event):
             self._change(until=event.at)
@@ -129,9 +140,10 @@ class _Builder:
             self._change(due=event.at)
 
     def finish(self, now: datetime, lost: bool) -> list[Period]:
-        if self.current is not None and (lost or self.current.kind is not PeriodKind.DRIVEN):
+        last = self.current
+        if last is not None and last.until is None and (lost or last.kind != PeriodKind.DRIVEN):
             self._end_rest(now)
-            if self.current.until == now:
+            if self.current is not None and self.current.until == now:
                 self._change(until=None)
         self._keep()
         return self.periods
