@@ -243,7 +243,9 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         """The run of a call, claimed for it."""
         row = yield from self._find(call)
         begin = self._driver.begin
-        begun = yield from begin(row, self._graph, inline=True, carried=call.carried)
+        begun = yield from begin(
+            row, self._graph, inline=True, answered_in_input=call.answered_in_input
+        )
         if isinstance(begun, SegmentEnd):
             yield from self._driver.end(row, begun)
             raise Error(
@@ -298,7 +300,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         """A new run, or in a node that runs again the one that it started."""
         key, parent = calls_in_nodes.take_key(), None
         if key is not None:
-            parent = yield from parent_of_call(self._driver.journal, stays=False)
+            parent = yield from parent_of_call(self._driver.journal, ignores_parent_cancel=False)
         accepted = yield from self._engine.accept_inline(
             self._graph, call.thread_id, call.setup(), key=key, parent=parent
         )
@@ -372,7 +374,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         call.follows = True
         if langgraph_port.replaces_tasks(call.input):
             # The task that asked may not be there any more: the answer is for whichever asks now.
-            call.carried = frozenset(wait.id for wait, _ in answers)
+            call.answered_in_input = frozenset(wait.id for wait, _ in answers)
             return
         rest = Command(update=call.input.update, goto=call.input.goto)
         call.input = rest if rest != Command() else None

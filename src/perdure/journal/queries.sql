@@ -218,7 +218,7 @@ SELECT state FROM perdure_runs WHERE thread_id = :thread_id AND id = :id {lock};
 -- cancelled is to be cancelled too.
 INSERT INTO perdure_runs
   (thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, poked,
-   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, stays, control,
+   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, ignores_parent_cancel, control,
    reason)
 SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:version AS TEXT),
        CAST(:key AS TEXT), 'pending',
@@ -227,11 +227,11 @@ SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:versi
             THEN CAST(:due_at AS BIGINT) END,
        CAST(:ready_at AS BIGINT), 0, 0, CAST(:begun AS INTEGER), 0, 0, 1, CAST(:change AS BIGINT),
        CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:fingerprint AS TEXT), CAST(:setup AS {blob}),
-       CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT), CAST(:stays AS BIGINT),
+       CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT), CAST(:ignores_parent_cancel AS BIGINT),
        (SELECT 'cancel' FROM perdure_runs AS p
-        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :stays = 0),
+        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :ignores_parent_cancel = 0),
        (SELECT CAST(:parent_reason AS TEXT) FROM perdure_runs AS p
-        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :stays = 0)
+        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :ignores_parent_cancel = 0)
 FROM perdure_threads AS t
 WHERE t.thread_id = :thread_id
   AND (:reject = 0 OR NOT EXISTS (SELECT 1 FROM perdure_runs AS r
@@ -924,12 +924,12 @@ VALUES (:thread_id, :id, :task, :n, :body) ON CONFLICT DO NOTHING;
 -- the batch unless the lease is still ours.
 INSERT INTO perdure_effects
   (scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, digest,
-   undo, mark, settled, created_at, updated_at, arguments, doubtful)
+   undo, mark, settled, created_at, updated_at, arguments, unconfirmed)
 VALUES (:scope, :task, :name, :n, :key, :thread_id, :run_id, :checkpoint_id,
         CASE WHEN :run_id = '' THEN 'open' ELSE (
           SELECT 'open' FROM perdure_runs AS r WHERE r.thread_id = :thread_id AND r.id = :run_id
             AND r.token = :token AND r.state = 'running' {share}) END,
-        :intent, 1, :digest, :undo, :mark, 0, :created_at, :created_at, :arguments, :doubtful)
+        :intent, 1, :digest, :undo, :mark, 0, :created_at, :created_at, :arguments, :unconfirmed)
 ON CONFLICT DO NOTHING
 RETURNING intent;
 
@@ -968,19 +968,19 @@ SELECT n FROM perdure_effects
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
   AND state = :state;
 
--- name: lend_effect
--- Notes that a call with other arguments gets this record.
-UPDATE perdure_effects SET lent = lent || :digest || ' '
+-- name: add_provisional_digest
+-- Notes that a call with other arguments matched this record.
+UPDATE perdure_effects SET provisional_digests = provisional_digests || :digest || ' '
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
 
--- name: part_effects
--- A call got the record of another: from now on so many arguments must be equal.
-UPDATE perdure_effects SET alike = :alike
-WHERE scope = :scope AND task = :task AND name = :name AND alike < :alike;
+-- name: raise_min_equal
+-- A call matched the record of another: from now on so many arguments must be equal.
+UPDATE perdure_effects SET min_equal = :min_equal
+WHERE scope = :scope AND task = :task AND name = :name AND min_equal < :min_equal;
 
--- name: doubt_effect
+-- name: set_unconfirmed
 -- It was called with the right arguments, or a person is asked about it.
-UPDATE perdure_effects SET doubtful = :doubtful
+UPDATE perdure_effects SET unconfirmed = :unconfirmed
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
 
 -- name: abandon_effects

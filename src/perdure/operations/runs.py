@@ -79,7 +79,7 @@ class Parent(NamedTuple):
     id: str
     token: int
     depth: int
-    stays: bool
+    ignores_parent_cancel: bool
     """Whether the child goes on when its parent is cancelled."""
     refuse: Callable[[], NoReturn]
     """Called if the lease is lost."""
@@ -124,7 +124,7 @@ def start(
         "reject": int(strategy == "reject"),
         "parent_id": None if parent is None else parent.id,
         "depth": 0 if parent is None else parent.depth + 1,
-        "stays": int(parent is not None and parent.stays),
+        "ignores_parent_cancel": int(parent is not None and parent.ignores_parent_cancel),
         "parent_reason": None if parent is None else parent_cancelled(parent.id),
     }
     statements = with_params(params, "insert_thread", "count_run")
