@@ -1,4 +1,4 @@
-"""`perdure import`: carry threads over from one of LangGraph's own checkpointers."""
+"""`perdure import`: copy threads from one of LangGraph's own checkpointers."""
 
 from __future__ import annotations
 

@@ -153,8 +153,8 @@ class CallRecord:
     # -- what is stored
 
     def _equal_arguments(self, row: EffectRow) -> int:
-        """How many arguments are the recorded ones: `ALL`, or the number of those that can tell
-        calls apart."""
+        """How many arguments equal the recorded ones: `ALL`, or how many that distinguish
+        calls."""
         if row.digest == self._digest:
             return ALL
         if self.call_id is not None:

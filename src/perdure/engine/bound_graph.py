@@ -320,7 +320,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         return bool(load_setup(self._driver.serializer, head).get("inline"))
 
     def _replace(self, head: RunRow, by: RunRow, why: str) -> Plan[None]:
-        """Cancel a run that nobody drives, in favour of a new one."""
+        """Cancel a run that is not driven, in favour of a new one."""
         claimed = yield from self._claim(head)
         if claimed is not None:
             reason = f"{why}, and run {by.id} takes its place"

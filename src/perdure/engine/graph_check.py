@@ -1,4 +1,4 @@
-"""Whether the graphs of today can go on with the runs of yesterday.
+"""Whether the current graphs can go on with unfinished runs.
 
 `find_change` is asked at each claim. `check` asks it of every run that has begun and not ended, for
 a deploy that has not happened yet. It only reads. Runs that were last driven with one graph share
@@ -27,7 +27,7 @@ PAGE = 200
 
 @dataclass(frozen=True)
 class LostRun:
-    """A run that a graph of today would hold, because the run's place is gone from it."""
+    """A run that a current graph would hold, because it has lost the run's place."""
 
     run_id: str
     thread_id: str

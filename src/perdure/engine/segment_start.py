@@ -64,7 +64,7 @@ class SegmentStart(SegmentPlans):
     ) -> Plan[Drive | SegmentEnd]:
         """What to drive, or how the segment ends if the run cannot be driven.
 
-        `answered_in_input` are waits whose answers are in the input that the caller has.
+        `answered_in_input` are waits whose answers are in the caller's input.
         """
         try:
             check_state(row)
@@ -84,8 +84,8 @@ class SegmentStart(SegmentPlans):
             return held_by_error(error)
 
     def _check_decision(self, row: RunRow) -> Plan[None]:
-        """With keys: refuse a run that was cancelled, paused, held or done, and that nobody who has
-        a key made due again. The columns of its row are not authenticated, its events are."""
+        """With keys: refuse a run that was cancelled, paused, held or done, and that no holder
+        of a key made due again. The columns of its row are not authenticated, its events are."""
         if not self.serializer.envelope.authenticates:
             return
         last = yield events.last_decision(self.serializer, row.thread_id, row.id, row.events)
@@ -191,7 +191,7 @@ class SegmentStart(SegmentPlans):
         for wait in found:
             if wait.state != WaitState.OPEN:
                 continue
-            waits.load_body(self.serializer, wait)  # before its time is believed
+            waits.load_body(self.serializer, wait)  # before its time is trusted
             due = wait.wake_at if wait.kind == Kind.CLOCK else wait.expires_at
             if wait.name is not None:
                 yield waits.deliver(self.serializer, wait, row.token, now)

@@ -290,12 +290,12 @@ WHERE (created_at, id) > (:after, :after_id) AND state NOT IN {ended}
 ORDER BY created_at, id LIMIT :count;
 
 -- name: shapes
--- With which graphs the runs that are not over were last driven.
+-- The graphs that unfinished runs were last driven with.
 SELECT graph, version, fingerprint, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended}
 GROUP BY graph, version, fingerprint ORDER BY graph, version, fingerprint;
 
 -- name: runs_of_shape
--- Runs that are not over and were last driven with one graph, behind an id.
+-- Unfinished runs that were last driven with one graph, after an id.
 SELECT {run} FROM perdure_runs
 WHERE id > :after AND graph = :graph AND version = :version AND fingerprint = :fingerprint
   AND state NOT IN {ended}
@@ -551,7 +551,7 @@ GROUP BY graph, version ORDER BY graph, version;
 SELECT 1 FROM perdure_runs WHERE graph = :graph AND version = :version AND token > 0 LIMIT 1;
 
 -- name: driven_graphs
--- The graphs of which a worker ever claimed a run.
+-- The graphs with a run that a worker has claimed.
 SELECT DISTINCT graph, version FROM perdure_runs WHERE token > 0;
 
 -- name: suspect_due
@@ -727,7 +727,8 @@ SELECT id FROM perdure_runs WHERE id IN (
   WHERE j.joined_thread = :thread_id) {lock};
 
 -- name: poke_joiners
--- Runs of this thread may have ended: who waits for nothing else is due, who is driven is not to rest.
+-- Runs of this thread may have ended: a run that waits for nothing else is due, one that is driven is
+-- not to rest.
 UPDATE perdure_runs
 SET poked = 1,
     due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now THEN :now
@@ -1008,7 +1009,7 @@ WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'runnin
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
 
 -- name: effect_places
--- Where the effects of a run are, and their keys, which are made of that.
+-- The places of a run's effects, and the keys made from them.
 SELECT scope, task, name, n, key FROM perdure_effects WHERE run_id = :id AND run_id <> '';
 
 -- name: effect_by_key

@@ -143,7 +143,7 @@ class EffectRow(NamedTuple):
             return serializer.loads(self.outcome, place, of)
         try:
             return serializer.loads(self.outcome, place, of)
-        except Damaged:  # SQL makes of a failed one one that is to be called again
+        except Damaged:  # `retry` in SQL turns a failed one into one to be called again
             return serializer.loads(self.outcome, self.outcome_place(EffectState.FAILED), of)
 
 
@@ -153,7 +153,7 @@ def undone_in(run_id: str) -> str:
 
 
 class EffectPlace(NamedTuple):
-    """Where an effect is stored, and the key that is made of that."""
+    """Where an effect is stored, and the key made from that."""
 
     scope: str
     task: str

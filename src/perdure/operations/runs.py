@@ -63,7 +63,7 @@ class RunRow(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """A graph as runs were last driven with it, and how many of them are not over."""
+    """A graph as runs were last driven with it, and how many of them are unfinished."""
 
     graph: str
     version: str
@@ -396,12 +396,12 @@ def topology(fingerprint: str) -> Op[str | None]:
 
 
 def shapes() -> Op[list[Shape]]:
-    """With which graphs the runs that are not over were last driven."""
+    """The graphs that unfinished runs were last driven with."""
     return read_op("shapes", {}, lambda rows: [Shape(*row) for row in rows[0]])
 
 
 def of_shape(shape: Shape, after: str, count: int) -> Op[list[RunRow]]:
-    """Runs that are not over and were last driven with one graph, by id, behind `after`."""
+    """Unfinished runs that were last driven with one graph, by id, after `after`."""
     return read_op("runs_of_shape", {**shape._asdict(), "after": after, "count": count}, _runs)
 
 
@@ -417,7 +417,7 @@ def was_driven(graph: str, version: str) -> Op[bool]:
 
 
 def driven_graphs() -> Op[set[tuple[str, str]]]:
-    """(name, version) of the graphs of which a worker ever claimed a run."""
+    """(name, version) of the graphs with a run that a worker has claimed."""
     return read_op("driven_graphs", {}, lambda rows: {(a, b) for a, b in rows[0]})
 
 
