@@ -111,13 +111,13 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
 
         def invoke(self, input, config=None, **kwargs):
             """Drive a run to its end, or to its next wait, and return LangGraph's result."""
-            if calls_in_nodes.is_apart(self, input, config, kwargs):
+            if calls_in_nodes.starts_own_run(self, input, config, kwargs):
                 return calls_in_nodes.invoke(self, input, config, kwargs)
             return super().invoke(input, config, **kwargs)
 
         async def ainvoke(self, input, config=None, **kwargs):
             """`invoke` without blocking the event loop."""
-            if calls_in_nodes.is_apart(self, input, config, kwargs):
+            if calls_in_nodes.starts_own_run(self, input, config, kwargs):
                 return await calls_in_nodes.ainvoke(self, input, config, kwargs)
             return await super().ainvoke(input, config, **kwargs)
 

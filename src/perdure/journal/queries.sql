@@ -289,12 +289,12 @@ WHERE (created_at, id) > (:after, :after_id) AND state NOT IN {ended}
   AND graph >= :first AND graph < :last
 ORDER BY created_at, id LIMIT :count;
 
--- name: shapes
+-- name: graphs_in_use
 -- The graphs that unfinished runs were last driven with.
 SELECT graph, version, fingerprint, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended}
 GROUP BY graph, version, fingerprint ORDER BY graph, version, fingerprint;
 
--- name: runs_of_shape
+-- name: runs_last_driven_with
 -- Unfinished runs that were last driven with one graph, after an id.
 SELECT {run} FROM perdure_runs
 WHERE id > :after AND graph = :graph AND version = :version AND fingerprint = :fingerprint

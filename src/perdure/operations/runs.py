@@ -62,7 +62,7 @@ class RunRow(NamedTuple):
     """Whether its thread has checkpoints."""
 
 
-class Shape(NamedTuple):
+class GraphUse(NamedTuple):
     """A graph as runs were last driven with it, and how many of them are unfinished."""
 
     graph: str
@@ -395,14 +395,16 @@ def topology(fingerprint: str) -> Op[str | None]:
     return read_op("graph_by_fingerprint", params, lambda rows: rows[0][0][0] if rows[0] else None)
 
 
-def shapes() -> Op[list[Shape]]:
+def graphs_in_use() -> Op[list[GraphUse]]:
     """The graphs that unfinished runs were last driven with."""
-    return read_op("shapes", {}, lambda rows: [Shape(*row) for row in rows[0]])
+    return read_op("graphs_in_use", {}, lambda rows: [GraphUse(*row) for row in rows[0]])
 
 
-def of_shape(shape: Shape, after: str, count: int) -> Op[list[RunRow]]:
+def last_driven_with(use: GraphUse, after: str, count: int) -> Op[list[RunRow]]:
     """Unfinished runs that were last driven with one graph, by id, after `after`."""
-    return read_op("runs_of_shape", {**shape._asdict(), "after": after, "count": count}, _runs)
+    return read_op(
+        "runs_last_driven_with", {**use._asdict(), "after": after, "count": count}, _runs
+    )
 
 
 def late_graphs(late: int) -> Op[list[tuple[str, str, int]]]:
