@@ -100,8 +100,8 @@ def kill(
     progress: Any = None,
     into: list[Trial] | None = None,
 ) -> list[Trial]:
-    """Play a scenario until there were that many kills, or until Ctrl-C. Each trial is also appended
-    to `into` when it is over."""
+    """Play a scenario until there were that many kills, or until Ctrl-C. Each trial that is over is
+    also appended to `into`."""
     judge, lock = Judge(scenario, database), threading.Lock()
     baseline = judge.begin(slots[0][0])
     trials: list[Trial] = []
