@@ -116,6 +116,37 @@ def test_what_has_no_secret_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    "value",
+    [
+        "https://host:8080/users/bob@example.com",
+        "https://host:8080?to=bob@example.com",
+        "Reset it here: https://app.example/reset?token=8f3a. Or write to https://u:pw@old.example",
+    ],
+)
+def test_a_text_that_tells_calls_apart_is_kept_whole(value: str) -> None:
+    assert hide({"body": value}) == {"body": value}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "present"),
+    [
+        (["a", {"token": CANARY}], ["b", {"token": CANARY}]),
+        (f"https://u:{CANARY}@host/a", f"https://u:{CANARY}@host/b"),
+        (f"https://host/a?api_key={CANARY}", f"https://host/b?api_key={CANARY}"),
+        (json.dumps({"to": "a", "token": CANARY}), json.dumps({"to": "b", "token": CANARY})),
+    ],
+)
+def test_a_value_that_cannot_be_filled_is_not_used_without_its_secrets(
+    recorded: Any, present: Any
+) -> None:
+    assert fill({"to": "ann", "what": hide(recorded)}, {"to": "bob", "what": present}) == {
+        "to": "ann",
+        "what": present,
+    }
+    assert fill(["ann"], ["bob"]) == ["ann"]  # nothing was hidden: what is recorded counts
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "401 for {'Authorization': 'Bearer %s'}",
