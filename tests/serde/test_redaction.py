@@ -14,6 +14,7 @@ from pydantic import SecretStr
 import perdure
 from perdure.errors import BadURL, Unavailable
 from perdure.serde.redaction import HIDDEN, fill, hide, hide_in_url, is_secret, redact, secrets_in
+from perdure.thread_import import import_threads
 from perdure.types import Retry, State
 from tests.support.agents import Log, chain, opened
 from tests.support.commands import commands_at
@@ -250,6 +251,23 @@ def test_a_malformed_url_never_shows_its_password(
         refused = commands_at(capsys, given)("runs")
         assert refused.code == 2
         assert CANARY not in refused.out + refused.err
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:%s[@db/agents",
+        "postgresql://ada:x/%s@db/agents",
+        "postgresql://ada:x@%s@db/agents",
+        "postgresql://ada:%s%zz@db/agents",
+        "sqlite://ada:%s@/agents.db",
+        "://ada:%s@db/agents",
+    ],
+)
+def test_nor_does_the_source_of_an_import(url: str) -> None:
+    with perdure.Saver("sqlite:///:memory:") as saver, pytest.raises(perdure.Error) as told:
+        import_threads(url.replace("%s", CANARY), saver)
+    assert CANARY not in str(told.value)
 
 
 def test_the_url_of_a_client_shows_neither_password() -> None:
