@@ -60,7 +60,11 @@ class Connections:
             except BaseException:
                 connection.close()
                 raise
-            self._idle.append(connection)
+            with self._reads:
+                if not self._closed:
+                    self._idle.append(connection)
+                    return
+            connection.close()  # the journal was closed meanwhile
         finally:
             with self._reads:
                 self._reading -= 1
@@ -72,7 +76,7 @@ class Connections:
             self._open_writer()
 
     def close(self) -> None:
-        with self.writing:
+        with self.writing, self._reads:
             self._closed = True
             _OPEN.discard(self)
             self._close_all()
