@@ -60,15 +60,18 @@ class Connections:
             except BaseException:
                 connection.close()
                 raise
-            with self._reads:
-                if not self._closed:
-                    self._idle.append(connection)
-                    return
-            connection.close()  # the journal was closed meanwhile
+            self._keep(connection)
         finally:
             with self._reads:
                 self._reading -= 1
                 self._reads.notify_all()
+
+    def _keep(self, connection: sqlite3.Connection) -> None:
+        with self._reads:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
 
     def reopen(self) -> None:
         """Open a new database in memory: the parent's data is the parent's."""
