@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -29,6 +29,7 @@ from perdure.checkpoint import operations
 from perdure.checkpoint.config import configurable
 from perdure.errors import BadArgument, Error, TypeNotAllowed
 from perdure.saver import Saver
+from perdure.serde.redaction import hide_in_url
 
 Place = tuple[str, str]
 """The id and the namespace of a checkpoint: they sort in the order in which they were made."""
@@ -255,7 +256,7 @@ def _opened(source: str | BaseCheckpointSaver[Any], target: Saver) -> Iterator[_
         yield _Source(source)
         return
     serde = JsonPlusSerializer(allowed_msgpack_modules=target.serializer.codec.allowlist.types)
-    scheme = urlsplit(source).scheme
+    scheme = source.partition(":")[0] if ":" in source else ""
     if scheme in ("postgresql", "postgres"):
         opened = _open_postgres(source, serde)
     elif scheme in ("", "sqlite") or Path(source).exists():
@@ -279,7 +280,7 @@ def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
         raise _missing("langgraph-checkpoint-sqlite") from error
     path = unquote(source.removeprefix("sqlite:///")) if source.startswith("sqlite:") else source
     if not Path(path).is_file():
-        raise BadArgument(f"There is no file {path}.")
+        raise BadArgument(f"There is no file {hide_in_url(path)}.")
     connection = sqlite3.connect(
         f"file:{quote(path)}?mode=rw", uri=True, check_same_thread=False, timeout=30
     )
@@ -302,8 +303,11 @@ def _open_postgres(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
         import psycopg
         from langgraph.checkpoint.postgres import PostgresSaver
         from psycopg.rows import dict_row
+
+        from perdure.journal.postgres import without_password
     except ImportError as error:
         raise _missing("langgraph-checkpoint-postgres 'psycopg[binary]'") from error
+    without_password(source)  # refuses a malformed URL, which an exception would quote
     try:
         connection = psycopg.connect(
             source, autocommit=True, prepare_threshold=0, row_factory=dict_row

@@ -22,13 +22,14 @@ Job = Callable[[], None]
 
 
 class ReaderThreads:
-    """As many daemon threads as are needed at once, at most `MOST`; they end with this object."""
+    """As many daemon threads as are needed at once, at most `MOST`; they end with `close`, or with
+    this object."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._started = 0
-        self._starting = threading.Lock()
+        self._lock = threading.Lock()
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do `work` in a thread. The future belongs to the running event loop."""
@@ -47,22 +48,30 @@ class ReaderThreads:
         return future
 
     def start(self, job: Job) -> None:
-        """Do `work` in a thread without waiting for it. It must not raise."""
-        if not self._idle.acquire(blocking=False):
-            with self._starting:
-                if self._started < MOST:
-                    threading.Thread(
-                        target=_work,
-                        args=(self._jobs, self._idle),
-                        name="perdure-read",
-                        daemon=True,
-                    ).start()
-                    self._started += 1
-        self._jobs.put(job)
+        """Do something in a thread and wait for nothing. It must not raise."""
+        with self._lock:
+            if not self._idle.acquire(blocking=False) and self._started < MOST:
+                threading.Thread(
+                    target=_work,
+                    args=(self._jobs, self._idle),
+                    name="perdure-read",
+                    daemon=True,
+                ).start()
+                self._started += 1
+            self._jobs.put(job)
 
-    def __del__(self) -> None:
+    def close(self) -> None:
+        """End the threads, behind what they have to do. Who comes later gets new ones."""
+        with self._lock:
+            self._end_threads()
+            self._jobs, self._idle, self._started = SimpleQueue(), threading.Semaphore(0), 0
+
+    def _end_threads(self) -> None:
         for _ in range(self._started):
             self._jobs.put(None)
+
+    def __del__(self) -> None:
+        self._end_threads()  # without the lock: in a forked process it may stay locked
 
 
 def _work(jobs: SimpleQueue[Job | None], idle: threading.Semaphore) -> None:

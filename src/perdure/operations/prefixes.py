@@ -5,7 +5,12 @@ from __future__ import annotations
 from perdure.errors import BadArgument, NotFound
 from perdure.journal import Op, Plan, read_op
 
-STATEMENTS = {"run": "runs_of_prefix", "wait": "waits_of_prefix", "effect": "effects_of_prefix"}
+STATEMENTS = {
+    "run": "runs_of_prefix",
+    "reflection": "runs_of_prefix",
+    "wait": "waits_of_prefix",
+    "effect": "effects_of_prefix",
+}
 SHORTEST = 4
 """Minimum number of characters of an id."""
 SHOWN = 5
