@@ -298,11 +298,11 @@ class WaitClosed(AnswerRefused):
 
 
 class WrongWait(AnswerRefused):
-    """The wait is for the clock or a signal, not for a person."""
+    """The wait is for the clock, a signal or other runs, not for a person."""
 
 
 class BadAnswer(AnswerRefused):
-    """The answer does not fit the question's `response_schema`."""
+    """The answer does not fit the question's `response_schema` or dialect."""
 
 
 class NotWithdrawn(Error):
