@@ -114,7 +114,7 @@ class CallRecord:
             self._equal_arguments,
             self.position,
             match_open=self.spec.unknown == "hold",
-            keeps_errors=self.spec.keeps_errors,
+            shares_withdrawn=self.spec.shares_withdrawn,
         )
         if match.row is not None and match.alike:
             yield task.guarded(effects.part(task.owner, match.row, match.alike))
@@ -154,7 +154,7 @@ class CallRecord:
 
     def _equal_arguments(self, row: EffectRow) -> int:
         """How many arguments are the recorded ones: `ALL`, or the number of those that can tell
-        calls apart."""
+        calls apart; -1 if the record cannot be this call's."""
         if row.digest == self._digest:
             return ALL
         if self.call_id is not None:
@@ -163,6 +163,8 @@ class CallRecord:
             recorded, present = row.load_arguments(self.task.serializer), self._stored
             if recorded == present:
                 return ALL
+            if any(recorded.get(name) != present.get(name) for name in self.spec.identity):
+                return -1
             common = [name for name in present if name in recorded]
             return sum(
                 bool(recorded[name] == present[name]) and self._tells_apart(present[name])
@@ -323,7 +325,7 @@ class CallRecord:
     def report_other_arguments(self) -> None:
         """Add an event if the arguments differ from the recorded ones."""
         row = self.row
-        withdrawn = row.state == EffectState.AGAIN and not self.spec.keeps_errors
+        withdrawn = row.state == EffectState.AGAIN and self.spec.shares_withdrawn
         if withdrawn or self._equal_arguments(row) == ALL:
             return
         if row.task:
