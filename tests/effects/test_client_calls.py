@@ -427,6 +427,7 @@ async def test_a_bound_graph_that_a_node_calls_twice_on_a_thread_takes_each_inpu
         return {"log": [state["value"]]}
 
     def node(state: Log) -> Log:
+        found: Any = None
         for name in "ab":
             if how == "invoke":
                 found = child.invoke({"value": name}, thread)
