@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config as langgraph_config
 
 import perdure
@@ -441,3 +442,27 @@ async def test_a_bound_graph_that_a_node_calls_twice_on_a_thread_takes_each_inpu
         run = await rt.start("parent", {"log": []})
         await rt.tick()
         assert (await rt.get(run.id)).output["value"] == ["a", "b"]
+
+
+async def test_a_plain_graph_that_a_node_calls_twice_on_a_thread_needs_an_id_for_each_call(
+    sqlite_url: str,
+) -> None:
+    """Without one LangGraph ignores the second input: the worker's run is in both configs."""
+    child = chain(("work", lambda state: {"log": [state["value"]]})).compile(InMemorySaver())
+
+    def call(thread_id: str, **more: Any) -> list[str]:
+        config: Any = {"configurable": {"thread_id": thread_id}}
+        log: Any = []
+        for name in "ab":
+            metadata = {key: str(make()) for key, make in more.items()}
+            log = child.invoke({"value": name}, {**config, "metadata": metadata})["log"]
+        return list(log)
+
+    def node(state: Log) -> Log:
+        return {"value": [call("t"), call("u", run_id=perdure.uuid)]}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(node), name="g")
+        run = await rt.start("g", {"log": []})
+        await rt.tick()
+        assert (await rt.get(run.id)).output["value"] == [["a"], ["a", "b"]]
