@@ -266,7 +266,9 @@ class Client(ContextManaged):
                 uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, json.dumps([graph, key]))
             )
         if not detached:
-            parent = await parent_of_call(self.journal, stays=on_parent_cancel == "leave")
+            parent = await parent_of_call(
+                self.journal, ignores_parent_cancel=on_parent_cancel == "leave"
+            )
         accept, graph_key = self.services.runs.accept, (graph, version)
         options: Any = {"key": key, "after": after, "parent": parent}
         return await self.journal.arun(

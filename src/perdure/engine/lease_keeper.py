@@ -181,7 +181,7 @@ class LeaseKeeper:
             self._end(drive, stopped(control, now, attempts, forced=True, **report(found)))
 
     def _is_grace_over(self, drive: Drive, control_at: int, now: int) -> bool:
-        """Once it is seen, a grace runs by the host's clock: setting the journal's cuts nothing."""
+        """A grace runs by the host's clock, so that setting the journal's does not shorten it."""
         host = host_time(self._clock)
         here = host.tick if host.clock else now
         if drive.grace is None or drive.grace[0] != control_at:

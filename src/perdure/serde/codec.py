@@ -33,15 +33,15 @@ from perdure.serde.depth import depth_at_most, is_within
 BUILTIN, OBJECT, KNOWN_TYPE, PAIRS = 1, 2, 3, 4
 
 DEEPEST = 200
-"""How deep objects may be nested, and odd-keyed dicts, and any value that has one of those."""
+"""How deep objects, dicts with keys that are not strings, and values that contain them may nest."""
 QUICK = 16
-"""How deep objects may be nested in what is encoded without a look at the whole. ormsgpack takes
-lists up to 255 deep inside of each."""
+"""How deep objects may nest in a value that is encoded without counting its depth. ormsgpack takes
+lists up to 255 deep inside each."""
 NESTED = (DEEPEST + 2, QUICK * 256 + DEEPEST)
 """How many objects, and how many lists and dicts inside of objects, may be nested in one value."""
 OUTER, FEW = 8, 128
-"""So many objects that are not inside of others are not looked into, if they have so few lists and
-dicts: which is what most values are made of."""
+"""Depth is not counted for up to `OUTER` objects side by side with up to `FEW` lists and dicts, as
+in most values."""
 
 _OPTION = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
