@@ -450,16 +450,16 @@ async def test_a_plain_graph_that_a_node_calls_twice_on_a_thread_needs_an_id_for
     """Without one LangGraph ignores the second input: the worker's run is in both configs."""
     child = chain(("work", lambda state: {"log": [state["value"]]})).compile(InMemorySaver())
 
-    def call(thread_id: str, **more: Any) -> list[str]:
+    def call(thread_id: str, *, has_id: bool) -> list[str]:
         config: Any = {"configurable": {"thread_id": thread_id}}
-        log: Any = []
+        log: list[str] = []
         for name in "ab":
-            metadata = {key: str(make()) for key, make in more.items()}
-            log = child.invoke({"value": name}, {**config, "metadata": metadata})["log"]
-        return list(log)
+            own: Any = {"metadata": {"run_id": str(perdure.uuid())}} if has_id else {}
+            log = child.invoke({"value": name}, {**config, **own})["log"]
+        return log
 
     def node(state: Log) -> Log:
-        return {"value": [call("t"), call("u", run_id=perdure.uuid)]}
+        return {"value": [call("t", has_id=False), call("u", has_id=True)]}
 
     async with opened(sqlite_url) as rt:
         rt.register(chain(node), name="g")
