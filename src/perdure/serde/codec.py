@@ -39,9 +39,10 @@ QUICK = 16
 lists up to 255 deep inside of each."""
 NESTED = (DEEPEST + 2, QUICK * 256 + DEEPEST)
 """How many objects, and how many lists and dicts inside of objects, may be nested in one value."""
-OUTER, FEW = 8, 128
-"""So many objects that are not inside of others are not looked into, if they have so few lists and
-dicts: which is what most values are made of."""
+OUTER, FEW = 8, 16
+"""An object that is in no other is not looked into: ormsgpack itself takes lists up to 1,022 deep.
+Nor are so many objects inside of each other, if they have so few lists and dicts. That is what most
+values are made of, and a look at a list of numbers takes longer than decoding it."""
 
 _OPTION = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -93,7 +94,8 @@ class Codec:
         def hook(code: int, body: bytes) -> Any:
             nonlocal cause, objects, lists
             try:
-                deeper = depth_at_most(body, FEW if objects < OUTER else 0, location)
+                few = FEW if objects < OUTER else 0
+                deeper = depth_at_most(body, few, location) if objects else 0
                 objects, lists = objects + 1, lists + deeper
                 if objects > NESTED[0] or lists > NESTED[1] + OUTER * FEW:
                     raise Damaged(location, "it is nested too deeply")
