@@ -1,6 +1,6 @@
-"""Carry threads over from another LangGraph checkpointer, so that they go on with perdure.
+"""Copy threads from another LangGraph checkpointer, so that they go on with perdure.
 
-A thread is carried checkpoint by checkpoint, oldest first, each behind its pending writes. What
+A thread is copied checkpoint by checkpoint, oldest first, each behind its pending writes. What
 each crash leaves behind:
 
     before a checkpoint      the ones before it; the next import goes on there
@@ -37,7 +37,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class ImportedThread:
-    """What became of one thread."""
+    """The import of one thread."""
 
     id: str
     checkpoints: int = 0
@@ -45,9 +45,9 @@ class ImportedThread:
     known: int = 0
     """Checkpoints that were there already."""
     waiting: bool = False
-    """Its newest checkpoint has a question that nobody has answered."""
+    """Whether its newest checkpoint has an unanswered question."""
     refused: str | None = None
-    """Why the thread could not be carried over. Nothing of it was stored by this import."""
+    """Why the thread could not be imported. Nothing of it was stored by this import."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def import_threads(
 
     `source` is an open checkpointer, or where one of LangGraph's keeps its tables: the path or
     `sqlite:///` URL of a `SqliteSaver`, the `postgresql://` URL of a `PostgresSaver`. A thread that
-    cannot be carried is listed with the reason, and the others go on. Call it again after a crash,
+    cannot be copied is listed with the reason, and the others go on. Call it again after a crash,
     or when the source has grown: what is there is not stored twice. `progress` is called after each
     thread, with its number and the number of all.
     """

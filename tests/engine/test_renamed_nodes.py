@@ -313,12 +313,12 @@ async def test_the_function_of_an_entrypoint_cannot_be_renamed(url: str) -> None
 
 # -- killed
 #
-# The only row that tells of a rename is the run's own: with the first step under the new names it
-# has the fingerprint of the graph that carries the old ones. What a kill leaves behind:
+# Only the run's own row shows a rename: with the first step under the new names it gets the
+# fingerprint of the graph that has the old ones too. What a kill leaves behind:
 #
-#   before that step    the old fingerprint; the next claim carries the run as this one did
-#   after it            that of the carrying graph, whose topology was stored before; the next claim
-#                       makes the same graph of it
+#   before that step    the old fingerprint; the next claim does what this one did
+#   after it            that of the graph with old names, whose topology was stored before; the next
+#                       claim builds the same graph
 
 
 @pytest.mark.slow

@@ -46,9 +46,9 @@ Runs = Annotated[list[str], Argument(metavar="RUN", help=IDS_HELP)]
 SomeRuns = Annotated[list[str] | None, Argument(metavar="RUN", help=IDS_HELP)]
 UNFINISHED = ("pending", "running", "waiting", "paused", "held")
 PREVIEWED = 5
-"""Runs that are shown before something is done to all that match."""
+"""Maximum number of runs in the preview of a bulk change."""
 PROGRESS_FROM = 50
-"""Runs from which on a terminal shows how far it is."""
+"""Number of runs from which a terminal shows progress."""
 
 
 def pause(runs: Runs, at: At = None, by: By = None) -> None:
@@ -243,7 +243,7 @@ def _preview(runs: Iterable[Run], verb: Verb) -> list[str]:
 
 
 def _print_progress(number: int, whole: int) -> None:
-    """How far a long list is, on a terminal."""
+    """Show the progress over a long list, on a terminal."""
     if whole > PROGRESS_FROM and sys.stderr.isatty() and (number % 20 == 0 or number == whole):
         end = "\n" if number == whole else ""
         print(f"\r{number:,} of {whole:,}", end=end, file=sys.stderr, flush=True)

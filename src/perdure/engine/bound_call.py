@@ -26,7 +26,7 @@ class BoundCall:
         self.input = input
         self.follows = False
         """Whether the call continues a run that has begun."""
-        self.carried: frozenset[str] = frozenset()
+        self.answered_in_input: frozenset[str] = frozenset()
         """The waits whose answers are in the input, for LangGraph to hand over."""
         self._config: dict[str, Any] = dict(config or {})
         self.configurable = dict(full["configurable"])

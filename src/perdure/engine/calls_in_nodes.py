@@ -33,7 +33,7 @@ class AlreadyDone(Exception):
         self.row = row
 
 
-def is_apart(graph: Any, input: Any, config: Any, kwargs: Mapping[str, Any]) -> bool:
+def starts_own_run(graph: Any, input: Any, config: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of a bound graph starts a run of its own inside another run."""
     if input is None or is_resume(input) or not kwargs.keys() <= _STORED or not is_in_run():
         return False

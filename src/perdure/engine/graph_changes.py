@@ -3,8 +3,8 @@
 The topology of a graph is what a run needs to go on: its nodes, what triggers each, and the
 topologies of its subgraphs. Its fingerprint is a hash of that. A run stores the fingerprint it was
 last driven with. If the graph has another one now, `lost_nodes` finds the nodes where the run would
-go on and cannot; LangGraph itself would return as if the run were finished, or run a node anew and
-not find its answers and effects. `old_names` gives the names that a run knows of renamed nodes.
+go on and cannot; LangGraph itself would return as if the run were finished, or run a node again
+and not find its answers and effects. `old_names` gives the names that a run knows of renamed nodes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Threads that read from the database, so that coroutines do not block their event loop.
 
-About 30 microseconds a read, half of what the pool of an event loop takes. And unlike there, no
-node that blocks its thread can keep a read from its turn.
+A read costs about 30 microseconds, half of what an event loop's own thread pool takes. Nodes that
+block threads of that pool cannot delay a read here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MOST = 8
-"""Threads of one journal that read at once."""
+"""Maximum number of threads that read one journal."""
 
 Job = Callable[[], None]
 
@@ -32,7 +32,7 @@ class ReaderThreads:
         self._lock = threading.Lock()
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Do `work` in a thread. What it returns or raises comes to the running event loop."""
+        """Do `work` in a thread. The future belongs to the running event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 

@@ -60,18 +60,18 @@ class Connections:
             except BaseException:
                 connection.close()
                 raise
-            self._give_back(connection)
+            self._keep(connection)
         finally:
             with self._reads:
                 self._reading -= 1
                 self._reads.notify_all()
 
-    def _give_back(self, connection: sqlite3.Connection) -> None:
+    def _keep(self, connection: sqlite3.Connection) -> None:
         with self._reads:
-            if self._closed:  # meanwhile
-                connection.close()
-            else:
+            if not self._closed:
                 self._idle.append(connection)
+                return
+        connection.close()
 
     def reopen(self) -> None:
         """Open a new database in memory: the parent's data is the parent's."""

@@ -1,11 +1,11 @@
 -- Child runs, and runs that wait for other runs.
 --
--- parent_id  the run whose node started it
--- depth      how many runs are above it
--- stays      1: it goes on when its parent is cancelled
+-- parent_id              the run whose node started it
+-- depth                  how many runs are above it
+-- ignores_parent_cancel  1: it goes on when its parent is cancelled
 ALTER TABLE perdure_runs ADD COLUMN parent_id {text};
 ALTER TABLE perdure_runs ADD COLUMN depth INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE perdure_runs ADD COLUMN stays INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE perdure_runs ADD COLUMN ignores_parent_cancel INTEGER NOT NULL DEFAULT 0;
 
 CREATE INDEX perdure_runs_parent ON perdure_runs (parent_id, created_at, id)
 WHERE parent_id IS NOT NULL;
