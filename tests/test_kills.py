@@ -15,7 +15,7 @@ from matrix.kills.__main__ import fork_servers, kill, render
 from matrix.kills.io_stops import Operation, is_supported, listen, supervise
 from matrix.kills.judge import PostgresDatabases, SqliteFiles, Trial
 from matrix.kills.process import ForkServer
-from matrix.kills.stories import STORIES
+from matrix.kills.scenarios import SCENARIOS
 from perdure.testing.postgres import Server
 
 needs_stops = pytest.mark.skipif(not is_supported(), reason="needs seccomp's notifications")
@@ -29,22 +29,22 @@ def slots() -> Iterator[list[list[ForkServer]]]:
 
 @pytest.mark.slow
 @needs_stops
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_an_agent_survives_kills_at_its_writes(
-    story: str, slots: list[list[ForkServer]], tmp_path: Path
+    scenario: str, slots: list[list[ForkServer]], tmp_path: Path
 ) -> None:
-    trials = kill(story, SqliteFiles(tmp_path), 8, slots, "sample")
+    trials = kill(scenario, SqliteFiles(tmp_path), 8, slots, "sample")
     assert not [str(trial) for trial in trials if trial.findings]
 
 
 @pytest.mark.slow
 @needs_stops
 @pytest.mark.postgres
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_an_agent_survives_kills_at_its_sends_and_receives(
-    story: str, slots: list[list[ForkServer]], postgres_server: Server
+    scenario: str, slots: list[list[ForkServer]], postgres_server: Server
 ) -> None:
-    trials = kill(story, PostgresDatabases(postgres_server), 3, slots, "sample")
+    trials = kill(scenario, PostgresDatabases(postgres_server), 3, slots, "sample")
     assert not [str(trial) for trial in trials if trial.findings]
 
 

@@ -79,11 +79,11 @@ def run(folder: Path, how: str, select: list[str]) -> dict[str, Result]:
         sys.exit(f"No test was run; {HOME.name}/{how}.log says why.")
     found: dict[str, Result] = {}
     for line in results.read_text().splitlines():
-        told = json.loads(line)
-        result = found.setdefault(told["id"].removeprefix("tests/"), Result())
-        result.used |= set(told["used"])
-        if told["outcome"] != "passed" and result.outcome != "failed":
-            result.outcome, result.error = told["outcome"], told["error"] or ""
+        report = json.loads(line)
+        result = found.setdefault(report["id"].removeprefix("tests/"), Result())
+        result.used |= set(report["used"])
+        if report["outcome"] != "passed" and result.outcome != "failed":
+            result.outcome, result.error = report["outcome"], report["error"] or ""
     return found
 
 

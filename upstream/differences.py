@@ -32,9 +32,9 @@ def load() -> list[Difference]:
     return [_difference(one) for one in found]
 
 
-def _difference(told: dict[str, Any]) -> Difference:
-    parts = {part: tuple(told.get(part, ())) for part in ("both", "saver", "bound")}
-    return Difference(told["reason"], **parts, sometimes=told.get("sometimes", False))
+def _difference(entry: dict[str, Any]) -> Difference:
+    parts = {part: tuple(entry.get(part, ())) for part in ("both", "saver", "bound")}
+    return Difference(entry["reason"], **parts, sometimes=entry.get("sometimes", False))
 
 
 def render(differences: list[Difference]) -> str:

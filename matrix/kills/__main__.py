@@ -21,7 +21,7 @@ from typing import Any
 from matrix.kills.io_stops import is_supported
 from matrix.kills.judge import Database, Judge, PostgresDatabases, SqliteFiles, Trial
 from matrix.kills.process import ForkServer
-from matrix.kills.stories import STORIES
+from matrix.kills.scenarios import SCENARIOS
 from perdure.testing.postgres import local_postgres
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "kills.md"
@@ -36,13 +36,13 @@ def main() -> None:
     begun = time.monotonic()
     trials: list[Trial] = []
     wanted = {"SQLite": arguments.sqlite, "PostgreSQL": arguments.postgres}
-    stories = arguments.stories or list(STORIES)
+    scenarios = arguments.scenarios or list(SCENARIOS)
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         slots = stack.enter_context(fork_servers(arguments.jobs, arguments.hash_seeds))
         for database in stack.enter_context(_databases(wanted)):
-            for story in stories:
-                kills = wanted[database.name] // len(stories)
-                kill(story, database, kills, slots, arguments.seed, _progress(kills), trials)
+            for scenario in scenarios:
+                kills = wanted[database.name] // len(scenarios)
+                kill(scenario, database, kills, slots, arguments.seed, _progress(kills), trials)
     table = "\n".join(_table(trials))
     print(f"\n{table}\n")
     bad = [trial for trial in trials if trial.findings]
@@ -54,7 +54,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m matrix.kills", description=__doc__)
-    parser.add_argument("stories", nargs="*", choices=[*STORIES, []], help="default: both")
+    parser.add_argument("scenarios", nargs="*", choices=[*SCENARIOS, []], help="default: both")
     parser.add_argument("--sqlite", type=int, default=2000, metavar="N", help="kills on SQLite")
     parser.add_argument("--postgres", type=int, default=300, metavar="N", help="on PostgreSQL")
     parser.add_argument("--seed", default="1", help="of the draw of operations; any text")
@@ -92,7 +92,7 @@ def _databases(wanted: dict[str, int]) -> Iterator[Iterator[Database]]:
 
 
 def kill(
-    story: str,
+    scenario: str,
     database: Database,
     wanted: int,
     slots: Sequence[Sequence[ForkServer]],
@@ -100,9 +100,9 @@ def kill(
     progress: Any = None,
     into: list[Trial] | None = None,
 ) -> list[Trial]:
-    """Tell a story with kills until there were that many of them, or until Ctrl-C. The trials are
-    also appended to a list, which has those that were made by then."""
-    judge, lock = Judge(story, database), threading.Lock()
+    """Play a scenario until there were that many kills, or until Ctrl-C. Each trial that is over is
+    also appended to `into`."""
+    judge, lock = Judge(scenario, database), threading.Lock()
     baseline = judge.begin(slots[0][0])
     trials: list[Trial] = []
     every = [] if into is None else into
@@ -137,18 +137,18 @@ def kill(
 
 
 def _progress(wanted: int) -> Any:
-    begun, told = time.monotonic(), 0
+    begun, printed = time.monotonic(), 0
 
     def progress(trial: Trial, trials: Sequence[Trial]) -> None:
-        nonlocal told
+        nonlocal printed
         bad = sum(bool(one.findings) for one in trials)
         if trial.findings and bad <= SHOWN:
             print(trial, trial.printed[-3000:], sep="\n", flush=True)
         killed = sum(len(one.kills) for one in trials)
-        if killed // 50 != told // 50:
-            told = killed
+        if killed // 50 != printed // 50:
+            printed = killed
             each = (time.monotonic() - begun) / killed
-            line = f"{trial.story} on {trial.database}: {killed} of {wanted} kills"
+            line = f"{trial.scenario} on {trial.database}: {killed} of {wanted} kills"
             print(f"{line}, {each:.2f} s each, {bad} trials with findings", flush=True)
 
     return progress
@@ -160,10 +160,10 @@ def _table(trials: Sequence[Trial]) -> Iterator[str]:
     names += ["settled by a person", "again, with the key"]
     yield f"| {' | '.join(names)} |"
     yield "|---" * len(names) + "|"
-    for story, database in dict.fromkeys((one.story, one.database) for one in trials):
-        some = [one for one in trials if (one.story, one.database) == (story, database)]
+    for scenario, database in dict.fromkeys((one.scenario, one.database) for one in trials):
+        some = [one for one in trials if (one.scenario, one.database) == (scenario, database)]
         kinds = Counter(kill.split()[0] for one in some for kill in one.kills)
-        cells: list[Any] = [story, database, len(some), sum(kinds.values())]
+        cells: list[Any] = [scenario, database, len(some), sum(kinds.values())]
         cells.append(", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items())))
         kinds_found = ("duplicated", "lost", "stranded", "different")
         cells += [sum(bool(getattr(one, kind)) for one in some) for kind in kinds_found]
@@ -180,17 +180,18 @@ stops the process before the operation, so the kill is exact: that write, sync, 
 lock, send or receive is never made. It works for SQLite and libpq from outside, with no line of
 code in them (`matrix/kills/io_stops.py`). `make kills` runs it again and writes this page.
 
-**orders** walks over sets, whose order differs from one process to the next; makes equal calls
-side by side in one node and in a `ToolNode`; loops; fans out; asks, sleeps, waits for a signal,
-writes to the outbox; starts a child run for each of a set, joins them, and sends itself a signal.
-Its effects are keyed, verified, held, transactional, or guarded by a business key, and two of
-them always raise without anybody knowing whether they happened. A second run is cancelled, with
-its child, and both are compensated. **assistant** is a `create_agent` with `Durable()`, equal
-tool calls side by side, and `HumanInTheLoopMiddleware`. The person in them answers, approves,
-sends the signal, cancels, and settles what is unknown after a look into the world; that is killed
-in the middle as well.
+**orders** iterates over sets, whose order differs from one process to the next; makes equal calls
+in parallel in one node and in a `ToolNode`; loops; fans out; asks, sleeps, waits for a signal,
+writes to the outbox; starts a child run for each member of a set, joins them, and sends itself a
+signal. Its effects are keyed, verified, held, transactional, or guarded by a business key, and two
+of them always raise with an unknown outcome. A second run is cancelled, with its child, and both
+are compensated. **assistant** is a `create_agent` with `Durable()`, equal
+tool calls in parallel, and `HumanInTheLoopMiddleware`. A simulated person answers, approves,
+sends the signal, cancels, and settles unknown outcomes after a look into the world. These actions
+are killed in the middle as well.
 
-The world is a file outside of the journal. It is judged at the end of each trial:
+The world is a file outside the journal that records what really happened. It is judged at the end
+of each trial:
 
 - **silent duplicates**: something happened more often than it should. A far side that knows keys
   does an order once for each key, however often it comes (**again, with the key**);

@@ -1,6 +1,6 @@
 """The second agent: `create_agent` with tools of every kind, and a person who approves some.
 
-Nothing in it is marked by hand but what `Durable` is told.
+Nothing in it is marked by hand except the policies passed to `Durable`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stop a process at each of its I/O operations, and kill it at one of them. Linux only.
 
 The process asks the kernel to stop it before every system call that writes, syncs, truncates,
-locks, sends or receives, and to tell a supervisor (seccomp's user notification). The supervisor
+locks, sends or receives, and to notify a supervisor (seccomp's user notification). The supervisor
 lets the call go on, or kills the process with SIGKILL instead: then that call is never made. So it
 works for C libraries too, SQLite and libpq, without a compiler and without a line in them.
 

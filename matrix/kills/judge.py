@@ -1,4 +1,4 @@
-"""Tells a story in processes that are killed, and judges what happened in the world."""
+"""Plays a scenario in processes that are killed, and judges what happened in the world."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from matrix.kills.orders import TABLE
 from matrix.kills.process import ForkServer, Result
-from matrix.kills.stories import STORIES
+from matrix.kills.scenarios import SCENARIOS
 from matrix.kills.world import Event, World
 from perdure.journal import connect
 from perdure.testing.postgres import Server
@@ -88,9 +88,9 @@ class PostgresDatabases:
 
 @dataclass
 class Trial:
-    """One story told, and what was wrong with it."""
+    """One play of a scenario, and what was wrong with it."""
 
-    story: str
+    scenario: str
     database: str
     seed: str
     """Of the draw: the same seed draws the same operations and hash seeds."""
@@ -113,31 +113,31 @@ class Trial:
         return [f"{kind}: {one}" for kind, some in found.items() for one in some]
 
     def __str__(self) -> str:
-        lines = [f"{self.story} on {self.database}, seed {self.seed}"]
+        lines = [f"{self.scenario} on {self.database}, seed {self.seed}"]
         lines += [f"  killed at {kill}" for kill in self.kills]
         lines += [f"  {finding}" for finding in self.findings]
         return "\n".join(lines)
 
 
 class Judge:
-    """Tells one story on one database again and again, in as many threads as you like."""
+    """Plays one scenario on one database repeatedly, in any number of threads."""
 
-    def __init__(self, story: str, database: Database) -> None:
-        self._name, self._story, self._database = story, STORIES[story], database
+    def __init__(self, scenario: str, database: Database) -> None:
+        self._name, self._scenario, self._database = scenario, SCENARIOS[scenario], database
         self._counts: dict[str, int] = {}
         self._result: list[Any] = []
 
     def begin(self, server: ForkServer) -> Trial:
-        """The story without a kill: what it gives, and how many operations it makes."""
+        """The scenario without a kill: what it gives, and how many operations it makes."""
         trial = Trial(self._name, self._database.name, "none")
         with self._place() as (folder, url):
             result = server.run(self._order(folder, url, None, count=True))
-            self._counts, self._result = result.counts, result.told.get("result") or []
+            self._counts, self._result = result.counts, result.reported.get("result") or []
             self._judge(trial, folder, url, result)
         return trial
 
     def trial(self, seed: str, servers: Sequence[ForkServer]) -> Trial:
-        """The story with kills, drawn from a seed. Each process is of one of the servers."""
+        """The scenario with kills, drawn from a seed. Each process is of one of the servers."""
         begun, rng = time.monotonic(), random.Random(seed)
         trial = Trial(self._name, self._database.name, seed)
         weights, left = WEIGHTS[self._database.name], 1.0
@@ -170,7 +170,7 @@ class Judge:
         self, folder: Path, url: str, kill: tuple[str, int] | None, *, count: bool = False
     ) -> dict[str, object]:
         return {
-            "story": self._name,
+            "scenario": self._name,
             "count": count,
             "url": url,
             "journal": f"{folder}/journal.db",
@@ -181,31 +181,31 @@ class Judge:
         }
 
     def _judge(self, trial: Trial, folder: Path, url: str, last: Result) -> None:
-        story, told = self._story, last.told
-        if last.status != 0 or not told:
+        scenario, reported = self._scenario, last.reported
+        if last.status != 0 or not reported:
             trial.stranded.append(f"the last process ended with {last.status}")
             trial.printed = last.printed
             return
-        trial.settled = told["settled"]
-        trial.stranded += told["strange"] + [f"doctor: {one}" for one in told["doctor"]]
-        for graph, state, reason in told["ended"]:
-            if state != story.ends[graph]:
+        trial.settled = reported["settled"]
+        trial.stranded += reported["strange"] + [f"doctor: {one}" for one in reported["doctor"]]
+        for graph, state, reason in reported["ended"]:
+            if state != scenario.ends[graph]:
                 trial.stranded.append(f"{graph} is {state}: {reason}")
         events = World(folder / "world").events()
         keyed = [event for event in events if event.kind == "keyed"]
         trial.again = len(keyed) - len(set(keyed))
         self._compare(trial, _happened(events))
-        if "booked 12a" in story.happens:
+        if "booked 12a" in scenario.happens:
             self._compare_bookings(trial, self._database.booked(url))
-        if not trial.stranded and told["result"] != self._result:
-            found = [line for line in told["result"] if line not in self._result]
-            missing = [line for line in self._result if line not in told["result"]]
+        if not trial.stranded and reported["result"] != self._result:
+            found = [line for line in reported["result"] if line not in self._result]
+            missing = [line for line in self._result if line not in reported["result"]]
             trial.different.append(f"{found} instead of {missing}")
         trial.printed = last.printed if trial.findings else ""
 
     def _compare(self, trial: Trial, happened: Counter[str]) -> None:
-        for what in sorted(happened | self._story.happens):
-            often, wanted = happened[what], self._story.happens[what]
+        for what in sorted(happened | self._scenario.happens):
+            often, wanted = happened[what], self._scenario.happens[what]
             if often > wanted:
                 trial.duplicated.append(f"{what}: {often} times instead of {wanted}")
             elif often < wanted and not trial.stranded:

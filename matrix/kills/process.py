@@ -49,14 +49,14 @@ DEADLINE = 60.0
 
 @dataclass
 class Result:
-    """How a child ended, and what it told."""
+    """How a child ended, and what it reported."""
 
     status: int
     counts: dict[str, int]
     """Kind of operation → how many it made."""
     killed: str | None = None
     """The operation it was killed at."""
-    told: dict[str, Any] = field(default_factory=dict)
+    reported: dict[str, Any] = field(default_factory=dict)
     printed: str = ""
 
 
@@ -146,9 +146,9 @@ def _serve(order: dict[str, Any]) -> Result:
             _child(order, theirs, writer, printed.fileno())
         theirs.close()
         os.close(writer)
-        with open(reader, "rb") as told:
+        with open(reader, "rb") as report:
             counting = _watch(ours, pid, order)
-            facts = json.loads(told.read() or b"{}")
+            facts = json.loads(report.read() or b"{}")
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         printed.seek(0)
         words = printed.read().decode(errors="replace")[-6000:]
@@ -176,7 +176,7 @@ def _watch(ours: socket.socket, pid: int, order: dict[str, Any]) -> Counting:
     return counting
 
 
-def _child(order: dict[str, Any], theirs: socket.socket, told: int, printed: int) -> None:
+def _child(order: dict[str, Any], theirs: socket.socket, report: int, printed: int) -> None:
     code = 3
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -190,7 +190,7 @@ def _child(order: dict[str, Any], theirs: socket.socket, told: int, printed: int
             os.close(stops)
         theirs.close()
         facts = asyncio.run(_tell(order))
-        os.write(told, json.dumps(facts, default=str).encode())
+        os.write(report, json.dumps(facts, default=str).encode())
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -212,20 +212,20 @@ def _written(file: Path, text: str) -> Path:
 
 
 async def _tell(order: dict[str, Any]) -> dict[str, Any]:
-    """Tell the story from wherever it is; gives what is to be judged."""
+    """Play the scenario from where the last process died. Returns what is to be judged."""
     import perdure
-    from matrix.kills import orders, stories, world
+    from matrix.kills import orders, scenarios, world
     from perdure.types import EventKind
 
     here = world.enter(order["world"])
-    story = stories.STORIES[order["story"]]
+    scenario = scenarios.SCENARIOS[order["scenario"]]
     clock, moved = _clock(Path(order["clock"]), order["begin"])
     async with perdure.Runtime(order["url"], clock=clock) as rt:
-        for name, graph in story.graphs.items():
+        for name, graph in scenario.graphs.items():
             rt.register(graph(rt), name=name)
         rt.deliver("booked", orders.deliver)
-        teller = stories.Teller(story, rt, clock, here)
-        runs = await teller.tell(moved)
+        performer = scenarios.Performer(scenario, rt, clock, here)
+        runs = await performer.play(moved)
         diagnosis = await rt.doctor()
         outputs = {run.graph: run.output for run in runs}
         ended = [
@@ -234,12 +234,12 @@ async def _tell(order: dict[str, Any]) -> dict[str, Any]:
         ]
         events = [event for run in runs for event in await rt.events(run.id)]
         settled = [event for event in events if event.kind == EventKind.SETTLED]
-        unfinished = any(state != story.ends[graph] for graph, state, _ in ended)
+        unfinished = any(state != scenario.ends[graph] for graph, state, _ in ended)
         return {
             "ended": ended,
-            "result": None if unfinished else story.result(outputs),
+            "result": None if unfinished else scenario.result(outputs),
             "settled": len(settled),
-            "strange": teller.strange,
+            "strange": performer.strange,
             "doctor": [str(one) for one in diagnosis.findings],
         }
 
@@ -247,6 +247,6 @@ async def _tell(order: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     import perdure.journal.postgres
     import perdure.runtime  # noqa: F401
-    from matrix.kills import stories  # noqa: F401
+    from matrix.kills import scenarios  # noqa: F401
 
     main()

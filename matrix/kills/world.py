@@ -1,7 +1,7 @@
 """The world outside: a file to which things that happened are appended, line by line.
 
 No crash of a process takes a line back. What kind of far side it is decides what counts as twice:
-`keyed` knows an order by its key, and does it once; every other kind does what it is told.
+`keyed` knows an order by its key, and does it once; every other kind does each order that it gets.
 """
 
 from __future__ import annotations

@@ -279,9 +279,9 @@ _WARNED: set[type] = set()
 
 
 def _warn_of_refusal(schema: Any) -> None:
-    """Say before a person answers that the answer cannot be stored as it is returned.
+    """Warn, before a person answers, that the answer could not be stored if a node returned it.
 
-    No more than that: a node may use it and return something else.
+    Only a warning: the node may use the answer and return something else.
     """
     if (segment := _segment()) is None:
         return
@@ -334,13 +334,13 @@ def _check_durable(config: Mapping[str, Any]) -> None:
         if segment is not None and names in segment.unstored:
             raise NotDurable(
                 "sleep(), ask(), wait_for() and join() cannot be called in the subgraph of "
-                f"the node {node!r}: it has checkpointer=False, and begins anew each time, "
+                f"the node {node!r}: it has checkpointer=False, and starts over each time, "
                 "without the answer. Compile it without a checkpointer."
             )
 
 
 def _place_answer(value: Any, kind: Kind) -> None:
-    """See to it that this question gets no answer to another one."""
+    """Make sure that this question does not get the answer to another."""
     segment, config = _segment(), _config() or {}
     if segment is not None:
         task = langgraph_port.task_info(config)

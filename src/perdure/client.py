@@ -23,7 +23,7 @@ from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument
 from perdure.journal import Journal, version
 from perdure.journal.clock import Clock, JournalClock
-from perdure.journal.names import check_id, check_renamed, check_text
+from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
 from perdure.operations import claims, runs
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
@@ -222,7 +222,7 @@ class Client(ContextManaged):
         if key is not None:
             check_name("key", key)
         if thread_id is not None:
-            thread_id = check_name("thread_id", str(thread_id))
+            thread_id = check_name("thread_id", check_id("thread", thread_id))
         setup = make_setup(
             input=input, metadata=metadata, tags=tags, context=context, config=config
         )
@@ -266,7 +266,9 @@ class Client(ContextManaged):
                 uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, json.dumps([graph, key]))
             )
         if not detached:
-            parent = await parent_of_call(self.journal, stays=on_parent_cancel == "leave")
+            parent = await parent_of_call(
+                self.journal, ignores_parent_cancel=on_parent_cancel == "leave"
+            )
         accept, graph_key = self.services.runs.accept, (graph, version)
         options: Any = {"key": key, "after": after, "parent": parent}
         return await self.journal.arun(
@@ -335,10 +337,10 @@ class Client(ContextManaged):
             raise BadArgument("Give thread_id or parent_id, not both.")
         rows = partial(
             runs.page,
-            thread_id=thread_id,
-            parent_id=parent_id,
+            thread_id=maybe_id("thread", thread_id),
+            parent_id=maybe_id("run", parent_id),
             states=states,
-            graph=graph,
+            graph=None if graph is None else check_text("graph", graph),
             since=first,
         )
         plan = self.services.runs.page(
@@ -414,8 +416,8 @@ class Client(ContextManaged):
         inbox = await client.waits(kind="human")
         """
         plan = self.services.waits.waits(
-            thread_id=thread_id,
-            run_id=run_id,
+            thread_id=maybe_id("thread", thread_id),
+            run_id=maybe_id("run", run_id),
             kind=None if kind is None else check_member(Kind, "a kind of wait", kind),
             after=after,
             count=check_limit(limit),
@@ -424,7 +426,7 @@ class Client(ContextManaged):
 
     async def wait_history(self, run_id: str) -> list[WaitRecord]:
         """Every wait of a run, with its answer."""
-        return await self.journal.arun(self.services.waits.history(run_id))
+        return await self.journal.arun(self.services.waits.history(check_id("run", run_id)))
 
     async def answer(self, wait_id: str, value: Any, *, by: str | None = None) -> None:
         """Answer a wait for a person. Accepted once; `by` is stored with the time.
@@ -492,8 +494,8 @@ class Client(ContextManaged):
         """Effects of a run, of a thread or in a state, oldest first. `state="unknown"` are those
         that `settle` is for. `after` is the last effect of the page before."""
         plan = self.services.effects.effects(
-            run_id=run_id,
-            thread_id=thread_id,
+            run_id=maybe_id("run", run_id),
+            thread_id=maybe_id("thread", thread_id),
             state=None if state is None else check_member(EffectState, "an effect's state", state),
             after=after,
             count=check_limit(limit),
@@ -567,17 +569,19 @@ class Client(ContextManaged):
     async def _cancel(
         self, run_id: str, grace: timedelta, reason: str | None, by: str | None
     ) -> None:
-        stop, number = self.services.runs.stop, call_number()
-        plan = stop(run_id, Control.CANCEL, grace, reason=reason, by=by, number=number)
-        await self.journal.arun(plan)
+        await self._request(run_id, Control.CANCEL, grace, reason, by)
 
     @recorded("pause")
     async def _pause(
         self, run_id: str, grace: timedelta, reason: str | None, by: str | None
     ) -> None:
+        await self._request(run_id, Control.PAUSE, grace, reason, by)
+
+    async def _request(
+        self, run_id: str, control: Control, grace: timedelta, reason: str | None, by: str | None
+    ) -> None:
         stop, number = self.services.runs.stop, call_number()
-        plan = stop(run_id, Control.PAUSE, grace, reason=reason, by=by, number=number)
-        await self.journal.arun(plan)
+        await self.journal.arun(stop(run_id, control, grace, reason=reason, by=by, number=number))
 
     async def wake(self, run_id: str, *, by: str | None = None) -> Run:
         """End the sleep of a run now: every `sleep` that it is in. `by` is in the event.
@@ -691,7 +695,7 @@ class Client(ContextManaged):
 
     async def unschedule(self, name: str) -> None:
         """Delete a schedule. The runs it started stay. Raises `NotFound`."""
-        await self._unschedule(str(name))
+        await self._unschedule(check_text("name", name))
 
     async def _is_unscheduled(self, name: str) -> Done | None:
         return None if name in {one.name for one in await self.schedules()} else Done()

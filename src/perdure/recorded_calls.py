@@ -83,13 +83,15 @@ def call_key() -> str | None:
     return key()
 
 
-async def parent_of_call(journal: Journal, *, stays: bool) -> Parent | None:
+async def parent_of_call(journal: Journal, *, ignores_parent_cancel: bool) -> Parent | None:
     """The run that starts another one by the recorded call, if both are in this journal."""
     if not _is_in_run():
         return None
     from perdure.effects import client_calls
 
-    return await journal.arun(client_calls.parent_of_call(journal, stays=stays))
+    return await journal.arun(
+        client_calls.parent_of_call(journal, ignores_parent_cancel=ignores_parent_cancel)
+    )
 
 
 def call_number() -> int | None:

@@ -1,6 +1,6 @@
-"""Carry threads over from another LangGraph checkpointer, so that they go on with perdure.
+"""Copy threads from another LangGraph checkpointer, so that they go on with perdure.
 
-A thread is carried checkpoint by checkpoint, oldest first, each behind its pending writes. What
+A thread is copied checkpoint by checkpoint, oldest first, each behind its pending writes. What
 each crash leaves behind:
 
     before a checkpoint      the ones before it; the next import goes on there
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -29,6 +29,7 @@ from perdure.checkpoint import operations
 from perdure.checkpoint.config import configurable
 from perdure.errors import BadArgument, Error, TypeNotAllowed
 from perdure.saver import Saver
+from perdure.serde.redaction import hide_in_url
 
 Place = tuple[str, str]
 """The id and the namespace of a checkpoint: they sort in the order in which they were made."""
@@ -36,7 +37,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class ImportedThread:
-    """What became of one thread."""
+    """The import of one thread."""
 
     id: str
     checkpoints: int = 0
@@ -44,9 +45,9 @@ class ImportedThread:
     known: int = 0
     """Checkpoints that were there already."""
     waiting: bool = False
-    """Its newest checkpoint has a question that nobody has answered."""
+    """Whether its newest checkpoint has an unanswered question."""
     refused: str | None = None
-    """Why the thread could not be carried over. Nothing of it was stored by this import."""
+    """Why the thread could not be imported. Nothing of it was stored by this import."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def import_threads(
 
     `source` is an open checkpointer, or where one of LangGraph's keeps its tables: the path or
     `sqlite:///` URL of a `SqliteSaver`, the `postgresql://` URL of a `PostgresSaver`. A thread that
-    cannot be carried is listed with the reason, and the others go on. Call it again after a crash,
+    cannot be copied is listed with the reason, and the others go on. Call it again after a crash,
     or when the source has grown: what is there is not stored twice. `progress` is called after each
     thread, with its number and the number of all.
     """
@@ -255,7 +256,7 @@ def _opened(source: str | BaseCheckpointSaver[Any], target: Saver) -> Iterator[_
         yield _Source(source)
         return
     serde = JsonPlusSerializer(allowed_msgpack_modules=target.serializer.codec.allowlist.types)
-    scheme = urlsplit(source).scheme
+    scheme = source.partition(":")[0] if ":" in source else ""
     if scheme in ("postgresql", "postgres"):
         opened = _open_postgres(source, serde)
     elif scheme in ("", "sqlite") or Path(source).exists():
@@ -279,7 +280,7 @@ def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
         raise _missing("langgraph-checkpoint-sqlite") from error
     path = unquote(source.removeprefix("sqlite:///")) if source.startswith("sqlite:") else source
     if not Path(path).is_file():
-        raise BadArgument(f"There is no file {path}.")
+        raise BadArgument(f"There is no file {hide_in_url(path)}.")
     connection = sqlite3.connect(
         f"file:{quote(path)}?mode=rw", uri=True, check_same_thread=False, timeout=30
     )
@@ -302,8 +303,11 @@ def _open_postgres(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
         import psycopg
         from langgraph.checkpoint.postgres import PostgresSaver
         from psycopg.rows import dict_row
+
+        from perdure.journal.postgres import without_password
     except ImportError as error:
         raise _missing("langgraph-checkpoint-postgres 'psycopg[binary]'") from error
+    without_password(source)  # refuses a malformed URL, which an exception would quote
     try:
         connection = psycopg.connect(
             source, autocommit=True, prepare_threshold=0, row_factory=dict_row

@@ -421,12 +421,12 @@ FIRST_MS, LAST_MS = -(2**63), 2**63 - 1
 
 
 def position_after(at: datetime) -> int:
-    """Where a list goes on that is sorted by time, oldest first, after a row that shows `at`."""
+    """Where the next page begins, oldest first, after a row that shows the time `at`."""
     return LAST_MS if at >= LATEST else milliseconds(at)
 
 
 def position_before(at: datetime) -> int:
-    """Where a list goes on that is sorted by time, newest first, after a row that shows `at`."""
+    """Where the next page begins, newest first, after a row that shows the time `at`."""
     return FIRST_MS if at <= EARLIEST else milliseconds(at)
 
 

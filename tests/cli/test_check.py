@@ -1,4 +1,4 @@
-"""`perdure check`, and `Runtime.check`: which runs the graphs of today would hold."""
+"""`perdure check`, and `Runtime.check`: which runs the current graphs would hold."""
 
 from __future__ import annotations
 

@@ -256,7 +256,9 @@ class Machine(RuleBasedStateMachine):
         for rt in (self.rt, self.other):
             rt.register(build(), name="g", deaths=1000)
         WORLD = self.world = World(self.rt.journal)
-        self.rt.journal._backend._connections._writer.execute("CREATE TABLE booked (label TEXT)")  # type: ignore[attr-defined]
+        backend: Any = self.rt.journal._backend
+        self.database = backend.open()._connections._writer
+        self.database.execute("CREATE TABLE booked (label TEXT)")
         self.stealing: threading.Event | None = None
         self.scripts: dict[str, list[list[Any]]] = {}
         self.cancelled: set[str] = set()
@@ -388,9 +390,7 @@ class Machine(RuleBasedStateMachine):
         assert not twice, twice
         done = [label for labels in self.world.did.values() for label in labels]
         assert len(done) == len(set(done)), f"one call, two keys: {done}"
-        labels = self.rt.journal._backend._connections._writer.execute(  # type: ignore[attr-defined]
-            "SELECT label FROM booked"
-        ).fetchall()
+        labels = self.database.execute("SELECT label FROM booked").fetchall()
         assert len(labels) == len(set(labels)), labels
         assert all(n == 1 for n in self.world.undone.values()), self.world.undone
 

@@ -288,7 +288,7 @@ async def test_a_breakpoint_before_a_renamed_node_still_stops_its_runs(url: str)
         ({"nap": "gone"}, "has no node 'gone'; it has snooze, rest"),
         ({"rest": "snooze"}, "still has a node 'rest'"),
         ({"nap": "snooze", "doze": "snooze"}, "Two nodes cannot become one"),
-        ({"nap": "doze", "doze": "nap"}, "in a circle"),
+        ({"nap": "doze", "doze": "nap"}, "form a cycle"),
         ({"nap": "__start__"}, "has no node '__start__'"),
     ],
 )
@@ -313,12 +313,12 @@ async def test_the_function_of_an_entrypoint_cannot_be_renamed(url: str) -> None
 
 # -- killed
 #
-# The only row that tells of a rename is the run's own: with the first step under the new names it
-# has the fingerprint of the graph that carries the old ones. What a kill leaves behind:
+# Only the run's own row shows a rename: with the first step under the new names it gets the
+# fingerprint of the graph that has the old ones too. What a kill leaves behind:
 #
-#   before that step    the old fingerprint; the next claim carries the run as this one did
-#   after it            that of the carrying graph, whose topology was stored before; the next claim
-#                       makes the same graph of it
+#   before that step    the old fingerprint; the next claim does what this one did
+#   after it            that of the graph with old names, whose topology was stored before; the next
+#                       claim builds the same graph
 
 
 @pytest.mark.slow

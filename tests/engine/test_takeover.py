@@ -277,6 +277,48 @@ async def test_of_a_worker_two_ticks_and_a_bound_graph_one_drives_a_run(url: str
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("slow", ["next_due", "note_shape"])
+async def test_a_slow_journal_shortens_no_lease_of_a_live_worker(
+    url: str, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while a worker looks for runs, nor while it prepares one that it has claimed."""
+    lease = 2.0
+    first, second = [perdure.Runtime(url, lease=timedelta(seconds=lease)) for _ in range(2)]
+    left: list[float] = []
+
+    def work(state: Mine) -> Mine:
+        return {"log": ["work"]}
+
+    for rt in (first, second):
+        rt.register(chain(work), name="g")
+    async with first, second:
+        run = await first.start("g", {"log": []}, thread_id="t")
+        real = first.journal.ado
+        looked = 0
+
+        async def ado(op: Any) -> Any:
+            nonlocal looked
+            if op.name == "claim":
+                ends = op.statements[0].params["lease_until"] / 1000
+                left.append(ends - time.monotonic())
+            if op.name == slow:
+                answer, begun = await real(op), time.monotonic()
+                while time.monotonic() - begun < 1.5 * lease:
+                    if slow == "note_shape":
+                        looked += (await second.tick()).claimed
+                    await asyncio.sleep(0.05)
+                return answer
+            return await real(op)
+
+        monkeypatch.setattr(first.journal, "ado", ado)
+        await first.tick(limit=1)
+        assert left[0] > lease / 2
+        assert looked == 0
+        assert (await first.get(run.id)).state is State.DONE
+        assert "recovered" not in await kinds(first, run)
+
+
+@pytest.mark.slow
 async def test_postgresql_restarted_under_load_loses_nothing(
     postgres_url: str, postgres_server: Server, fork_server: ForkServer, place: Place
 ) -> None:

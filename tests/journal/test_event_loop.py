@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 
 import perdure
-from perdure.errors import BadURL
+from perdure.errors import BadURL, Closed
 from perdure.journal import connect
 from perdure.saver import Saver
 from perdure.testing import Clock
@@ -156,6 +157,23 @@ async def test_what_cannot_be_opened_is_named_by_the_first_use() -> None:
     with pytest.raises(BadURL, match="/no/such/folder does not exist"):
         await perdure.Client("sqlite:////no/such/folder/journal.db").runs()
     assert not saver.is_open
+
+
+async def test_a_closed_journal_leaves_no_thread_and_no_connection(sqlite_url: str) -> None:
+    before = {*threading.enumerate()}
+    journal = connect(sqlite_url)
+    connections = journal._backend.open()._connections  # type: ignore[attr-defined]
+    reads = asyncio.gather(*(journal.ado(entries()) for _ in range(20)))
+    await asyncio.sleep(0)
+    reads.cancel()  # the threads are in the middle of it
+    journal.close()
+    readers = [one for one in {*threading.enumerate()} - before if one.name == "perdure-read"]
+    for one in readers:
+        await asyncio.to_thread(one.join, 10)
+    assert not any(one.is_alive() for one in readers)
+    assert not connections._idle
+    with pytest.raises(Closed):
+        await journal.ado(entries())
 
 
 async def test_a_clock_of_a_test_is_asked_for_nothing(url: str) -> None:

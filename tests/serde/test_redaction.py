@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+import time
 from contextlib import closing
 from typing import Any
 
@@ -14,6 +15,7 @@ from pydantic import SecretStr
 import perdure
 from perdure.errors import BadURL, Unavailable
 from perdure.serde.redaction import HIDDEN, fill, hide, hide_in_url, is_secret, redact, secrets_in
+from perdure.thread_import import import_threads
 from perdure.types import Retry, State
 from tests.support.agents import Log, chain, opened
 from tests.support.commands import commands_at
@@ -113,6 +115,45 @@ def test_what_has_no_secret_is_left_as_it_is() -> None:
         "ValueError: unexpected token: 'x' is not authorized for the secretary, token 5 at line 3"
     )
     assert redact(text) == text.replace("token: 'x'", f"token: '{HIDDEN}'")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "https://host:8080/users/bob@example.com",
+        "https://host:8080?to=bob@example.com",
+        "Reset it here: https://app.example/reset?token=8f3a. Or write to https://u:pw@old.example",
+    ],
+)
+def test_a_text_that_tells_calls_apart_is_kept_whole(value: str) -> None:
+    assert hide({"body": value}) == {"body": value}
+
+
+def test_a_long_list_of_urls_takes_no_longer_than_its_length() -> None:
+    began, urls = time.process_time(), "http://a:80/" * 40_000
+    redact(urls)
+    assert time.process_time() - began < 20  # it would be five minutes
+    assert hide(urls) == urls
+    assert not [*secrets_in(urls)]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "present"),
+    [
+        (["a", {"token": CANARY}], ["b", {"token": CANARY}]),
+        (f"https://u:{CANARY}@host/a", f"https://u:{CANARY}@host/b"),
+        (f"https://host/a?api_key={CANARY}", f"https://host/b?api_key={CANARY}"),
+        (json.dumps({"to": "a", "token": CANARY}), json.dumps({"to": "b", "token": CANARY})),
+    ],
+)
+def test_a_value_that_cannot_be_filled_is_not_used_without_its_secrets(
+    recorded: Any, present: Any
+) -> None:
+    assert fill({"to": "ann", "what": hide(recorded)}, {"to": "bob", "what": present}) == {
+        "to": "ann",
+        "what": present,
+    }
+    assert fill(["ann"], ["bob"]) == ["ann"]  # nothing was hidden: what is recorded counts
 
 
 @pytest.mark.parametrize(
@@ -219,6 +260,23 @@ def test_a_malformed_url_never_shows_its_password(
         refused = commands_at(capsys, given)("runs")
         assert refused.code == 2
         assert CANARY not in refused.out + refused.err
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:%s[@db/agents",
+        "postgresql://ada:x/%s@db/agents",
+        "postgresql://ada:x@%s@db/agents",
+        "postgresql://ada:%s%zz@db/agents",
+        "sqlite://ada:%s@/agents.db",
+        "://ada:%s@db/agents",
+    ],
+)
+def test_nor_does_the_source_of_an_import(url: str) -> None:
+    with perdure.Saver("sqlite:///:memory:") as saver, pytest.raises(perdure.Error) as told:
+        import_threads(url.replace("%s", CANARY), saver)
+    assert CANARY not in str(told.value)
 
 
 def test_the_url_of_a_client_shows_neither_password() -> None:

@@ -38,6 +38,16 @@ async def test_the_methods_of_a_runtime_ask_for_it(url: str) -> None:
             rt.settle(late(), "retry"),  # type: ignore[arg-type]
             rt.signal(late(), "reply"),  # type: ignore[arg-type]
             rt.start(late()),  # type: ignore[arg-type]
+            rt.start("g", thread_id=late()),  # type: ignore[arg-type]
+            rt.runs(thread_id=late()),  # type: ignore[arg-type]
+            rt.runs(parent_id=late()),  # type: ignore[arg-type]
+            rt.runs(graph=late()),  # type: ignore[arg-type]
+            rt.waits(run_id=late()),  # type: ignore[arg-type]
+            rt.waits(thread_id=late()),  # type: ignore[arg-type]
+            rt.wait_history(late()),  # type: ignore[arg-type]
+            rt.effects(late()),  # type: ignore[arg-type]
+            rt.effects(thread_id=late()),  # type: ignore[arg-type]
+            rt.unschedule(late()),  # type: ignore[arg-type]
         ):
             with pytest.raises(BadArgument, match=FORGOTTEN):
                 await call
@@ -45,6 +55,8 @@ async def test_the_methods_of_a_runtime_ask_for_it(url: str) -> None:
         with pytest.raises(BadArgument, match=FORGOTTEN):
             rt.register(late(), name="g")
         rt.register(chain(("quick", lambda state: {"log": ["quick"]})), name="g")
+        with pytest.raises(BadArgument, match=FORGOTTEN):
+            await rt.start(late())  # type: ignore[arg-type]
         for accepted in (rt.start("g", late()), rt.signal("t", "reply", {"text": late()})):
             with pytest.raises(Unserializable, match=FORGOTTEN):
                 await accepted
@@ -52,6 +64,8 @@ async def test_the_methods_of_a_runtime_ask_for_it(url: str) -> None:
         run = await rt.start("g", {"log": []})
         with pytest.raises(BadArgument, match=r"must be a str, not Run\. Pass its id\."):
             await rt.get(run)  # type: ignore[arg-type]
+        with pytest.raises(BadArgument, match=r"must be a str, not Run\. Pass its thread_id\."):
+            await rt.runs(thread_id=run)  # type: ignore[arg-type]
 
 
 async def test_a_node_and_an_effect_that_hand_on_a_coroutine_fail_with_the_question(

@@ -24,7 +24,7 @@ from perdure.segments.segment import KEY
 Writes = Sequence[tuple[str, Any]]
 
 MOST = 1000
-"""Tasks that are remembered: one that is torn away leaves its interrupts behind."""
+"""Maximum number of tasks remembered: one that is abandoned leaves its interrupts behind."""
 
 
 @dataclass
@@ -62,9 +62,9 @@ class RaisedInterrupts:
             interrupts,
         )
         with self._lock:
-            # A graph inside of a node repeats what was raised in it.
-            told = [one for found in self._by_task.values() for one in found.interrupts]
-            if self._of(info) is None and any(one not in told for one in interrupts):
+            # A graph inside a node repeats what was raised in it.
+            known = [one for found in self._by_task.values() for one in found.interrupts]
+            if self._of(info) is None and any(one not in known for one in interrupts):
                 self._by_task[_task_id(info.namespace)] = made
             while len(self._by_task) > MOST:
                 del self._by_task[next(iter(self._by_task))]

@@ -1,4 +1,4 @@
-"""`perdure check`: which unfinished runs the graphs of today would hold."""
+"""`perdure check`: which unfinished runs the current graphs would hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 5
 
 
 def check(place: Place = None, at: RuntimeAt = None, json: Json = False) -> None:
-    """List unfinished runs that the graphs of today would hold. Exit 1 if there is one."""
+    """List unfinished runs that the current graphs would hold. Exit with 1 if there are any."""
     from perdure.journal.migrate import migrations
 
     rt = runtime_at(one_place(place, at))

@@ -43,12 +43,12 @@ def reflections(
     with client_at(at) as client:
         journal, plans = client.journal, client.reflections
         if retry:
-            retry = find_id(client, "run", retry)
+            retry = find_id(client, "reflection", retry)
             journal.run(plans.retry(retry, executor))
             print(f"{retry} is retried.")
             return
         if cancel:
-            cancel = find_id(client, "run", cancel)
+            cancel = find_id(client, "reflection", cancel)
             journal.run(plans.cancel(cancel, executor, os.environ.get("USER")))
             print(f"{cancel} is cancelled.")
             return

@@ -115,7 +115,7 @@ def _parse(option: str, text: str | None) -> Any:
 
 
 def _warn_of_unknown(client: Client, run: Run) -> None:
-    """Tell if the run would wait for a graph that no worker has: its name may be misspelt."""
+    """Warn if the run would wait for a graph that no worker has: its name may be misspelt."""
     from perdure.service.views.attention import no_worker
 
     unknown = client.journal.run(client.services.runs.is_misspelt(run.graph, run.version))

@@ -1,4 +1,4 @@
-"""`perdure import`: carry threads over from one of LangGraph's own checkpointers."""
+"""`perdure import`: copy threads from one of LangGraph's own checkpointers."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def import_(
             client.blocking.start(str(start), None, thread_id=one.id, key=key)
     for one in done.refused:
         print(f"not imported: thread {printable(one.id)!r}: {printable(one.refused or '')}")
-    carried = len(done.threads) - len(done.refused)
+    imported = len(done.threads) - len(done.refused)
     print(
-        f"{count(carried, 'thread')} in the journal, {count(done.checkpoints, 'checkpoint')} of "
+        f"{count(imported, 'thread')} in the journal, {count(done.checkpoints, 'checkpoint')} of "
         f"them new; {count(len(done.waiting), 'thread')} waiting; {len(done.refused)} not imported."
     )
     if start is not None and done.waiting:

@@ -18,7 +18,7 @@ from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan
 from perdure.journal.ids import random_number
 from perdure.operations import effects
-from perdure.operations.effects import Doubt, EffectRow, How, Mark, UndoState
+from perdure.operations.effects import EffectRow, How, Mark, Unconfirmed, UndoState
 from perdure.serde.redaction import secrets_in
 from perdure.types import EffectState, EventKind, moment
 
@@ -95,7 +95,7 @@ class CallRecord:
             undo=(UndoState.NONE if spec.compensate is None else UndoState.POSSIBLE).value,
             mark=(Mark.READ if spec.reads else Mark.NONE).value,
             created_at=task.now,
-            doubtful=int(match.doubtful),
+            unconfirmed=int(match.unconfirmed),
         )
         if self.business_key is None:
             return match.row
@@ -103,7 +103,7 @@ class CallRecord:
         return guarded
 
     def _match(self) -> Plan[Match]:
-        """Find the record. Raises `OrderChanged` if another call of this attempt has got it."""
+        """Find the record. Raises `OrderChanged` if another call of this attempt matched it."""
         task = self.task
         if task.abandoned is not None:
             raise task.abandoned  # the agent's code swallowed it
@@ -114,15 +114,15 @@ class CallRecord:
             self._equal_arguments,
             self.position,
             match_open=self.spec.unknown == "hold",
-            keeps_errors=self.spec.keeps_errors,
+            shares_withdrawn=self.spec.shares_withdrawn,
         )
-        if match.row is not None and match.alike:
-            yield task.guarded(effects.part(task.owner, match.row, match.alike))
+        if match.row is not None and match.min_equal:
+            yield task.guarded(effects.raise_min_equal(task.owner, match.row, match.min_equal))
             task.abandoned = OrderChanged(match.row.key, match.row.name)
             raise task.abandoned
         row = match.row
-        if row is not None and row.doubtful == Doubt.POSSIBLE and not match.doubtful:
-            task.journal.defer(task.guarded(effects.trust(task.owner, row)))
+        if row is not None and row.unconfirmed == Unconfirmed.YES and not match.unconfirmed:
+            task.journal.defer(task.guarded(effects.confirm(task.owner, row)))
         return match
 
     def store_intent(self) -> Plan[EffectRow | None]:
@@ -153,8 +153,8 @@ class CallRecord:
     # -- what is stored
 
     def _equal_arguments(self, row: EffectRow) -> int:
-        """How many arguments are the recorded ones: `ALL`, or the number of those that can tell
-        calls apart."""
+        """How many arguments equal the recorded ones: `ALL`, or how many that distinguish calls; -1
+        if the record cannot be this call's."""
         if row.digest == self._digest:
             return ALL
         if self.call_id is not None:
@@ -163,6 +163,8 @@ class CallRecord:
             recorded, present = row.load_arguments(self.task.serializer), self._stored
             if recorded == present:
                 return ALL
+            if any(recorded.get(name) != present.get(name) for name in self.spec.identity):
+                return -1
             common = [name for name in present if name in recorded]
             return sum(
                 bool(recorded[name] == present[name]) and self._tells_apart(present[name])
@@ -279,12 +281,14 @@ class CallRecord:
         which was made, stands for it."""
         task, row, now = self.task, self.row, self.task.now
         why = (
-            f"an attempt that was abandoned, since the order of calls had changed, has called it "
-            f"with other arguments: {other.key}. If that stands for this call, settle this one as "
-            "done; to make it too, as retry"
+            f"an abandoned attempt, whose order of calls had changed, made it with other arguments "
+            f"as {other.key}. If that stands for this call, settle this one as done; to make this "
+            "one too, settle it as retry"
         )
         blob = recording.dump_arguments(task.serializer, row, self._encoded)
-        self.row = row = row._replace(arguments=blob, state=EffectState.UNKNOWN.value, doubtful=0)
+        self.row = row = row._replace(
+            arguments=blob, state=EffectState.UNKNOWN.value, unconfirmed=0
+        )
         yield from task.wait_for_checkpoints()
         event = (task.serializer, {"why": why})
         yield task.guarded(effects.store_unknown(task.owner, row, other, now, event))
@@ -323,12 +327,12 @@ class CallRecord:
     def report_other_arguments(self) -> None:
         """Add an event if the arguments differ from the recorded ones."""
         row = self.row
-        withdrawn = row.state == EffectState.AGAIN and not self.spec.keeps_errors
+        withdrawn = row.state == EffectState.AGAIN and self.spec.shares_withdrawn
         if withdrawn or self._equal_arguments(row) == ALL:
             return
         if row.task:
-            lent = effects.lend(self.task.owner, row, self._digest)
-            self.task.journal.defer(self.task.guarded(lent))
+            noted = effects.note_provisional_match(self.task.owner, row, self._digest)
+            self.task.journal.defer(self.task.guarded(noted))
         self._add_event(EventKind.DIFFERS, {"name": row.name, "key": row.key})
 
     def _count_saved(self, calls: int, tokens: int) -> None:

@@ -43,7 +43,7 @@ def is_parallel() -> bool:
     return not CallPosition(1).is_in_turn()
 
 
-def parent_of_call(journal: Journal, *, stays: bool) -> Plan[Parent | None]:
+def parent_of_call(journal: Journal, *, ignores_parent_cancel: bool) -> Plan[Parent | None]:
     """The run that starts another one here, if that is in the same journal."""
     found = current_task()
     if found is None or found[0].segment is None:
@@ -54,4 +54,6 @@ def parent_of_call(journal: Journal, *, stays: bool) -> Plan[Parent | None]:
         there: RunRow | None = yield runs.find(row.id)
         if there is None or there.token != row.token:
             return None
-    return Parent(row.thread_id, row.id, row.token, row.depth, stays, segment.refuse)
+    return Parent(
+        row.thread_id, row.id, row.token, row.depth, ignores_parent_cancel, segment.refuse
+    )

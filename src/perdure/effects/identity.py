@@ -90,7 +90,7 @@ class TaskContext:
         self.records.load(rows)
 
     def recorded_reads(self) -> list[str]:
-        """What the recorded reads of this task gave, as text."""
+        """The results of this task's recorded reads, as text."""
         return [] if self.segment is None else self.segment.reads.texts(self.namespace)
 
     def start_call(self, key: str) -> bool:

@@ -159,7 +159,7 @@ class TransactionalCall:
             inside = error.__cause__ and error.__cause__.__cause__
             if not isinstance(inside, _FunctionRaised):
                 raise
-            # Each time the connection was lost inside the function: that is its own doing.
+            # The connection was lost inside the function each time, so the function causes it.
             return CallRaised(cast(BaseException, inside.__cause__))
         except Refused:
             if task.segment is not None:

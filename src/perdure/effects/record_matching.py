@@ -7,15 +7,15 @@ that words its arguments differently gets the recorded outcome. Calls of a ToolN
 of threads that the node starts may come in any order when it runs again: new arguments make a new
 record.
 
-A record that a call gets with other arguments is lent. If a later call of the same attempt has more
-arguments in common with it, the calls come in another order than before (a set, in a process with
-another hash seed). Then the attempt is abandoned, and from now on (`alike`, on disk) a record of
-this name goes only to calls with more equal arguments than the one that wrongly got it. Each time
-that happens `alike` grows, so there are at most as many repetitions as arguments.
+A match with other arguments is provisional. If a later call of the same attempt has more arguments
+in common with the record, the calls come in another order than before (a set, in a process with
+another hash seed). Then the attempt is abandoned, and from now on (`min_equal`, on disk) a record
+of this name matches only calls with more equal arguments than the one that wrongly matched it. Each
+abandoned attempt raises `min_equal`, so there are at most as many repetitions as arguments.
 
-A call that is made for the first time after a record was lent may have arguments that come from a
-wrong outcome: it is `doubtful`. If the attempt is abandoned and a new call of that name does not
-equal any that was made, it may be the doubtful one with its right arguments: a person decides.
+A call that is made for the first time after a provisional match may have arguments that come from a
+wrong outcome: it is unconfirmed. If the attempt is abandoned and a new call of that name equals
+none that was made, it may be the unconfirmed one with its right arguments: a person decides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from perdure import langgraph_port
 from perdure.errors import BadArgument
-from perdure.operations.effects import Doubt, EffectRow
+from perdure.operations.effects import EffectRow, Unconfirmed
 from perdure.types import EffectState
 
 
@@ -90,11 +90,11 @@ class Match(NamedTuple):
     """Its number in the task."""
     row: EffectRow | None
     """Its record, if it has one."""
-    alike: int = 0
-    """Set if the record is its own and another call of this attempt has got it: how many arguments
+    min_equal: int = 0
+    """Set if the record is its own and another call of this attempt matched it: how many arguments
     must be equal from now on."""
-    doubtful: bool = False
-    """Whether a record was lent in this attempt before."""
+    unconfirmed: bool = False
+    """Whether this attempt had a provisional match before."""
     other: EffectRow | None = None
     """What may be this call, made with wrong arguments in an abandoned attempt."""
 
@@ -107,7 +107,7 @@ class TaskRecords:
         self._rows: dict[str, dict[int, EffectRow]] = {}  # by name and number
         # By attempt and name: the numbers that are matched, and how many arguments were equal.
         self._matched: dict[tuple[int, str], dict[int, int]] = {}
-        self._lending: set[int] = set()  # attempts in which a record was lent
+        self._provisional: set[int] = set()  # attempts with a provisional match
         self._instances: dict[tuple[int, str, str], Any] = {}  # by attempt, name and digest
         self._lock = threading.Lock()
 
@@ -138,14 +138,14 @@ class TaskRecords:
         position: CallPosition,
         *,
         match_open: bool,
-        keeps_errors: bool,
+        shares_withdrawn: bool,
     ) -> Match:
         """The record of a call. `equal_arguments` counts those it shares with a record, `ALL` if
-        none differs.
+        none differs; less than 0 if it cannot be one of this call.
 
         `match_open`: an interrupted call holds its run, so the next call matches it, whatever its
-        arguments, rather than risk a second call. Without `keeps_errors`, a call that raised was
-        withdrawn, and its record is anybody's.
+        arguments, rather than risk a second call. `shares_withdrawn`: the record of a call that
+        raised is anybody's.
         """
         with self._lock:
             rows = self._rows.setdefault(name, {})
@@ -153,73 +153,75 @@ class TaskRecords:
             matched = self._matched.setdefault((position.attempt, name), {})
             free = sorted(rows.keys() - matched.keys())
             equal = [n for n in free if rows[n].digest == digest]
-            alike = {n: ALL if equal else equal_arguments(rows[n]) for n in equal or free}
-            others = {n: count for n, count in matched.items() if count < ALL}
-            if others and ALL not in alike.values():
-                owned = {n: equal_arguments(rows[n]) for n in others}
-                if (found := self._wrongly_lent(others, owned, alike, position)) is not None:
-                    return Match(found, rows[found], alike=matched[found] + 1)
-            n = self._choose(rows, alike, len(matched), position)
+            counts = {n: ALL if equal else equal_arguments(rows[n]) for n in equal or free}
+            provisional = {n: count for n, count in matched.items() if count < ALL}
+            if provisional and ALL not in counts.values():
+                own = {n: equal_arguments(rows[n]) for n in provisional}
+                found = self._find_wrong_match(provisional, own, counts, position)
+                if found is not None:
+                    return Match(found, rows[found], min_equal=matched[found] + 1)
+            n = self._choose(rows, counts, len(matched), position)
             if n is None and match_open:
                 n = next((n for n in free if rows[n].state == EffectState.OPEN), None)
-            doubtful = position.attempt in self._lending
+            unconfirmed = position.attempt in self._provisional
             if n is None:
-                other = self._stands_for(rows, free, digest, alike)
+                other = self._find_unconfirmed(rows, free, digest, counts)
                 n = len(matched)
                 while n in rows or n in matched:
                     n += 1
                 matched[n] = ALL
-                return Match(n, None, doubtful=doubtful, other=other)
-            matched[n] = alike[n] if keeps_errors or rows[n].state != EffectState.AGAIN else ALL
+                return Match(n, None, unconfirmed=unconfirmed, other=other)
+            withdrawn = shares_withdrawn and rows[n].state == EffectState.AGAIN
+            matched[n] = ALL if withdrawn else counts[n]
             if matched[n] < ALL:
-                self._lending.add(position.attempt)
-            return Match(n, rows[n], doubtful=doubtful)
+                self._provisional.add(position.attempt)
+            return Match(n, rows[n], unconfirmed=unconfirmed)
 
     def _choose(
-        self, rows: dict[int, EffectRow], alike: dict[int, int], turn: int, position: CallPosition
+        self, rows: dict[int, EffectRow], counts: dict[int, int], turn: int, position: CallPosition
     ) -> int | None:
         """Of the free records the one with equal arguments; in turn, that with the most."""
-        least = max((row.alike for row in rows.values()), default=0)
-        most = max(alike.values(), default=-1)
+        least = max((row.min_equal for row in rows.values()), default=0)
+        most = max(counts.values(), default=-1)
         if most < least or (most < ALL and not position.is_in_turn()):
             return None
         best = [
             n
-            for n, count in alike.items()
-            if count == most and (most == ALL or not (rows[n].doubtful and self._has_changed))
+            for n, count in counts.items()
+            if count == most and (most == ALL or not (rows[n].unconfirmed and self._order_changed))
         ]
         return turn if most < ALL and turn in best else next(iter(best), None)
 
-    def _wrongly_lent(
+    def _find_wrong_match(
         self,
-        lent: dict[int, int],
-        owned: dict[int, int],
+        provisional: dict[int, int],
+        own: dict[int, int],
         free: dict[int, int],
         position: CallPosition,
     ) -> int | None:
-        """A lent record that this call has more in common with than the call that got it, and than
-        with any free one."""
+        """The provisional match that this call has more in common with than the call that has it,
+        and than with any free record."""
         least = max(free.values(), default=-1)
         if not position.is_in_turn():
             least = ALL - 1
-        claims = {n: count for n, count in owned.items() if count > max(lent[n], least)}
+        claims = {n: count for n, count in own.items() if count > max(provisional[n], least)}
         return max(claims, key=lambda n: claims[n]) if claims else None
 
     @property
-    def _has_changed(self) -> bool:
+    def _order_changed(self) -> bool:
         """Whether an attempt was abandoned because of its order of calls."""
-        return any(row.alike for rows in self._rows.values() for row in rows.values())
+        return any(row.min_equal for rows in self._rows.values() for row in rows.values())
 
-    def _stands_for(
-        self, rows: dict[int, EffectRow], free: list[int], digest: str, alike: dict[int, int]
+    def _find_unconfirmed(
+        self, rows: dict[int, EffectRow], free: list[int], digest: str, counts: dict[int, int]
     ) -> EffectRow | None:
         """A record that may be of this call, made with wrong arguments in an abandoned attempt."""
-        doubtful = [n for n in free if rows[n].doubtful == Doubt.POSSIBLE]
-        if not doubtful or not self._has_changed:
+        unconfirmed = [n for n in free if rows[n].unconfirmed == Unconfirmed.YES]
+        if not unconfirmed or not self._order_changed:
             return None
-        if any(digest in row.lent.split() for row in rows.values()):
+        if any(digest in row.provisional_digests.split() for row in rows.values()):
             return None  # that attempt has made this very call
-        return rows[max(doubtful, key=lambda n: alike.get(n, 0))]
+        return rows[max(unconfirmed, key=lambda n: counts.get(n, 0))]
 
     def _check_instance(self, name: str, digest: str, position: CallPosition) -> None:
         call = (position.attempt, name, digest)

@@ -111,13 +111,13 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
 
         def invoke(self, input, config=None, **kwargs):
             """Drive a run to its end, or to its next wait, and return LangGraph's result."""
-            if calls_in_nodes.is_apart(self, input, config, kwargs):
+            if calls_in_nodes.starts_own_run(self, input, config, kwargs):
                 return calls_in_nodes.invoke(self, input, config, kwargs)
             return super().invoke(input, config, **kwargs)
 
         async def ainvoke(self, input, config=None, **kwargs):
             """`invoke` without blocking the event loop."""
-            if calls_in_nodes.is_apart(self, input, config, kwargs):
+            if calls_in_nodes.starts_own_run(self, input, config, kwargs):
                 return await calls_in_nodes.ainvoke(self, input, config, kwargs)
             return await super().ainvoke(input, config, **kwargs)
 
@@ -243,7 +243,9 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         """The run of a call, claimed for it."""
         row = yield from self._find(call)
         begin = self._driver.begin
-        begun = yield from begin(row, self._graph, inline=True, carried=call.carried)
+        begun = yield from begin(
+            row, self._graph, inline=True, answered_in_input=call.answered_in_input
+        )
         if isinstance(begun, SegmentEnd):
             yield from self._driver.end(row, begun)
             raise Error(
@@ -298,7 +300,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         """A new run, or in a node that runs again the one that it started."""
         key, parent = calls_in_nodes.take_key(), None
         if key is not None:
-            parent = yield from parent_of_call(self._driver.journal, stays=False)
+            parent = yield from parent_of_call(self._driver.journal, ignores_parent_cancel=False)
         accepted = yield from self._engine.accept_inline(
             self._graph, call.thread_id, call.setup(), key=key, parent=parent
         )
@@ -318,7 +320,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         return bool(load_setup(self._driver.serializer, head).get("inline"))
 
     def _replace(self, head: RunRow, by: RunRow, why: str) -> Plan[None]:
-        """Cancel a run that nobody drives, in favour of a new one."""
+        """Cancel a run that is not driven, in favour of a new one."""
         claimed = yield from self._claim(head)
         if claimed is not None:
             reason = f"{why}, and run {by.id} takes its place"
@@ -372,7 +374,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         call.follows = True
         if langgraph_port.replaces_tasks(call.input):
             # The task that asked may not be there any more: the answer is for whichever asks now.
-            call.carried = frozenset(wait.id for wait, _ in answers)
+            call.answered_in_input = frozenset(wait.id for wait, _ in answers)
             return
         rest = Command(update=call.input.update, goto=call.input.goto)
         call.input = rest if rest != Command() else None

@@ -72,10 +72,10 @@ class Engine(LocalEngine):
         self._expected = set(names)
 
     def resolve_graph(self, name: str, version: str | None) -> tuple[str, str]:
-        if name in self._expected and not version:
-            return name, ""
-        if not self.graphs:  # a process that only starts runs, for workers elsewhere
-            return check_text("graph", name), check_text("version", version or "")
+        given = check_text("graph", name), check_text("version", version or "")
+        # Without graphs it is a process that only starts runs, for workers elsewhere.
+        if (name in self._expected and not version) or not self.graphs:
+            return given
         return self.graphs.resolve(name, version)
 
     def accept_inline(

@@ -3,8 +3,8 @@
 The topology of a graph is what a run needs to go on: its nodes, what triggers each, and the
 topologies of its subgraphs. Its fingerprint is a hash of that. A run stores the fingerprint it was
 last driven with. If the graph has another one now, `lost_nodes` finds the nodes where the run would
-go on and cannot; LangGraph itself would return as if the run were finished, or run a node anew and
-not find its answers and effects. `old_names` gives the names that a run knows of renamed nodes.
+go on and cannot; LangGraph itself would return as if the run were finished, or run a node again
+and not find its answers and effects. `old_names` gives the names that a run knows of renamed nodes.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def check_renames(renamed: Mapping[str, str], graph: Pregel[Any, Any, Any, Any],
             seen.add(new)
             new = renamed[new]
         if new in seen:
-            raise BadArgument(f"{rename}: the renames go round in a circle.")
+            raise BadArgument(f"{rename}: the renames form a cycle.")
         if new not in graph.nodes or not langgraph_port.is_node(new):
             nodes = ", ".join(filter(langgraph_port.is_node, graph.nodes))
             raise BadArgument(f"{rename}: the graph has no node {new!r}; it has {nodes}.")

@@ -1,4 +1,4 @@
-"""Whether the graphs of today can go on with the runs of yesterday.
+"""Whether the current graphs can go on with unfinished runs.
 
 `find_change` is asked at each claim. `check` asks it of every run that has begun and not ended, for
 a deploy that has not happened yet. It only reads. Runs that were last driven with one graph share
@@ -17,7 +17,7 @@ from perdure.engine.segment_drive import latest_checkpoint
 from perdure.errors import UNREADABLE, Damaged
 from perdure.journal import Plan
 from perdure.operations import runs, waits
-from perdure.operations.runs import RunRow, Shape
+from perdure.operations.runs import GraphUse, RunRow
 from perdure.operations.waits import FINISHED
 from perdure.saver import Saver
 from perdure.types import State
@@ -27,7 +27,7 @@ PAGE = 200
 
 @dataclass(frozen=True)
 class LostRun:
-    """A run that a graph of today would hold, because the run's place is gone from it."""
+    """A run that a current graph would hold, because it has lost the run's place."""
 
     run_id: str
     thread_id: str
@@ -72,7 +72,7 @@ def find_change(
     if stored is None:
         return graph, None
     old = json.loads(stored)
-    graph = graph.carrying(row.fingerprint, old)
+    graph = graph.with_old_names(row.fingerprint, old)
     if graph.fingerprint == row.fingerprint:
         return graph, None
     new = json.loads(graph.topology)
@@ -90,34 +90,34 @@ def find_change(
 def _topology(fingerprint: str) -> Plan[str | None]:
     stored: str | None = yield runs.topology(fingerprint)
     if stored is not None and fingerprint_of(stored) != fingerprint:
-        raise Damaged(f"graph {fingerprint}", "it is not what its fingerprint is made of")
+        raise Damaged(f"graph {fingerprint}", "its topology does not match its fingerprint")
     return stored
 
 
 def check(saver: Saver, graphs: GraphRegistry) -> Plan[GraphCheck]:
     """Every unfinished run that these graphs would hold because they changed, by graph."""
-    shapes: list[Shape] = yield runs.shapes()
+    uses: list[GraphUse] = yield runs.graphs_in_use()
     missing, lost = [], []
-    for shape in shapes:
-        graph = graphs.find(shape.graph, shape.version)
+    for use in uses:
+        graph = graphs.find(use.graph, use.version)
         if graph is None:
-            missing.append(MissingGraph(shape.graph, shape.version, shape.runs))
-        elif shape.fingerprint not in (None, graph.fingerprint):
-            lost += yield from _lost_runs(saver, shape, graph)
-    return GraphCheck(sum(one.runs for one in shapes), tuple(lost), _merged(missing))
+            missing.append(MissingGraph(use.graph, use.version, use.runs))
+        elif use.fingerprint not in (None, graph.fingerprint):
+            lost += yield from _lost_runs(saver, use, graph)
+    return GraphCheck(sum(one.runs for one in uses), tuple(lost), _merged(missing))
 
 
-def _lost_runs(saver: Saver, shape: Shape, graph: Graph) -> Plan[list[LostRun]]:
+def _lost_runs(saver: Saver, use: GraphUse, graph: Graph) -> Plan[list[LostRun]]:
     found: list[LostRun] = []
-    stored = yield from _topology(str(shape.fingerprint))
+    stored = yield from _topology(str(use.fingerprint))
     if stored is None:
         return found
     old = json.loads(stored)
-    carrying = graph.carrying(str(shape.fingerprint), old)
-    if is_kept(old, json.loads(carrying.topology)):
+    renamed = graph.with_old_names(str(use.fingerprint), old)
+    if is_kept(old, json.loads(renamed.topology)):
         return found
     after = ""
-    while page := (yield runs.of_shape(shape, after, PAGE)):
+    while page := (yield runs.last_driven_with(use, after, PAGE)):
         after = page[-1].id
         for row in page:
             try:
@@ -140,7 +140,7 @@ def _lost_runs(saver: Saver, shape: Shape, graph: Graph) -> Plan[list[LostRun]]:
 
 
 def _merged(missing: list[MissingGraph]) -> tuple[MissingGraph, ...]:
-    """Once for each graph, whatever shapes it had."""
+    """Once for each graph, however many fingerprints it had."""
     counts: dict[tuple[str, str], int] = {}
     for one in missing:
         place = (one.graph, one.version)

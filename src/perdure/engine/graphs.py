@@ -43,7 +43,7 @@ class Graph:
     """Whether a run that failed for good is held, for a person to retry."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Names that nodes had before, and the next name of each."""
-    _carrying: dict[str, Graph] = field(default_factory=dict, compare=False, repr=False)
+    _with_old_names: dict[str, Graph] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def key(self) -> str:
@@ -59,19 +59,19 @@ class Graph:
         """The hash of its topology."""
         return fingerprint_of(self.topology)
 
-    def carrying(self, fingerprint: str, old: Topology) -> Graph:
-        """This graph for a run that was driven with another: it has the names that the run knows of
-        nodes that were renamed since. It is its own if there are none."""
+    def with_old_names(self, fingerprint: str, old: Topology) -> Graph:
+        """This graph for a run that was driven with another: its renamed nodes also have
+        the names that the run knows. Returns itself if there are none."""
         if not self.renamed:
             return self
-        found = self._carrying.get(fingerprint)
+        found = self._with_old_names.get(fingerprint)
         if found is None:
             nodes, joins = old_names(self.renamed, self.pregel, old)
             found = self
             if nodes or joins:
                 pregel = langgraph_port.with_old_names(self.pregel, nodes, joins)
-                found = replace(self, pregel=pregel, _carrying={})
-            self._carrying[fingerprint] = found
+                found = replace(self, pregel=pregel, _with_old_names={})
+            self._with_old_names[fingerprint] = found
         return found
 
     def current_names(self, nodes: Any) -> Any:

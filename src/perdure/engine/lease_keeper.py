@@ -37,6 +37,8 @@ class LeaseKeeper:
     def __init__(self, driver: Driver, *, lease: float) -> None:
         self._driver, self._clock, self._lease = driver, driver.clock, lease
         self.beat = min(BEAT, lease / 8)
+        self.pause = lease / 4
+        """Seconds between two renewals."""
         self._lock = ProcessLock(clock=host_time(driver.clock).clock)
         self._driven: dict[str, Drive] = {}
         self._changed = threading.Condition()
@@ -82,8 +84,11 @@ class LeaseKeeper:
 
     def add(self, drive: Drive) -> None:
         """Keep the lease of a segment from now on."""
-        drive.segment.keep(self._lease)
+        left = ((drive.row.due_at or 0) - self._clock.now()) / 1000
+        drive.segment.keep(min(left, self._lease))
         self._driven[drive.segment.lease.name] = drive
+        if left < self._lease - self.pause:
+            self.nudge()  # it took long to claim it, or to begin
 
     def remove(self, drive: Drive) -> None:
         """Keep the lease of a segment no longer."""
@@ -134,7 +139,7 @@ class LeaseKeeper:
             graph = drive.graph
             if drive.segment.progress.idle_seconds > graph.timeout.total_seconds():
                 self._time_out(drive)
-        if every and now - self._renewed >= self._lease / 4:
+        if every and now - self._renewed >= self.pause:
             self._renewed = now
             self._renew_all(every)
         if isinstance(self._clock, JournalClock) and now - self._agreed > 5.0:
@@ -176,7 +181,7 @@ class LeaseKeeper:
             self._end(drive, stopped(control, now, attempts, forced=True, **report(found)))
 
     def _is_grace_over(self, drive: Drive, control_at: int, now: int) -> bool:
-        """Once it is seen, a grace runs by the host's clock: setting the journal's cuts nothing."""
+        """A grace runs by the host's clock, so that setting the journal's does not shorten it."""
         host = host_time(self._clock)
         here = host.tick if host.clock else now
         if drive.grace is None or drive.grace[0] != control_at:

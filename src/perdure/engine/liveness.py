@@ -64,7 +64,7 @@ class ProcessLock:
             self._sweep(os.fstat(file).st_mtime - STALE)
 
     def _is_ours(self) -> bool:
-        """Whether nobody else can make or remove lock files: a worker would look dead, or alive."""
+        """Whether only this user can create lock files: others could make a worker look alive."""
         try:
             found = self._folder.lstat()
         except OSError:

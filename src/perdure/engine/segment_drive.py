@@ -97,7 +97,7 @@ class Drive:
     def arguments(self) -> dict[str, Any]:
         """What LangGraph is called with, besides input and config."""
         # LangGraph hands over each checkpoint, and the saver decides which of them are waited for;
-        # but a caller who wants nothing before the end is taken at its word.
+        # but a caller's durability='exit' is kept: nothing is stored before the end.
         return {
             "context": self.context,
             "durability": "exit" if self.segment.at_exit else self.graph.durability,

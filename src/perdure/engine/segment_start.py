@@ -60,11 +60,11 @@ class SegmentStart(SegmentPlans):
         graph: Graph,
         *,
         inline: bool = False,
-        carried: Collection[str] = (),
+        answered_in_input: Collection[str] = (),
     ) -> Plan[Drive | SegmentEnd]:
         """What to drive, or how the segment ends if the run cannot be driven.
 
-        `carried` are waits whose answers are in the input that the caller has.
+        `answered_in_input` are waits whose answers are in the caller's input.
         """
         try:
             check_state(row)
@@ -79,13 +79,13 @@ class SegmentStart(SegmentPlans):
             return (yield from self._held_after_deaths(row))
         try:
             yield from self._check_decision(row)
-            return (yield from self._prepare(row, graph, inline, carried))
+            return (yield from self._prepare(row, graph, inline, answered_in_input))
         except UNREADABLE as error:
             return held_by_error(error)
 
     def _check_decision(self, row: RunRow) -> Plan[None]:
-        """With keys: refuse a run that was cancelled, paused, held or done, and that nobody who has
-        a key made due again. The columns of its row are not authenticated, its events are."""
+        """With keys: refuse a run that was cancelled, paused, held or done, and that no holder
+        of a key made due again. The columns of its row are not authenticated, its events are."""
         if not self.serializer.envelope.authenticates:
             return
         last = yield events.last_decision(self.serializer, row.thread_id, row.id, row.events)
@@ -108,7 +108,7 @@ class SegmentStart(SegmentPlans):
         return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
 
     def _prepare(
-        self, row: RunRow, graph: Graph, inline: bool, carried: Collection[str]
+        self, row: RunRow, graph: Graph, inline: bool, answered_in_input: Collection[str]
     ) -> Plan[Drive | SegmentEnd]:
         setup = load_setup(self.serializer, row)
         if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
@@ -121,7 +121,7 @@ class SegmentStart(SegmentPlans):
                 return SegmentEnd(State.HELD, EventKind.HELD, change, reason=change["reason"])
         drive = yield from self._make_drive(row, graph, setup, inline)
         if row.begun:
-            found = yield from self._hand_over_answers(drive, carried)
+            found = yield from self._hand_over_answers(drive, answered_in_input)
             if not inline and (yield from is_at_breakpoint(self._saver, drive, found)):
                 # To drive it would let it go on, which no person has done.
                 return (yield from stop_at_breakpoint(self._saver, drive)) or drive
@@ -181,7 +181,9 @@ class SegmentStart(SegmentPlans):
 
     # -- answers
 
-    def _hand_over_answers(self, drive: Drive, carried: Collection[str]) -> Plan[list[WaitRow]]:
+    def _hand_over_answers(
+        self, drive: Drive, answered_in_input: Collection[str]
+    ) -> Plan[list[WaitRow]]:
         """Hand the answers of people, signals and the clock to the tasks that wait for them."""
         row, now = drive.row, self.clock.now()
         found: list[WaitRow] = yield waits.of_run(row.id)
@@ -189,7 +191,7 @@ class SegmentStart(SegmentPlans):
         for wait in found:
             if wait.state != WaitState.OPEN:
                 continue
-            waits.load_body(self.serializer, wait)  # before its time is believed
+            waits.load_body(self.serializer, wait)  # before its time is trusted
             due = wait.wake_at if wait.kind == Kind.CLOCK else wait.expires_at
             if wait.name is not None:
                 yield waits.deliver(self.serializer, wait, row.token, now)
@@ -204,7 +206,7 @@ class SegmentStart(SegmentPlans):
         if answered:
             found = yield waits.of_run(row.id)
         if any(wait.state in ANSWERED or _is_reopened(wait) for wait in found):
-            yield from self._resume_tasks(drive, found, carried)
+            yield from self._resume_tasks(drive, found, answered_in_input)
         return found
 
     def _joined(self, wait: WaitRow) -> Plan[list[dict[str, Any]] | None]:
@@ -233,7 +235,7 @@ class SegmentStart(SegmentPlans):
         return None if at is None else at.checkpoint["channel_values"]
 
     def _resume_tasks(
-        self, drive: Drive, found: list[WaitRow], carried: Collection[str]
+        self, drive: Drive, found: list[WaitRow], answered_in_input: Collection[str]
     ) -> Plan[None]:
         row = drive.row
         signals = yield waits.signals_of_run(self.serializer, row.thread_id, row.id)
@@ -248,7 +250,7 @@ class SegmentStart(SegmentPlans):
             if wait.state not in ANSWERED and not _is_reopened(wait):
                 continue
             # A breakpoint or an effect has no task: the run just goes on.
-            if wait.task_id and wait.id not in carried:
+            if wait.task_id and wait.id not in answered_in_input:
                 # LangGraph reads the answers of a task from its writes, where they survive.
                 self._saver.saw(wait.stamp)
                 answers = list(body.before)

@@ -174,9 +174,9 @@ class Worker:
             return 0
         if await self._make_room(times):
             return 0
-        claimed = await self._claim_up_to(times, free)
+        claimed = await self._claim_up_to(free)
         if not claimed and not self._tasks:
-            claimed = await self._claim_up_to(times, 1, suspect=True)
+            claimed = await self._claim_up_to(1, suspect=True)
         if not claimed:
             await self._warn_once(times)
         return claimed
@@ -191,11 +191,11 @@ class Worker:
                 self._others.add(name)
                 log.warning("runs of %r are due, which is not registered in this worker", name)
 
-    async def _claim_up_to(self, times: LeaseTimes, count: int, *, suspect: bool = False) -> int:
+    async def _claim_up_to(self, count: int, *, suspect: bool = False) -> int:
         op = claims.claim(
             self._driver.serializer,
             self._keeper.worker,
-            times,
+            self._keeper.times(),  # a lease begins now, however long it took to look
             self._graphs,
             count,
             driven=self._driven_by,
@@ -296,12 +296,10 @@ class Worker:
             log.info("run %s of %s: %s", row.id, row.graph, ended.value, extra=extra)
 
     async def _begin(self, row: RunRow, graph: Graph) -> Drive | SegmentEnd:
-        begin = self._driver.journal.arun(self._driver.begin(row, graph))
-        if row.control is None:
-            return await begin
-        task = asyncio.create_task(begin)  # compensations may take longer than a lease
+        # A slow journal, or compensations, may take longer than a lease.
+        task = asyncio.create_task(self._driver.journal.arun(self._driver.begin(row, graph)))
         try:
-            while not (await asyncio.wait({task}, timeout=self._keeper.beat))[0]:
+            while not (await asyncio.wait({task}, timeout=self._keeper.pause))[0]:
                 await asyncio.to_thread(self._keeper.renew, row.id)
             return await task
         finally:

@@ -4,7 +4,7 @@ A process's wall clock may be wrong, or be set while it runs. So the database is
 while how far it is from our monotonic clock. On SQLite the database's clock is this host's.
 
 The database's clock can be set too. Leases of workers on one host are therefore also measured by
-the host's monotonic clock, which nobody can set, and which stands still while the host is
+the host's monotonic clock, which cannot be set, and which stands still while the host is
 suspended. `HostTime` says which clock that is, so that only processes that share it compare it.
 """
 
@@ -38,7 +38,7 @@ class HostTime(NamedTuple):
     """A reading of a host's monotonic clock, in milliseconds."""
 
     clock: str = ""
-    """Which clock: of this host, since it was booted. Empty if there is none to compare."""
+    """Identity of the clock: the host and its boot. Empty if it is not known."""
     tick: int = 0
 
     @property

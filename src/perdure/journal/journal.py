@@ -233,3 +233,5 @@ class Journal:
     def close(self) -> None:
         """Commit what is queued and close the database."""
         self._group.close()
+        if self._group.pid == os.getpid():  # the threads of a forked process are its parent's
+            self._group.readers.close()

@@ -25,11 +25,17 @@ def check_text(name: str, text: str) -> str:
 
 
 def check_id(what: str, id: object) -> str:
-    """The id of a run, wait or effect; not the thing itself, nor a coroutine that returns it."""
-    hint = " Pass its id." if hasattr(id, "thread_id") else forgot_await(id)
+    """The id of a thread, run, wait or effect; not the thing, nor a coroutine that returns it."""
+    its = "thread_id" if what == "thread" else "id"
+    hint = f" Pass its {its}." if hasattr(id, "thread_id") else forgot_await(id)
     if hint:
         raise BadArgument(f"The id of a {what} must be a str, not {type(id).__name__}.{hint}")
     return str(id)
+
+
+def maybe_id(what: str, id: object) -> str | None:
+    """The same of an id that may be missing."""
+    return None if id is None else check_id(what, id)
 
 
 def check_renamed(old: str, new: str, value: object) -> None:

@@ -61,7 +61,7 @@ _READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 def schema_version(url: str, deadline: float = 30.0) -> int | None:
     """The version of the schema in a database; None: there is none. Creates nothing."""
     pool = Pool(url, size=1, deadline=deadline)
-    with _opening(_without_password(url)), pool.connect() as connection:
+    with _opening(without_password(url)), pool.connect() as connection:
         try:
             return version(lambda sql: connection.execute(sql.encode()).fetchall())
         except errors.UndefinedTable:
@@ -91,7 +91,7 @@ class Postgres:
 
     def __init__(self, url: str, *, deadline: float = 30.0) -> None:
         self._url, self._deadline = url, deadline
-        self._place = _without_password(url)
+        self._place = without_password(url)
         self._sql = {
             name: (_placeholders(sql), has_rows(sql)) for name, sql in render(FRAGMENTS).items()
         }
@@ -242,7 +242,7 @@ def _placeholders(sql: str) -> bytes:
     return re.sub(r":(\w+)", r"%(\1)s", sql.replace("%", "%%")).encode()
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
     """The place that a URL names. A malformed one may have its password anywhere: nothing of it is
     shown then, nor is the exception that quotes it."""
     info, reason = None, "its password, or another part, has one of the characters / ? # @ :"

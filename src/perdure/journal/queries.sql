@@ -218,7 +218,7 @@ SELECT state FROM perdure_runs WHERE thread_id = :thread_id AND id = :id {lock};
 -- cancelled is to be cancelled too.
 INSERT INTO perdure_runs
   (thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, poked,
-   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, stays, control,
+   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, ignores_parent_cancel, control,
    reason)
 SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:version AS TEXT),
        CAST(:key AS TEXT), 'pending',
@@ -227,11 +227,11 @@ SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:versi
             THEN CAST(:due_at AS BIGINT) END,
        CAST(:ready_at AS BIGINT), 0, 0, CAST(:begun AS INTEGER), 0, 0, 1, CAST(:change AS BIGINT),
        CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:fingerprint AS TEXT), CAST(:setup AS {blob}),
-       CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT), CAST(:stays AS BIGINT),
+       CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT), CAST(:ignores_parent_cancel AS BIGINT),
        (SELECT 'cancel' FROM perdure_runs AS p
-        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :stays = 0),
+        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :ignores_parent_cancel = 0),
        (SELECT CAST(:parent_reason AS TEXT) FROM perdure_runs AS p
-        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :stays = 0)
+        WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :ignores_parent_cancel = 0)
 FROM perdure_threads AS t
 WHERE t.thread_id = :thread_id
   AND (:reject = 0 OR NOT EXISTS (SELECT 1 FROM perdure_runs AS r
@@ -289,13 +289,13 @@ WHERE (created_at, id) > (:after, :after_id) AND state NOT IN {ended}
   AND graph >= :first AND graph < :last
 ORDER BY created_at, id LIMIT :count;
 
--- name: shapes
--- With which graphs the runs that are not over were last driven.
+-- name: graphs_in_use
+-- The graphs that unfinished runs were last driven with.
 SELECT graph, version, fingerprint, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended}
 GROUP BY graph, version, fingerprint ORDER BY graph, version, fingerprint;
 
--- name: runs_of_shape
--- Runs that are not over and were last driven with one graph, behind an id.
+-- name: runs_last_driven_with
+-- Unfinished runs that were last driven with one graph, after an id.
 SELECT {run} FROM perdure_runs
 WHERE id > :after AND graph = :graph AND version = :version AND fingerprint = :fingerprint
   AND state NOT IN {ended}
@@ -551,7 +551,7 @@ GROUP BY graph, version ORDER BY graph, version;
 SELECT 1 FROM perdure_runs WHERE graph = :graph AND version = :version AND token > 0 LIMIT 1;
 
 -- name: driven_graphs
--- The graphs of which a worker ever claimed a run.
+-- The graphs with a run that a worker has claimed.
 SELECT DISTINCT graph, version FROM perdure_runs WHERE token > 0;
 
 -- name: suspect_due
@@ -727,7 +727,8 @@ SELECT id FROM perdure_runs WHERE id IN (
   WHERE j.joined_thread = :thread_id) {lock};
 
 -- name: poke_joiners
--- Runs of this thread may have ended: who waits for nothing else is due, who is driven is not to rest.
+-- Runs of this thread may have ended: a run that waits for nothing else is due, one that is driven is
+-- not to rest.
 UPDATE perdure_runs
 SET poked = 1,
     due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now THEN :now
@@ -924,19 +925,21 @@ VALUES (:thread_id, :id, :task, :n, :body) ON CONFLICT DO NOTHING;
 -- the batch unless the lease is still ours.
 INSERT INTO perdure_effects
   (scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, digest,
-   undo, mark, settled, created_at, updated_at, arguments, doubtful)
+   undo, mark, settled, created_at, updated_at, arguments, unconfirmed)
 VALUES (:scope, :task, :name, :n, :key, :thread_id, :run_id, :checkpoint_id,
         CASE WHEN :run_id = '' THEN 'open' ELSE (
           SELECT 'open' FROM perdure_runs AS r WHERE r.thread_id = :thread_id AND r.id = :run_id
             AND r.token = :token AND r.state = 'running' {share}) END,
-        :intent, 1, :digest, :undo, :mark, 0, :created_at, :created_at, :arguments, :doubtful)
+        :intent, 1, :digest, :undo, :mark, 0, :created_at, :created_at, :arguments, :unconfirmed)
 ON CONFLICT DO NOTHING
 RETURNING intent;
 
 -- name: take_effect
--- Takes an effect for a call, if the row is still as the caller saw it: of two callers, one does.
+-- Takes an effect for a call, if the row is still as the caller saw it: of two callers, one does. How the
+-- last attempt of another run failed is bound to that run, and goes.
 UPDATE perdure_effects
-SET state = 'open', intent = :intent, attempts = :attempts, thread_id = :thread_id,
+SET outcome = CASE WHEN thread_id = :thread_id AND run_id = :run_id THEN outcome END,
+    state = 'open', intent = :intent, attempts = :attempts, thread_id = :thread_id,
     run_id = :run_id, due_at = NULL, updated_at = :now
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :seen
   AND state IN ('open', 'again');
@@ -968,19 +971,19 @@ SELECT n FROM perdure_effects
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
   AND state = :state;
 
--- name: lend_effect
--- Notes that a call with other arguments gets this record.
-UPDATE perdure_effects SET lent = lent || :digest || ' '
+-- name: add_provisional_digest
+-- Notes that a call with other arguments matched this record.
+UPDATE perdure_effects SET provisional_digests = provisional_digests || :digest || ' '
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
 
--- name: part_effects
--- A call got the record of another: from now on so many arguments must be equal.
-UPDATE perdure_effects SET alike = :alike
-WHERE scope = :scope AND task = :task AND name = :name AND alike < :alike;
+-- name: raise_min_equal
+-- A call matched the record of another: from now on so many arguments must be equal.
+UPDATE perdure_effects SET min_equal = :min_equal
+WHERE scope = :scope AND task = :task AND name = :name AND min_equal < :min_equal;
 
--- name: doubt_effect
+-- name: set_unconfirmed
 -- It was called with the right arguments, or a person is asked about it.
-UPDATE perdure_effects SET doubtful = :doubtful
+UPDATE perdure_effects SET unconfirmed = :unconfirmed
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
 
 -- name: abandon_effects
@@ -1008,7 +1011,7 @@ WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'runnin
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
 
 -- name: effect_places
--- Where the effects of a run are, and their keys, which are made of that.
+-- The places of a run's effects, and the keys made from them.
 SELECT scope, task, name, n, key FROM perdure_effects WHERE run_id = :id AND run_id <> '';
 
 -- name: effect_by_key

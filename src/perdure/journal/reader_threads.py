@@ -1,7 +1,7 @@
 """Threads that read from the database, so that coroutines do not block their event loop.
 
-About 30 microseconds a read, half of what the pool of an event loop takes. And unlike there, no
-node that blocks its thread can keep a read from its turn.
+A read costs about 30 microseconds, half of what an event loop's own thread pool takes. Nodes that
+block threads of that pool cannot delay a read here.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MOST = 8
-"""Threads of one journal that read at once."""
+"""Maximum number of threads that read one journal."""
 
 Job = Callable[[], None]
 
 
 class ReaderThreads:
-    """As many daemon threads as are needed at once, at most `MOST`; they end with this object."""
+    """As many daemon threads as are needed at once, at most `MOST`; they end with `close`, or with
+    this object."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._started = 0
-        self._starting = threading.Lock()
+        self._lock = threading.Lock()
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Do `work` in a thread. What it returns or raises comes to the running event loop."""
+        """Do `work` in a thread. The future belongs to the running event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -48,21 +49,29 @@ class ReaderThreads:
 
     def start(self, job: Job) -> None:
         """Do something in a thread and wait for nothing. It must not raise."""
-        if not self._idle.acquire(blocking=False):
-            with self._starting:
-                if self._started < MOST:
-                    threading.Thread(
-                        target=_work,
-                        args=(self._jobs, self._idle),
-                        name="perdure-read",
-                        daemon=True,
-                    ).start()
-                    self._started += 1
-        self._jobs.put(job)
+        with self._lock:
+            if not self._idle.acquire(blocking=False) and self._started < MOST:
+                threading.Thread(
+                    target=_work,
+                    args=(self._jobs, self._idle),
+                    name="perdure-read",
+                    daemon=True,
+                ).start()
+                self._started += 1
+            self._jobs.put(job)
 
-    def __del__(self) -> None:
+    def close(self) -> None:
+        """End the threads, behind what they have to do. Who comes later gets new ones."""
+        with self._lock:
+            self._end_threads()
+            self._jobs, self._idle, self._started = SimpleQueue(), threading.Semaphore(0), 0
+
+    def _end_threads(self) -> None:
         for _ in range(self._started):
             self._jobs.put(None)
+
+    def __del__(self) -> None:
+        self._end_threads()  # without the lock: in a forked process it may stay locked
 
 
 def _work(jobs: SimpleQueue[Job | None], idle: threading.Semaphore) -> None:

@@ -22,8 +22,8 @@ COMMON = {
     ),
     "effect": (
         "scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, "
-        "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome, alike, "
-        "lent, doubtful"
+        "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome, "
+        "min_equal, provisional_digests, unconfirmed"
     ),
     "ended": "('done', 'failed', 'cancelled')",
     # A driven run whose lease has not ended by the clock that this host shares with its worker.
@@ -48,9 +48,9 @@ COMMON["descendants"] = (
     "UNION ALL SELECT id FROM perdure_runs "
     "WHERE thread_id = :thread_id AND change = :by AND control = 'cancel'), "
     "tree (id) AS (SELECT c.id FROM stopped JOIN perdure_runs AS c "
-    "ON c.parent_id = stopped.id AND c.stays = 0 "
+    "ON c.parent_id = stopped.id AND c.ignores_parent_cancel = 0 "
     "UNION SELECT c.id FROM tree JOIN perdure_runs AS c "
-    "ON c.parent_id = tree.id AND c.stays = 0) SELECT id FROM tree"
+    "ON c.parent_id = tree.id AND c.ignores_parent_cancel = 0) SELECT id FROM tree"
 )
 COMMON["cancels"] = (
     "((CAST(:state AS TEXT) = 'cancelled' OR (control = 'cancel' AND CAST(:state AS TEXT) "

@@ -60,11 +60,18 @@ class Connections:
             except BaseException:
                 connection.close()
                 raise
-            self._idle.append(connection)
+            self._keep(connection)
         finally:
             with self._reads:
                 self._reading -= 1
                 self._reads.notify_all()
+
+    def _keep(self, connection: sqlite3.Connection) -> None:
+        with self._reads:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
 
     def reopen(self) -> None:
         """Open a new database in memory: the parent's data is the parent's."""
@@ -72,7 +79,7 @@ class Connections:
             self._open_writer()
 
     def close(self) -> None:
-        with self.writing:
+        with self.writing, self._reads:
             self._closed = True
             _OPEN.discard(self)
             self._close_all()

@@ -19,9 +19,9 @@ class Durable(AgentMiddleware[Any, Any, Any]):
     """Middleware that makes every model call and every tool call of an agent an effect.
 
     `tools` gives policies by tool name, in place of a tool's own hints: "read" (not recorded),
-    "retry" (called again with the same key), "hold" (a person settles it), or a `Policy`. A tool
-    that says nothing, and of which nothing is said, is held if its process dies during a call. Put
-    it last, so that middleware that retries and falls back sees each call.
+    "retry" (called again with the same key), "hold" (a person settles it), or a `Policy`. A call
+    of a tool that has neither hints nor a policy holds the run if its process dies in the middle.
+    Put `Durable` last, so that middleware that retries and falls back sees each call.
     """
 
     def __init__(self, tools: Mapping[str, str | Policy] | None = None) -> None:

@@ -57,8 +57,8 @@ class Policy:
 NAMED: dict[str, Policy | None] = {"read": None, "retry": Policy(), "hold": Policy(unknown="hold")}
 """Policies by name. None: not recorded, but called every time."""
 UNSAID = Policy(unknown="hold", trust_errors=True)
-"""For a tool of which nothing is said. A call that was cut off holds the run, since twice may do
-harm; an exception is the tool's own word, and is LangChain's to handle."""
+"""For a tool without hints or a mapping. A call that was cut off holds the run, since a second one
+may do harm. An exception is left to LangChain."""
 ONLY_STATE = frozenset(["langchain.agents.middleware.todo"])
 """Modules of LangChain whose tools change nothing but the state of the graph."""
 

@@ -137,7 +137,7 @@ def _claim(
 
 
 def as_time(rows: Sequence[Sequence[Row]]) -> int | None:
-    """The time that is the only column of the only row. One that is not a time never comes."""
+    """The time in the only column of the only row; None if it is not a time."""
     at = rows[0][0][0] if rows[0] else None
     return int(at) if isinstance(at, (int, float)) else None
 

@@ -52,13 +52,13 @@ class UndoState(IntEnum):
     DONE = 2
 
 
-class Doubt(IntEnum):
-    """What `doubtful` says of an effect."""
+class Unconfirmed(IntEnum):
+    """What `unconfirmed` says of an effect."""
 
-    NONE = 0
-    POSSIBLE = 1
-    """A call of its task before it had got a record with other arguments: perhaps it was called
-    with what that returned."""
+    NO = 0
+    YES = 1
+    """An earlier call of its task matched a record with other arguments. The arguments of this one
+    may come from that outcome."""
     ASKED = 2
     """A person was asked which call it stands for."""
 
@@ -93,12 +93,12 @@ class EffectRow(NamedTuple):
     updated_at: int = 0
     arguments: bytes = b""
     outcome: bytes | None = None
-    alike: int = 0
-    """How many arguments of a call must be equal to get this record."""
-    lent: str = ""
-    """Digests of the calls that got this record with other arguments."""
-    doubtful: int = 0
-    """A `Doubt`."""
+    min_equal: int = 0
+    """How many arguments of a call must equal the recorded ones to match this record."""
+    provisional_digests: str = ""
+    """Digests of the calls that matched this record with other arguments."""
+    unconfirmed: int = 0
+    """An `Unconfirmed`."""
 
     @property
     def place(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class EffectRow(NamedTuple):
             return serializer.loads(self.outcome, place, of)
         try:
             return serializer.loads(self.outcome, place, of)
-        except Damaged:  # SQL makes of a failed one one that is to be called again
+        except Damaged:  # `retry` in SQL turns a failed one into one to be called again
             return serializer.loads(self.outcome, self.outcome_place(EffectState.FAILED), of)
 
 
@@ -153,7 +153,7 @@ def undone_in(run_id: str) -> str:
 
 
 class EffectPlace(NamedTuple):
-    """Where an effect is stored, and the key that is made of that."""
+    """Where an effect is stored, and the key made from that."""
 
     scope: str
     task: str
@@ -247,27 +247,27 @@ def store_unknown(
 ) -> Op[None]:
     """Store a call that is not made: a person says whether `other` stands for it."""
     written = write_state(owner, row, now, event=event)
-    asked = Statement("doubt_effect", {**other.place, "doubtful": Doubt.ASKED.value})
+    asked = Statement("set_unconfirmed", {**other.place, "unconfirmed": Unconfirmed.ASKED.value})
     statements = [insert_intent(owner, row), *written.render(), asked]
     return Op(written.name, statements, lambda rows: None, True, written.key, written.proof)
 
 
-def lend(owner: Owner, row: EffectRow, digest: str) -> Op[None]:
-    """Note that the call with this digest gets the record of one with other arguments."""
-    lent = Statement("lend_effect", {**row.place, "digest": digest})
-    return Op("lend_effect", [*owner.fence, lent], lambda rows: None, write=True)
+def note_provisional_match(owner: Owner, row: EffectRow, digest: str) -> Op[None]:
+    """Note that the call with this digest matched a record with other arguments."""
+    noted = Statement("add_provisional_digest", {**row.place, "digest": digest})
+    return Op("add_provisional_digest", [*owner.fence, noted], lambda rows: None, write=True)
 
 
-def part(owner: Owner, row: EffectRow, alike: int) -> Op[None]:
-    """Give the records of this name in this task only to calls with so many equal arguments."""
-    parted = Statement("part_effects", {**row.place, "alike": alike})
-    return Op("part_effects", [*owner.fence, parted], lambda rows: None, write=True)
+def raise_min_equal(owner: Owner, row: EffectRow, min_equal: int) -> Op[None]:
+    """Let only calls with so many equal arguments match the records of this name in this task."""
+    raised = Statement("raise_min_equal", {**row.place, "min_equal": min_equal})
+    return Op("raise_min_equal", [*owner.fence, raised], lambda rows: None, write=True)
 
 
-def trust(owner: Owner, row: EffectRow) -> Op[None]:
+def confirm(owner: Owner, row: EffectRow) -> Op[None]:
     """Note that a call was made with the right arguments."""
-    trusted = Statement("doubt_effect", {**row.place, "doubtful": Doubt.NONE.value})
-    return Op("doubt_effect", [*owner.fence, trusted], lambda rows: None, write=True)
+    confirmed = Statement("set_unconfirmed", {**row.place, "unconfirmed": Unconfirmed.NO.value})
+    return Op("set_unconfirmed", [*owner.fence, confirmed], lambda rows: None, write=True)
 
 
 def abandon(owner: Owner, now: int) -> Op[None]:

@@ -77,7 +77,7 @@ def change(thread_id: str, run_id: str, now: int, number: int | None = None) -> 
 
 
 def was_made(thread_id: str, run_id: str, number: int | None) -> Plan[bool]:
-    """Whether the change of this number was made. One that is drawn anew cannot have been."""
+    """Whether the change of this number was made. A newly drawn number cannot have been."""
     if number is None:
         return False
     params = {"thread_id": thread_id, "id": run_id, "change": number}

@@ -5,18 +5,23 @@ from __future__ import annotations
 from perdure.errors import BadArgument, NotFound
 from perdure.journal import Op, Plan, read_op
 
-STATEMENTS = {"run": "runs_of_prefix", "wait": "waits_of_prefix", "effect": "effects_of_prefix"}
+STATEMENTS = {
+    "run": "runs_of_prefix",
+    "reflection": "runs_of_prefix",
+    "wait": "waits_of_prefix",
+    "effect": "effects_of_prefix",
+}
 SHORTEST = 4
-"""Characters of an id that are needed at least."""
+"""Minimum number of characters of an id."""
 SHOWN = 5
-"""Candidates that an error names; the statements find one more."""
+"""Maximum number of candidates in an error; the statements return one more."""
 
 Found = tuple[str, str, str]
 """An id, what it is of, and its thread."""
 
 
 def resolve(what: str, prefix: str) -> Plan[str]:
-    """The id that begins so: of a run, a wait, or an effect, whose id is its key.
+    """The id of a run or wait, or the key of an effect, that begins with a prefix.
 
     Raises `NotFound`, or `BadArgument` if the prefix is too short or there are several.
     """

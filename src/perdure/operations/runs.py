@@ -62,8 +62,8 @@ class RunRow(NamedTuple):
     """Whether its thread has checkpoints."""
 
 
-class Shape(NamedTuple):
-    """A graph as runs were last driven with it, and how many of them are not over."""
+class GraphUse(NamedTuple):
+    """A graph as runs were last driven with it, and how many of them are unfinished."""
 
     graph: str
     version: str
@@ -79,7 +79,7 @@ class Parent(NamedTuple):
     id: str
     token: int
     depth: int
-    stays: bool
+    ignores_parent_cancel: bool
     """Whether the child goes on when its parent is cancelled."""
     refuse: Callable[[], NoReturn]
     """Called if the lease is lost."""
@@ -124,7 +124,7 @@ def start(
         "reject": int(strategy == "reject"),
         "parent_id": None if parent is None else parent.id,
         "depth": 0 if parent is None else parent.depth + 1,
-        "stays": int(parent is not None and parent.stays),
+        "ignores_parent_cancel": int(parent is not None and parent.ignores_parent_cancel),
         "parent_reason": None if parent is None else parent_cancelled(parent.id),
     }
     statements = with_params(params, "insert_thread", "count_run")
@@ -395,14 +395,16 @@ def topology(fingerprint: str) -> Op[str | None]:
     return read_op("graph_by_fingerprint", params, lambda rows: rows[0][0][0] if rows[0] else None)
 
 
-def shapes() -> Op[list[Shape]]:
-    """With which graphs the runs that are not over were last driven."""
-    return read_op("shapes", {}, lambda rows: [Shape(*row) for row in rows[0]])
+def graphs_in_use() -> Op[list[GraphUse]]:
+    """The graphs that unfinished runs were last driven with."""
+    return read_op("graphs_in_use", {}, lambda rows: [GraphUse(*row) for row in rows[0]])
 
 
-def of_shape(shape: Shape, after: str, count: int) -> Op[list[RunRow]]:
-    """Runs that are not over and were last driven with one graph, by id, behind `after`."""
-    return read_op("runs_of_shape", {**shape._asdict(), "after": after, "count": count}, _runs)
+def last_driven_with(use: GraphUse, after: str, count: int) -> Op[list[RunRow]]:
+    """Unfinished runs that were last driven with one graph, by id, after `after`."""
+    return read_op(
+        "runs_last_driven_with", {**use._asdict(), "after": after, "count": count}, _runs
+    )
 
 
 def late_graphs(late: int) -> Op[list[tuple[str, str, int]]]:
@@ -417,7 +419,7 @@ def was_driven(graph: str, version: str) -> Op[bool]:
 
 
 def driven_graphs() -> Op[set[tuple[str, str]]]:
-    """(name, version) of the graphs of which a worker ever claimed a run."""
+    """(name, version) of the graphs with a run that a worker has claimed."""
     return read_op("driven_graphs", {}, lambda rows: {(a, b) for a, b in rows[0]})
 
 

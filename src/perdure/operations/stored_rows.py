@@ -1,8 +1,8 @@
 """Rows as they were read, each column of its own type.
 
 SQLite stores a value of any type in any column. A row with one of another type keeps what can be
-shown, and its blob is replaced by an `Unreadable`: whoever reads that raises `Damaged`, so the row
-is listed as damaged and never acted on.
+shown, and its blob is replaced by an `Unreadable`: reading it raises `Damaged`, so the row is
+listed as damaged and never acted on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perdure.serde.encryption import Unreadable
 R = TypeVar("R", bound=NamedTuple)
 
 _ALSO: dict[type, tuple[type, ...]] = {float: (int,), bool: (int,), bytes: (memoryview,)}
-"""Types that a database gives for a type."""
+"""Types that a database may return for a type."""
 
 
 class Column(NamedTuple):

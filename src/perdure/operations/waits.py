@@ -77,7 +77,7 @@ class WaitRow(NamedTuple):
     body: bytes
     answer: bytes | None
     seal: bytes | None
-    """Authenticates which task asks: that is stored anew each time it asks."""
+    """Authenticates which task asks; stored each time it asks."""
 
     @property
     def place(self) -> Place:

@@ -81,7 +81,7 @@ class Questions:
         known, used = self._answered.get(task[0], []), self._used.setdefault(task, set())
         free = [n for n, one in enumerate(known) if n not in used and one.kind is kind]
         equal = [n for n in free if self._is_same(known[n].value, value)]
-        # Times may be computed anew; one sleep is like another.
+        # Times may be computed again; sleeps are interchangeable.
         found = equal or (free if kind is Kind.CLOCK else [])
         if found and index <= len(given):
             used.add(found[0])

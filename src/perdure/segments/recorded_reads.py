@@ -74,7 +74,7 @@ class RecordedReads:
         return value
 
     def texts(self, place: str) -> list[str]:
-        """What the reads at a place gave so far, as text."""
+        """The results of the reads at a place so far, as text."""
         with self._lock:
             known = self._by_task.get(_task_id(place), {})
             return [str(value) for value in known.values()]
@@ -93,7 +93,7 @@ class RecordedReads:
 
     def _inherit(self, place: str, task: str) -> dict[int, Any]:
         """The times that the task read in the run that this one is a fork of, now recorded here: a
-        sleep goes on, and is not begun again. What was drawn at random is drawn anew."""
+        sleep goes on, and is not begun again. Random values are drawn again."""
         first, bar, rest = place.partition("|")
         node, _, id = first.rpartition(":")
         there = f"{node}:{self._origin['tasks'].get(id, id)}{bar}{rest}"

@@ -33,15 +33,16 @@ from perdure.serde.depth import depth_at_most, is_within
 BUILTIN, OBJECT, KNOWN_TYPE, PAIRS = 1, 2, 3, 4
 
 DEEPEST = 200
-"""How deep objects may be nested, and odd-keyed dicts, and any value that has one of those."""
+"""How deep objects, dicts with keys that are not strings, and values that contain them may nest."""
 QUICK = 16
-"""How deep objects may be nested in what is encoded without a look at the whole. ormsgpack takes
-lists up to 255 deep inside of each."""
+"""How deep objects may nest in a value that is encoded without counting its depth. ormsgpack takes
+lists up to 255 deep inside each."""
 NESTED = (DEEPEST + 2, QUICK * 256 + DEEPEST)
 """How many objects, and how many lists and dicts inside of objects, may be nested in one value."""
-OUTER, FEW = 8, 128
-"""So many objects that are not inside of others are not looked into, if they have so few lists and
-dicts: which is what most values are made of."""
+OUTER, FEW = 8, 16
+"""Depth is not counted in an object that is inside no other: ormsgpack itself takes lists at most
+1,022 deep. Nor is it in up to `OUTER` nested objects with up to `FEW` lists and dicts each. Most
+values are like that, and counting takes longer than decoding."""
 
 _OPTION = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -93,7 +94,8 @@ class Codec:
         def hook(code: int, body: bytes) -> Any:
             nonlocal cause, objects, lists
             try:
-                deeper = depth_at_most(body, FEW if objects < OUTER else 0, location)
+                few = FEW if objects < OUTER else 0
+                deeper = depth_at_most(body, few, location) if objects else 0
                 objects, lists = objects + 1, lists + deeper
                 if objects > NESTED[0] or lists > NESTED[1] + OUTER * FEW:
                     raise Damaged(location, "it is nested too deeply")

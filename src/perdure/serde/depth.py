@@ -1,8 +1,8 @@
 """How deep the lists and dicts of a MessagePack document are nested, without decoding it.
 
-A decoder takes a piece of the stack for every list inside a list, so a document that somebody
-forged could end its reader's process. The decoder limits one document; the documents inside of its
-extension types, which are decoded in the middle of it, are counted with this.
+A decoder uses some stack for every list inside a list, so a forged document could crash the process
+that reads it. The decoder limits one document. The documents inside its extension types, which are
+decoded in the middle of it, are counted here.
 """
 
 from __future__ import annotations

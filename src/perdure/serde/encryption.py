@@ -64,7 +64,7 @@ class Envelope:
 
 
 class ChecksumEnvelope(Envelope):
-    """No secrecy; a flipped bit or a moved row is noticed. Whoever can write can also forge it."""
+    """No secrecy. Detects a flipped bit or a moved row; anyone who can write can forge it."""
 
     def _close(self, placed: bool, data: bytes, bound: str) -> bytes:
         return bytes([_CHECKSUM[placed]]) + _crc(data, bound) + data

@@ -88,9 +88,10 @@ def _blank(value: Any) -> Any:
 
 
 def _hide_in_text(text: str) -> str:
-    """A text that is a URL or JSON, without the secrets in it."""
-    if "://" in text:
-        text = hide_in_url(text)
+    """A text that is a URL or JSON, without the secrets in it. Other texts are kept as they are:
+    a link in a mail is what the mail is for."""
+    if _ONE_URL.match(text):
+        return _hide_query(_USERINFO.sub(rf"\1:{HIDDEN}@", text))
     if text[:1] in ("{", "["):
         try:
             found = json.loads(text)
@@ -102,13 +103,19 @@ def _hide_in_text(text: str) -> str:
 
 
 def fill(hidden: Any, whole: Any) -> Any:
-    """A value that was hidden, with its secrets from a value of the same shape."""
+    """A value that was hidden, with its secrets from a value of the same shape. A list or text with
+    secrets that is another one now is taken as it is now: nothing says whose each secret was."""
+    bare = None
     with contextlib.suppress(Exception):  # what cannot be compared is not one of ours
-        if hide(whole) == hidden:
+        bare = hide(whole)
+        if bare == hidden:
             return whole
     if type(hidden) is dict and type(whole) is dict:
         filled = {k: fill(v, whole[k]) if k in whole else v for k, v in hidden.items()}
         return filled | {k: v for k, v in whole.items() if k not in hidden and is_secret(k)}
+    if type(hidden) is type(whole) and type(hidden) in (list, tuple, str):
+        with contextlib.suppress(Exception):
+            return hidden if bare == whole else whole
     return hidden
 
 
@@ -153,7 +160,11 @@ def _spellings(secret: Any) -> Iterator[str]:
 
 # -- texts
 
-_URL_PASSWORD = re.compile(r"(://[^\s:/@'\"]*):([^\s'\"]+)@")
+# Without the limits a long list of URLs would take the square of its length.
+_URL_PASSWORD = re.compile(r"(://[^\s:/@'\"]{0,200}):([^\s'\"]{1,1000})@")
+_USERINFO = re.compile(r"(://[^\s:/?#@]*):([^\s/?#]+)@")
+"""The same in a well-formed URL: an `@` may also be in its path or query, behind a port."""
+_ONE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+\Z")
 _QUERY = re.compile(r"([?&;])([\w.%-]+)=([^&;#\s'\"]+)")
 _NAMED = re.compile(
     r"(?P<quote>\\?['\"])?(?P<name>[A-Za-z][\w.-]{2,60})(?(quote)\\?['\"])(?P<sep>\s*[:=,]\s*)"
@@ -189,7 +200,10 @@ def _redact_named(found: re.Match[str]) -> str:
 
 def hide_in_url(text: str) -> str:
     """A text with the passwords of its URLs, and the secrets in their queries, hidden."""
-    text = _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text)
+    return _hide_query(_URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text))
+
+
+def _hide_query(text: str) -> str:
     return _QUERY.sub(
         lambda one: f"{one[1]}{one[2]}={HIDDEN}" if is_secret(unquote(one[2])) else one[0], text
     )

@@ -59,12 +59,12 @@ PAGE = 100
 DEEPEST = 50
 """How many runs may be above a run in its tree."""
 LATE = 5000
-"""Milliseconds that a run is due before it is worth to ask whether a worker has its graph."""
+"""How long, in milliseconds, a run is due before we ask whether any worker has its graph."""
 
 
 @dataclass(frozen=True)
 class UnknownGraphName:
-    """A graph that has runs, and of which no worker ever drove one."""
+    """A graph with runs that no worker has ever driven."""
 
     graph: str
     version: str
@@ -103,9 +103,9 @@ class RunService:
         """
         if parent is not None and parent.depth >= DEEPEST:
             raise BadArgument(
-                f"Run {parent.id} is {parent.depth} runs below the one that began, and starts no "
-                "child: do its runs start each other without end? Start it with detached=True to "
-                "begin a tree of its own."
+                f"Run {parent.id} has {parent.depth} runs above it, and cannot start a child: do "
+                "its runs start each other endlessly? Start it with detached=True to begin a tree "
+                "of its own."
             )
         now = self._clock.now()
         made = change(thread_id, new_id(), now)
@@ -241,7 +241,7 @@ class RunService:
     # -- graphs that no worker has
 
     def unknown_graphs(self) -> Plan[list[UnknownGraphName]]:
-        """Graphs whose runs are due for a while, and of which no worker ever drove one."""
+        """Graphs whose runs have been due for a while, and that no worker has ever driven."""
         late: list[tuple[str, str, int]] = yield runs.late_graphs(self._clock.now() - LATE)
         if not late:
             return []
@@ -253,7 +253,7 @@ class RunService:
         ]
 
     def is_misspelt(self, name: str, version: str) -> Plan[UnknownGraphName | None]:
-        """A graph of which no worker ever drove a run, while others were driven."""
+        """A graph that no worker has ever driven, while others were."""
         if (yield runs.was_driven(name, version)):
             return None
         driven: set[tuple[str, str]] = yield runs.driven_graphs()

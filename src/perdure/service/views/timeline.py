@@ -1,7 +1,7 @@
 """The history of a run as periods: driven by a worker, or resting, and why.
 
 A worker that died leaves no event of its end. From its last event on it worked, or was dead: that
-time is told as the lost worker's, until another one takes the run over.
+time is shown as the lost worker's, until another one takes the run over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a person would answer who agrees, in the dialect of the question.
+"""The answer of a person who agrees, in the dialect of the question.
 
 LangChain's `HumanInTheLoopMiddleware` and Agent Inbox expect answers of their own shapes; anything
 else is a question of the agent's own, for which there is `--answer`.

@@ -166,7 +166,7 @@ def judge(
 
 
 def repeated(process: ProcessResult, harmless: Iterable[str]) -> list[Finding]:
-    """What a node that ran again, since it had waited, did once more without any kill."""
+    """What a node repeated without any kill, because it ran again after a wait."""
     found: dict[tuple[str, str], Finding] = {}
     for kind, what, place, node in (fact[1:] for fact in process.facts if fact[0] == "repeated"):
         problem = Problem.MODEL if kind == "model" else Problem.DUPLICATED

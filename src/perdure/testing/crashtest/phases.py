@@ -4,7 +4,7 @@
     after effect send in node mail, before its outcome was stored
     after node mail ended, before that was stored
 
-A point is a statement of the journal, which says little to somebody who wrote an agent. So the
+A point is a statement of the journal, which says little to the author of an agent. So the
 observer of a process also follows its nodes, by LangChain's callbacks, and its effects.
 """
 

@@ -1,6 +1,6 @@
 """What happens in a trial: which runs are started, what a person does, and what must be true then.
 
-A story is told by any process from wherever the last one died: it looks only at the journal and at
+Any process can play a scenario from where the last one died: it looks only at the journal and at
 the world.
 """
 
@@ -25,7 +25,7 @@ PATIENCE = 100
 
 
 @dataclass(frozen=True)
-class Story:
+class Scenario:
     """One agent, and what has to come of it."""
 
     graphs: dict[str, Callable[[perdure.Runtime], Any]]
@@ -45,7 +45,7 @@ def _lines(output: Any) -> list[str]:
 
 _WORDS = ("note {}", "order {}", "wire {}", "gathered {}", "errand {}", "errand of {} is done")
 _TO_PEOPLE = [words.format(who) for words in _WORDS for who in orders.PEOPLE]
-ORDERS = Story(
+ORDERS = Scenario(
     graphs={
         "orders": orders.orders,
         "errand": orders.errand,
@@ -82,7 +82,7 @@ ORDERS = Story(
     ),
     result=lambda outputs: _lines(outputs["orders"]),
 )
-ASSISTANT = Story(
+ASSISTANT = Scenario(
     graphs={"assistant": assistant.assistant},
     runs={"assistant": {"messages": [{"role": "user", "content": "Do it all.", "id": "m1"}]}},
     ends={"assistant": "done"},
@@ -99,22 +99,22 @@ ASSISTANT = Story(
         [message.type, str(message.content)] for message in outputs["assistant"]["messages"]
     ],
 )
-STORIES = {"orders": ORDERS, "assistant": ASSISTANT}
+SCENARIOS = {"orders": ORDERS, "assistant": ASSISTANT}
 
 
-class Teller:
-    """Tells a story with one runtime, and acts as the person in it."""
+class Performer:
+    """Plays a scenario with one runtime, and acts as the person in it."""
 
-    def __init__(self, story: Story, rt: perdure.Runtime, clock: Clock, world: World) -> None:
-        self._story, self._rt, self._clock, self._world = story, rt, clock, world
+    def __init__(self, scenario: Scenario, rt: perdure.Runtime, clock: Clock, world: World) -> None:
+        self._scenario, self._rt, self._clock, self._world = scenario, rt, clock, world
         self.strange: list[str] = []
         """Held runs about which there was nothing to settle."""
 
-    async def tell(self, moved: Callable[[], None]) -> list[Run]:
+    async def play(self, moved: Callable[[], None]) -> list[Run]:
         """Bring every run to its end, and say how each ended. `moved` is called when the clock
         was."""
         runs: list[Run] = []
-        for graph, given in self._story.runs.items():
+        for graph, given in self._scenario.runs.items():
             await self._rt.start(graph, given, thread_id=f"the {graph}", key="once")
         for _ in range(PATIENCE):
             await self._rt.tick(10_000)
