@@ -72,6 +72,13 @@ def test_a_sleeper_that_was_woken_is_queued() -> None:
     assert view_event(events(woken)[0]).text == "woken by ana"
 
 
+def test_a_paused_run_that_is_woken_or_answered_stays_paused() -> None:
+    told = ((0, "started"), (1, "paused"), (2, "woke", {"wait": "w"}), (3, "answer", {"wait": "v"}))
+    paused = [(PeriodKind.QUEUED, 1), (PeriodKind.PAUSED, 4)]
+    assert read(5, *told) == paused
+    assert read(6, *told, (5, "resumed")) == [*paused, (PeriodKind.QUEUED, 1)]
+
+
 def test_the_last_rest_of_a_run_that_ended_does_not_last() -> None:
     [queued] = timeline(events((0, "started"), (2, "cancelled")), START + timedelta(hours=2))
     assert queued.until == START + timedelta(hours=2)

@@ -63,7 +63,7 @@ def resume(runs: Runs, at: At = None) -> None:
 
 def wake(runs: Runs, at: At = None, by: By = None) -> None:
     """End the sleep of runs now."""
-    _apply(at, runs, lambda client, run: client.wake(run, by=by), "woken, and due now")
+    _apply(at, runs, lambda client, run: client.wake(run, by=by), "woken")
 
 
 def cancel(

@@ -137,7 +137,9 @@ class _Builder:
         elif event.kind in RESTS or event.kind == EventKind.WAITING:
             self._rest(event)
         elif self.current.kind is not PeriodKind.DRIVEN and event.kind in MAKES_DUE:
-            self._change(due=event.at)
+            stays = self.current.kind in (PeriodKind.PAUSED, PeriodKind.HELD)
+            if not (stays and event.kind in CLOSES_WAIT):
+                self._change(due=event.at)
 
     def finish(self, now: datetime, lost: bool) -> list[Period]:
         last = self.current
