@@ -285,6 +285,19 @@ def full_config(graph: Graph, config: RunnableConfig | None) -> RunnableConfig:
     return ensure_config(graph.config, config)
 
 
+RUN = "run_id"
+"""Where LangGraph finds the run of a config, in its metadata."""
+
+
+def inherits_run(config: RunnableConfig) -> bool:
+    """Whether a config names the run of the node around it: metadata is inherited. A graph takes no
+    input if the last checkpoint of its thread is of the run that its config names."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    around = ((var_child_runnable_config.get() or {}).get("metadata") or {}).get(RUN)
+    return around is not None and (config.get("metadata") or {}).get(RUN) == around
+
+
 def place_of(configurable: Mapping[str, Any]) -> dict[str, Any]:
     """A config names a checkpoint by its id, and by its ids in each namespace if that is one of a
     subgraph. A namespace alone names none.

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config as langgraph_config
 
 import perdure
 from perdure.errors import ThreadBusy
@@ -387,3 +389,80 @@ async def test_a_bound_graph_that_failed_in_a_node_goes_on_from_its_last_step(
         assert ran == ["first", "second", "second"]
         [made] = await rt.runs(graph="child")
         assert (await history(rt, made)).count("retried") == 1
+
+
+@pytest.mark.parametrize("same_thread", [False, True], ids=["apart", "one thread"])
+async def test_bound_graphs_that_a_node_invokes_in_another_order_each_get_their_own_input(
+    sqlite_url: str, same_thread: bool
+) -> None:
+    orders, raises, ran = [["b", "a"], ["b", "a"], ["a", "b"]], Times(1), []
+
+    def work(state: Log) -> Log:
+        raises("not yet")
+        ran.append((langgraph_config()["configurable"]["thread_id"], state["value"]))
+        return {"value": state["value"].upper()}
+
+    def node(state: Log) -> Log:
+        found = {}
+        for name in orders.pop() if len(orders) > 1 else orders[0]:
+            config: Any = {"configurable": {"thread_id": "t" if same_thread else name}}
+            found[name] = child.invoke({"value": name}, config)["value"]
+        return {"value": found}
+
+    async with opened(sqlite_url) as rt:
+        child = rt.register(chain(work), name="child")
+        rt.register(chain(node), name="parent", retry=AT_ONCE)
+        run = await rt.start("parent", {"log": []})
+        await rt.tick()
+        assert (await rt.get(run.id)).output["value"] == {"a": "A", "b": "B"}
+        assert sorted(ran) == [("t" if same_thread else name, name) for name in "ab"]
+
+
+@pytest.mark.parametrize("how", ["invoke", "stream"])
+async def test_a_bound_graph_that_a_node_calls_twice_on_a_thread_takes_each_input(
+    sqlite_url: str, how: str
+) -> None:
+    thread: Any = {"configurable": {"thread_id": "the child's"}}
+
+    def work(state: Log) -> Log:
+        return {"log": [state["value"]]}
+
+    def node(state: Log) -> Log:
+        found: Any = None
+        for name in "ab":
+            if how == "invoke":
+                found = child.invoke({"value": name}, thread)
+            else:
+                *_, found = child.stream({"value": name}, thread, stream_mode="values")
+        return {"value": found["log"]}
+
+    async with opened(sqlite_url) as rt:
+        child = rt.register(chain(work), name="child")
+        rt.register(chain(node), name="parent")
+        run = await rt.start("parent", {"log": []})
+        await rt.tick()
+        assert (await rt.get(run.id)).output["value"] == ["a", "b"]
+
+
+async def test_a_plain_graph_that_a_node_calls_twice_on_a_thread_needs_an_id_for_each_call(
+    sqlite_url: str,
+) -> None:
+    """Without one LangGraph ignores the second input: the worker's run is in both configs."""
+    child = chain(("work", lambda state: {"log": [state["value"]]})).compile(InMemorySaver())
+
+    def call(thread_id: str, *, has_id: bool) -> list[str]:
+        config: Any = {"configurable": {"thread_id": thread_id}}
+        log: list[str] = []
+        for name in "ab":
+            own: Any = {"metadata": {"run_id": str(perdure.uuid())}} if has_id else {}
+            log = child.invoke({"value": name}, {**config, **own})["log"]
+        return log
+
+    def node(state: Log) -> Log:
+        return {"value": [call("t", has_id=False), call("u", has_id=True)]}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(node), name="g")
+        run = await rt.start("g", {"log": []})
+        await rt.tick()
+        assert (await rt.get(run.id)).output["value"] == [["a"], ["a", "b"]]

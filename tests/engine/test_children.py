@@ -394,7 +394,7 @@ async def test_a_tree_that_grows_without_end_is_stopped(
         assert ends == [State.FAILED, *[State.DONE] * 3]
         [deepest, *_] = await rt.runs()
         assert deepest.error is not None
-        assert "start each other without end" in deepest.error.message
+        assert "start each other endlessly" in deepest.error.message
 
 
 # -- prune, fork

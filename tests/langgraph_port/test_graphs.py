@@ -181,3 +181,29 @@ def test_an_agent_closes_over_its_response_format() -> None:
     assert langgraph_port.response_types(outer) == [Answer]
     assert langgraph_port.response_types(create_agent(model, [])) == []
     assert (Answer.__module__, "Part") in langgraph_port.types_in([Answer])
+
+
+def test_a_graph_in_a_node_inherits_its_run_and_takes_no_second_input_in_it() -> None:
+    seen, inherits = [], []
+    inner: StateGraph[Any] = StateGraph(Names)
+    inner.add_node("note", lambda state: seen.append(state["name"]))
+    inner.add_edge(START, "note")
+    called = inner.compile(checkpointer=InMemorySaver())
+
+    def call(state: Names) -> None:
+        for name in "ab":
+            config: Any = {"configurable": {"thread_id": "inner"}}
+            inherits.append(langgraph_port.inherits_run(langgraph_port.full_config(called, config)))
+            called.invoke({"name": name}, config)
+
+    outer: StateGraph[Any] = StateGraph(Names)
+    outer.add_node("call", call)
+    outer.add_edge(START, "call")
+    outer.compile().invoke({"name": ""}, {"metadata": {langgraph_port.RUN: "the run"}})
+    assert seen == ["a"]
+    assert inherits == [True, True]
+    assert not langgraph_port.inherits_run({"metadata": {langgraph_port.RUN: "its own"}})
+
+
+class Names(TypedDict):
+    name: str

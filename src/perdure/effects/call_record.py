@@ -114,7 +114,7 @@ class CallRecord:
             self._equal_arguments,
             self.position,
             match_open=self.spec.unknown == "hold",
-            keeps_errors=self.spec.keeps_errors,
+            shares_withdrawn=self.spec.shares_withdrawn,
         )
         if match.row is not None and match.min_equal:
             yield task.guarded(effects.raise_min_equal(task.owner, match.row, match.min_equal))
@@ -153,8 +153,8 @@ class CallRecord:
     # -- what is stored
 
     def _equal_arguments(self, row: EffectRow) -> int:
-        """How many arguments equal the recorded ones: `ALL`, or how many that distinguish
-        calls."""
+        """How many arguments equal the recorded ones: `ALL`, or how many that distinguish calls; -1
+        if the record cannot be this call's."""
         if row.digest == self._digest:
             return ALL
         if self.call_id is not None:
@@ -163,6 +163,8 @@ class CallRecord:
             recorded, present = row.load_arguments(self.task.serializer), self._stored
             if recorded == present:
                 return ALL
+            if any(recorded.get(name) != present.get(name) for name in self.spec.identity):
+                return -1
             common = [name for name in present if name in recorded]
             return sum(
                 bool(recorded[name] == present[name]) and self._tells_apart(present[name])
@@ -279,9 +281,9 @@ class CallRecord:
         which was made, stands for it."""
         task, row, now = self.task, self.row, self.task.now
         why = (
-            f"an attempt that was abandoned, since the order of calls had changed, has called it "
-            f"with other arguments: {other.key}. If that stands for this call, settle this one as "
-            "done; to make it too, as retry"
+            f"an abandoned attempt, whose order of calls had changed, made it with other arguments "
+            f"as {other.key}. If that stands for this call, settle this one as done; to make this "
+            "one too, settle it as retry"
         )
         blob = recording.dump_arguments(task.serializer, row, self._encoded)
         self.row = row = row._replace(
@@ -325,7 +327,7 @@ class CallRecord:
     def report_other_arguments(self) -> None:
         """Add an event if the arguments differ from the recorded ones."""
         row = self.row
-        withdrawn = row.state == EffectState.AGAIN and not self.spec.keeps_errors
+        withdrawn = row.state == EffectState.AGAIN and self.spec.shares_withdrawn
         if withdrawn or self._equal_arguments(row) == ALL:
             return
         if row.task:

@@ -138,14 +138,14 @@ class TaskRecords:
         position: CallPosition,
         *,
         match_open: bool,
-        keeps_errors: bool,
+        shares_withdrawn: bool,
     ) -> Match:
         """The record of a call. `equal_arguments` counts those it shares with a record, `ALL` if
-        none differs.
+        none differs; less than 0 if it cannot be one of this call.
 
         `match_open`: an interrupted call holds its run, so the next call matches it, whatever its
-        arguments, rather than risk a second call. Without `keeps_errors`, a call that raised was
-        withdrawn, and its record is anybody's.
+        arguments, rather than risk a second call. `shares_withdrawn`: the record of a call that
+        raised is anybody's.
         """
         with self._lock:
             rows = self._rows.setdefault(name, {})
@@ -171,7 +171,8 @@ class TaskRecords:
                     n += 1
                 matched[n] = ALL
                 return Match(n, None, unconfirmed=unconfirmed, other=other)
-            matched[n] = counts[n] if keeps_errors or rows[n].state != EffectState.AGAIN else ALL
+            withdrawn = shares_withdrawn and rows[n].state == EffectState.AGAIN
+            matched[n] = ALL if withdrawn else counts[n]
             if matched[n] < ALL:
                 self._provisional.add(position.attempt)
             return Match(n, rows[n], unconfirmed=unconfirmed)

@@ -34,10 +34,18 @@ class EffectSpec:
     """Whether an exception is an outcome. If not, the call is still to be made."""
     trust_errors: bool = False
     """With `unknown="hold"`: whether an exception means that nothing happened."""
+    identity: tuple[str, ...] = ()
+    """Arguments of which each must be equal for a call to get a record."""
+
+    @property
+    def shares_withdrawn(self) -> bool:
+        """Whether the next call, whatever its arguments, takes the place of one that raised."""
+        return self.reads and not self.keeps_errors
 
 
 OPTIONS = frozenset(
-    {field.name for field in fields(EffectSpec)} - {"reads", "keeps_errors", "trust_errors"}
+    {field.name for field in fields(EffectSpec)}
+    - {"reads", "keeps_errors", "trust_errors", "identity"}
 )
 """What `@perdure.effect` takes."""
 

@@ -29,6 +29,7 @@ class BoundCall:
         self.answered_in_input: frozenset[str] = frozenset()
         """The waits whose answers are in the input, for LangGraph to hand over."""
         self._config: dict[str, Any] = dict(config or {})
+        self._inherits_run = langgraph_port.inherits_run(full)
         self.configurable = dict(full["configurable"])
         self._kwargs = dict(kwargs)
         self._context = self._kwargs.pop("context", None)
@@ -74,6 +75,9 @@ class BoundCall:
             drive.control = self._control
         own = {k: v for k, v in self._config.items() if k not in ("configurable", "metadata")}
         drive.config = cast(RunnableConfig, {**drive.config, **own, **self.with_lease(drive)})
+        if self._inherits_run:
+            metadata = drive.config.get("metadata") or {}
+            drive.config["metadata"] = {**metadata, langgraph_port.RUN: drive.row.id}
         if self._context is not None:
             drive.context = self._context
         self.arguments = {**self._kwargs, **drive.arguments}

@@ -90,10 +90,11 @@ async def _ainvoke(
 
 
 def _effect(function: Any) -> Effect:
-    """An exception is no outcome: a run that failed is retried by the next attempt."""
+    """An exception is no outcome: a run that failed is retried by the next attempt. A run goes on
+    with its recorded input, but with the graph and the config of the call: only of the same one."""
     record = ("name", "thread_id", "input")
     made = Effect.of(function, name="perdure.invoke", retry=None, record=record)
-    return replace(made, spec=replace(made.spec, keeps_errors=False))
+    return replace(made, spec=replace(made.spec, keeps_errors=False, identity=record[:2]))
 
 
 _INVOKE, _AINVOKE = _effect(_invoke), _effect(_ainvoke)
