@@ -569,17 +569,19 @@ class Client(ContextManaged):
     async def _cancel(
         self, run_id: str, grace: timedelta, reason: str | None, by: str | None
     ) -> None:
-        stop, number = self.services.runs.stop, call_number()
-        plan = stop(run_id, Control.CANCEL, grace, reason=reason, by=by, number=number)
-        await self.journal.arun(plan)
+        await self._request(run_id, Control.CANCEL, grace, reason, by)
 
     @recorded("pause")
     async def _pause(
         self, run_id: str, grace: timedelta, reason: str | None, by: str | None
     ) -> None:
+        await self._request(run_id, Control.PAUSE, grace, reason, by)
+
+    async def _request(
+        self, run_id: str, control: Control, grace: timedelta, reason: str | None, by: str | None
+    ) -> None:
         stop, number = self.services.runs.stop, call_number()
-        plan = stop(run_id, Control.PAUSE, grace, reason=reason, by=by, number=number)
-        await self.journal.arun(plan)
+        await self.journal.arun(stop(run_id, control, grace, reason=reason, by=by, number=number))
 
     async def wake(self, run_id: str, *, by: str | None = None) -> Run:
         """End the sleep of a run now: every `sleep` that it is in. `by` is in the event.

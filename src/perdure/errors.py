@@ -298,11 +298,11 @@ class WaitClosed(AnswerRefused):
 
 
 class WrongWait(AnswerRefused):
-    """The wait is for the clock or a signal, not for a person."""
+    """The wait is for the clock, a signal or other runs, not for a person."""
 
 
 class BadAnswer(AnswerRefused):
-    """The answer does not fit the question's `response_schema`."""
+    """The answer does not fit the question's `response_schema` or dialect."""
 
 
 class NotWithdrawn(Error):
@@ -390,16 +390,17 @@ class EffectHeld(BaseException):
 
 
 class WaitCaught(BaseException):
-    """A node caught the exception by which `ask`, `sleep`, `wait_for` or `interrupt` waits.
+    """A node caught the exception by which `ask`, `sleep`, `wait_for`, `join` or `interrupt` waits.
 
     The question is stored, and the node runs again with its answer. Nothing after it is stored.
     """
 
     def __init__(self, node: str) -> None:
         super().__init__(
-            f"The node {node!r} caught the exception by which ask(), sleep(), wait_for() or "
-            "interrupt() waits, and went on. The question is stored, and what came after it is "
-            "not. Catch narrower exceptions there, or re-raise langgraph.errors.GraphBubbleUp."
+            f"The node {node!r} caught the exception by which ask(), sleep(), wait_for(), "
+            "join() or interrupt() waits, and went on. The question is stored, and what came after "
+            "it is not. Catch narrower exceptions there, or re-raise "
+            "langgraph.errors.GraphBubbleUp."
         )
         self.node = node
 
@@ -416,7 +417,7 @@ class Postponed(BaseException):
 
 
 class OrderChanged(BaseException):
-    """A node makes its calls in another order than before, and is run again for that.
+    """A node makes its calls in another order than before, and has to run again.
 
     A worker does so by itself. With only the saver, invoke the graph again. Not an `Exception`, so
     that the agent's code does not catch it and go on.

@@ -163,3 +163,32 @@ def test_an_outcome_that_comes_after_a_takeover_is_not_stored(url: str) -> None:
         there = do(effects.at(mine.place))
         assert there is not None
         assert bytes(there.outcome or b"") == b"theirs"
+
+
+async def test_a_call_that_another_run_takes_over_is_not_shown_as_damaged(url: str) -> None:
+    """How it failed before is bound to the run in which it did."""
+    seen: list[str | None] = []
+    fails = [True]
+
+    @perdure.effect(key=lambda: "one", retry=None)
+    async def send() -> None:
+        if fails:
+            fails.clear()
+            raise Boom
+        seen.extend(one.damaged for one in await rt.effects())
+
+    async def node(state: Log) -> Any:
+        await send()
+        return {"log": ["sent"]}
+
+    async with opened(url) as rt:
+        rt.register(chain(("node", node)), name="g", retry=None)
+        first = await rt.start("g", {"log": []})
+        await rt.tick()
+        assert (await rt.get(first.id)).state == State.FAILED
+        await rt.retry(first.id)
+        await rt.cancel(first.id)
+        second = await rt.start("g", {"log": []})
+        await rt.tick()
+        assert (await rt.get(second.id)).state == State.DONE
+    assert seen == [None]

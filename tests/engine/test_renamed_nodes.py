@@ -288,7 +288,7 @@ async def test_a_breakpoint_before_a_renamed_node_still_stops_its_runs(url: str)
         ({"nap": "gone"}, "has no node 'gone'; it has snooze, rest"),
         ({"rest": "snooze"}, "still has a node 'rest'"),
         ({"nap": "snooze", "doze": "snooze"}, "Two nodes cannot become one"),
-        ({"nap": "doze", "doze": "nap"}, "in a circle"),
+        ({"nap": "doze", "doze": "nap"}, "form a cycle"),
         ({"nap": "__start__"}, "has no node '__start__'"),
     ],
 )

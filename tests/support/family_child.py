@@ -6,19 +6,15 @@ a signal, and joins all three. Or it starts children that ask a person, and is c
 
 from __future__ import annotations
 
-import os
-import signal
-from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 import perdure
-from perdure.journal import failpoints
 from perdure.operations.invariants import examine
 from perdure.testing import Clock
 from tests.support.agents import Log, chain
 from tests.support.fork_server import Tell
-from tests.support.runtime_child import BEGIN, NEVER
+from tests.support.runtime_child import BEGIN, NEVER, killed_at
 
 
 def work(state: Log) -> Log:
@@ -97,15 +93,7 @@ async def live(order: dict[str, Any], tell: Tell) -> None:
     register(rt)
     async with rt:
         rt.journal.set_interval(NEVER)
-        counts: Counter[str] = Counter()
-
-        def hook(point: str) -> None:
-            counts[point] += 1
-            if order["kill"] == [point, counts[point]]:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        failpoints.hook = hook
-        await play(rt, clock, order, tell)
-        failpoints.hook = None
+        with killed_at(order["kill"]) as counts:
+            await play(rt, clock, order, tell)
         await look_back(rt, order, tell)
     tell("points", dict(counts))

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import operator
-import os
-import signal
 from collections import Counter
 from typing import Annotated, Any, TypedDict
 
@@ -13,11 +11,10 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 import perdure.journal.postgres
-from perdure.journal import failpoints
 from perdure.operations.invariants import examine
 from perdure.types import EventKind
 from tests.support.fork_server import Tell
-from tests.support.runtime_child import NEVER, Ledger
+from tests.support.runtime_child import NEVER, Ledger, killed_at
 
 OLD = {"first": "nap", "last": "finish"}
 NEW = {"first": "snooze", "last": "finish off"}
@@ -74,22 +71,14 @@ async def drive(order: dict[str, Any], tell: Tell) -> None:
         if begins:
             await rt.tick()
             return
-        counts: Counter[str] = Counter()
-
-        def hook(point: str) -> None:
-            counts[point] += 1
-            if order["kill"] == [point, counts[point]]:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        failpoints.hook = hook
-        for _ in range(10):
-            if run.ended:
-                break
-            for wait in await rt.waits(run_id=run.id):
-                await rt.answer(wait.id, "yes")
-            await rt.tick()
-            run = await rt.get(run.id)
-        failpoints.hook = None
+        with killed_at(order["kill"]) as counts:
+            for _ in range(10):
+                if run.ended:
+                    break
+                for wait in await rt.waits(run_id=run.id):
+                    await rt.answer(wait.id, "yes")
+                await rt.tick()
+                run = await rt.get(run.id)
         kinds = Counter(event.kind for event in await rt.events(run.id))
         tell("ended", run.state, run.output and run.output["log"], kinds[EventKind.WAIT])
         tell("points", dict(counts))

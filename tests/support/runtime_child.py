@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -182,6 +182,23 @@ async def look_back(rt: perdure.Runtime, order: dict[str, Any], tell: Tell) -> N
     tell("findings", [str(finding) for finding in await rt.journal.ado(examine())])
 
 
+@contextlib.contextmanager
+def killed_at(kill: list[Any] | None) -> Iterator[Counter[str]]:
+    """Count how often each point is reached; kill this process at a point and count, `kill`."""
+    counts: Counter[str] = Counter()
+
+    def hook(point: str) -> None:
+        counts[point] += 1
+        if kill == [point, counts[point]]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    failpoints.hook = hook
+    try:
+        yield counts
+    finally:
+        failpoints.hook = None
+
+
 async def crash(order: dict[str, Any], tell: Tell) -> None:
     clock = Clock(BEGIN + timedelta(days=1 if order["again"] else 0))
     rt = perdure.Runtime(order["url"], clock=clock, durability=order["durability"])
@@ -190,16 +207,8 @@ async def crash(order: dict[str, Any], tell: Tell) -> None:
         rt.journal.set_interval(NEVER)  # a clock that stands still: the same point is the same
         if order["again"]:
             await left_behind(rt, order, tell)
-        counts: Counter[str] = Counter()
-
-        def hook(point: str) -> None:
-            counts[point] += 1
-            if order["kill"] == [point, counts[point]]:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        failpoints.hook = hook
-        await play(rt, clock, order, tell)
-        failpoints.hook = None
+        with killed_at(order["kill"]) as counts:
+            await play(rt, clock, order, tell)
         await look_back(rt, order, tell)
     tell("points", dict(counts))
 

@@ -86,11 +86,8 @@ def cancel(
     def act(client: BlockingClient, run: str) -> Run:
         return client.cancel(run, reason=reason, by=by)
 
-    if _are_named(runs, filters):
-        _apply(at, runs or [], act)
-    else:
-        filters["state"] = _chosen_states(filters["state"], UNFINISHED, "cancelled")
-        _apply_to_all(at, filters, Verb("cancel", "cancelled"), act, dry_run=dry_run, yes=yes)
+    verb = Verb("cancel", "cancelled", UNFINISHED)
+    _apply_to_selected(at, runs, filters, verb, act, dry_run=dry_run, yes=yes)
 
 
 def retry(
@@ -111,11 +108,8 @@ def retry(
     def act(client: BlockingClient, run: str) -> Run:
         return client.retry(run)
 
-    if _are_named(runs, filters):
-        _apply(at, runs or [], act)
-    else:
-        filters["state"] = _chosen_states(filters["state"], ("failed", "held"), "retried")
-        _apply_to_all(at, filters, Verb("retry", "retried"), act, dry_run=dry_run, yes=yes)
+    verb = Verb("retry", "retried", ("failed", "held"))
+    _apply_to_selected(at, runs, filters, verb, act, dry_run=dry_run, yes=yes)
 
 
 def fork(
@@ -143,10 +137,11 @@ def fork(
 
 
 class Verb(NamedTuple):
-    """What is done to runs."""
+    """A change to runs, for messages, and the states it applies to."""
 
     name: str
     done: str
+    states: tuple[str, ...]
 
 
 def _are_named(runs: list[str] | None, filters: dict[str, Any]) -> bool:
@@ -159,12 +154,30 @@ def _are_named(runs: list[str] | None, filters: dict[str, Any]) -> bool:
     return bool(runs)
 
 
-def _chosen_states(given: list[str] | None, allowed: tuple[str, ...], done: str) -> list[str]:
-    wrong = [state for state in given or () if state not in allowed]
+def _chosen_states(given: list[str] | None, verb: Verb) -> list[str]:
+    wrong = [state for state in given or () if state not in verb.states]
     if wrong:
-        names = ", ".join(allowed)
-        raise BadArgument(f"A {wrong[0]} run cannot be {done}: --state takes {names}.")
-    return given or [*allowed]
+        names = ", ".join(verb.states)
+        raise BadArgument(f"A {wrong[0]} run cannot be {verb.done}: --state takes {names}.")
+    return given or [*verb.states]
+
+
+def _apply_to_selected(
+    at: str | None,
+    runs: list[str] | None,
+    filters: dict[str, Any],
+    verb: Verb,
+    act: Act,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Do something to the runs that are named, or to all that the options select."""
+    if _are_named(runs, filters):
+        _apply(at, runs or [], act)
+    else:
+        filters["state"] = _chosen_states(filters["state"], verb)
+        _apply_to_all(at, filters, verb, act, dry_run=dry_run, yes=yes)
 
 
 def _apply(at: str | None, prefixes: list[str], act: Act) -> None:

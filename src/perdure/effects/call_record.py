@@ -281,9 +281,9 @@ class CallRecord:
         which was made, stands for it."""
         task, row, now = self.task, self.row, self.task.now
         why = (
-            f"an attempt that was abandoned, since the order of calls had changed, has called it "
-            f"with other arguments: {other.key}. If that stands for this call, settle this one as "
-            "done; to make it too, as retry"
+            f"an abandoned attempt, whose order of calls had changed, made it with other arguments "
+            f"as {other.key}. If that stands for this call, settle this one as done; to make this "
+            "one too, settle it as retry"
         )
         blob = recording.dump_arguments(task.serializer, row, self._encoded)
         self.row = row = row._replace(

@@ -127,7 +127,7 @@ def check_renames(renamed: Mapping[str, str], graph: Pregel[Any, Any, Any, Any],
             seen.add(new)
             new = renamed[new]
         if new in seen:
-            raise BadArgument(f"{rename}: the renames go round in a circle.")
+            raise BadArgument(f"{rename}: the renames form a cycle.")
         if new not in graph.nodes or not langgraph_port.is_node(new):
             nodes = ", ".join(filter(langgraph_port.is_node, graph.nodes))
             raise BadArgument(f"{rename}: the graph has no node {new!r}; it has {nodes}.")

@@ -90,7 +90,7 @@ def find_change(
 def _topology(fingerprint: str) -> Plan[str | None]:
     stored: str | None = yield runs.topology(fingerprint)
     if stored is not None and fingerprint_of(stored) != fingerprint:
-        raise Damaged(f"graph {fingerprint}", "it is not what its fingerprint is made of")
+        raise Damaged(f"graph {fingerprint}", "its topology does not match its fingerprint")
     return stored
 
 

@@ -935,9 +935,11 @@ ON CONFLICT DO NOTHING
 RETURNING intent;
 
 -- name: take_effect
--- Takes an effect for a call, if the row is still as the caller saw it: of two callers, one does.
+-- Takes an effect for a call, if the row is still as the caller saw it: of two callers, one does. How the
+-- last attempt of another run failed is bound to that run, and goes.
 UPDATE perdure_effects
-SET state = 'open', intent = :intent, attempts = :attempts, thread_id = :thread_id,
+SET outcome = CASE WHEN thread_id = :thread_id AND run_id = :run_id THEN outcome END,
+    state = 'open', intent = :intent, attempts = :attempts, thread_id = :thread_id,
     run_id = :run_id, due_at = NULL, updated_at = :now
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :seen
   AND state IN ('open', 'again');

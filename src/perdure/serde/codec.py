@@ -39,9 +39,10 @@ QUICK = 16
 lists up to 255 deep inside each."""
 NESTED = (DEEPEST + 2, QUICK * 256 + DEEPEST)
 """How many objects, and how many lists and dicts inside of objects, may be nested in one value."""
-OUTER, FEW = 8, 128
-"""Depth is not counted for up to `OUTER` objects side by side with up to `FEW` lists and dicts, as
-in most values."""
+OUTER, FEW = 8, 16
+"""Depth is not counted in an object that is inside no other: ormsgpack itself takes lists at most
+1,022 deep. Nor is it in up to `OUTER` nested objects with up to `FEW` lists and dicts each. Most
+values are like that, and counting takes longer than decoding."""
 
 _OPTION = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -93,7 +94,8 @@ class Codec:
         def hook(code: int, body: bytes) -> Any:
             nonlocal cause, objects, lists
             try:
-                deeper = depth_at_most(body, FEW if objects < OUTER else 0, location)
+                few = FEW if objects < OUTER else 0
+                deeper = depth_at_most(body, few, location) if objects else 0
                 objects, lists = objects + 1, lists + deeper
                 if objects > NESTED[0] or lists > NESTED[1] + OUTER * FEW:
                     raise Damaged(location, "it is nested too deeply")

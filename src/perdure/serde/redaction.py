@@ -160,7 +160,8 @@ def _spellings(secret: Any) -> Iterator[str]:
 
 # -- texts
 
-_URL_PASSWORD = re.compile(r"(://[^\s:/@'\"]*):([^\s'\"]+)@")
+# Without the limits a long list of URLs would take the square of its length.
+_URL_PASSWORD = re.compile(r"(://[^\s:/@'\"]{0,200}):([^\s'\"]{1,1000})@")
 _USERINFO = re.compile(r"(://[^\s:/?#@]*):([^\s/?#]+)@")
 """The same in a well-formed URL: an `@` may also be in its path or query, behind a port."""
 _ONE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+\Z")

@@ -10,7 +10,7 @@ ALTER TABLE perdure_runs ADD COLUMN ignores_parent_cancel INTEGER NOT NULL DEFAU
 CREATE INDEX perdure_runs_parent ON perdure_runs (parent_id, created_at, id)
 WHERE parent_id IS NOT NULL;
 
--- One row per run that a wait of the kind `run` is for. The end of that run finds who waits by it.
+-- The runs that a wait of the kind `run` is for, one row each. The end of a run finds its waiters here.
 CREATE TABLE perdure_joins (
   thread_id     {text} NOT NULL,
   wait_id       {text} NOT NULL,

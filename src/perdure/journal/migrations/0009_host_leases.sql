@@ -1,3 +1,3 @@
--- When the lease of a running run ends by the monotonic clock of its worker's host, in milliseconds. Which
--- clock that is, is the last part of the worker's id. NULL or 0: only `due_at` says it.
+-- The end of a running run's lease by the monotonic clock of its worker's host, in milliseconds. The last
+-- part of the worker's id identifies that clock. NULL or 0: only `due_at` applies.
 ALTER TABLE perdure_runs ADD COLUMN lease_until BIGINT;
