@@ -451,11 +451,12 @@ async def test_a_plain_graph_that_a_node_calls_twice_on_a_thread_needs_an_id_for
     child = chain(("work", lambda state: {"log": [state["value"]]})).compile(InMemorySaver())
 
     def call(thread_id: str, *, has_id: bool) -> list[str]:
-        config: Any = {"configurable": {"thread_id": thread_id}}
         log: list[str] = []
         for name in "ab":
-            own: Any = {"metadata": {"run_id": str(perdure.uuid())}} if has_id else {}
-            log = child.invoke({"value": name}, {**config, **own})["log"]
+            config: Any = {"configurable": {"thread_id": thread_id}}
+            if has_id:
+                config["metadata"] = {"run_id": str(perdure.uuid())}
+            log = child.invoke({"value": name}, config)["log"]
         return log
 
     def node(state: Log) -> Log:

@@ -194,9 +194,15 @@ class Claimer:
         self._rt, self._run_id = rt, run_id
 
     def claim(
-        self, worker: str, now: int, host: HostTime = NO_CLOCK, *, by_id: bool = False
+        self,
+        worker: str,
+        now: int,
+        host: HostTime = NO_CLOCK,
+        *,
+        by_id: bool = False,
+        lease: int = 3000,
     ) -> RunRow | None:
-        serializer, times = self._rt.saver.serializer, LeaseTimes(now, now + 3000, host)
+        serializer, times = self._rt.saver.serializer, LeaseTimes(now, now + lease, host)
         if by_id:
             return self._rt.journal.do(
                 claims.claim_run(serializer, worker, times, "t", self._run_id)
@@ -237,6 +243,19 @@ def test_a_lease_is_over_by_the_clocks_that_both_know(
     assert claimer.claim("a:1:x:k1", LATER, HostTime("k1", 5000), by_id=by_id) is not None
     found = claimer.claim(worker, LATER + now, host, by_id=by_id)
     assert (found is not None) is taken, what
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_long_lease_holds_when_the_clock_is_set_forward_too(
+    claimer: Claimer, by_id: bool
+) -> None:
+    lease = 10 * LONGEST_LEASE
+    first = claimer.claim("a:1:x:k1", LATER, HostTime("k1", 5000), by_id=by_id, lease=lease)
+    assert first is not None
+    for tick, taken in ((5001, False), (4999 + lease, False), (5000 + lease, True)):
+        host, now = HostTime("k1", tick), LATER + 2 * lease
+        found = claimer.claim("a:2:x:k1", now, host, by_id=by_id, lease=lease)
+        assert (found is not None) is taken
 
 
 def test_a_dead_worker_of_this_host_loses_its_leases_at_once(claimer: Claimer) -> None:

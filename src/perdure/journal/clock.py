@@ -23,8 +23,8 @@ from perdure.journal import Journal, Op, Statement
 STALE = 60.0
 """Seconds after which the database is asked again."""
 LONGEST_LEASE = 60_000
-"""Milliseconds. A lease that ends later than this by our host's clock is of another clock, such as
-that of a virtual machine restored from the same snapshot."""
+"""Milliseconds. A lease that ends later than this, and than one of ours would, is of another
+clock, such as that of a virtual machine restored from the same snapshot."""
 
 
 class Clock(Protocol):

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
-from perdure.journal.clock import HostTime
+from perdure.journal.clock import LONGEST_LEASE, HostTime
 from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, dump_event
@@ -62,9 +62,12 @@ class LeaseTimes(NamedTuple):
 
     @property
     def params(self) -> dict[str, Any]:
-        lease_until = self.host.tick + self.until - self.now if self.host.clock else 0
+        length = self.until - self.now
+        lease_until = self.host.tick + length if self.host.clock else 0
         times = {"now": self.now, "until": self.until, "lease_until": lease_until}
-        return times | self.host.params
+        # Others of this host are taken to have leases as long as ours.
+        latest = self.host.tick + max(length, LONGEST_LEASE)
+        return times | self.host.params | {"latest": latest}
 
 
 class SegmentEnd(NamedTuple):
