@@ -118,7 +118,7 @@ def slow(what: str) -> str:
     raise ConnectionError("the reply was lost")
 
 
-@perdure.effect(key=lambda who: who)
+@perdure.effect(name="orders.greet", key=lambda who: who)
 def greet(who: str) -> str:
     """Once for each person, from wherever it is called."""
     return _do("keyed", f"greet {who}")
@@ -145,7 +145,7 @@ def refund(result: str, what: str) -> str:
     return _do("keyed", f"refund {what}")
 
 
-@perdure.effect(compensate=refund)
+@perdure.effect(name="orders.pay", compensate=refund)
 def pay(what: str) -> str:
     return _do("keyed", what)
 
@@ -154,7 +154,7 @@ def unwire(result: str, what: str) -> str:
     return _do("held", f"take back {what}")
 
 
-@perdure.effect(unknown="hold", compensate=unwire)
+@perdure.effect(name="orders.deposit", unknown="hold", compensate=unwire)
 def deposit(what: str) -> str:
     return _do("held", what)
 

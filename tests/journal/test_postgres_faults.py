@@ -4,6 +4,7 @@ is killed under load, replies to COMMIT are lost, the network swallows everythin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 
 from perdure.errors import Unavailable
-from perdure.journal import Journal, connect
+from perdure.journal import connect
 from perdure.journal.postgres import CONNECTIONS, Postgres
 from perdure.testing.postgres import Server
 from tests.support.crash_child import Told, converse, open_saver
@@ -328,8 +329,7 @@ def test_a_database_that_acknowledges_before_it_has_written_is_overruled(
 ) -> None:
     name = postgres_url.rsplit("/", 1)[-1]
     sql(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = off")
-    journal: Journal = connect(postgres_url)
-    assert isinstance(journal._backend, Postgres)
-    with journal._backend._pool.connection(time.monotonic() + 5) as connection:
-        assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
-    journal.close()
+    with contextlib.closing(connect(postgres_url)) as journal:
+        backend: Any = journal._backend
+        with backend.open()._pool.connection(time.monotonic() + 5) as connection:
+            assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)

@@ -184,6 +184,7 @@ VALUES = {
     **dict.fromkeys(("thread_id", "id", "key", "worker", "scope", "run_id"), "pending-7"),
     **dict.fromkeys(("after_id", "graph", "version", "kind", "asked", "reason"), "pending-7"),
     **dict.fromkeys(("only", "state", "control", "parent_id", "parent_reason"), "idle"),
+    "clock": "%:clock",
     **dict.fromkeys(("body", "setup", "output", "error"), b""),
 }
 
@@ -261,7 +262,7 @@ def test_a_worker_is_not_woken_for_what_is_due_later(sqlite_url: str) -> None:
     """It looks often enough by itself; to wake it for each would take turns with who submits."""
     with opened(sqlite_url, nothing, name="scale") as executor:
         woken: list[None] = []
-        executor._runtime.wake = lambda: woken.append(None)
+        executor._runtime.look_now = lambda: woken.append(None)
         submit(executor, 1, after=timedelta(hours=1).total_seconds())
         assert woken == []
         submit(executor, 2, after=0)

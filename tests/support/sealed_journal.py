@@ -50,7 +50,9 @@ def quote(thread: str) -> str:
     return f"a quote for {thread}"
 
 
-@perdure.effect(key=lambda thread: f"mail-{thread}", compensate=lambda result, **_: None)
+@perdure.effect(
+    name="sealed.send", key=lambda thread: f"mail-{thread}", compensate=lambda result, **_: None
+)
 def send(thread: str) -> str:
     CALLS.append(("send", thread))
     return f"mail to {thread}"
