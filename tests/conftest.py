@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import perdure
+from perdure.effects import decorator
 from perdure.testing.postgres import Server, local_postgres
 from tests.support.fork_server import ForkServer
 
@@ -24,6 +25,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "postgres_server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.postgres)
+
+
+@pytest.fixture(autouse=True)
+def _own_effects() -> Iterator[None]:
+    """Effects that a test defines are its own: another test may use their names."""
+    yield
+    effects = decorator._EFFECTS
+    for name in [name for name, one in effects.items() if "<locals>" in one.function.__qualname__]:
+        del effects[name]
 
 
 @pytest.fixture(scope="session")

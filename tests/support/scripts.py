@@ -176,6 +176,9 @@ def _tell(call: Call, answer: Any) -> Any:
         return told(answer, ())
     if call.method in ("update_state", "bulk_update_state"):
         return "updated"
+    if isinstance(answer, dict) and "__interrupt__" in answer:  # in the order in which threads end
+        asked = sorted(answer["__interrupt__"], key=lambda one: repr(one.value))
+        answer = {**answer, "__interrupt__": asked}
     return plain(answer)
 
 
