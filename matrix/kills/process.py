@@ -156,7 +156,7 @@ def _serve(order: dict[str, Any]) -> Result:
 
 
 def _calls(order: dict[str, Any]) -> set[str]:
-    """The calls at which a child is stopped: none if nobody wants to kill it, or to count."""
+    """The calls at which a child is stopped; none if it is neither killed nor counted."""
     if order["kill"] is not None:
         return set(CALLS[order["kill"][0]])
     return {call for calls in CALLS.values() for call in calls} if order["count"] else set()

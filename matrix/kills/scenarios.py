@@ -128,7 +128,7 @@ class Performer:
             due = [run.due_at for run in under_way if run.due_at is not None]
             due += [self._clock.time + timedelta(minutes=1)] * bool(await self._rt.messages())
             if not due:
-                break  # nobody will ever come to it
+                break  # no process will reach it
             self._clock.move_to(max(self._clock.time + timedelta(milliseconds=1), min(due)))
             moved()
         return runs

@@ -602,7 +602,7 @@ def with_old_names(
     instead. What its nodes write leads to the new ones.
 
     A graph reads its `nodes`, `channels` and what `validate` derives from them when it is called.
-    A node's writers are `ChannelWrite`s, of which those of a join are plain entries.
+    A node's writers are `ChannelWrite`s; those of a join are plain entries.
     """
     made = copy.copy(graph)
     made.channels = {name: one for name, one in graph.channels.items() if name not in joins}

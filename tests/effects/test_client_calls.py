@@ -101,7 +101,7 @@ async def test_a_signal_sent_in_a_node_is_sent_once(url: str, colour: str) -> No
 
 @contextmanager
 def cut(name: str) -> Iterator[None]:
-    """The first call of this effect is made, and nobody hears of it: as if its process had died."""
+    """The first call of this effect is made and its outcome is lost, as if its process had died."""
     cuts = Times(1, Cut)
 
     def hook(point: str) -> None:

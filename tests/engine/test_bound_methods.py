@@ -238,7 +238,7 @@ def test_a_new_input_replaces_a_run_that_its_reader_left(rt: TemporaryRuntime) -
     next(reading)
     reading.close()
     assert states(rt) == ["pending"]
-    rt.clock.advance(timedelta(seconds=10))  # nobody goes on with it
+    rt.clock.advance(timedelta(seconds=10))  # no worker takes it up
     end = graph.invoke({"log": ["new"]}, T)
     assert end["__interrupt__"][0].value == {"seen": ["left", "a", "new", "a"]}
     old = rt.blocking.runs()[-1]

@@ -1,5 +1,5 @@
 """Every sealed blob is bound to its place: moved to any other one of its kind, it is refused, and
-so is a row of which a column was changed that decides."""
+so is a row in which a deciding column was changed."""
 
 from __future__ import annotations
 

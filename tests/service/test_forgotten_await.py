@@ -15,7 +15,7 @@ FORGOTTEN = r"Did you forget await\?"
 
 
 class late:  # noqa: N801  as if it were called
-    """An awaitable, of which Python does not say that it was never awaited."""
+    """An awaitable for which Python gives no "never awaited" warning."""
 
     def __await__(self) -> Any:
         yield

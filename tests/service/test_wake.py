@@ -103,7 +103,7 @@ async def test_a_question_is_announced_once_with_its_wait(url: str) -> None:
             "response_schema": None,
             "expires_at": None,
         }
-        # The node runs again and asks the same: nobody hears of it twice.
+        # The node runs again and asks the same: it is announced once.
         await rt.pause(run.id)
         await rt.resume(run.id)
         await rt.tick()

@@ -14,8 +14,8 @@ from blockbuster import BlockBuster, BlockingError
 def nothing_blocks() -> Iterator[None]:
     """Whatever perdure does on an event loop inside of this block must not block it.
 
-    What is found is noted and raised where it happens; what is raised may be handled by whoever
-    called it, so the block fails at its end, with the places.
+    What is found is noted and raised where it happens; the caller may handle what is
+    raised, so the block fails at its end, with the places.
     """
     found: list[str] = []
 

@@ -35,7 +35,7 @@ class EffectSpec:
     trust_errors: bool = False
     """With `unknown="hold"`: whether an exception means that nothing happened."""
     identity: tuple[str, ...] = ()
-    """Arguments of which each must be equal for a call to get a record."""
+    """A call gets a record only if all these arguments are equal."""
 
     @property
     def shares_withdrawn(self) -> bool:
