@@ -31,13 +31,17 @@ def stop_at_breakpoint(saver: Saver, drive: Drive) -> Plan[SegmentEnd | None]:
     return SegmentEnd(State.WAITING, EventKind.WAITING, {})
 
 
-def is_at_breakpoint(saver: Saver, drive: Drive, found: Sequence[WaitRow]) -> Plan[bool]:
-    """Whether a run is at a breakpoint, and no person has let it go on yet."""
+def is_at_breakpoint(
+    saver: Saver, drive: Drive, found: Sequence[WaitRow], discarded: bool
+) -> Plan[bool]:
+    """Whether a run is at a breakpoint, and no person has let it go on yet. `discarded`: whether
+    its wait may have been deleted, because it could not be read."""
     row = drive.row
     open = [wait.interrupt_id for wait in found if wait.state == WaitState.OPEN]
     if any(id.startswith("breakpoint:") for id in open):
         return True
-    if not drive.has_breakpoints or (row.was != State.RUNNING and not drive.segment.is_fork):
+    unsure = row.was == State.RUNNING or drive.segment.is_fork or discarded
+    if not drive.has_breakpoints or not unsure:
         return False
     # Its driver may have died between the checkpoint and the wait; a fork may begin at one.
     at = yield from latest_checkpoint(saver, row.thread_id)

@@ -7,6 +7,7 @@ its tasks.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
@@ -42,6 +43,8 @@ from perdure.segments.segment import KEY, Segment
 from perdure.types import ENDED, Control, EffectState, EventKind, Kind, State, WaitState
 
 ANSWERED = (WaitState.ANSWERED, WaitState.APPLIED)
+
+log = logging.getLogger("perdure")
 
 
 class SegmentStart(SegmentPlans):
@@ -121,8 +124,10 @@ class SegmentStart(SegmentPlans):
                 return SegmentEnd(State.HELD, EventKind.HELD, change, reason=change["reason"])
         drive = yield from self._make_drive(row, graph, setup, inline)
         if row.begun:
-            found = yield from self._hand_over_answers(drive, answered_in_input)
-            if not inline and (yield from is_at_breakpoint(self._saver, drive, found)):
+            found, discarded = yield from self._readable_waits(drive.row)
+            found = yield from self._hand_over_answers(drive, found, answered_in_input)
+            stops = is_at_breakpoint(self._saver, drive, found, discarded)
+            if (discarded or not inline) and (yield from stops):
                 # To drive it would let it go on, which no person has done.
                 return (yield from stop_at_breakpoint(self._saver, drive)) or drive
         return drive
@@ -181,17 +186,26 @@ class SegmentStart(SegmentPlans):
 
     # -- answers
 
+    def _readable_waits(self, row: RunRow) -> Plan[tuple[list[WaitRow], bool]]:
+        """The waits of a run, and whether open ones were deleted because they cannot be read.
+        Whatever asked asks again. Nothing in such a row is trusted, not even that a task asked."""
+        found: list[WaitRow] = yield waits.of_run(row.id)
+        open = [wait for wait in found if wait.state == WaitState.OPEN]
+        damaged = [wait for wait in open if waits.is_to_be_asked_again(self.serializer, wait)]
+        for wait in damaged:
+            log.warning("run %s asks again: its wait %s is damaged", row.id, wait.id)
+            yield waits.discard(wait, row)
+        return [wait for wait in found if wait not in damaged], bool(damaged)
+
     def _hand_over_answers(
-        self, drive: Drive, answered_in_input: Collection[str]
+        self, drive: Drive, found: list[WaitRow], answered_in_input: Collection[str]
     ) -> Plan[list[WaitRow]]:
         """Hand the answers of people, signals and the clock to the tasks that wait for them."""
         row, now = drive.row, self.clock.now()
-        found: list[WaitRow] = yield waits.of_run(row.id)
         answered = False
         for wait in found:
             if wait.state != WaitState.OPEN:
                 continue
-            waits.load_body(self.serializer, wait)  # before its time is trusted
             due = wait.wake_at if wait.kind == Kind.CLOCK else wait.expires_at
             if wait.name is not None:
                 yield waits.deliver(self.serializer, wait, row.token, now)

@@ -810,6 +810,18 @@ WHERE thread_id = :thread_id AND id = :wait_id AND kind = 'human'
                                 WHERE e.run_id = :id AND e.state = 'unknown')))
 RETURNING id;
 
+-- name: discard_wait
+-- Deletes an open question that cannot be read: it is asked again.
+DELETE FROM perdure_waits WHERE id = :wait_id AND run_id = :id AND state = 'open';
+
+-- name: ask_again
+-- A question of a run cannot be read: the run is due, or is not to rest.
+UPDATE perdure_runs
+SET poked = 1,
+    due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now THEN :now
+             ELSE due_at END
+WHERE thread_id = :thread_id AND id = :id AND state IN ('waiting', 'running');
+
 -- name: fire_wait
 -- The clock answers a question whose time has come, for the driver of the run.
 UPDATE perdure_waits

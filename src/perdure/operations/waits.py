@@ -27,7 +27,7 @@ from perdure.journal.names import check_text
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, change
 from perdure.operations.messages import QUESTION
-from perdure.operations.runs import release
+from perdure.operations.runs import RunRow, release
 from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
 from perdure.serde.places import Place
@@ -155,6 +155,19 @@ def load_body(serializer: Serializer, row: WaitRow) -> Body:
 def load_answer(serializer: Serializer, row: WaitRow) -> Any:
     """The answer of a person or of the clock. A signal's is in the signal."""
     return serializer.loads(row.answer, _answer_place(row, row.answered_by, row.answered_at))
+
+
+def is_to_be_asked_again(serializer: Serializer, row: WaitRow) -> bool:
+    """Whether an open wait is damaged, and can be asked again in safety. Raises one of `UNREADABLE`
+    if it cannot: it has another key or class, or its answer was withdrawn. Only the row says that,
+    and its task may have the answer."""
+    try:
+        load_body(serializer, row)
+    except Damaged:
+        if row.answered_at is not None:
+            raise
+        return True
+    return False
 
 
 def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
@@ -331,6 +344,19 @@ def withdraw(
         write=True,
         key=made.key,
     )
+
+
+def discard(row: WaitRow, run: RunRow) -> Op[None]:
+    """Delete an open wait that cannot be read, under the driver's lease: it is asked again."""
+    params = {"thread_id": run.thread_id, "id": run.id, "token": run.token, "wait_id": row.id}
+    statements = with_params(params, "fence", "discard_wait")
+    return Op("discard_wait", statements, lambda rows: None, write=True)
+
+
+def ask_again(row: WaitRow, now: int) -> Op[None]:
+    """Make a run that rests due: one of its waits cannot be read."""
+    params = {"thread_id": row.thread_id, "id": row.run_id, "now": now}
+    return Op("ask_again", with_params(params, "ask_again"), lambda rows: None, write=True)
 
 
 def _answer_place(row: WaitRow, by: str | None, now: int | None) -> Place:

@@ -90,6 +90,10 @@ class WaitService:
         if asked is not None and (yield from was_made(asked.thread_id, asked.run_id, number)):
             return
         row = yield from self._open(wait_id)
+        if waits.is_to_be_asked_again(self._serializer, row):
+            yield waits.ask_again(row, self._clock.now())
+            why = "its row is damaged. Its run asks again (retry it if it is held): see waits()."
+            raise WaitClosed(row.id, why)
         body = waits.load_body(self._serializer, row)
         check_fits(row.id, body.value, body.schema, value)
         if by is not None:
