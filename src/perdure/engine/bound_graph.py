@@ -18,7 +18,7 @@ import contextlib
 import copy
 import functools
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -242,17 +242,26 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
     def _open(self, call: BoundCall) -> Plan[Drive]:
         """The run of a call, claimed for it."""
         row = yield from self._find(call)
-        begin = self._driver.begin
-        begun = yield from begin(
-            row, self._graph, inline=True, answered_in_input=call.answered_in_input
-        )
+        begun = yield from self._begin(row, call.answered_in_input)
         if isinstance(begun, SegmentEnd):
-            yield from self._driver.end(row, begun)
             raise Error(
                 f"Run {row.id} cannot be driven: it is {begun.state.value}, "
                 f"{begun.reason or 'because it was stopped'}."
             )
         call.apply(begun)
+        return begun
+
+    def _begin(
+        self, row: RunRow, answered_in_input: Collection[str] = ()
+    ) -> Plan[Drive | SegmentEnd]:
+        """Begin the segment of a run that was claimed, or end it if it cannot be driven."""
+        with self._engine.keeper.renewing(row):
+            begin = self._driver.begin
+            begun = yield from begin(
+                row, self._graph, inline=True, answered_in_input=answered_in_input
+            )
+            if isinstance(begun, SegmentEnd):
+                yield from self._driver.end(row, begun)
         return begun
 
     def _find(self, call: BoundCall) -> Plan[RunRow]:
@@ -409,9 +418,8 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             claimed = yield from self._claim(accepted)
         if claimed is None:
             raise ThreadBusy(call.thread_id, "another worker drives")
-        begun = yield from self._driver.begin(claimed, self._graph, inline=True)
+        begun = yield from self._begin(claimed)
         if isinstance(begun, SegmentEnd):
-            yield from self._driver.end(claimed, begun)
             raise ThreadBusy(call.thread_id, f"was {begun.state.value} just now")
         return begun, waiting
 

@@ -7,11 +7,12 @@ driver that does not return in time loses its lease here, and its late writes ar
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from perdure.engine.driver import Driver
 from perdure.engine.liveness import ProcessLock
@@ -23,6 +24,8 @@ from perdure.journal.clock import JournalClock, host_time
 from perdure.operations import claims, effects
 from perdure.operations.claims import LeaseRow, LeaseTimes, SegmentEnd
 from perdure.operations.effects import report
+from perdure.operations.runs import RunRow
+from perdure.segments.segment import LoopPulse
 from perdure.types import Control
 
 BEAT = 0.25
@@ -41,6 +44,7 @@ class LeaseKeeper:
         """Seconds between two renewals."""
         self._lock = ProcessLock(clock=host_time(driver.clock).clock)
         self._driven: dict[str, Drive] = {}
+        self._beginning: dict[tuple[str, int], LoopPulse | None] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -65,10 +69,6 @@ class LeaseKeeper:
         now = self._clock.now()
         return LeaseTimes(now, now + round(self._lease * 1000), host_time(self._clock))
 
-    def renew(self, run_id: str) -> None:
-        """Renew the lease of a run that is not driven yet."""
-        self._driver.journal.do_unqueued(claims.renew(self.worker, self.times(), [run_id]))
-
     @property
     def is_started(self) -> bool:
         return self._thread is not None and self.pid == os.getpid()
@@ -82,11 +82,30 @@ class LeaseKeeper:
                 )
                 self._thread.start()
 
+    @contextlib.contextmanager
+    def renewing(self, row: RunRow, pulse: LoopPulse | None = None) -> Iterator[None]:
+        """While the segment of a claimed run begins, which may take longer than a lease: the
+        journal is slow, or compensations are made. `pulse` is that of its event loop."""
+        claimed = (row.id, row.token)
+        self._beginning[claimed] = pulse
+        self._renew_soon(self._left(row))
+        try:
+            yield
+        finally:
+            del self._beginning[claimed]
+
     def add(self, drive: Drive) -> None:
         """Keep the lease of a segment from now on."""
-        left = ((drive.row.due_at or 0) - self._clock.now()) / 1000
+        left = self._left(drive.row)
         drive.segment.keep(min(left, self._lease))
         self._driven[drive.segment.lease.name] = drive
+        self._renew_soon(left)
+
+    def _left(self, row: RunRow) -> float:
+        """Seconds left of a lease as it was claimed."""
+        return ((row.due_at or 0) - self._clock.now()) / 1000
+
+    def _renew_soon(self, left: float) -> None:
         if left < self._lease - self.pause:
             self.nudge()  # it took long to claim it, or to begin
 
@@ -139,7 +158,7 @@ class LeaseKeeper:
             graph = drive.graph
             if drive.segment.progress.idle_seconds > graph.timeout.total_seconds():
                 self._time_out(drive)
-        if every and now - self._renewed >= self.pause:
+        if (every or self._beginning) and now - self._renewed >= self.pause:
             self._renewed = now
             self._renew_all(every)
         if isinstance(self._clock, JournalClock) and now - self._agreed > 5.0:
@@ -154,8 +173,11 @@ class LeaseKeeper:
         begun = time.monotonic()
         recent = begun - self._lease / 2
         alive = [one for one in every if not (pulse := one.segment.pulse) or pulse.at > recent]
+        beginning = list(self._beginning.items())
+        ids = [id for (id, _), pulse in beginning if pulse is None or pulse.at > recent]
+        ids += [one.row.id for one in alive]
         # Past the queue: leases are renewed however long a commit takes.
-        journal.do_unqueued(claims.renew(self.worker, self.times(), [one.row.id for one in alive]))
+        journal.do_unqueued(claims.renew(self.worker, self.times(), ids))
         found = {
             lease.run_id: lease for lease in journal.read_committed(claims.leases(self.worker))
         }

@@ -295,21 +295,12 @@ class Worker:
             extra = {"run_id": row.id}
             log.info("run %s of %s: %s", row.id, row.graph, ended.value, extra=extra)
 
-    async def _begin(self, row: RunRow, graph: Graph) -> Drive | SegmentEnd:
-        # A slow journal, or compensations, may take longer than a lease.
-        task = asyncio.create_task(self._driver.journal.arun(self._driver.begin(row, graph)))
-        try:
-            while not (await asyncio.wait({task}, timeout=self._keeper.pause))[0]:
-                await asyncio.to_thread(self._keeper.renew, row.id)
-            return await task
-        finally:
-            task.cancel()
-
     async def _segment(self, row: RunRow) -> Ended:
         journal = self._driver.journal
         graph = self._graphs[f"{row.graph}@{row.version}"]
         try:
-            begun = await self._begin(row, graph)
+            with self._keeper.renewing(row, self._pulse):
+                begun = await journal.arun(self._driver.begin(row, graph))
         except (Unavailable, Refused):
             raise
         except Exception as error:

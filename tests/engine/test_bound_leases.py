@@ -1,0 +1,77 @@
+"""The lease of a call is renewed from its claim on, as a worker's is.
+
+Nothing is lost without that: a call that lost its lease is fenced, and its caller gets `ThreadBusy`.
+But compensations are made while a segment begins, and they can take longer than a lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.errors import Error
+from perdure.testing import TemporaryRuntime, runtime
+from perdure.types import State
+from tests.support.bound import Log, T, says, sequence
+from tests.support.polling import until
+from tests.support.raw import execute
+
+LEASE = timedelta(seconds=1)
+
+
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: nothing here depends on the database."""
+    return sqlite_url
+
+
+def lease_of(url: str) -> int:
+    [[due_at]] = execute(url, "SELECT due_at FROM perdure_runs WHERE state = 'running'")
+    return int(due_at)
+
+
+def outlive_the_lease(rt: TemporaryRuntime, url: str) -> None:
+    """Let more time pass than a lease has, in steps that a renewal can keep up with."""
+    for _ in range(3):
+        before = lease_of(url)
+        rt.clock.advance(LEASE / 2)
+        until(lambda before=before: lease_of(url) > before, "a renewal", 10)
+
+
+def test_the_lease_of_a_call_is_renewed_while_it_undoes_effects(url: str) -> None:
+    undone: list[str] = []
+    meanwhile: list[Callable[[], Any]] = []
+
+    def undo(result: str) -> None:
+        undone.append(result)
+        meanwhile[0]()
+
+    @perdure.effect(name="book a slow room", compensate=undo)
+    def book() -> str:
+        return "room 7"
+
+    def books(state: Log) -> Log:
+        return {"log": [book(), perdure.ask("go on?")]}
+
+    builder = sequence(books=books, end=says("end"))
+    options: dict[str, Any] = {"lease": LEASE}
+    with runtime(url, **options) as rt, runtime(url, clock=rt.clock, **options) as worker:
+        graph = rt.register(builder, name="g")
+        worker.register(builder, name="g")
+        graph.invoke({"log": []}, T)
+        [run] = rt.blocking.runs()
+
+        def pass_time() -> None:
+            outlive_the_lease(rt, url)
+            assert worker.blocking.tick().claimed == 0
+
+        meanwhile.append(pass_time)
+        rt.blocking.cancel(run.id)
+        with pytest.raises(Error, match="cancelled"):
+            graph.invoke(None, T)
+        assert undone == ["room 7"]
+        assert rt.blocking.get(run.id).state is State.CANCELLED
