@@ -1,7 +1,7 @@
 """The lease of a call is renewed from its claim on, as a worker's is.
 
-Nothing is lost without that: a call that lost its lease is fenced, and its caller gets `ThreadBusy`.
-But compensations are made while a segment begins, and they can take longer than a lease.
+A call that lost its lease is fenced, and its caller gets `ThreadBusy`. But compensations are made
+while a segment begins, can take longer than a lease, and would be made twice.
 """
 
 from __future__ import annotations

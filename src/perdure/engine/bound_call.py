@@ -26,8 +26,6 @@ class BoundCall:
         self.input = input
         self.follows = False
         """Whether the call continues a run that has begun."""
-        self.answered_in_input: frozenset[str] = frozenset()
-        """The waits whose answers are in the input, for LangGraph to hand over."""
         self._config: dict[str, Any] = dict(config or {})
         self._inherits_run = langgraph_port.inherits_run(full)
         self.configurable = dict(full["configurable"])

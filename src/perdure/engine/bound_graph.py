@@ -18,7 +18,7 @@ import contextlib
 import copy
 import functools
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -242,7 +242,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
     def _open(self, call: BoundCall) -> Plan[Drive]:
         """The run of a call, claimed for it."""
         row = yield from self._find(call)
-        begun = yield from self._begin(row, call.answered_in_input)
+        begun = yield from self._begin(row)
         if isinstance(begun, SegmentEnd):
             raise Error(
                 f"Run {row.id} cannot be driven: it is {begun.state.value}, "
@@ -251,15 +251,10 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         call.apply(begun)
         return begun
 
-    def _begin(
-        self, row: RunRow, answered_in_input: Collection[str] = ()
-    ) -> Plan[Drive | SegmentEnd]:
+    def _begin(self, row: RunRow) -> Plan[Drive | SegmentEnd]:
         """Begin the segment of a run that was claimed, or end it if it cannot be driven."""
         with self._engine.keeper.renewing(row):
-            begin = self._driver.begin
-            begun = yield from begin(
-                row, self._graph, inline=True, answered_in_input=answered_in_input
-            )
+            begun = yield from self._driver.begin(row, self._graph, inline=True)
             if isinstance(begun, SegmentEnd):
                 yield from self._driver.end(row, begun)
         return begun
@@ -377,16 +372,16 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             answers = [(open[0], resume)]
         else:
             raise AmbiguousAnswer(row.id, sorted(by_id))
-        service = WaitService(self._driver.serializer, self._driver.clock)
-        for wait, value in answers:
-            yield from service.answer(wait.id, value, None)
-        call.follows = True
-        if langgraph_port.replaces_tasks(call.input):
-            # The task that asked may not be there any more: the answer is for whichever asks now.
-            call.answered_in_input = frozenset(wait.id for wait, _ in answers)
-            return
+        # If a send replaces the task that asked, LangGraph gives the answer to whichever asks now.
         rest = Command(update=call.input.update, goto=call.input.goto)
-        call.input = rest if rest != Command() else None
+        command = call.input if langgraph_port.replaces_tasks(call.input) else rest
+        ids, setup = [wait.id for wait, _ in answers], None
+        if rest != Command():
+            setup = yield from self._driver.with_command(row, command, ids, found)
+        service = WaitService(self._driver.serializer, self._driver.clock)
+        values = [value for _, value in answers]
+        yield from service.answer_all(list(zip(ids, values, strict=True)), None, setup=setup)
+        call.input, call.follows = None, True  # whoever claims the run has it all from the journal
 
     def _close(self, drive: Drive, outcome: Outcome) -> Plan[None]:
         try:

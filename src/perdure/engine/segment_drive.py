@@ -8,10 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
+from perdure.checkpoint.cache import NULL_TASK
 from perdure.checkpoint.operations import CheckpointKey
 from perdure.engine.graphs import Graph
 from perdure.journal import Plan
@@ -122,6 +123,12 @@ class SegmentPlans:
 def is_resume(input: Any) -> bool:
     """Whether an input is LangGraph's way to answer an interrupt."""
     return isinstance(input, Command) and input.resume is not None
+
+
+def command_writes(at: CheckpointTuple) -> int:
+    """Number of writes at a checkpoint that came from commands."""
+    writes = at.pending_writes or ()
+    return sum(task == NULL_TASK and channel not in WRITES_IDX_MAP for task, channel, _ in writes)
 
 
 def latest_checkpoint(

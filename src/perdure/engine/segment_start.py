@@ -14,14 +14,22 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import RESUME
 from langgraph.runtime import RunControl
+from langgraph.types import Command
 
 from perdure import langgraph_port
 from perdure.effects.compensation import Compensations
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
 from perdure.engine.graph_check import find_change
 from perdure.engine.graphs import Graph
-from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, latest_checkpoint
-from perdure.errors import UNREADABLE, Damaged, Error
+from perdure.engine.segment_drive import (
+    BREAKPOINTS,
+    Drive,
+    SegmentPlans,
+    command_writes,
+    is_resume,
+    latest_checkpoint,
+)
+from perdure.errors import UNREADABLE, Damaged, Error, ThreadBusy
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import effects, events, runs, waits
@@ -29,13 +37,14 @@ from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow
 from perdure.operations.run_payload import (
     check_state,
+    dump_setup,
     load_error,
     load_output,
     load_setup,
     tags_of,
 )
 from perdure.operations.runs import RunRow
-from perdure.operations.waits import FINISHED, TAKEN_BACK, TIME_IS_UP, Body, WaitRow
+from perdure.operations.waits import FINISHED, TAKEN_BACK, TIME_IS_UP, Body, NewSetup, WaitRow
 from perdure.saver import Saver
 from perdure.segments.lease import Lease
 from perdure.segments.questions import Answered
@@ -57,18 +66,8 @@ class SegmentStart(SegmentPlans):
         self._compensations = Compensations(saver, clock)
         self._stored_topologies: set[str] = set()
 
-    def begin(
-        self,
-        row: RunRow,
-        graph: Graph,
-        *,
-        inline: bool = False,
-        answered_in_input: Collection[str] = (),
-    ) -> Plan[Drive | SegmentEnd]:
-        """What to drive, or how the segment ends if the run cannot be driven.
-
-        `answered_in_input` are waits whose answers are in the caller's input.
-        """
+    def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | SegmentEnd]:
+        """What to drive, or how the segment ends if the run cannot be driven."""
         try:
             check_state(row)
         except UNREADABLE as error:
@@ -82,7 +81,7 @@ class SegmentStart(SegmentPlans):
             return (yield from self._held_after_deaths(row))
         try:
             yield from self._check_decision(row)
-            return (yield from self._prepare(row, graph, inline, answered_in_input))
+            return (yield from self._prepare(row, graph, inline))
         except UNREADABLE as error:
             return held_by_error(error)
 
@@ -110,9 +109,7 @@ class SegmentStart(SegmentPlans):
             data = {"reason": reason, "effects": [one.key for one in unsure]}
         return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
 
-    def _prepare(
-        self, row: RunRow, graph: Graph, inline: bool, answered_in_input: Collection[str]
-    ) -> Plan[Drive | SegmentEnd]:
+    def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
         setup = load_setup(self.serializer, row)
         if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
             raise Damaged(f"run {row.id}", "it says that it has not begun, but it has steps")
@@ -125,7 +122,8 @@ class SegmentStart(SegmentPlans):
         drive = yield from self._make_drive(row, graph, setup, inline)
         if row.begun:
             found, discarded = yield from self._readable_waits(drive.row)
-            found = yield from self._hand_over_answers(drive, found, answered_in_input)
+            in_command = yield from self._take_command(drive, setup, found)
+            found = yield from self._hand_over_answers(drive, found, in_command)
             stops = is_at_breakpoint(self._saver, drive, found, discarded)
             if (discarded or not inline) and (yield from stops):
                 # To drive it would let it go on, which no person has done.
@@ -184,6 +182,47 @@ class SegmentStart(SegmentPlans):
         for id in ids:
             yield runs.note_rolled_back(thread_id, id)
 
+    # -- commands
+
+    def with_command(
+        self, row: RunRow, command: Command[Any], answered: Collection[str], found: list[WaitRow]
+    ) -> Plan[NewSetup]:
+        """The setup of a run that is continued with a command, besides the answers to some waits.
+
+        It is for the run's checkpoint. LangGraph adds its writes to those there in one batch, so
+        their number says whether it did.
+        """
+        setup = load_setup(self.serializer, row)
+        at = yield from self._command_place(row, setup)
+        if (before := _command(setup, found)) and before["at"] == at:
+            raise ThreadBusy(
+                row.thread_id, f"has another command that is not applied yet ({row.id})"
+            )
+        stored = {"input": command, "waits": list(answered), "at": at}
+        after = dump_setup(self.serializer, row, {**setup, "command": stored})
+        return NewSetup(row.setup, after)
+
+    def _command_place(self, row: RunRow, setup: Mapping[str, Any]) -> Plan[list[Any]]:
+        place = yield from self._place(row, setup)
+        id = langgraph_port.root_checkpoint(place)
+        at = yield from latest_checkpoint(self._saver, row.thread_id, id=id)
+        return [] if at is None else [at.checkpoint["id"], command_writes(at)]
+
+    def _take_command(
+        self, drive: Drive, setup: Mapping[str, Any], found: list[WaitRow]
+    ) -> Plan[Collection[str]]:
+        """Continue with the command that came with an answer, if it was not applied yet. Returns
+        the waits whose answers are in it."""
+        if (command := _command(setup, found)) is None:
+            return ()
+        now = yield from self._command_place(drive.row, setup)
+        if now[:1] != command["at"][:1]:
+            return ()
+        if now == command["at"]:
+            drive.input = command["input"]
+        waits: list[str] = command["waits"] if is_resume(command["input"]) else []
+        return waits
+
     # -- answers
 
     def _readable_waits(self, row: RunRow) -> Plan[tuple[list[WaitRow], bool]]:
@@ -198,9 +237,10 @@ class SegmentStart(SegmentPlans):
         return [wait for wait in found if wait not in damaged], bool(damaged)
 
     def _hand_over_answers(
-        self, drive: Drive, found: list[WaitRow], answered_in_input: Collection[str]
+        self, drive: Drive, found: list[WaitRow], in_command: Collection[str]
     ) -> Plan[list[WaitRow]]:
-        """Hand the answers of people, signals and the clock to the tasks that wait for them."""
+        """Hand the answers of people, signals and the clock to the tasks that wait for them.
+        LangGraph hands over those of the waits `in_command`."""
         row, now = drive.row, self.clock.now()
         answered = False
         for wait in found:
@@ -220,7 +260,7 @@ class SegmentStart(SegmentPlans):
         if answered:
             found = yield waits.of_run(row.id)
         if any(wait.state in ANSWERED or _is_reopened(wait) for wait in found):
-            yield from self._resume_tasks(drive, found, answered_in_input)
+            yield from self._resume_tasks(drive, found, in_command)
         return found
 
     def _joined(self, wait: WaitRow) -> Plan[list[dict[str, Any]] | None]:
@@ -249,7 +289,7 @@ class SegmentStart(SegmentPlans):
         return None if at is None else at.checkpoint["channel_values"]
 
     def _resume_tasks(
-        self, drive: Drive, found: list[WaitRow], answered_in_input: Collection[str]
+        self, drive: Drive, found: list[WaitRow], in_command: Collection[str]
     ) -> Plan[None]:
         row = drive.row
         signals = yield waits.signals_of_run(self.serializer, row.thread_id, row.id)
@@ -264,7 +304,7 @@ class SegmentStart(SegmentPlans):
             if wait.state not in ANSWERED and not _is_reopened(wait):
                 continue
             # A breakpoint or an effect has no task: the run just goes on.
-            if wait.task_id and wait.id not in answered_in_input:
+            if wait.task_id and wait.id not in in_command:
                 # LangGraph reads the answers of a task from its writes, where they survive.
                 self._saver.saw(wait.stamp)
                 answers = list(body.before)
@@ -308,6 +348,13 @@ class SegmentStart(SegmentPlans):
             return waits.load_answer(self.serializer, wait)
         value = signals[wait.id, wait.name]
         return value if wait.kind == Kind.SIGNAL else {TAKEN_BACK: value}
+
+
+def _command(setup: Mapping[str, Any], found: list[WaitRow]) -> dict[str, Any] | None:
+    """The command that came with the answer to a wait that the run is not past."""
+    command: dict[str, Any] | None = setup.get("command")
+    given = [wait.id for wait in found if wait.state in ANSWERED]
+    return command if command and any(id in given for id in command["waits"]) else None
 
 
 def _is_reopened(wait: WaitRow) -> bool:

@@ -787,6 +787,20 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
                     AND s.wait_id IS NULL)
 RETURNING id;
 
+-- name: refuse_unanswered
+-- Refuses the batch unless it answered the question and, if it replaces the setup of the run (:seen), the
+-- run rests and still has that setup.
+INSERT INTO perdure_fence (refused)
+SELECT NULL WHERE NOT EXISTS (
+  SELECT 1 FROM perdure_waits AS w JOIN perdure_runs AS r ON r.thread_id = w.thread_id AND r.id = w.run_id
+  WHERE w.thread_id = :thread_id AND w.id = :wait_id AND w.change = :change
+    AND (CAST(:seen AS {blob}) IS NULL
+         OR r.state = 'waiting' AND r.setup = CAST(:seen AS {blob})));
+
+-- name: set_setup
+-- Stores what a run is to be continued with.
+UPDATE perdure_runs SET setup = :setup WHERE thread_id = :thread_id AND id = :id;
+
 -- name: withdraw_wait
 -- Takes an answer back: only that of a person, while its run is not driven, and its task, which is at the
 -- last checkpoint then, has not gone on with it. A failed run must be one that can be retried. `answered_at`

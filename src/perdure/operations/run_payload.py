@@ -27,9 +27,13 @@ def setup_place(row: RunRow) -> Place:
 
 
 def load_setup(serializer: Serializer, row: RunRow) -> dict[str, Any]:
-    """What the run was started with."""
+    """What the run was started with, and the last command that continued it."""
     setup: dict[str, Any] = serializer.loads(row.setup, setup_place(row), dict)
     return setup
+
+
+def dump_setup(serializer: Serializer, row: RunRow, setup: Mapping[str, Any]) -> bytes:
+    return serializer.dumps(dict(setup), setup_place(row), "the command")
 
 
 def load_labels(serializer: Serializer, row: RunRow) -> dict[str, Any]:

@@ -5,6 +5,7 @@ place that asks and the value shown. Asking the same question again finds the sa
 answer to a value that is no longer shown finds its wait closed. Which of two callers wins:
 
     two answers                 answer_wait: only an open wait is answered
+    two commands                refuse_unanswered: the run rests, and has the setup that was seen
     an answer and its expiry    answer_wait, fire_wait: both read the time in the row
     an answer and the run       poke_run: the run is due, or, while driven, does not rest
     two signals of one key      insert_signal: the key is unique
@@ -119,6 +120,13 @@ class Question(NamedTuple):
     expires_at: int | None = None
     runs: tuple[str, ...] = ()
     """Of a wait for runs, their ids."""
+
+
+class NewSetup(NamedTuple):
+    """The setup of a run, and what is to take its place."""
+
+    before: bytes
+    after: bytes
 
 
 def check_signal_name(name: str) -> None:
@@ -299,29 +307,38 @@ def page(
 
 def answer(
     serializer: Serializer,
-    row: WaitRow,
-    value: Any,
+    answers: Sequence[tuple[WaitRow, Any]],
     by: str | None,
     now: int,
     number: int | None = None,
+    *,
+    setup: NewSetup | None = None,
 ) -> Op[bool]:
-    """Accept an answer. False if it is too late."""
-    made = change(row.thread_id, row.run_id, now, number)
-    params = {
-        **made.params,
-        "wait_id": row.id,
-        "answer": serializer.dumps(value, _answer_place(row, by, now), "the answer"),
-        "by": by,
-    }
+    """Accept answers to questions of one run, all or none. With `setup`, only while the run rests.
+    False: one is too late, or the run does not rest."""
+    first, said = answers[0][0], {"by": by} if by else {}
+    key = change(first.thread_id, first.run_id, now, number)
+    lock = with_params(key.params, "lock_run")
+    statements = [*lock]
+    for n, (row, value) in enumerate(answers):
+        made = key if n == 0 else change(row.thread_id, row.run_id, now)
+        blob = serializer.dumps(value, _answer_place(row, by, now), "the answer")
+        params = {**made.params, "wait_id": row.id, "answer": blob, "by": by}
+        params["seen"] = None if setup is None else setup.before
+        statements += [
+            *with_params(params, "answer_wait", "refuse_unanswered", "poke_run"),
+            made.event(serializer, EventKind.ANSWER, {"wait": row.id, **said}),
+        ]
+    if setup is not None:
+        statements.append(Statement("set_setup", {**key.params, "setup": setup.after}))
+    refused = Op("answer", lock, lambda rows: False, write=True)
     return Op(
-        f"answer {row.id}",
-        [
-            *with_params(params, "lock_run", "answer_wait", "poke_run"),
-            made.event(serializer, EventKind.ANSWER, {"wait": row.id} | ({"by": by} if by else {})),
-        ],
-        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        f"answer {first.id}",
+        statements,
+        lambda rows: True,
         write=True,
-        key=made.key,
+        key=key.key,
+        otherwise=lambda: refused,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from perdure.errors import (
     BadArgument,
     NotFound,
     NotWithdrawn,
+    ThreadBusy,
     WaitClosed,
     WaitExpired,
     WrongState,
@@ -25,7 +27,7 @@ from perdure.operations import runs, waits
 from perdure.operations.answer_dialects import check_fits
 from perdure.operations.events import was_made
 from perdure.operations.runs import RunRow
-from perdure.operations.waits import WaitRow
+from perdure.operations.waits import NewSetup, WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
 from perdure.types import Kind, State, Wait, WaitRecord, WaitState, maybe_moment, position_after
@@ -89,25 +91,47 @@ class WaitService:
         asked: WaitRow | None = None if number is None else (yield waits.find(wait_id))
         if asked is not None and (yield from was_made(asked.thread_id, asked.run_id, number)):
             return
-        row = yield from self._open(wait_id)
+        yield from self.answer_all([(wait_id, value)], by, number=number)
+
+    def answer_all(
+        self,
+        answers: Sequence[tuple[str, Any]],
+        by: str | None,
+        *,
+        number: int | None = None,
+        setup: NewSetup | None = None,
+    ) -> Plan[None]:
+        """Accept answers to questions of one run, or raise why not. Then nothing is changed. With a
+        `setup` for the run, raises `ThreadBusy` unless the run rests."""
+        if by is not None:
+            check_text("by", by)
+        rows = []
+        for wait_id, value in answers:
+            row = yield from self._open(wait_id)
+            yield from self._check(row, value)
+            rows.append((row, value))
+        now = self._clock.now()
+        if (yield waits.answer(self._serializer, rows, by, now, number, setup=setup)):
+            return
+        for row, _ in rows:
+            yield from self._open(row.id)
+            if row.expires_at is not None and row.expires_at <= now:
+                raise WaitExpired(row.id, f"it expired at {maybe_moment(row.expires_at)}.")
+        if setup is not None:
+            raise ThreadBusy(row.thread_id, f"is driven, or was given another command ({row.id})")
+        raise WaitClosed(row.id, f"the signal {row.name!r} withdrew the question.")
+
+    def _check(self, row: WaitRow, value: Any) -> Plan[None]:
         if waits.is_to_be_asked_again(self._serializer, row):
             yield waits.ask_again(row, self._clock.now())
             why = "its row is damaged. Its run asks again (retry it if it is held): see waits()."
             raise WaitClosed(row.id, why)
         body = waits.load_body(self._serializer, row)
         check_fits(row.id, body.value, body.schema, value)
-        if by is not None:
-            check_text("by", by)
         if waits.is_reserved(value):
             raise BadAnswer(
                 row.id, "perdure uses this value itself, for waits that expire; pass another."
             )
-        now = self._clock.now()
-        if not (yield waits.answer(self._serializer, row, value, by, now, number)):
-            yield from self._open(wait_id)
-            if row.expires_at is None or row.expires_at > now:
-                raise WaitClosed(row.id, f"the signal {row.name!r} withdrew the question.")
-            raise WaitExpired(wait_id, f"it expired at {maybe_moment(row.expires_at)}.")
 
     def withdraw(
         self, wait_id: str, by: str | None, reason: str | None, *, number: int | None = None

@@ -1,0 +1,197 @@
+"""`Command(resume=…, update=…, goto=…)` of a bound graph: all of it is applied, or nothing.
+
+What a caller leaves behind that is killed:
+
+| killed                                      | whoever continues                                |
+|---------------------------------------------|--------------------------------------------------|
+| before the batch that answers               | nothing is applied, the question is open         |
+| after it (`answer_wait` and `set_setup`)    | has the command in the setup of the run          |
+| after its claim                             | the same                                         |
+| after LangGraph stored the command's writes | finds them at the checkpoint, and adds no others |
+| after the next checkpoint                   | is past the checkpoint that the command is for   |
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, Send, interrupt
+
+import perdure
+from perdure.engine import bound_graph
+from perdure.errors import BadAnswer, ThreadBusy
+from perdure.testing import TemporaryRuntime, runtime
+from perdure.types import State
+from tests.support.bound import Log, T
+from tests.support.bound import rt as rt
+from tests.support.polling import until
+
+COMMAND: Command[Any] = Command(resume="yes", update={"log": ["given"]}, goto="aside")
+SEND: Command[Any] = Command(resume="yes", goto=Send("aside", {"log": []}))
+COMMANDS = {"a node": COMMAND, "a send": SEND}
+POINTS = ("answered", "claimed", "in the node", "in the next node")
+
+
+def _die_if(point: str) -> None:
+    if os.environ.get("DIE_AT") == point:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ask(state: Log) -> Log:
+    said = interrupt("may I?")
+    _die_if("in the node")
+    return {"log": [said]}
+
+
+def aside(state: Log) -> Log:
+    return {"log": ["aside"]}
+
+
+def after(state: Log) -> Log:
+    _die_if("in the next node")
+    return {"log": ["after"]}
+
+
+def builder() -> StateGraph[Log]:
+    made = StateGraph(Log)
+    for node in (ask, aside, after):
+        made.add_node(node.__name__, node)
+    made.add_edge(START, "ask")
+    made.add_edge("ask", "after")
+    return made
+
+
+def _call(url: str, which: str, point: str) -> None:
+    """Answer in a process of its own, and die."""
+    if point == "answered":
+        bound_graph.BoundGraph._claim = lambda *_: _die_if(point)  # type: ignore[assignment, method-assign]
+    graph = perdure.Runtime(url).register(builder(), name="g")
+    if point == "claimed":
+        graph._driver.begin = lambda *_, **__: _die_if(point)  # type: ignore[attr-defined]
+    graph.invoke(COMMANDS[which], T, durability="sync")
+
+
+def finish(rt: perdure.Runtime) -> Any:
+    def is_done() -> bool:
+        rt.blocking.tick()
+        return rt.blocking.runs()[0].state is State.DONE
+
+    until(is_done)
+    [run] = rt.blocking.runs()
+    return run.output
+
+
+@pytest.mark.parametrize("which", COMMANDS)
+@pytest.mark.parametrize(
+    "point",
+    [
+        point if point == "answered" else pytest.param(point, marks=pytest.mark.slow)
+        for point in POINTS
+    ],
+)
+def test_a_worker_applies_the_whole_command_of_a_caller_that_was_killed(
+    sqlite_url: str, which: str, point: str
+) -> None:
+    url = sqlite_url
+    with runtime() as other:
+        graph = other.register(builder(), name="g")
+        graph.invoke({"log": []}, T)
+        expected = graph.invoke(COMMANDS[which], T)
+    with perdure.Runtime(url) as rt:
+        rt.register(builder(), name="g").invoke({"log": []}, T)
+    script = "import sys; from tests.engine.test_bound_commands import _call; _call(*sys.argv[1:])"
+    died = subprocess.run(
+        [sys.executable, "-c", script, url, which, point],
+        env={**os.environ, "DIE_AT": point},
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL
+    with perdure.Runtime(url) as rt:
+        rt.register(builder(), name="g")
+        assert finish(rt) == expected
+
+
+def two_questions() -> StateGraph[Log]:
+    made = StateGraph(Log)
+    made.add_node("one", lambda state: {"log": [perdure.ask("one", response_schema=str)]})
+    made.add_node("two", lambda state: {"log": [perdure.ask("two", response_schema=str)]})
+    made.add_node("aside", aside)
+    made.add_edge(START, "one")
+    made.add_edge(START, "two")
+    return made
+
+
+def ids(rt: TemporaryRuntime) -> list[Any]:
+    """The interrupt ids of the two questions."""
+    return [one.interrupt_id for one in sorted(rt.blocking.waits(), key=lambda one: one.value)]
+
+
+def test_of_several_answers_in_one_call_all_are_taken_or_none(rt: TemporaryRuntime) -> None:
+    graph = rt.register(two_questions(), name="g")
+    graph.invoke({"log": []}, T)
+    one, two = ids(rt)
+    with pytest.raises(BadAnswer):
+        graph.invoke(Command(resume={one: "fine", two: 7}), T)
+    assert len(rt.blocking.waits()) == 2
+    assert graph.invoke(Command(resume={one: "1", two: "2"}), T) == {"log": ["1", "2"]}
+
+
+def test_a_command_is_not_replaced_before_it_is_applied(rt: TemporaryRuntime) -> None:
+    graph = rt.register(two_questions(), name="g")
+    graph.invoke({"log": []}, T)
+    one, two = ids(rt)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bound_graph.BoundGraph, "_claim", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            graph.invoke(Command(resume={one: "1"}, update={"log": ["first"]}), T)
+    with pytest.raises(ThreadBusy, match="not applied yet"):
+        graph.invoke(Command(resume={two: "2"}, update={"log": ["second"]}), T)
+    assert rt.blocking.tick().waiting == 1
+    found = graph.invoke(Command(resume={two: "2"}, update={"log": ["second"]}), T)
+    assert found == {"log": ["first", "second", "1", "2"]}
+
+
+def _interrupted(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_command_for_a_run_that_does_not_rest_stores_no_answer(sqlite_url: str) -> None:
+    with runtime(sqlite_url) as rt:
+        graph = rt.register(builder(), name="g")
+        graph.invoke({"log": []}, T)
+        [run] = rt.blocking.runs()
+        rt.blocking.pause(run.id)
+        with pytest.raises(ThreadBusy):
+            graph.invoke(COMMAND, T)
+        assert len(rt.blocking.waits()) == 1
+        rt.blocking.resume(run.id)
+        rt.blocking.tick()
+        assert graph.invoke(COMMAND, T) == {"log": ["given", "aside", "yes", "after"]}
+
+
+def test_a_command_is_applied_once_if_its_run_asks_again_at_the_same_checkpoint(
+    url: str,
+) -> None:
+    def twice(state: Log) -> Log:
+        return {"log": [interrupt("one"), interrupt("two"), interrupt("three")]}
+
+    made = StateGraph(Log)
+    made.add_node("twice", twice)
+    made.add_edge(START, "twice")
+    with runtime(url) as rt:
+        graph = rt.register(made, name="g")
+        graph.invoke({"log": []}, T)
+        graph.invoke(Command(resume="1", update={"log": ["first"]}), T)
+        [wait] = rt.blocking.waits()
+        rt.blocking.answer(wait.id, "2")
+        assert rt.blocking.tick().waiting == 1
+        found = graph.invoke(Command(resume="3", update={"log": ["last"]}), T)
+        assert found == {"log": ["first", "last", "1", "2", "3"]}
