@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.errors import NotSettled
 from perdure.journal.clock import LONGEST_LEASE, HostTime, host_clock
 from perdure.operations import claims
 from perdure.operations.claims import LeaseTimes
@@ -33,9 +34,10 @@ from perdure.operations.runs import RunRow
 from perdure.types import State
 from tests.engine.test_takeover import Place, is_state, kinds, until_recovered
 from tests.engine.test_takeover import place as place
+from tests.support.agents import Log, chain, driving, gate, reaches
 from tests.support.fork_server import Child, ForkServer
 from tests.support.polling import auntil, until
-from tests.support.runtime_child import worker_process, worker_runtime
+from tests.support.runtime_child import SteppedClock, worker_process, worker_runtime
 
 LEASE = 0.8
 
@@ -277,3 +279,37 @@ def test_the_id_of_a_worker_ends_with_its_hosts_clock(sqlite_url: str) -> None:
         assert rt.worker_id.endswith(f":{host_clock()}")
     with perdure.testing.runtime() as rt:
         assert not rt.worker_id.endswith(f":{host_clock()}"), "its clock is moved by the test"
+
+
+@pytest.mark.parametrize("lease", [LEASE, 300.0], ids=str)
+async def test_a_call_under_way_is_not_settled_when_the_clock_is_set_forward(
+    sqlite_url: str, walls: tuple[Wall, Wall], lease: float
+) -> None:
+    calls = []
+    with gate() as stands:
+
+        @perdure.effect
+        async def slow() -> str:
+            calls.append("call")
+            await stands.wait()
+            return "done"
+
+        async def node(state: Log) -> Log:
+            return {"log": [await slow()]}
+
+        worker, person = (SteppedClock(str(wall.file)) for wall in walls)
+        walls[1].set_by(timedelta(seconds=400))
+        async with (
+            perdure.Runtime(sqlite_url, lease=timedelta(seconds=lease), clock=worker) as rt,
+            perdure.Runtime(sqlite_url, clock=person) as desk,
+        ):
+            rt.register(chain(node), name="agent")
+            run = await rt.start("agent", {"log": []})
+            async with driving(rt):
+                await stands.reached()
+                [effect] = await desk.effects(run.id)
+                with pytest.raises(NotSettled, match="driven just now"):
+                    await desk.settle(effect.key, "retry")
+                stands.open()
+                run = await reaches(rt, run, State.DONE)
+            assert (run.output["log"], calls) == (["done"], ["call"])
