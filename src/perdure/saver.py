@@ -41,7 +41,7 @@ from perdure.checkpoint.config import Search, configurable, key_of
 from perdure.checkpoint.operations import checkpoint_at
 from perdure.checkpoint.pruner import Pruner
 from perdure.checkpoint.raised_interrupts import RaisedInterrupts
-from perdure.checkpoint.reader import Reader
+from perdure.checkpoint.reader import Reader, without_command_answer
 from perdure.checkpoint.row_format import RowFormat, checkpoint_location
 from perdure.checkpoint.task_writes import TaskWriter
 from perdure.checkpoint.writer import Put, Writer
@@ -180,7 +180,10 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             untouched = not segment.progress.has_written
             blank = untouched and not (key.id or segment.lease.row.has_checkpoints)
         running = langgraph_port.is_graph_run(config["configurable"])
-        return self.reader.get_tuple(key, running, blank), not untouched
+        plan = self.reader.get_tuple(key, running, blank)
+        if segment is not None and not segment.keeps_resume:
+            plan = without_command_answer(plan)
+        return plan, not untouched
 
     def list(
         self,

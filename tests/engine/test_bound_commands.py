@@ -74,7 +74,7 @@ def _call(url: str, which: str, point: str) -> None:
         bound_graph.BoundGraph._claim = lambda *_: _die_if(point)  # type: ignore[assignment, method-assign]
     graph = perdure.Runtime(url).register(builder(), name="g")
     if point == "claimed":
-        graph._driver.begin = lambda *_, **__: _die_if(point)  # type: ignore[attr-defined]
+        graph._driver.begin = lambda *_, **__: _die_if(point)  # type: ignore[assignment]
     graph.invoke(COMMANDS[which], T, durability="sync")
 
 
@@ -195,3 +195,23 @@ def test_a_command_is_applied_once_if_its_run_asks_again_at_the_same_checkpoint(
         assert rt.blocking.tick().waiting == 1
         found = graph.invoke(Command(resume="3", update={"log": ["last"]}), T)
         assert found == {"log": ["first", "last", "1", "2", "3"]}
+
+
+def test_an_answer_that_came_with_a_send_answers_one_question(rt: TemporaryRuntime) -> None:
+    def asks(state: Log) -> Log:
+        return {"log": [interrupt("one"), interrupt("two"), interrupt("three")]}
+
+    made = StateGraph(Log)
+    made.add_node("asks", asks)
+    made.add_node("aside", aside)
+    made.add_edge(START, "asks")
+    graph = rt.register(made, name="g")
+    graph.invoke({"log": []}, T)
+    graph.invoke(Command(resume="1", goto=Send("aside", {"log": []})), T)
+    for question, answer in (("two", "2"), ("three", "3")):
+        [wait] = rt.blocking.waits()
+        assert wait.value == question
+        rt.blocking.answer(wait.id, answer)
+        rt.blocking.tick()
+    [run] = rt.blocking.runs()
+    assert run.output["log"] == ["1", "2", "3", "aside"]

@@ -6,6 +6,7 @@ while a segment begins, can take longer than a lease, and would be made twice.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -37,9 +38,13 @@ def lease_of(url: str) -> int:
 def outlive_the_lease(rt: TemporaryRuntime, url: str) -> None:
     """Let more time pass than a lease has, in steps that a renewal can keep up with."""
     for _ in range(3):
-        before = lease_of(url)
+        is_renewed = functools.partial(_is_longer, url, lease_of(url))
         rt.clock.advance(LEASE / 2)
-        until(lambda before=before: lease_of(url) > before, "a renewal", 10)
+        until(is_renewed, "a renewal", 10)
+
+
+def _is_longer(url: str, than: int) -> bool:
+    return lease_of(url) > than
 
 
 def test_the_lease_of_a_call_is_renewed_while_it_undoes_effects(url: str) -> None:

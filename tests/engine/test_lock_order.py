@@ -44,7 +44,7 @@ class Server:
         self._connection = connection
 
     def execute(self, sql: str) -> list[Any]:
-        cursor = self._connection.execute(sql)  # type: ignore[arg-type]
+        cursor = self._connection.execute(sql)
         return cursor.fetchall() if cursor.description else []
 
     async def until_waiting(self, count: int) -> None:

@@ -16,10 +16,11 @@ from langgraph.checkpoint.base import (
     PendingWrite,
     writes_sort_key,
 )
+from langgraph.checkpoint.serde.types import RESUME
 
 from perdure import langgraph_port
 from perdure.checkpoint import operations
-from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, ThreadCache
+from perdure.checkpoint.cache import NULL_TASK, CachedCheckpoint, CheckpointCache, ThreadCache
 from perdure.checkpoint.config import PAGE, Search, configurable
 from perdure.checkpoint.operations import CheckpointKey, CheckpointRow, WritesRow, parse_refs
 from perdure.checkpoint.row_format import RowFormat, checkpoint_location
@@ -242,3 +243,13 @@ def _take_cached(
 
 def _refs(row: CheckpointRow) -> list[ValueRef]:
     return parse_refs(row.thread_id, row.refs)
+
+
+def without_command_answer(plan: Plan[CheckpointTuple | None]) -> Plan[CheckpointTuple | None]:
+    """A checkpoint without the answer that a command left there for whichever task asks next. One
+    has taken it, and LangGraph would give it to another."""
+    found = yield from plan
+    if found is None:
+        return None
+    writes = [one for one in found.pending_writes or () if one[:2] != (NULL_TASK, RESUME)]
+    return found._replace(pending_writes=writes)

@@ -220,8 +220,14 @@ class SegmentStart(SegmentPlans):
             return ()
         if now == command["at"]:
             drive.input = command["input"]
-        waits: list[str] = command["waits"] if is_resume(command["input"]) else []
-        return waits
+        if not is_resume(command["input"]):
+            return ()
+        given = [wait for wait in found if wait.id in command["waits"]]
+        since = min(wait.answered_at or 0 for wait in given)
+        asked = any(one.state == WaitState.OPEN and one.created_at >= since for one in found)
+        # If something was asked since, the answer is taken.
+        drive.segment.keeps_resume = not asked
+        return [wait.id for wait in given]
 
     # -- answers
 

@@ -97,6 +97,8 @@ class Segment:
         """Whether LangGraph has returned: no further effect begins."""
         self.closing = False
         """Whether its driver is ending it."""
+        self.keeps_resume = False
+        """Whether the answer of a command, which is at the checkpoint, is still to be taken."""
         self.pulse: LoopPulse | None = None
         """That of the event loop it is driven in."""
         self.signal: BaseException | None = None
