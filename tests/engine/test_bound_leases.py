@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.errors import Error
+from perdure.errors import Error, ThreadBusy
+from perdure.operations.runs import RunRow
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import State
 from tests.support.bound import Log, T, says, sequence
@@ -80,3 +81,41 @@ def test_the_lease_of_a_call_is_renewed_while_it_undoes_effects(url: str) -> Non
             graph.invoke(None, T)
         assert undone == ["room 7"]
         assert rt.blocking.get(run.id).state is State.CANCELLED
+
+
+@pytest.mark.parametrize("call", ["invoke", "update_state"])
+def test_a_call_that_loses_its_lease_while_it_begins_says_that_its_thread_is_busy(
+    url: str, call: str
+) -> None:
+    def asks(state: Log) -> Log:
+        return {"log": [perdure.ask("one"), perdure.ask("two")]}
+
+    with runtime(url) as rt:
+        graph = rt.register(sequence(asks=asks), name="g")
+        graph.invoke({"log": []}, T)
+        [wait] = rt.blocking.waits()
+        rt.blocking.answer(wait.id, "1")
+        driver = rt.engine.driver
+        begin = driver.begin
+
+        def lose_and_begin(row: RunRow, *args: Any, **options: Any) -> Any:
+            execute(url, "UPDATE perdure_runs SET token = token + 1")
+            return begin(row, *args, **options)
+
+        driver.begin = lose_and_begin
+        if call == "update_state":
+            execute(url, "UPDATE perdure_runs SET due_at = NULL")
+        with pytest.raises(ThreadBusy):
+            graph.invoke(None, T) if call == "invoke" else graph.update_state(T, {"log": ["x"]})
+
+
+def test_a_call_that_loses_its_lease_at_a_breakpoint_says_that_its_thread_is_busy(url: str) -> None:
+    def lose(state: Log) -> Log:
+        execute(url, "UPDATE perdure_runs SET token = token + 1")
+        return {"log": ["lost"]}
+
+    with runtime(url) as rt:
+        builder = sequence(lose=lose, end=says("end"))
+        graph = rt.register(builder.compile(interrupt_before=["end"]), name="g")
+        with pytest.raises(ThreadBusy):
+            graph.invoke({"log": []}, T)

@@ -101,6 +101,8 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         keeper.add(drive)
         try:
             yield
+        except Refused as lost:  # while it ended
+            raise _taken_over(drive) from lost
         finally:
             keeper.remove(drive)
 
@@ -169,7 +171,8 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         if call is None:
             yield from pregel.stream(input, config, **kwargs)
             return
-        drive = journal.run(self._open(call))
+        with _opening(call):
+            drive = journal.run(self._open(call))
         outcome: Outcome = Returned()
         with self._leased(drive):
             try:
@@ -194,7 +197,8 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
                 async for chunk in inner:
                     yield chunk
             return
-        drive = await journal.arun(self._open(call))
+        with _opening(call):
+            drive = await journal.arun(self._open(call))
         outcome: Outcome = Returned()
         with self._leased(drive):
             try:
@@ -218,7 +222,8 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         call = self._call(None, config, {})
         if call is None:
             return pregel.bulk_update_state(config, supersteps)
-        drive, waiting = journal.run(self._lease_for_update(call))
+        with _opening(call):
+            drive, waiting = journal.run(self._lease_for_update(call))
         with self._leased(drive):
             try:
                 return pregel.bulk_update_state(call.with_lease(drive), supersteps)
@@ -230,7 +235,8 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         call = self._call(None, config, {})
         if call is None:
             return await pregel.abulk_update_state(config, supersteps)
-        drive, waiting = await journal.arun(self._lease_for_update(call))
+        with _opening(call):
+            drive, waiting = await journal.arun(self._lease_for_update(call))
         with self._leased(drive):
             try:
                 return await pregel.abulk_update_state(call.with_lease(drive), supersteps)
@@ -384,10 +390,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         call.input, call.follows = None, True  # whoever claims the run has it all from the journal
 
     def _close(self, drive: Drive, outcome: Outcome) -> Plan[None]:
-        try:
-            ended = yield from self._driver.finish(drive, outcome)
-        except Refused:
-            ended = Ended.LOST
+        ended = yield from self._driver.finish(drive, outcome)
         if ended is Ended.LOST and isinstance(outcome, Returned):
             raise _taken_over(drive)
 
@@ -443,6 +446,15 @@ def _bound_class(kind: type[Any]) -> type[Any]:
 
 def _is_interrupt_id(key: Any) -> bool:
     return isinstance(key, str) and re.fullmatch("(breakpoint:.*|[0-9a-f]{32})", key) is not None
+
+
+@contextlib.contextmanager
+def _opening(call: BoundCall) -> Iterator[None]:
+    """While the run of a call begins, which may lose its lease."""
+    try:
+        yield
+    except (LeaseLost, Refused) as lost:
+        raise ThreadBusy(call.thread_id, "was stopped, or another worker drives") from lost
 
 
 def _taken_over(drive: Drive) -> ThreadBusy:
