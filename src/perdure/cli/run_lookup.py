@@ -12,10 +12,13 @@ from perdure.client import Client
 from perdure.errors import BadArgument, Damaged, NotFound, TypeNotAllowed, WrongKey
 from perdure.operations.prefixes import resolve
 from perdure.service.runs import UnknownGraphName
+from perdure.service.views.run_tree import TreeNode, run_tree
 from perdure.types import EffectRecord, Event, Run, Score, State, WaitRecord
 
 T = TypeVar("T")
 PAGE = 200
+MOST_BELOW = 200
+"""Maximum number of runs in the tree of a run's children."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +30,33 @@ class RunReport:
     waits: list[WaitRecord]
     effects: list[EffectRecord]
     scores: list[Score]
-    children: list[Run]
-    """The runs that its nodes started, oldest first, without their outputs."""
+    children: tuple[TreeNode, ...]
+    """The runs that its nodes started, oldest first, without their outputs, with their own."""
+    more_children: bool = False
+    """Whether the tree of its children has more runs than are here."""
     unknown_graphs: list[UnknownGraphName] = field(default_factory=list)
     """Graphs that no worker has, if that may be why the run waits."""
     unreadable: str = ""
     """Why a part is missing: a type or a key that this process does not have."""
 
     def as_json(self) -> dict[str, Any]:
-        children = [{"id": one.id, "graph": one.graph, "state": one.state} for one in self.children]
-        whole, maybe = {**vars(self), "children": children}, ("unreadable", "unknown_graphs")
+        whole = {**vars(self), "children": [_child_as_json(one) for one in self.children]}
+        maybe = ("more_children", "unreadable", "unknown_graphs")
         return {name: value for name, value in whole.items() if name not in maybe or value}
+
+
+def _child_as_json(node: TreeNode) -> dict[str, Any]:
+    run = node.run
+    return {
+        "id": run.id,
+        "thread_id": run.thread_id,
+        "graph": run.graph,
+        "version": run.version,
+        "state": run.state,
+        "joined": node.descendant.is_joined,
+        "waited_for": node.descendant.is_waited_for,
+        "children": [_child_as_json(one) for one in node.children],
+    }
 
 
 def find_run(client: Client, prefix: str | None, thread_id: str | None) -> Run:
@@ -85,16 +104,15 @@ def report_run(client: Client, run: Run) -> RunReport:
             return []
 
     effects = all_pages(lambda last: ask.effects(run.id, after=last, limit=PAGE))
-    children = all_pages(
-        lambda last: ask.runs(parent_id=run.id, after=last, limit=PAGE, output=False)
-    )
+    below = client.journal.run(client.services.runs.descendants(run.id, MOST_BELOW + 1))
     return RunReport(
         run,
         events=read(lambda: ask.events(run.id)),
         waits=read(lambda: ask.wait_history(run.id)),
         effects=read(lambda: list(effects)),
         scores=read(lambda: ask.scores(run.id)),
-        children=list(children)[::-1],
+        children=run_tree(run.id, below[:MOST_BELOW]),
+        more_children=len(below) > MOST_BELOW,
         unknown_graphs=unknown_graphs(client, [run]),
         unreadable=" ".join(problems),
     )

@@ -274,6 +274,18 @@ WHERE parent_id = :parent_id AND (created_at, id) < (:before, :before_id) AND cr
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
+-- name: children_of_runs
+-- Children of these runs, oldest first, each with whether its parent joined it (1), and still waits (2).
+SELECT {run}, (SELECT MAX(CASE WHEN w.state = 'open' THEN 2 ELSE 1 END)
+               FROM perdure_joins AS j JOIN perdure_waits AS w
+                 ON w.thread_id = j.thread_id AND w.id = j.wait_id
+                    AND w.run_id = perdure_runs.parent_id
+               WHERE j.joined_thread = perdure_runs.thread_id AND j.joined_id = perdure_runs.id)
+FROM perdure_runs WHERE id IN (
+  SELECT c.id FROM perdure_runs AS c WHERE c.parent_id IN ({names})
+  ORDER BY c.created_at, c.id LIMIT :count)
+ORDER BY created_at, id;
+
 -- name: runs_by_ids
 SELECT {run} FROM perdure_runs WHERE id IN ({names});
 
@@ -541,18 +553,17 @@ SELECT DISTINCT graph, version FROM perdure_runs
 WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) AND NOT {held} LIMIT 10;
 
 -- name: late_graphs
--- Graphs with runs that should have begun by :late, and were never claimed.
-SELECT graph, version, COUNT(*) FROM perdure_runs
+-- Graphs with runs that should have begun by :late, and were never claimed; since when.
+SELECT graph, version, COUNT(*), MIN(created_at) FROM perdure_runs
 WHERE due_at <= :late AND state = 'pending' AND token = 0
 GROUP BY graph, version ORDER BY graph, version;
 
--- name: was_driven
--- Whether a worker ever claimed a run of a graph.
-SELECT 1 FROM perdure_runs WHERE graph = :graph AND version = :version AND token > 0 LIMIT 1;
-
 -- name: driven_graphs
--- The graphs with a run that a worker has claimed.
-SELECT DISTINCT graph, version FROM perdure_runs WHERE token > 0;
+-- The graphs of runs that a worker has claimed, among the last :count accepted before a time.
+SELECT DISTINCT graph, version FROM (
+  SELECT graph, version, token FROM perdure_runs WHERE created_at < :before
+  ORDER BY created_at DESC, id DESC LIMIT :count) AS accepted
+WHERE token > 0;
 
 -- name: suspect_due
 -- Since when a suspect waits for a worker that drives nothing else.

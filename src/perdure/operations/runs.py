@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -70,6 +71,25 @@ class GraphUse(NamedTuple):
     fingerprint: str | None
     """None: they have not begun."""
     runs: int
+
+
+class LateGraph(NamedTuple):
+    """A graph with runs that are due, and were never claimed."""
+
+    graph: str
+    version: str
+    runs: int
+    first_at: int
+    """When the first of them was accepted."""
+
+
+class Joined(IntEnum):
+    """Whether the parent of a run joined it."""
+
+    NO = 0
+    YES = 1
+    WAITS = 2
+    """It waits for the run now."""
 
 
 class Parent(NamedTuple):
@@ -242,6 +262,17 @@ def find_all(run_ids: Iterable[str]) -> Op[list[RunRow]]:
     return read_op("runs_by_ids", {"names": json.dumps(sorted(run_ids))}, _runs)
 
 
+def children(of: Iterable[str], count: int) -> Op[list[tuple[RunRow, Joined]]]:
+    """The oldest children of these runs, and what their parents have to do with each."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> list[tuple[RunRow, Joined]]:
+        found = _runs([[row[:-1] for row in rows[0]]])
+        return [(row, Joined(stored[-1] or 0)) for row, stored in zip(found, rows[0], strict=True)]
+
+    params = {"names": json.dumps(sorted(of)), "count": count}
+    return read_op("children_of_runs", params, result)
+
+
 def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[list[RunRow]]:
     """Runs that are not over, of graphs named from `first` up to `last`, oldest first."""
     at, id = after
@@ -407,20 +438,16 @@ def last_driven_with(use: GraphUse, after: str, count: int) -> Op[list[RunRow]]:
     )
 
 
-def late_graphs(late: int) -> Op[list[tuple[str, str, int]]]:
-    """(name, version, number of runs) of graphs with runs that were due by `late`, and never
-    claimed."""
-    return read_op("late_graphs", {"late": late}, lambda rows: [(a, b, c) for a, b, c in rows[0]])
+def late_graphs(late: int) -> Op[list[LateGraph]]:
+    """Graphs with runs that were due by `late`, and never claimed."""
+    return read_op("late_graphs", {"late": late}, lambda rows: [LateGraph(*one) for one in rows[0]])
 
 
-def was_driven(graph: str, version: str) -> Op[bool]:
-    """Whether a worker ever claimed a run of a graph."""
-    return read_op("was_driven", {"graph": graph, "version": version}, lambda rows: bool(rows[0]))
-
-
-def driven_graphs() -> Op[set[tuple[str, str]]]:
-    """(name, version) of the graphs with a run that a worker has claimed."""
-    return read_op("driven_graphs", {}, lambda rows: {(a, b) for a, b in rows[0]})
+def driven_graphs(before: int, count: int) -> Op[set[tuple[str, str]]]:
+    """(name, version) of the graphs with a run that a worker has claimed, among the last `count`
+    accepted before a time."""
+    params = {"before": before, "count": count}
+    return read_op("driven_graphs", params, lambda rows: {(a, b) for a, b in rows[0]})
 
 
 def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tuple[str, str]]]:
