@@ -455,9 +455,10 @@ async def test_a_plain_graph_that_a_node_calls_twice_on_a_thread_takes_each_inpu
     def node(state: Log, config: RunnableConfig) -> Log:
         seen.append((config["configurable"]["run_id"], str(config["metadata"]["run_id"])))
         thread: Any = {"configurable": {"thread_id": "the child's"}}
+        found: Any = None
         for name in "ab":
-            log = child.invoke({"value": name}, thread)["log"]
-        return {"value": log}
+            found = child.invoke({"value": name}, thread)
+        return {"value": found["log"]}
 
     async with opened(sqlite_url) as rt:
         rt.register(chain(node), name="g")

@@ -93,6 +93,8 @@ class Match(NamedTuple):
     min_equal: int = 0
     """Set if the record is its own and another call of this attempt matched it: how many arguments
     must be equal from now on."""
+    equal: int = ALL
+    """How many of its arguments equal the recorded ones."""
     unconfirmed: bool = False
     """Whether this attempt had a provisional match before."""
     other: EffectRow | None = None
@@ -175,7 +177,7 @@ class TaskRecords:
             matched[n] = ALL if withdrawn else counts[n]
             if matched[n] < ALL:
                 self._provisional.add(position.attempt)
-            return Match(n, rows[n], unconfirmed=unconfirmed)
+            return Match(n, rows[n], equal=matched[n], unconfirmed=unconfirmed)
 
     def _choose(
         self, rows: dict[int, EffectRow], counts: dict[int, int], turn: int, position: CallPosition
