@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
-from perdure import langgraph_port
 from perdure.errors import AlreadyAnswered, BadArgument
+from perdure.langgraph_port import checkpoint_names
 from perdure.testing.clock import Clock
 from perdure.testing.crashtest.answers import agreeing_answer
 from perdure.testing.crashtest.messages import JudgeConnection
@@ -121,7 +121,7 @@ async def by_langgraph(
         if output is None:
             output = state.values
         elif isinstance(output, dict):
-            output = {key: one for key, one in output.items() if key != langgraph_port.INTERRUPT}
+            output = {key: one for key, one in output.items() if key != checkpoint_names.INTERRUPT}
         connection.send("points", observer.points)
         connection.send(
             "end",
