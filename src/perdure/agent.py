@@ -37,7 +37,8 @@ from perdure.operations.waits import (
 )
 from perdure.serde.class_types import adapter_for, is_storable_kind
 from perdure.serde.schema_types import classes_in
-from perdure.types import Kind, Run, State, deadline, moment
+from perdure.times import deadline, moment
+from perdure.types import Kind, Run, State
 
 if TYPE_CHECKING:
     from perdure.segments.segment import Segment

@@ -20,7 +20,8 @@ from perdure.testing.crashtest.answers import agreeing_answer
 from perdure.testing.crashtest.messages import JudgeConnection
 from perdure.testing.crashtest.observer import ProcessObserver
 from perdure.testing.crashtest.values import plain
-from perdure.types import Kind, State, milliseconds, moment
+from perdure.times import milliseconds, moment
+from perdure.types import Kind, State
 
 NAME = THREAD = "crashtest"
 _NEVER = 3600.0
