@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
+from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import RESUME
@@ -324,21 +325,33 @@ def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]
         "thread_id": lease.thread_id,
         KEY: lease.name,
     }
+    metadata = {
+        **(given.get("metadata") or {}),
+        **(setup.get("metadata") or {}),
+        **segment.progress.labels,
+    }
     tags = [*(given.get("tags") or ()), *(setup.get("tags") or ())]
     if not segment.inline:  # a caller sees in its stream and its history what it gave, no more
         configurable["run_id"] = lease.run_id
+        # A graph with another checkpointer that a node calls inherits the metadata. LangGraph would
+        # take its second call on a thread for a reconnect if both had this id in their
+        # checkpoints; it stores texts only.
+        metadata["run_id"] = _uuid(lease.run_id)
         tags = [*(given.get("tags") or ()), *tags_of(lease.row, setup)]
     config: dict[str, Any] = {
         **given,
         "configurable": configurable,
-        "metadata": {
-            **(given.get("metadata") or {}),
-            **(setup.get("metadata") or {}),
-            **segment.progress.labels,
-        },
+        "metadata": metadata,
         "tags": tags,
     }
     return cast(RunnableConfig, config)
+
+
+def _uuid(run_id: str) -> UUID:
+    try:
+        return UUID(run_id)
+    except ValueError:
+        raise Damaged(f"run {run_id}", "its id is not a UUID") from None
 
 
 def _wait_config(drive: Drive, wait: WaitRow) -> RunnableConfig:
