@@ -21,7 +21,8 @@ from perdure.journal.ids import random_number
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, How, Mark, Unconfirmed, UndoState
 from perdure.serde.redaction import secrets_in
-from perdure.types import EffectState, EventKind, moment
+from perdure.times import moment
+from perdure.types import EffectState, EventKind
 
 log = logging.getLogger("perdure")
 

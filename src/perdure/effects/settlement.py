@@ -33,7 +33,8 @@ from perdure.journal import Plan
 from perdure.operations import effects, runs
 from perdure.operations.effects import EffectRow, How
 from perdure.operations.runs import RunRow
-from perdure.types import ENDED, Done, EffectState, Retry, State, moment
+from perdure.times import moment
+from perdure.types import ENDED, Done, EffectState, Retry, State
 
 POLLING = Retry(attempts=2**31, first=timedelta(seconds=0.1), longest=timedelta(minutes=1))
 """How often to look whether another run, or a person, has settled an effect with our key."""

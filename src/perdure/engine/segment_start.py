@@ -15,7 +15,6 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import RESUME
 from langgraph.runtime import RunControl
 
-from perdure import langgraph_port
 from perdure.effects.compensation import Compensations
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
 from perdure.engine.graph_check import find_change
@@ -24,6 +23,7 @@ from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, lates
 from perdure.errors import UNREADABLE, Damaged, Error
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
+from perdure.langgraph_port import call_config, task_interrupts
 from perdure.operations import effects, events, runs, waits
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow
@@ -150,7 +150,7 @@ class SegmentStart(SegmentPlans):
             announced=self._announced(),
         )
         place = yield from self._place(row, setup)
-        again = langgraph_port.resume_nothing() if place else None
+        again = task_interrupts.resume_nothing() if place else None
         return Drive(
             segment,
             graph,
@@ -168,7 +168,7 @@ class SegmentStart(SegmentPlans):
             return {}
         if row.begun:  # it asked something before its first step
             at = yield from latest_checkpoint(self._saver, row.thread_id)
-            if at is not None and at.checkpoint["id"] == langgraph_port.root_checkpoint(place):
+            if at is not None and at.checkpoint["id"] == call_config.root_checkpoint(place):
                 return {}
         return place
 
