@@ -41,19 +41,8 @@ from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
 from perdure.service.views.run_tree import Descendant
-from perdure.types import (
-    ENDED,
-    Control,
-    Event,
-    EventKind,
-    Run,
-    RunError,
-    Score,
-    State,
-    deadline,
-    maybe_moment,
-    moment,
-)
+from perdure.times import deadline, maybe_moment, moment
+from perdure.types import ENDED, Control, Event, EventKind, Run, RunError, Score, State
 
 GRACE = timedelta(seconds=10)
 PAGE = 100
@@ -61,7 +50,6 @@ DEEPEST = 50
 """How many runs may be above a run in its tree."""
 LATE = 5000
 """How long, in milliseconds, a run is due before we ask whether any worker has its graph."""
-
 LOOKED_BACK = 10_000
 """Among how many runs we look for one of a graph that was driven."""
 

@@ -29,16 +29,8 @@ from perdure.operations.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
 from perdure.service.views.formatting import utc_time
-from perdure.types import (
-    Kind,
-    State,
-    Wait,
-    WaitRecord,
-    WaitState,
-    maybe_moment,
-    moment,
-    position_after,
-)
+from perdure.times import maybe_moment, moment, position_after
+from perdure.types import Kind, State, Wait, WaitRecord, WaitState
 
 
 class WaitService:
