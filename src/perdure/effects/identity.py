@@ -79,14 +79,16 @@ class TaskContext:
         rows: list[EffectRow] = []
         progress = None if self.segment is None else self.segment.progress
         if self.is_nested or progress is None or not progress.is_new(self.checkpoint_id):
-            # What cannot be found where it was stored would be called again.
-            whole_run = self.owner.run_id if not self.is_nested else ""
+            checked = self.is_nested or self.segment is None or self.segment.has_checked_effects
+            whole_run = None if checked else self.owner.run_id
             rows, places = yield effects.of_task(self.owner.thread_id, self.id, whole_run)
             for row in rows:
                 row.check(self.serializer)
             for scope, task, name, n, key in places:
                 if task and key != effect_key(scope, task, name, n):
                     raise Damaged(f"effect {key}", "its row was moved to another task or number")
+            if self.segment is not None and whole_run:
+                self.segment.has_checked_effects = True
         self.records.load(rows)
 
     def recorded_reads(self) -> list[str]:

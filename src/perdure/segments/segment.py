@@ -89,6 +89,9 @@ class Segment:
         """Where effects find their records, for tasks whose checkpoints are not stored."""
         self.secrets: set[str] = set()
         """Of arguments of effects, what is removed from what is stored of an error."""
+        self.has_checked_effects = False
+        """Whether every effect of the run was found where it was stored. What was moved would be
+        called again."""
         self._lock = threading.Lock()
         self._calls = 0
         self.is_lost = False
