@@ -305,13 +305,19 @@ def test_it_shows_the_parent_and_the_tree_of_children_of_a_run(
     ] == [(asks.id, True, False, []), (quick.id, False, True, [])]
     narrow = in_terminal("show", parent.id, "--at", url, columns=70, NO_COLOR="1").out
     assert max(map(len, narrow.partition("\nChildren\n")[2].splitlines()[:3])) <= 70
-    monkeypatch.setattr("perdure.cli.run_lookup.MOST_BELOW", 2)
-    monkeypatch.setattr("perdure.cli.run_page.MOST_BELOW", 2)
-    cut = command("show", parent.id).done.out
-    assert quick.id not in cut
-    assert "  … more than 2: perdure runs --children-of RUN lists those of one run\n" in cut
+    monkeypatch.setattr("perdure.cli.run_lookup.MOST_CHILDREN", 1)
+    short = command("show", parent.id).done.out
+    assert quick.id not in short
+    assert f"{' ' * 16}└─ … 1 more: perdure runs --children-of {child.id}\n" in short
     [told] = command("show", parent.id, "--json").done.json
-    assert told["more_children"] is True
+    assert told["children"][0]["more_children"] == 1
+    monkeypatch.setattr("perdure.cli.run_lookup.MOST_BELOW", 1)
+    monkeypatch.setattr("perdure.cli.run_page.MOST_BELOW", 1)
+    cut = command("show", parent.id).done.out
+    assert asks.id not in cut
+    assert "  Cut at 1 run: perdure show RUN shows what is below one of them\n" in cut
+    [told] = command("show", parent.id, "--json").done.json
+    assert told["tree_is_cut"] is True
 
 
 def test_the_steps_of_sent_tasks_are_shown_as_those_of_an_agents_tools(

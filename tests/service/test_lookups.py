@@ -102,7 +102,7 @@ def test_lookups_of_a_large_journal_use_an_index(
 ) -> None:
     with perdure.Client(sqlite_url) as client:
         client.blocking.runs()
-    params = {"before": 1, "count": 1, "names": '["a"]'}
+    params = {"before": 1, "count": 1, "most": 1, "names": '["a"]'}
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file:
         sql = f"EXPLAIN QUERY PLAN {render(FRAGMENTS)[statement]}"
         plan = " ".join(row[-1] for row in file.execute(sql, params))
@@ -128,7 +128,7 @@ async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
         await rt.tick(100)
 
         async def below(limit: int = 100) -> list[tuple[str, str, bool, bool]]:
-            found = await rt.journal.arun(rt.services.runs.descendants(run.id, limit))
+            found = await rt.journal.arun(rt.services.runs.descendants(run.id, 10, limit))
             return [
                 (one.run.graph, one.run.state.value, one.is_joined, one.is_waited_for)
                 for one in found
@@ -140,6 +140,9 @@ async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
             ("leaf", "waiting", True, True),
         ]
         assert await below(2) == (await below())[:2]
+        [oldest, grown] = await rt.journal.arun(rt.services.runs.descendants(run.id, 1, 100))
+        assert (oldest.run.graph, oldest.siblings) == ("branch", 2)  # and one is left out
+        assert (grown.run.parent_id, grown.siblings) == (oldest.run.id, 1)
         for wait in await rt.waits(kind="human"):
             await rt.answer(wait.id, "yes")
         await rt.tick(100)
@@ -157,7 +160,7 @@ async def test_a_run_that_is_its_own_ancestor_is_listed_once(sqlite_url: str) ->
         with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
             for child, parent in ((one.id, other.id), (other.id, one.id)):
                 file.execute("UPDATE perdure_runs SET parent_id = ? WHERE id = ?", [parent, child])
-        [found] = await rt.journal.arun(rt.services.runs.descendants(one.id, 100))
+        [found] = await rt.journal.arun(rt.services.runs.descendants(one.id, 10, 100))
         assert found.run.id == other.id
 
 

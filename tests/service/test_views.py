@@ -14,7 +14,7 @@ from perdure.service.runs import UnknownGraphName
 from perdure.service.views.attention import blockers, inbox, run_note
 from perdure.service.views.event_wording import WORDING, NextStep, Tone, Verb, view_event
 from perdure.service.views.formatting import age, call_arguments, count, duration
-from perdure.service.views.run_tree import Descendant, run_tree, tree_lines
+from perdure.service.views.run_tree import Children, Descendant, run_tree, tree_lines
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.types import (
     EffectRecord,
@@ -496,20 +496,26 @@ def test_a_duration_has_two_units_and_an_age_one() -> None:
 
 
 def test_a_tree_lists_each_run_after_its_parent_and_knows_where_branches_end() -> None:
-    def child(id: str, parent: str, *joined: bool) -> Descendant:
-        is_joined, is_waited_for = joined or (False, False)
-        return Descendant(replace(run(), id=id, parent_id=parent), is_joined, is_waited_for)
+    def child(id: str, parent: str, siblings: int, joined: bool = False) -> Descendant:
+        is_waited_for = joined and parent == "root"
+        return Descendant(replace(run(), id=id, parent_id=parent), joined, is_waited_for, siblings)
 
     level_by_level = [
-        *(child("a", "root", True, True), child("b", "root")),
-        *(child("a1", "a", True, False), child("b1", "b"), child("a2", "a")),
+        *(child("a", "root", 2, True), child("b", "root", 2)),
+        *(child("a1", "a", 5, True), child("b1", "b", 1), child("a2", "a", 5)),
     ]
-    tree = run_tree("root", level_by_level)
-    assert [(line.node.run.id, line.is_last, line.node.joined) for line in tree_lines(tree)] == [
+    told = [
+        (line.node.run.id, line.is_last, line.node.joined)
+        if line.node
+        else (line.parent_id, line.is_last, line.left_out)
+        for line in tree_lines("root", run_tree("root", level_by_level))
+    ]
+    assert told == [
         ("a", (False,), "its parent waits for it"),
         ("a1", (False, False), "joined"),
-        ("a2", (False, True), ""),
+        ("a2", (False, False), ""),
+        ("a", (False, True), 3),
         ("b", (True,), ""),
         ("b1", (True, True), ""),
     ]
-    assert run_tree("other", level_by_level) == ()
+    assert run_tree("other", level_by_level) == Children()

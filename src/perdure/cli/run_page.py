@@ -167,18 +167,22 @@ def _print_rest(run: Run, period: Period, now: datetime) -> None:
 
 def _print_children(report: RunReport, now: datetime) -> None:
     """The tree of its children. The state stands before the branches, so that it is in a column."""
-    if report.children:
+    if report.children.listed:
         print("\nChildren")
-    for line in tree_lines(report.children):
-        run, (*above, is_last) = line.node.run, line.is_last
+    for line in tree_lines(report.run.id, report.children):
+        state, text = "", f"… {line.left_out:,} more: perdure runs --children-of {line.parent_id}"
+        if line.node is not None:
+            run = line.node.run
+            note = "  ".join(filter(None, (line.node.joined, run_note(run, now))))
+            state = run.state
+            text = f"{run.id}  {graph_title(run.graph, run.version)}  {note}".rstrip()
+        *above, is_last = line.is_last
         branches = "".join("   " if one else "│  " for one in above) + ("└─ " if is_last else "├─ ")
-        graph, note = printable(graph_title(run.graph, run.version)), run_note(run, now)
-        facts = f"{branches}{run.id}  {graph}"
-        rest = "  ".join(filter(None, (line.node.joined, note)))
-        shown = one_line(f"{facts}  {rest}".rstrip(), line_width(13))
-        print(f"  {paint_state(run.state, 9)}  {shown}")
-    if report.more_children:
-        print(f"  … more than {MOST_BELOW}: perdure runs --children-of RUN lists those of one run")
+        print(f"  {paint_state(state, 9)}  {one_line(branches + text, line_width(13))}")
+    if report.tree_is_cut:
+        print(
+            f"  Cut at {count(MOST_BELOW, 'run')}: perdure show RUN shows what is below one of them"
+        )
 
 
 def _print_scores(scores: list[Score]) -> None:

@@ -275,15 +275,20 @@ WHERE parent_id = :parent_id AND (created_at, id) < (:before, :before_id) AND cr
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: children_of_runs
--- Children of these runs, oldest first, each with whether its parent joined it (1), and still waits (2).
+-- The first :most children of each of these runs, oldest first: whether its parent joined it (1), or
+-- still waits (2), and how many children its parent has.
 SELECT {run}, (SELECT MAX(CASE WHEN w.state = 'open' THEN 2 ELSE 1 END)
                FROM perdure_joins AS j JOIN perdure_waits AS w
                  ON w.thread_id = j.thread_id AND w.id = j.wait_id
                     AND w.run_id = perdure_runs.parent_id
-               WHERE j.joined_thread = perdure_runs.thread_id AND j.joined_id = perdure_runs.id)
-FROM perdure_runs WHERE id IN (
-  SELECT c.id FROM perdure_runs AS c WHERE c.parent_id IN ({names})
-  ORDER BY c.created_at, c.id LIMIT :count)
+               WHERE j.joined_thread = perdure_runs.thread_id AND j.joined_id = perdure_runs.id),
+       siblings
+FROM (SELECT child_id, siblings FROM (
+        SELECT c.id AS child_id, COUNT(*) OVER (PARTITION BY c.parent_id) AS siblings,
+               ROW_NUMBER() OVER (PARTITION BY c.parent_id ORDER BY c.created_at, c.id) AS place
+        FROM perdure_runs AS c WHERE c.parent_id IN ({names})) AS every_child
+      WHERE place <= :most ORDER BY place, child_id LIMIT :count) AS chosen
+JOIN perdure_runs ON perdure_runs.id = chosen.child_id
 ORDER BY created_at, id;
 
 -- name: runs_by_ids

@@ -93,6 +93,15 @@ class Joined(IntEnum):
     """It waits for the run now."""
 
 
+class ChildRow(NamedTuple):
+    """A run that a node of another one started."""
+
+    run: RunRow
+    joined: Joined
+    siblings: int
+    """How many children its parent has."""
+
+
 class Parent(NamedTuple):
     """The run that starts another one, under its lease."""
 
@@ -263,14 +272,17 @@ def find_all(run_ids: Iterable[str]) -> Op[list[RunRow]]:
     return read_op("runs_by_ids", {"names": json.dumps(sorted(run_ids))}, _runs)
 
 
-def children(of: Iterable[str], count: int) -> Op[list[tuple[RunRow, Joined]]]:
-    """The oldest children of these runs, and what their parents have to do with each."""
+def children(of: Iterable[str], most: int, count: int) -> Op[list[ChildRow]]:
+    """The oldest children of these runs, at most `most` of each, and `count` in all."""
 
-    def result(rows: Sequence[Sequence[Row]]) -> list[tuple[RunRow, Joined]]:
-        found = _runs([[row[:-1] for row in rows[0]]])
-        return [(row, Joined(stored[-1] or 0)) for row, stored in zip(found, rows[0], strict=True)]
+    def result(rows: Sequence[Sequence[Row]]) -> list[ChildRow]:
+        found = _runs([[row[:-2] for row in rows[0]]])
+        return [
+            ChildRow(run, Joined(joined or 0), siblings)
+            for run, (*_, joined, siblings) in zip(found, rows[0], strict=True)
+        ]
 
-    params = {"names": json.dumps(sorted(of)), "count": count}
+    params = {"names": json.dumps(sorted(of)), "most": most, "count": count}
     return read_op("children_of_runs", params, result)
 
 

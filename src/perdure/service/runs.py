@@ -36,7 +36,7 @@ from perdure.operations.run_payload import (
     state_of,
     tags_of,
 )
-from perdure.operations.runs import Joined, LateGraph, Parent, RunRow, stopped_state
+from perdure.operations.runs import ChildRow, Joined, LateGraph, Parent, RunRow, stopped_state
 from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
@@ -230,18 +230,20 @@ class RunService:
                 break
         return found
 
-    def descendants(self, run_id: str, limit: int) -> Plan[list[Descendant]]:
-        """The runs below a run, level by level, the oldest of each level first; at most `limit`."""
+    def descendants(self, run_id: str, most: int, limit: int) -> Plan[list[Descendant]]:
+        """The runs below a run, level by level, oldest first: at most `most` of one parent, and
+        `limit` in all."""
         found: list[Descendant] = []
         seen, level = {run_id}, [run_id]
         while level and len(found) < limit:
-            rows: list[tuple[RunRow, Joined]] = yield runs.children(level, limit - len(found))
+            rows: list[ChildRow] = yield runs.children(level, most, limit - len(found))
             level = []
-            for row, joined in rows:
+            for row, joined, siblings in rows:
                 if row.id not in seen:  # a damaged row may be its own ancestor
                     run = yield from self.show(row, output=False)
                     is_waited_for = joined is Joined.WAITS and not run.ended
-                    found.append(Descendant(run, joined is not Joined.NO, is_waited_for))
+                    is_joined = joined is not Joined.NO
+                    found.append(Descendant(run, is_joined, is_waited_for, siblings))
                     level.append(row.id)
             seen.update(level)
         return found

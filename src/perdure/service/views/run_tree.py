@@ -17,14 +17,26 @@ class Descendant:
     """Whether a node of its parent joined it."""
     is_waited_for: bool
     """Whether its parent waits for it now."""
+    siblings: int
+    """How many children its parent has, with this one."""
+
+
+@dataclass(frozen=True)
+class Children:
+    """Children of a run."""
+
+    listed: tuple[TreeNode, ...] = ()
+    """The oldest, in order."""
+    left_out: int = 0
+    """How many more there are."""
 
 
 @dataclass(frozen=True)
 class TreeNode:
-    """A descendant with its own children, oldest first."""
+    """A descendant with its own children."""
 
     descendant: Descendant
-    children: tuple[TreeNode, ...]
+    children: Children
 
     @property
     def run(self) -> Run:
@@ -32,7 +44,7 @@ class TreeNode:
 
     @property
     def joined(self) -> str:
-        """What its parent has to do with it now, in words."""
+        """What its parent has to do with it, in words."""
         if self.descendant.is_waited_for:
             return "its parent waits for it"
         return "joined" if self.descendant.is_joined else ""
@@ -40,29 +52,37 @@ class TreeNode:
 
 @dataclass(frozen=True)
 class TreeLine:
-    """A node in its place in a list, the way a tree is drawn."""
+    """One line of a tree that is drawn: a run, or how many children of a run are left out."""
 
-    node: TreeNode
+    parent_id: str
     is_last: tuple[bool, ...]
-    """Of each node from the top down to this one: whether it is the last among its siblings."""
+    """From the top down to this line: whether it is the last of its siblings."""
+    node: TreeNode | None = None
+    left_out: int = 0
 
 
-def run_tree(root: str, found: Iterable[Descendant]) -> tuple[TreeNode, ...]:
-    """The children of a run as trees. Each of the runs that were found comes after its parent."""
+def run_tree(root: str, found: Iterable[Descendant]) -> Children:
+    """The children of a run, with theirs."""
     by_parent: dict[str | None, list[Descendant]] = {}
     for one in found:
         by_parent.setdefault(one.run.parent_id, []).append(one)
 
-    def below(id: str) -> tuple[TreeNode, ...]:
-        return tuple(TreeNode(one, below(one.run.id)) for one in by_parent.pop(id, ()))
+    def below(id: str) -> Children:
+        some = by_parent.pop(id, [])
+        whole = max((one.siblings for one in some), default=0)
+        listed = tuple(TreeNode(one, below(one.run.id)) for one in some)
+        return Children(listed, max(0, whole - len(listed)))
 
     return below(root)
 
 
-def tree_lines(nodes: tuple[TreeNode, ...], above: tuple[bool, ...] = ()) -> list[TreeLine]:
-    """Every node of a tree, each followed by what is below it."""
+def tree_lines(root: str, children: Children, above: tuple[bool, ...] = ()) -> list[TreeLine]:
+    """A tree line by line: each run is followed by what is below it."""
     lines: list[TreeLine] = []
-    for number, node in enumerate(nodes, 1):
-        place = (*above, number == len(nodes))
-        lines += [TreeLine(node, place), *tree_lines(node.children, place)]
+    for number, node in enumerate(children.listed, 1):
+        place = (*above, number == len(children.listed) and not children.left_out)
+        lines.append(TreeLine(root, place, node))
+        lines += tree_lines(node.run.id, node.children, place)
+    if children.left_out:
+        lines.append(TreeLine(root, (*above, True), left_out=children.left_out))
     return lines
