@@ -203,7 +203,7 @@ def test_who_waits_learns_by_the_exit_code_how_it_ended(sqlite_url: str, tmp_pat
         worker.terminate()
         worker.wait(30)
     assert {graph: one.code for graph, one in told.items()} == {"quick": 0, "fail": 1, "holds": 1}
-    assert "step 1  quick" in told["quick"].err
+    assert re.search(r"^\d\d:\d\d:\d\dZ step 1  quick$", told["quick"].err, re.MULTILINE)
     assert "step -1" not in told["quick"].err
     assert "step 0" not in told["quick"].err
     assert len(told["quick"].out.split()) == 1

@@ -144,14 +144,14 @@ def _follow(client: Client, run_id: str, at: str | None) -> Run:
             view = view_event(event, run.id, run.thread_id)
             if view.routine:
                 continue
-            print(f"{event.at:%H:%M:%S} {printable(view.text)}", file=sys.stderr)
+            print(f"{event.at:%H:%M:%SZ} {printable(view.text)}", file=sys.stderr)
             for line in view.lines:
-                print(f"         {printable(line)}", file=sys.stderr)
+                print(f"          {printable(line)}", file=sys.stderr)
             if view.action is not None:
-                print(f"         {command_for(view.action, at)}", file=sys.stderr)
+                print(f"          {command_for(view.action, at)}", file=sys.stderr)
         if run.ended or run.state is State.HELD:
             return run
         if not is_told and (late := _why_late(client, run)):
-            print(f"         {printable(late)}", file=sys.stderr)
+            print(f"          {printable(late)}", file=sys.stderr)
             is_told = True
         time.sleep(POLL_INTERVAL)
