@@ -71,14 +71,14 @@ async def test_it_lists_the_runs_that_would_be_held_and_what_to_do(
 ) -> None:
     [run_id] = await begin(url)
     same = check(capsys, deploy(agents, url, "same", "nap"))
-    assert same.done.out == "2 unfinished runs checked; none would be held.\n"
+    assert same.done.out == "2 unfinished runs: none would be held.\n"
     told = check(capsys, deploy(agents, url, "changed", "snooze"))
     assert (told.code, told.err) == (1, "")
     assert told.out.startswith("letter: 1 run would be held\n")
     assert "would go on at 'nap', which it can no longer reach" in told.out
     assert "register(renamed={'nap': 'snooze'})" in told.out
     assert f"  {run_id}  waiting    0\n" in told.out
-    assert told.out.endswith("2 unfinished runs checked; 1 would be held.\n")
+    assert told.out.endswith("2 unfinished runs: 1 would be held.\n")
     [found] = check(capsys, "--json", "--at", deploy(agents, url, "again", "snooze")).json
     assert (found["run_id"], found["graph"], found["lost"]) == (run_id, "letter", ["nap"])
     renamed = deploy(agents, url, "renamed", "snooze", ", renamed={'nap': 'snooze'}")
@@ -102,18 +102,41 @@ async def test_it_says_exactly_what_the_next_claim_does_and_changes_nothing(url:
         assert (again.state, again.reason) == (State.HELD, found.reason)
 
 
-async def test_graphs_that_are_not_registered_are_named_and_are_no_failure(
+async def test_runs_of_a_graph_that_is_not_registered_are_a_failure_unless_it_is_elsewhere(
     url: str, agents: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def fewer(name: str) -> str:
+        (agents / f"{name}.py").write_text(
+            f"import perdure\nfrom tests.cli.test_check import ask\n"
+            f"from tests.support.agents import chain\nrt = perdure.Runtime({url!r})\n"
+            f"rt.register(chain(ask), name='lettr')\n"
+            f"rt.register(chain(ask), name='other', version='2')"
+        )
+        return f"{name}:rt"
+
     await begin(url)
-    (agents / "fewer.py").write_text(
-        f"import perdure\nfrom tests.cli.test_check import ask\n"
-        f"from tests.support.agents import chain\nrt = perdure.Runtime({url!r})\n"
-        f"rt.register(chain(ask), name='lettr')\nrt.register(chain(ask), name='other', version='2')"
+    told = check(capsys, fewer("one"))
+    assert (told.code, told.err) == (1, "")
+    letter, other, sums = told.out.split("\n\n")
+    assert letter == (
+        "letter: 1 run would not be driven\n"
+        "  The graph is not registered here. Did you mean 'lettr'? Register it until its runs have "
+        "ended. If another process registers it, pass --elsewhere letter. To give its runs up: "
+        "perdure cancel --graph letter"
     )
-    told = check(capsys, "fewer:rt").done.out
-    assert "note: 1 run of letter, which is not registered here. Did you mean 'lettr'?" in told
-    assert "note: 1 run of other, which is not registered here. It is, in another version." in told
+    assert other == (
+        "other: 1 run would not be driven\n"
+        "  The graph is not registered here. Another version is, but a run keeps the version it "
+        "was started with. Register it until its runs have ended. If another process registers "
+        "it, pass --elsewhere other. To give its runs up: perdure cancel RUN"
+    )
+    assert sums == "2 unfinished runs: none would be held, 2 would not be driven.\n"
+    told = check(capsys, fewer("two"), "--json", "--elsewhere", "other")
+    assert (told.code, told.json) == (1, [{"graph": "letter", "version": "", "runs": 1}])
+    told = check(capsys, fewer("three"), "--elsewhere", "oth*", "--elsewhere", "letter")
+    assert told.done.out == (
+        "2 unfinished runs: none would be held, 2 not checked, of graphs elsewhere.\n"
+    )
 
 
 async def test_many_runs_of_one_shape_are_decided_without_reading_them(

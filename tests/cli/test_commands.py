@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -113,7 +114,7 @@ def test_start_prints_the_id_of_a_run_with_all_that_was_given(
     (tmp_path / "input.json").write_text('{"to": "ana"}')
     told = command(
         *("start", "campaign", "--input", f"@{tmp_path}/input.json", "--thread", "t"),
-        *("--metadata", "campaign=7", "--metadata", "name=Ana", "--tag", "a", "--tag", "b"),
+        *("--metadata", "campaign=7", "--label", "name=Ana", "--tag", "a", "--tag", "b"),
         *("--version", "v2", "--after", "3d"),
     ).done
     with Client(url) as client:
@@ -149,10 +150,12 @@ def test_input_may_come_from_stdin(sqlite_url: str) -> None:
         (["--input", "{n: 1}"], "is not JSON"),
         (["--input", "@nowhere.json"], "No such file"),
         (["--metadata", "=7"], "write --metadata key=value"),
+        (["--context", "{"], "--context { is not JSON"),
+        (["--config", "{"], "--config { is not JSON"),
         (["--after", "tomorrow"], "neither a duration"),
         (["--after", "99999999999d"], "too long a duration"),
     ],
-    ids=["JSON", "file", "pair", "time", "long"],
+    ids=["JSON", "file", "pair", "context", "config", "time", "long"],
 )
 def test_nothing_is_started_by_what_cannot_be_meant(
     empty_sqlite_url: str,
@@ -200,7 +203,7 @@ def test_who_waits_learns_by_the_exit_code_how_it_ended(sqlite_url: str, tmp_pat
         worker.terminate()
         worker.wait(30)
     assert {graph: one.code for graph, one in told.items()} == {"quick": 0, "fail": 1, "holds": 1}
-    assert "step 1  quick" in told["quick"].err
+    assert re.search(r"^\d\d:\d\d:\d\dZ step 1  quick$", told["quick"].err, re.MULTILINE)
     assert "step -1" not in told["quick"].err
     assert "step 0" not in told["quick"].err
     assert len(told["quick"].out.split()) == 1
@@ -227,7 +230,22 @@ def test_the_inbox_shows_what_is_asked_and_the_command_that_answers_it(
     done = rt.blocking.get(run.id)
     assert done.output == {"log": [{"ok": True}]}
     assert command("inbox").done.out == "Nothing needs a person.\n"
-    assert "ana answered it at" in command("answer", wait.id, "1").refused
+    assert re.search(
+        r"ana answered it at \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ\.$",
+        command("answer", wait.id, "1").refused.strip(),
+    )
+
+
+def test_the_inbox_says_how_many_questions_there_are_at_least(
+    rt: perdure.Runtime, command: Command
+) -> None:
+    driven(rt, "ask", thread_id="1")
+    assert command("inbox", "--limit", "1").done.out.startswith("a question\n")
+    driven(rt, "ask", thread_id="2")
+    assert command("inbox", "--limit", "1").done.out.startswith("more than 1 question\n")
+    assert command("inbox", "--limit", "2").done.out.startswith("2 questions\n")
+    driven(rt, "ask", thread_id="3")
+    assert command("inbox", "--limit", "2").done.out.startswith("more than 2 questions\n")
 
 
 def test_the_inbox_tells_what_may_be_answered_and_has_an_answer_to_paste(

@@ -264,14 +264,14 @@ def test_a_misspelt_graph_is_told_at_once_and_wherever_its_run_is_shown(
     started = command("start", "othr")
     assert started.code == 0
     assert started.err == (
-        "perdure: note: no worker has this graph: 'othr' was never driven in this journal. Did you "
+        "perdure: note: no worker has this graph: no run of 'othr' was driven lately. Did you "
         "mean 'other'? Start a worker that registers it, or cancel the run.\n"
     )
     run_id = started.out.strip()
     assert "no worker has this graph. Did you mean 'other'?" in command("runs").done.out
-    assert "no worker has this graph: 'othr'" in command("show", run_id).done.out
+    assert "no worker has this graph: no run of 'othr'" in command("show", run_id).done.out
     inbox = command("inbox").done.out
-    assert "1 run is due: no worker has this graph: 'othr'" in inbox
+    assert "1 run is due: no worker has this graph: no run of 'othr'" in inbox
     [needed] = command("inbox", "--json").done.json
     assert (needed["needs"], needed["graph"], needed["runs"]) == ("worker", "othr", 1)
     command("cancel", run_id)
@@ -282,7 +282,7 @@ def test_a_misspelt_graph_is_told_at_once_and_wherever_its_run_is_shown(
 def test_another_version_is_told_as_one(rt: perdure.Runtime, command: Command) -> None:
     driven(rt, "other")
     told = command("start", "other", "--version", "2").err
-    assert "'other@2' was never driven" in told
+    assert "no run of 'other@2' was driven lately" in told
     assert "Runs of 'other' were driven in another version: none." in told
 
 

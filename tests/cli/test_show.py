@@ -261,26 +261,63 @@ def test_a_worker_that_died_is_shown_and_so_is_who_recovered_the_run(
     assert "with a worker that was lost" in shown
 
 
-def test_it_shows_the_parent_and_the_children_of_a_run(
-    rt: TemporaryRuntime, command: Command
+def test_it_shows_the_parent_and_the_tree_of_children_of_a_run(
+    rt: TemporaryRuntime,
+    command: Command,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def starts(state: Any) -> Any:
-        child = rt.blocking.start("campaign", {"log": []}, thread_id="the child's")
-        return {"log": [str(perdure.join(child))]}
+        return {"log": [str(perdure.join(rt.blocking.start("between", {"log": []})))]}
+
+    def between(state: Any) -> Any:
+        rt.blocking.start("campaign", {"log": []}, thread_id="the child's")
+        rt.clock.advance(timedelta(seconds=1))
+        perdure.join(rt.blocking.start("quick", {"log": []}))
+        return nap(state)
 
     rt.register(chain(starts), name="parent")
+    rt.register(chain(between), name="between")
+    rt.register(chain(check), name="quick")
     parent = rt.blocking.start("parent", {"log": []})
-    rt.blocking.tick()
+    rt.blocking.tick(100)
     [child] = rt.blocking.runs(parent_id=parent.id)
+    quick, asks = rt.blocking.runs(parent_id=child.id)
     shown = command("show", parent.id).done.out
-    assert f"\nChildren\n  {child.id}  waiting    campaign@v2  " in shown
+    tree = shown.partition("\nChildren\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.partition("  due ")[0] for line in tree] == [
+        f"  waiting    └─ {child.id}  between  its parent waits for it",
+        f"  waiting       ├─ {asks.id}  campaign@v2",
+        f"  done          └─ {quick.id}  quick  joined",
+    ]
     assert f"waits for run {child.id}\n" in shown
     assert "waiting for a run" in shown
     assert f"  parent    {parent.id}\n" in command("show", child.id).done.out
     [listed] = command("runs", "--children-of", parent.id, "--json").done.json
     assert (listed["id"], listed["parent_id"]) == (child.id, parent.id)
     [told] = command("show", parent.id, "--json").done.json
-    assert told["children"] == [{"id": child.id, "graph": "campaign", "state": "waiting"}]
+    [only] = told["children"]
+    assert (only["id"], only["graph"], only["state"]) == (child.id, "between", "waiting")
+    assert (only["joined"], only["waited_for"]) == (True, True)
+    assert [
+        (one["id"], one["thread_id"] == "the child's", one["joined"], one["children"])
+        for one in only["children"]
+    ] == [(asks.id, True, False, []), (quick.id, False, True, [])]
+    narrow = in_terminal("show", parent.id, "--at", url, columns=70, NO_COLOR="1").out
+    assert max(map(len, narrow.partition("\nChildren\n")[2].splitlines()[:3])) <= 70
+    monkeypatch.setattr("perdure.cli.run_lookup.MOST_CHILDREN", 1)
+    short = command("show", parent.id).done.out
+    assert quick.id not in short
+    assert f"{' ' * 16}└─ … 1 more: perdure runs --children-of {child.id}\n" in short
+    [told] = command("show", parent.id, "--json").done.json
+    assert told["children"][0]["more_children"] == 1
+    monkeypatch.setattr("perdure.cli.run_lookup.MOST_BELOW", 1)
+    monkeypatch.setattr("perdure.cli.run_page.MOST_BELOW", 1)
+    cut = command("show", parent.id).done.out
+    assert asks.id not in cut
+    assert "  Cut at 1 run: perdure show RUN shows what is below one of them\n" in cut
+    [told] = command("show", parent.id, "--json").done.json
+    assert told["tree_is_cut"] is True
 
 
 def test_the_steps_of_sent_tasks_are_shown_as_those_of_an_agents_tools(

@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 from langchain_core.runnables import RunnableLambda, RunnableParallel
+from langgraph.types import Command, Send
 
 import perdure
+from perdure.operations import effects
 from perdure.types import Retry, State
 from tests.support.agents import Log, chain, opened
 from tests.support.effects import AT_ONCE, Boom, Cut, Times, started
@@ -301,3 +303,38 @@ async def test_a_call_gets_the_recorded_arguments_whatever_the_last_one_did_to_t
     async with opened(url) as rt:
         await started(rt, chain(node), retry=AT_ONCE)
         assert seen == [[1, 2, 3]] * 3
+
+
+async def test_tasks_that_go_on_side_by_side_read_the_places_of_their_run_once(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @perdure.effect
+    def quote(n: int) -> int:
+        return n
+
+    def fan_out(state: Log) -> Any:
+        return Command(goto=[Send("one", {"log": [], "value": n}) for n in range(5)])
+
+    def one(state: Log) -> Log:
+        quoted = quote(state["value"])
+        perdure.sleep(timedelta(hours=1))
+        return {"log": [str(quoted)]}
+
+    read: list[str | None] = []
+    read_task = effects.of_task
+
+    def of_task(thread_id: str, task: str, run_id: str | None) -> Any:
+        read.append(run_id)
+        return read_task(thread_id, task, run_id)
+
+    graph = chain(fan_out)
+    graph.add_node("one", one)
+    async with opened(url) as rt:
+        rt.register(graph, name="agent")
+        run = await rt.start("agent", {"log": []}, config={"max_concurrency": 1})
+        await rt.tick()
+        monkeypatch.setattr(effects, "of_task", of_task)
+        rt.clock.advance(timedelta(hours=1))
+        await rt.tick()
+        assert (await rt.get(run.id)).output["log"] == ["0", "1", "2", "3", "4"]
+        assert read == [run.id, *[None] * 4]

@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 import perdure
 from perdure import errors
 from perdure.runtime import Runtime
+from perdure.service.views.formatting import utc_time
 from perdure.types import Kind, Run, State
 from tests.support.polling import auntil
 from tests.support.waiters import (
@@ -332,10 +333,13 @@ async def test_a_late_answer_is_refused_before_and_after_its_default_was_used(ur
         asks = asking("q", expires=DAY, default="nobody")
         run = await begin(rt, chain(asks, asking("r", "again")))
         wait = await only_wait(rt, run)
+        assert wait.expires_at is not None
         rt.clock.advance(DAY)  # and nobody drove it yet
         for _ in range(3):
             before = await everything(rt, run)
-            with pytest.raises(errors.WaitExpired, match="it expired at"):
+            with pytest.raises(
+                errors.WaitExpired, match=f"it expired at {utc_time(wait.expires_at)}"
+            ):
                 await rt.answer(wait.id, 1)
             assert await everything(rt, run) == before
             await drive(rt)

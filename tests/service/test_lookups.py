@@ -3,6 +3,8 @@ that a changed graph would hold."""
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 
 import perdure
 from perdure.errors import BadArgument, NotFound
+from perdure.journal.sql import render
+from perdure.journal.sqlite import FRAGMENTS
 from perdure.operations.prefixes import resolve
 from perdure.testing import Clock
 from tests.support.agents import NOON, Log, chain, opened
@@ -65,6 +69,99 @@ async def test_a_graph_that_no_worker_ever_drove_is_found(url: str) -> None:
         assert unknown.suggestion == " Did you mean 'campaign'?"
         assert await client.journal.arun(plans.is_misspelt("campaign", "")) is None
         assert await client.journal.arun(plans.is_misspelt("campain", "")) == unknown
+
+
+async def test_a_graph_that_was_driven_before_a_long_queue_is_known(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.service.runs.LOOKED_BACK", 3)
+    clock = Clock(NOON)
+    async with opened(url, clock) as rt:
+        rt.register(chain(ask), name="campaign")
+        await rt.start("campaign", {"log": []})
+        await rt.tick()
+        clock.advance(timedelta(minutes=1))
+        plans = rt.services.runs
+        for _ in range(5):  # and no worker is there
+            await rt.start("campaign", {"log": []})
+        clock.advance(timedelta(minutes=1))
+        assert await rt.journal.arun(plans.unknown_graphs()) == []
+        assert await rt.journal.arun(plans.is_misspelt("campain", "")) is None
+        await rt.tick(100)
+
+
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        ("driven_graphs", "perdure_runs USING INDEX perdure_runs_created (created_at<?)"),
+        ("children_of_runs", "c USING COVERING INDEX perdure_runs_parent (parent_id=?)"),
+    ],
+)
+def test_lookups_of_a_large_journal_use_an_index(
+    sqlite_url: str, statement: str, index: str
+) -> None:
+    with perdure.Client(sqlite_url) as client:
+        client.blocking.runs()
+    params = {"before": 1, "count": 1, "most": 1, "names": '["a"]'}
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file:
+        sql = f"EXPLAIN QUERY PLAN {render(FRAGMENTS)[statement]}"
+        plan = " ".join(row[-1] for row in file.execute(sql, params))
+    assert index in plan
+    assert "SCAN perdure_runs" not in plan
+
+
+@pytest.mark.smoke
+async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
+    async def plant(state: Log) -> Any:
+        grown = await rt.start("branch", {"log": []})
+        await rt.start("leaf", {"log": []})
+        return {"log": [perdure.join(grown)]}
+
+    async def grow(state: Log) -> Any:
+        return {"log": [perdure.join(await rt.start("leaf", {"log": []}))]}
+
+    async with opened(url) as rt:
+        rt.register(chain(plant), name="trunk")
+        rt.register(chain(grow), name="branch")
+        rt.register(chain(ask), name="leaf")
+        run = await rt.start("trunk", {"log": []})
+        await rt.tick(100)
+
+        async def below(limit: int = 100) -> list[tuple[str, str, bool, bool]]:
+            found = await rt.journal.arun(rt.services.runs.descendants(run.id, 10, limit))
+            return [
+                (one.run.graph, one.run.state.value, one.is_joined, one.is_waited_for)
+                for one in found
+            ]
+
+        assert await below() == [
+            ("branch", "waiting", True, True),
+            ("leaf", "waiting", False, False),
+            ("leaf", "waiting", True, True),
+        ]
+        assert await below(2) == (await below())[:2]
+        [oldest, grown] = await rt.journal.arun(rt.services.runs.descendants(run.id, 1, 100))
+        assert (oldest.run.graph, oldest.siblings) == ("branch", 2)  # and one is left out
+        assert (grown.run.parent_id, grown.siblings) == (oldest.run.id, 1)
+        for wait in await rt.waits(kind="human"):
+            await rt.answer(wait.id, "yes")
+        await rt.tick(100)
+        assert await below() == [
+            ("branch", "done", True, False),
+            ("leaf", "done", False, False),
+            ("leaf", "done", True, False),
+        ]
+
+
+async def test_a_run_that_is_its_own_ancestor_is_listed_once(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(ask), name="ask")
+        one, other = await rt.start("ask", {"log": []}), await rt.start("ask", {"log": []})
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
+            for child, parent in ((one.id, other.id), (other.id, one.id)):
+                file.execute("UPDATE perdure_runs SET parent_id = ? WHERE id = ?", [parent, child])
+        [found] = await rt.journal.arun(rt.services.runs.descendants(one.id, 10, 100))
+        assert found.run.id == other.id
 
 
 @pytest.mark.smoke

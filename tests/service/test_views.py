@@ -14,6 +14,7 @@ from perdure.service.runs import UnknownGraphName
 from perdure.service.views.attention import blockers, inbox, run_note
 from perdure.service.views.event_wording import WORDING, NextStep, Tone, Verb, view_event
 from perdure.service.views.formatting import age, call_arguments, count, duration
+from perdure.service.views.run_tree import Children, Descendant, run_tree, tree_lines
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.types import (
     EffectRecord,
@@ -448,7 +449,7 @@ def test_a_run_of_a_graph_that_no_worker_has_says_so() -> None:
     pending = run(State.PENDING, due_at=START)
     [found] = blockers(pending, [], [], NOW, [unknown])
     assert found.text == (
-        "due for 2h: no worker has this graph: 'g' was never driven in this journal. Did you mean "
+        "due for 2h: no worker has this graph: no run of 'g' was driven lately. Did you mean "
         "'gg'? Start a worker that registers it, or cancel the run"
     )
     assert run_note(pending, NOW, [unknown]) == "no worker has this graph. Did you mean 'gg'?"
@@ -489,3 +490,32 @@ def test_a_duration_has_two_units_and_an_age_one() -> None:
     assert age(START, NOW) == "2h"
     assert age(NOW + timedelta(hours=3), NOW) == "in 3h"
     assert (count(1, "run"), count(1200, "run")) == ("1 run", "1,200 runs")
+
+
+# -- trees
+
+
+def test_a_tree_lists_each_run_after_its_parent_and_knows_where_branches_end() -> None:
+    def child(id: str, parent: str, siblings: int, joined: bool = False) -> Descendant:
+        is_waited_for = joined and parent == "root"
+        return Descendant(replace(run(), id=id, parent_id=parent), joined, is_waited_for, siblings)
+
+    level_by_level = [
+        *(child("a", "root", 2, True), child("b", "root", 2)),
+        *(child("a1", "a", 5, True), child("b1", "b", 1), child("a2", "a", 5)),
+    ]
+    told = [
+        (line.node.run.id, line.is_last, line.node.joined)
+        if line.node
+        else (line.parent_id, line.is_last, line.left_out)
+        for line in tree_lines("root", run_tree("root", level_by_level))
+    ]
+    assert told == [
+        ("a", (False,), "its parent waits for it"),
+        ("a1", (False, False), "joined"),
+        ("a2", (False, False), ""),
+        ("a", (False, True), 3),
+        ("b", (True,), ""),
+        ("b1", (True, True), ""),
+    ]
+    assert run_tree("other", level_by_level) == Children()

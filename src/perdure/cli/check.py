@@ -1,10 +1,13 @@
-"""`perdure check`: which unfinished runs the current graphs would hold."""
+"""`perdure check`: which unfinished runs the current graphs would hold, or no longer drive."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shlex
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated
 
-from typer import Exit
+from typer import Exit, Option
 
 from perdure.cli.options import Json, Place, RuntimeAt
 from perdure.cli.output import paint, paint_state, print_json, printable
@@ -13,14 +16,26 @@ from perdure.errors import BadArgument, did_you_mean
 from perdure.service.views.formatting import count, graph_title
 
 if TYPE_CHECKING:
-    from perdure.engine.graph_check import GraphCheck, LostRun
+    from perdure.engine.graph_check import LostRun, MissingGraph
 
 SHOWN = 5
 """Runs that are listed for each reason; --json has all."""
 
 
-def check(place: Place = None, at: RuntimeAt = None, json: Json = False) -> None:
-    """List unfinished runs that the current graphs would hold. Exit with 1 if there are any."""
+def check(
+    place: Place = None,
+    at: RuntimeAt = None,
+    elsewhere: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME",
+            help="A graph that other processes register; may have a *; repeatable.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List unfinished runs that the current graphs would hold, or that have no graph here. Exit
+    with 1 if there are any."""
     from perdure.journal.migrate import migrations
 
     rt = runtime_at(one_place(place, at))
@@ -34,18 +49,28 @@ def check(place: Place = None, at: RuntimeAt = None, json: Json = False) -> None
         )
     with rt:
         result = rt.blocking.check()
+    served = [one for one in result.missing if _is_named(one, elsewhere or ())]
+    missing = [one for one in result.missing if one not in served]
     if json:
-        for run in result.lost:
-            print_json(run)
+        for one in (*result.lost, *missing):
+            print_json(one)
     else:
-        _print(result, rt.graphs)
-    if result.lost:
+        _print_lost(result.lost)
+        _print_missing(missing, rt.graphs)
+        _print_sums(result.checked, len(result.lost), missing, served)
+    if result.lost or missing:
         raise Exit(1)
 
 
-def _print(result: GraphCheck, graphs: list[str]) -> None:
+def _is_named(graph: MissingGraph, patterns: Iterable[str]) -> bool:
+    """Whether a pattern matches the name of a graph, or its name@version."""
+    names = (graph.graph, graph_title(graph.graph, graph.version))
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _print_lost(lost: Iterable[LostRun]) -> None:
     by_reason: dict[tuple[str, str, str], list[LostRun]] = {}
-    for run in result.lost:
+    for run in lost:
         by_reason.setdefault((run.graph, run.version, run.reason), []).append(run)
     for (graph, version, reason), runs in by_reason.items():
         title = printable(graph_title(graph, version))
@@ -56,10 +81,30 @@ def _print(result: GraphCheck, graphs: list[str]) -> None:
         if len(runs) > SHOWN:
             print(f"  … {len(runs) - SHOWN:,} more; see --json")
         print()
-    for missing in result.missing:
-        title, number = graph_title(missing.graph, missing.version), count(missing.runs, "run")
-        other = missing.graph in graphs
-        hint = " It is, in another version." if other else did_you_mean(missing.graph, graphs)
-        print(f"note: {number} of {printable(title)}, which is not registered here.{hint}")
-    held = f"{len(result.lost):,} would be held" if result.lost else "none would be held"
-    print(f"{count(result.checked, 'unfinished run')} checked; {held}.")
+
+
+def _print_missing(missing: Iterable[MissingGraph], graphs: list[str]) -> None:
+    for one in missing:
+        title = graph_title(one.graph, one.version)
+        print(paint(f"{printable(title)}: {count(one.runs, 'run')} would not be driven", "bold"))
+        hint, cancel = did_you_mean(one.graph, graphs), f"perdure cancel --graph {one.graph}"
+        if one.graph in graphs:  # that command would cancel the runs of each version
+            hint = " Another version is, but a run keeps the version it was started with."
+            cancel = "perdure cancel RUN"
+        print(
+            f"  The graph is not registered here.{hint} Register it until its runs have ended. If "
+            f"another process registers it, pass --elsewhere {printable(shlex.quote(title))}. To "
+            f"give its runs up: {printable(cancel)}\n"
+        )
+
+
+def _print_sums(
+    checked: int, lost: int, missing: Iterable[MissingGraph], served: Iterable[MissingGraph]
+) -> None:
+    undriven = sum(one.runs for one in missing)
+    sums = [f"{lost:,} would be held" if lost else "none would be held"]
+    sums += [f"{undriven:,} would not be driven"] if undriven else []
+    others = sum(one.runs for one in served)
+    if others:
+        sums.append(f"{others:,} not checked, of graphs elsewhere")
+    print(f"{count(checked, 'unfinished run')}: {', '.join(sums)}.")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Exit, Option
 
+from perdure.cli.output import is_terminal
 from perdure.cli.parsing import parse_json
 from perdure.errors import BadArgument
 
@@ -71,6 +72,7 @@ def crashtest(
     from rich.console import Console
 
     from perdure.testing.crashtest import CrashTest
+    from perdure.testing.crashtest.report import WIDTH
 
     if resume and not stock:
         raise BadArgument("--resume needs --stock: perdure knows where a run has to go on.")
@@ -96,7 +98,8 @@ def crashtest(
     if json == "-":
         print(to_json(report.to_json(), indent=2))
     else:
-        report.print(Console(highlight=False), verbose=verbose)
+        width = None if is_terminal() else WIDTH
+        report.print(Console(highlight=False, width=width), verbose=verbose)
         if json is not None:
             text = to_json(report.to_json(), indent=2)
             Path(json).write_text(f"{text}\n", encoding="utf-8")

@@ -30,9 +30,9 @@ TEXT_HINT = " For an answer that is only a text: --text TEXT."
 MOST_LINES = 12
 """Lines shown of a question; --json has all of it."""
 SECTIONS = {
-    "answer": ("a question", "questions"),
-    "settle": ("an effect with an unknown outcome", "effects with an unknown outcome"),
-    "retry": ("a held run", "held runs"),
+    "answer": ("a", "question", "questions"),
+    "settle": ("an", "effect with an unknown outcome", "effects with an unknown outcome"),
+    "retry": ("a", "held run", "held runs"),
 }
 
 
@@ -76,9 +76,10 @@ def inbox(
 
 
 def _print_section(items: list[InboxItem], limit: int, at: str | None) -> None:
-    one, several = SECTIONS[items[0].action.verb]
-    number = f"more than {limit}" if len(items) > limit else str(len(items))
-    print(paint(f"{number} {several}" if len(items) > 1 else one, "bold"))
+    article, one, several = SECTIONS[items[0].action.verb]
+    shown, more = len(items[:limit]), "more than " if len(items) > limit else ""
+    number = f"{more}{shown}" if more or shown > 1 else article
+    print(paint(f"{number} {one if shown == 1 else several}", "bold"))
     for item in items[:limit]:
         print()
         _print_item(item, at)

@@ -12,10 +12,13 @@ from perdure.client import Client
 from perdure.errors import BadArgument, Damaged, NotFound, TypeNotAllowed, WrongKey
 from perdure.operations.prefixes import resolve
 from perdure.service.runs import UnknownGraphName
+from perdure.service.views.run_tree import Children, TreeNode, run_tree
 from perdure.types import EffectRecord, Event, Run, Score, State, WaitRecord
 
 T = TypeVar("T")
 PAGE = 200
+MOST_CHILDREN, MOST_BELOW = 50, 500
+"""Maximum number of children of one run, and of all runs, in the tree below a run."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +30,38 @@ class RunReport:
     waits: list[WaitRecord]
     effects: list[EffectRecord]
     scores: list[Score]
-    children: list[Run]
-    """The runs that its nodes started, oldest first, without their outputs."""
+    children: Children
+    """The runs that its nodes started, and theirs."""
+    tree_is_cut: bool = False
+    """Whether the tree of its children may have more runs than are here."""
     unknown_graphs: list[UnknownGraphName] = field(default_factory=list)
     """Graphs that no worker has, if that may be why the run waits."""
     unreadable: str = ""
     """Why a part is missing: a type or a key that this process does not have."""
 
     def as_json(self) -> dict[str, Any]:
-        children = [{"id": one.id, "graph": one.graph, "state": one.state} for one in self.children]
-        whole, maybe = {**vars(self), "children": children}, ("unreadable", "unknown_graphs")
+        whole = {**vars(self), **_children_as_json(self.children)}
+        maybe = ("tree_is_cut", "unreadable", "unknown_graphs")
         return {name: value for name, value in whole.items() if name not in maybe or value}
+
+
+def _children_as_json(children: Children) -> dict[str, Any]:
+    more = {"more_children": children.left_out} if children.left_out else {}
+    return {"children": [_child_as_json(one) for one in children.listed], **more}
+
+
+def _child_as_json(node: TreeNode) -> dict[str, Any]:
+    run = node.run
+    return {
+        "id": run.id,
+        "thread_id": run.thread_id,
+        "graph": run.graph,
+        "version": run.version,
+        "state": run.state,
+        "joined": node.descendant.is_joined,
+        "waited_for": node.descendant.is_waited_for,
+        **_children_as_json(node.children),
+    }
 
 
 def find_run(client: Client, prefix: str | None, thread_id: str | None) -> Run:
@@ -85,16 +109,16 @@ def report_run(client: Client, run: Run) -> RunReport:
             return []
 
     effects = all_pages(lambda last: ask.effects(run.id, after=last, limit=PAGE))
-    children = all_pages(
-        lambda last: ask.runs(parent_id=run.id, after=last, limit=PAGE, output=False)
-    )
+    descendants = client.services.runs.descendants(run.id, MOST_CHILDREN, MOST_BELOW)
+    below = client.journal.run(descendants)
     return RunReport(
         run,
         events=read(lambda: ask.events(run.id)),
         waits=read(lambda: ask.wait_history(run.id)),
         effects=read(lambda: list(effects)),
         scores=read(lambda: ask.scores(run.id)),
-        children=list(children)[::-1],
+        children=run_tree(run.id, below),
+        tree_is_cut=len(below) == MOST_BELOW,
         unknown_graphs=unknown_graphs(client, [run]),
         unreadable=" ".join(problems),
     )

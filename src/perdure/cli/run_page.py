@@ -16,7 +16,7 @@ from perdure.cli.output import (
     terminal_width,
     value_lines,
 )
-from perdure.cli.run_lookup import RunReport
+from perdure.cli.run_lookup import MOST_BELOW, RunReport
 from perdure.service.views.attention import Blocker, blockers, is_lost, run_note
 from perdure.service.views.event_wording import view_event
 from perdure.service.views.formatting import (
@@ -27,6 +27,7 @@ from perdure.service.views.formatting import (
     graph_title,
     utc_time,
 )
+from perdure.service.views.run_tree import tree_lines
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.types import Event, EventKind, Kind, Run, Score, State
 
@@ -66,7 +67,7 @@ def print_report(report: RunReport, at: str | None) -> None:
             _print_segment(run, period, details, now)
         else:
             _print_rest(run, period, now)
-    _print_children(report.children, today)
+    _print_children(report, today)
     _print_scores(report.scores)
     found = blockers(run, report.waits, report.effects, today, report.unknown_graphs)
     _print_blockers(found, report.unreadable, at)
@@ -164,12 +165,24 @@ def _print_rest(run: Run, period: Period, now: datetime) -> None:
         print(f"      {_fit(view.text, view.tone, 6)}")
 
 
-def _print_children(children: list[Run], now: datetime) -> None:
-    if children:
+def _print_children(report: RunReport, now: datetime) -> None:
+    """The tree of its children. The state stands before the branches, so that it is in a column."""
+    if report.children.listed:
         print("\nChildren")
-    for one in children:
-        graph, note = printable(graph_title(one.graph, one.version)), run_note(one, now)
-        print(f"  {one.id}  {paint_state(one.state, 9)}  {graph}  {one_line(note, 100)}".rstrip())
+    for line in tree_lines(report.run.id, report.children):
+        state, text = "", f"… {line.left_out:,} more: perdure runs --children-of {line.parent_id}"
+        if line.node is not None:
+            run = line.node.run
+            note = "  ".join(filter(None, (line.node.joined, run_note(run, now))))
+            state = run.state
+            text = f"{run.id}  {graph_title(run.graph, run.version)}  {note}".rstrip()
+        *above, is_last = line.is_last
+        branches = "".join("   " if one else "│  " for one in above) + ("└─ " if is_last else "├─ ")
+        print(f"  {paint_state(state, 9)}  {one_line(branches + text, line_width(13))}")
+    if report.tree_is_cut:
+        print(
+            f"  Cut at {count(MOST_BELOW, 'run')}: perdure show RUN shows what is below one of them"
+        )
 
 
 def _print_scores(scores: list[Score]) -> None:

@@ -42,9 +42,16 @@ def start(
     ] = None,
     metadata: Annotated[
         list[str] | None,
-        Option(metavar="KEY=VALUE", help="Stored with it; the value is JSON or a text."),
+        Option(
+            "--metadata",
+            "--label",
+            metavar="KEY=VALUE",
+            help="Stored with it, as its labels are; the value is JSON or a text; repeatable.",
+        ),
     ] = None,
-    tag: Annotated[list[str] | None, Option(metavar="TAG", help="Stored with it.")] = None,
+    tag: Annotated[
+        list[str] | None, Option(metavar="TAG", help="Stored with it; repeatable.")
+    ] = None,
     after: Annotated[
         str | None, Option(metavar="3d|TIME", help="Start after a duration, or at a time.")
     ] = None,
@@ -69,14 +76,15 @@ def start(
     given = parse_json("The input", value) if value is not None else _parse("--input", input)
     delay = None if after is None else parse_delay("--after", after)
     labels = parse_pairs("--metadata", metadata or ())
+    given_context, given_config = _parse("--context", context), _parse("--config", config)
     check_graph(at, graph)
     with client_at(at, create=True) as client:
         run = client.blocking.start(
             graph,
             given,
             thread_id=thread,
-            context=_parse("--context", context),
-            config=_parse("--config", config),
+            context=given_context,
+            config=given_config,
             key=key,
             metadata=labels,
             tags=tag or (),
@@ -136,14 +144,14 @@ def _follow(client: Client, run_id: str, at: str | None) -> Run:
             view = view_event(event, run.id, run.thread_id)
             if view.routine:
                 continue
-            print(f"{event.at:%H:%M:%S} {printable(view.text)}", file=sys.stderr)
+            print(f"{event.at:%H:%M:%SZ} {printable(view.text)}", file=sys.stderr)
             for line in view.lines:
-                print(f"         {printable(line)}", file=sys.stderr)
+                print(f"          {printable(line)}", file=sys.stderr)
             if view.action is not None:
-                print(f"         {command_for(view.action, at)}", file=sys.stderr)
+                print(f"          {command_for(view.action, at)}", file=sys.stderr)
         if run.ended or run.state is State.HELD:
             return run
         if not is_told and (late := _why_late(client, run)):
-            print(f"         {printable(late)}", file=sys.stderr)
+            print(f"          {printable(late)}", file=sys.stderr)
             is_told = True
         time.sleep(POLL_INTERVAL)

@@ -274,6 +274,23 @@ WHERE parent_id = :parent_id AND (created_at, id) < (:before, :before_id) AND cr
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
+-- name: children_of_runs
+-- The first :most children of each of these runs, oldest first: whether its parent joined it (1), or
+-- still waits (2), and how many children its parent has.
+SELECT {run}, (SELECT MAX(CASE WHEN w.state = 'open' THEN 2 ELSE 1 END)
+               FROM perdure_joins AS j JOIN perdure_waits AS w
+                 ON w.thread_id = j.thread_id AND w.id = j.wait_id
+                    AND w.run_id = perdure_runs.parent_id
+               WHERE j.joined_thread = perdure_runs.thread_id AND j.joined_id = perdure_runs.id),
+       siblings
+FROM (SELECT child_id, siblings FROM (
+        SELECT c.id AS child_id, COUNT(*) OVER (PARTITION BY c.parent_id) AS siblings,
+               ROW_NUMBER() OVER (PARTITION BY c.parent_id ORDER BY c.created_at, c.id) AS place
+        FROM perdure_runs AS c WHERE c.parent_id IN ({names})) AS every_child
+      WHERE place <= :most ORDER BY place, child_id LIMIT :count) AS chosen
+JOIN perdure_runs ON perdure_runs.id = chosen.child_id
+ORDER BY created_at, id;
+
 -- name: runs_by_ids
 SELECT {run} FROM perdure_runs WHERE id IN ({names});
 
@@ -541,18 +558,17 @@ SELECT DISTINCT graph, version FROM perdure_runs
 WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) AND NOT {held} LIMIT 10;
 
 -- name: late_graphs
--- Graphs with runs that should have begun by :late, and were never claimed.
-SELECT graph, version, COUNT(*) FROM perdure_runs
+-- Graphs with runs that should have begun by :late, and were never claimed; since when.
+SELECT graph, version, COUNT(*), MIN(created_at) FROM perdure_runs
 WHERE due_at <= :late AND state = 'pending' AND token = 0
 GROUP BY graph, version ORDER BY graph, version;
 
--- name: was_driven
--- Whether a worker ever claimed a run of a graph.
-SELECT 1 FROM perdure_runs WHERE graph = :graph AND version = :version AND token > 0 LIMIT 1;
-
 -- name: driven_graphs
--- The graphs with a run that a worker has claimed.
-SELECT DISTINCT graph, version FROM perdure_runs WHERE token > 0;
+-- The graphs of runs that a worker has claimed, among the last :count accepted before a time.
+SELECT DISTINCT graph, version FROM (
+  SELECT graph, version, token FROM perdure_runs WHERE created_at < :before
+  ORDER BY created_at DESC, id DESC LIMIT :count) AS accepted
+WHERE token > 0;
 
 -- name: suspect_due
 -- Since when a suspect waits for a worker that drives nothing else.
@@ -962,10 +978,10 @@ RETURNING intent;
 
 -- name: take_effect
 -- Takes an effect for a call, if the row is still as the caller saw it: of two callers, one does. How the
--- last attempt of another run failed is bound to that run, and goes.
+-- last attempt failed is bound to its run and arguments, and goes with them.
 UPDATE perdure_effects
-SET outcome = CASE WHEN thread_id = :thread_id AND run_id = :run_id THEN outcome END,
-    state = 'open', intent = :intent, attempts = :attempts, thread_id = :thread_id,
+SET outcome = CASE WHEN thread_id = :thread_id AND run_id = :run_id AND digest = :digest THEN outcome END,
+    digest = :digest, arguments = :arguments, state = 'open', intent = :intent, attempts = :attempts, thread_id = :thread_id,
     run_id = :run_id, due_at = NULL, updated_at = :now
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :seen
   AND state IN ('open', 'again');

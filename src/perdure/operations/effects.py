@@ -17,16 +17,8 @@ from perdure.operations.runs import release
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.types import (
-    FIRST_MS,
-    EffectRecord,
-    EffectState,
-    EventKind,
-    RunError,
-    State,
-    maybe_moment,
-    moment,
-)
+from perdure.times import FIRST_MS, maybe_moment, moment
+from perdure.types import EffectRecord, EffectState, EventKind, RunError, State
 
 STATES = frozenset(EffectState)
 COMPENSATION = "undo "
@@ -294,17 +286,16 @@ def count_saved(owner: Owner, calls: int, tokens: int) -> Op[None]:
 
 
 def of_task(
-    thread_id: str, task: str, run_id: str
+    thread_id: str, task: str, run_id: str | None
 ) -> Op[tuple[list[EffectRow], list[EffectPlace]]]:
-    """The effects of a task, and the places of all effects of a run."""
-    statements = [
-        Statement("effects_of_task", {"thread_id": thread_id, "task": task}),
-        Statement("effect_places", {"id": run_id}),
-    ]
+    """The effects of a task, and the places of all effects of a run, if one is given."""
+    statements = [Statement("effects_of_task", {"thread_id": thread_id, "task": task})]
+    if run_id:
+        statements.append(Statement("effect_places", {"id": run_id}))
     return Op(
         "effects_of_task",
         statements,
-        lambda rows: (_effects(rows), [EffectPlace(*row) for row in rows[1]]),
+        lambda rows: (_effects(rows), [EffectPlace(*row) for places in rows[1:] for row in places]),
     )
 
 

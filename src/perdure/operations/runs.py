@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -22,7 +23,8 @@ from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, change, dump_event
 from perdure.serde.serializer import Serializer
-from perdure.types import FIRST_MS, LAST_MS, Control, EventKind, State
+from perdure.times import FIRST_MS, LAST_MS
+from perdure.types import Control, EventKind, State
 
 
 class RunRow(NamedTuple):
@@ -70,6 +72,34 @@ class GraphUse(NamedTuple):
     fingerprint: str | None
     """None: they have not begun."""
     runs: int
+
+
+class LateGraph(NamedTuple):
+    """A graph with runs that are due, and were never claimed."""
+
+    graph: str
+    version: str
+    runs: int
+    first_at: int
+    """When the first of them was accepted."""
+
+
+class Joined(IntEnum):
+    """Whether the parent of a run joined it."""
+
+    NO = 0
+    YES = 1
+    WAITS = 2
+    """It waits for the run now."""
+
+
+class ChildRow(NamedTuple):
+    """A run that a node of another one started."""
+
+    run: RunRow
+    joined: Joined
+    siblings: int
+    """How many children its parent has."""
 
 
 class Parent(NamedTuple):
@@ -242,6 +272,20 @@ def find_all(run_ids: Iterable[str]) -> Op[list[RunRow]]:
     return read_op("runs_by_ids", {"names": json.dumps(sorted(run_ids))}, _runs)
 
 
+def children(of: Iterable[str], most: int, count: int) -> Op[list[ChildRow]]:
+    """The oldest children of these runs, at most `most` of each, and `count` in all."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> list[ChildRow]:
+        found = _runs([[row[:-2] for row in rows[0]]])
+        return [
+            ChildRow(run, Joined(joined or 0), siblings)
+            for run, (*_, joined, siblings) in zip(found, rows[0], strict=True)
+        ]
+
+    params = {"names": json.dumps(sorted(of)), "most": most, "count": count}
+    return read_op("children_of_runs", params, result)
+
+
 def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[list[RunRow]]:
     """Runs that are not over, of graphs named from `first` up to `last`, oldest first."""
     at, id = after
@@ -407,20 +451,16 @@ def last_driven_with(use: GraphUse, after: str, count: int) -> Op[list[RunRow]]:
     )
 
 
-def late_graphs(late: int) -> Op[list[tuple[str, str, int]]]:
-    """(name, version, number of runs) of graphs with runs that were due by `late`, and never
-    claimed."""
-    return read_op("late_graphs", {"late": late}, lambda rows: [(a, b, c) for a, b, c in rows[0]])
+def late_graphs(late: int) -> Op[list[LateGraph]]:
+    """Graphs with runs that were due by `late`, and never claimed."""
+    return read_op("late_graphs", {"late": late}, lambda rows: [LateGraph(*one) for one in rows[0]])
 
 
-def was_driven(graph: str, version: str) -> Op[bool]:
-    """Whether a worker ever claimed a run of a graph."""
-    return read_op("was_driven", {"graph": graph, "version": version}, lambda rows: bool(rows[0]))
-
-
-def driven_graphs() -> Op[set[tuple[str, str]]]:
-    """(name, version) of the graphs with a run that a worker has claimed."""
-    return read_op("driven_graphs", {}, lambda rows: {(a, b) for a, b in rows[0]})
+def driven_graphs(before: int, count: int) -> Op[set[tuple[str, str]]]:
+    """(name, version) of the graphs with a run that a worker has claimed, among the last `count`
+    accepted before a time."""
+    params = {"before": before, "count": count}
+    return read_op("driven_graphs", params, lambda rows: {(a, b) for a, b in rows[0]})
 
 
 def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tuple[str, str]]]:

@@ -36,23 +36,13 @@ from perdure.operations.run_payload import (
     state_of,
     tags_of,
 )
-from perdure.operations.runs import Parent, RunRow, stopped_state
+from perdure.operations.runs import ChildRow, Joined, LateGraph, Parent, RunRow, stopped_state
 from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
-from perdure.types import (
-    ENDED,
-    Control,
-    Event,
-    EventKind,
-    Run,
-    RunError,
-    Score,
-    State,
-    deadline,
-    maybe_moment,
-    moment,
-)
+from perdure.service.views.run_tree import Descendant
+from perdure.times import deadline, maybe_moment, moment
+from perdure.types import ENDED, Control, Event, EventKind, Run, RunError, Score, State
 
 GRACE = timedelta(seconds=10)
 PAGE = 100
@@ -60,11 +50,13 @@ DEEPEST = 50
 """How many runs may be above a run in its tree."""
 LATE = 5000
 """How long, in milliseconds, a run is due before we ask whether any worker has its graph."""
+LOOKED_BACK = 10_000
+"""Among how many runs we look for one of a graph that was driven."""
 
 
 @dataclass(frozen=True)
 class UnknownGraphName:
-    """A graph with runs that no worker has ever driven."""
+    """A graph with runs that no worker has driven lately."""
 
     graph: str
     version: str
@@ -238,26 +230,46 @@ class RunService:
                 break
         return found
 
+    def descendants(self, run_id: str, most: int, limit: int) -> Plan[list[Descendant]]:
+        """The runs below a run, level by level, oldest first: at most `most` of one parent, and
+        `limit` in all."""
+        found: list[Descendant] = []
+        seen, level = {run_id}, [run_id]
+        while level and len(found) < limit:
+            rows: list[ChildRow] = yield runs.children(level, most, limit - len(found))
+            level = []
+            for row, joined, siblings in rows:
+                if row.id not in seen:  # a damaged row may be its own ancestor
+                    run = yield from self.show(row, output=False)
+                    is_waited_for = joined is Joined.WAITS and not run.ended
+                    is_joined = joined is not Joined.NO
+                    found.append(Descendant(run, is_joined, is_waited_for, siblings))
+                    level.append(row.id)
+            seen.update(level)
+        return found
+
     # -- graphs that no worker has
 
     def unknown_graphs(self) -> Plan[list[UnknownGraphName]]:
-        """Graphs whose runs have been due for a while, and that no worker has ever driven."""
-        late: list[tuple[str, str, int]] = yield runs.late_graphs(self._clock.now() - LATE)
-        if not late:
-            return []
-        driven: set[tuple[str, str]] = yield runs.driven_graphs()
-        return [
-            UnknownGraphName(name, version, number, _suggestion(name, version, driven))
-            for name, version, number in late
-            if (name, version) not in driven
-        ]
+        """Graphs whose runs have been due for a while, and that no worker has driven lately."""
+        now, found = self._clock.now(), []
+        late: list[LateGraph] = yield runs.late_graphs(now - LATE)
+        driven: set[tuple[str, str]] = set()
+        if late:
+            driven = yield runs.driven_graphs(now + 1, LOOKED_BACK)
+        for name, version, number, first_at in late:
+            place = (name, version)
+            # Behind a long queue of its own runs, the driven ones are older.
+            if place in driven or place in (yield runs.driven_graphs(first_at, LOOKED_BACK)):
+                continue
+            suggestion = _suggestion(name, version, driven)
+            found.append(UnknownGraphName(name, version, number, suggestion))
+        return found
 
     def is_misspelt(self, name: str, version: str) -> Plan[UnknownGraphName | None]:
-        """A graph that no worker has ever driven, while others were."""
-        if (yield runs.was_driven(name, version)):
-            return None
-        driven: set[tuple[str, str]] = yield runs.driven_graphs()
-        if not driven:
+        """A graph that no worker has driven lately, while others were."""
+        driven: set[tuple[str, str]] = yield runs.driven_graphs(self._clock.now() + 1, LOOKED_BACK)
+        if not driven or (name, version) in driven:
             return None
         return UnknownGraphName(name, version, 1, _suggestion(name, version, driven))
 

@@ -30,7 +30,9 @@ from perdure.operations.runs import RunRow
 from perdure.operations.waits import NewSetup, WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
-from perdure.types import Kind, State, Wait, WaitRecord, WaitState, maybe_moment, position_after
+from perdure.service.views.formatting import utc_time
+from perdure.times import maybe_moment, moment, position_after
+from perdure.types import Kind, State, Wait, WaitRecord, WaitState
 
 
 class WaitService:
@@ -116,7 +118,7 @@ class WaitService:
         for row, _ in rows:
             yield from self._open(row.id)
             if row.expires_at is not None and row.expires_at <= now:
-                raise WaitExpired(row.id, f"it expired at {maybe_moment(row.expires_at)}.")
+                raise WaitExpired(row.id, _expired(row.expires_at))
         if setup is not None:
             raise ThreadBusy(row.thread_id, f"is driven, or was given another command ({row.id})")
         raise WaitClosed(row.id, f"the signal {row.name!r} withdrew the question.")
@@ -182,10 +184,10 @@ class WaitService:
             why = "its run ended, or asks something else now; see Runtime.waits()."
             raise WaitClosed(row.id, why)
         if row.state != WaitState.OPEN:
-            when = maybe_moment(row.answered_at)
             if row.expires_at is not None and (row.answered_at or 0) >= row.expires_at:
-                raise WaitExpired(row.id, f"it expired at {maybe_moment(row.expires_at)}.")
-            raise AlreadyAnswered(row.id, f"{row.answered_by or 'someone'} answered it at {when}.")
+                raise WaitExpired(row.id, _expired(row.expires_at))
+            when = "" if row.answered_at is None else f" at {utc_time(moment(row.answered_at))}"
+            raise AlreadyAnswered(row.id, f"{row.answered_by or 'someone'} answered it{when}.")
         return row
 
     def signal(
@@ -207,6 +209,10 @@ class WaitService:
             self._serializer, thread_id, id or new_id(), name, key, value, now
         )
         return stored
+
+
+def _expired(at: int) -> str:
+    return f"it expired at {utc_time(moment(at))}."
 
 
 def _why_not_withdrawn(row: WaitRow, run: RunRow | None) -> str:

@@ -177,7 +177,7 @@ def no_worker(graph: UnknownGraphName) -> str:
     """Why runs of a graph wait that no worker has."""
     name = graph_title(graph.graph, graph.version)
     return (
-        f"no worker has this graph: {name!r} was never driven in this journal.{graph.suggestion} "
+        f"no worker has this graph: no run of {name!r} was driven lately.{graph.suggestion} "
         "Start a worker that registers it, or cancel the run"
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from perdure.service.views.formatting import count
 from perdure.testing.crashtest.judge import Tally
 from perdure.testing.crashtest.model import Finding, Outcome, Point, Problem, Trial
 
@@ -89,16 +90,16 @@ class Results:
         """One sentence."""
         if not self.points and self.findings:
             return f"It was not killed: {self.findings[0].what}."
-        kills = f"{len(self.trials)} trials, killed at {len(self.points)} points"
+        trials, points = len(self.trials), len(self.points)
+        kills = f"{count(trials, 'trial')}, killed at {count(points, 'point')}"
         if len(self.points) < self.reached:
             kills += f" (of {self.reached}, those around what leaves the process first)"
         if self.interrupted:
             kills = f"Interrupted after {kills}"
         if groups := self.groups():
-            number = len(groups)
             found = {one: n for one, n in self.counts.items() if n and one in _BAD}
             at = ", ".join(f"{one.replace('_', ' ')} at {n}" for one, n in found.items())
-            return f"{kills}: {number} finding{'s' * (number != 1)}{at and f' ({at} of them)'}."
+            return f"{kills}: {count(len(groups), 'finding')}{at and f' ({at} of them)'}."
         tally = Counter(trial.outcome for trial in self.trials)
         notes = [
             f"{tally[outcome]} {words}"
@@ -122,12 +123,12 @@ class Results:
         """What was observed without a kill: if that is nothing, nothing is tested."""
         calls = sum(calls.total() for calls in self.tally.effects.values())
         counted = (
-            (calls, "calls of effects"),
-            (self.tally.actions.total(), "outward actions outside of effects"),
-            (self.tally.models.total(), "model calls outside of effects"),
-            (self.tally.outside.total(), "reports by outside()"),
+            (calls, "call", "of effects"),
+            (self.tally.actions.total(), "outward action", "outside of effects"),
+            (self.tally.models.total(), "model call", "outside of effects"),
+            (self.tally.outside.total(), "report", "by outside()"),
         )
-        seen = [f"{n} {what}" for n, what in counted if n]
+        seen = [f"{count(n, what)} {where}" for n, what, where in counted if n]
         return f"Seen when left alone: {', '.join(seen) or 'nothing that leaves the process'}."
 
 
