@@ -12,14 +12,12 @@ import random
 import time
 from typing import Annotated, Any, TypedDict
 
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send, interrupt
 
 import perdure
+from matrix.scripted_model import Scripted
 
 LONGEST = 0.004
 """Seconds an effect takes at most."""
@@ -174,29 +172,6 @@ def functional(what: str) -> list[str]:
     return [first, *(one.result() for one in both), send(f"{what} 3")]
 
 
-class Scripted(BaseChatModel):
-    """A chat model that asks for two tools at once, then for one, then is done."""
-
-    @property
-    def _llm_type(self) -> str:
-        return "scripted"
-
-    def bind_tools(self, tools: Any, **options: Any) -> Any:
-        return self
-
-    def _generate(
-        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **more: Any
-    ) -> ChatResult:
-        time.sleep(random.uniform(0, LONGEST))
-        done = sum(isinstance(message, ToolMessage) for message in messages)
-        wanted = {0: ["ann", "bob"], 2: ["cat"]}.get(done, [])
-        calls = [{"name": "mail", "args": {"to": to}, "id": f"call-{to}"} for to in wanted]
-        usage = {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}
-        text = "" if wanted else "All mails are out."
-        message = AIMessage(text, tool_calls=calls, usage_metadata=usage)
-        return ChatResult(generations=[ChatGeneration(message=message)])
-
-
 def agent() -> Any:
     """`create_agent` with the `Durable` middleware: the far side of its tool knows keys."""
     from langchain.agents import create_agent
@@ -209,7 +184,9 @@ def agent() -> Any:
         """Send a mail."""
         return far_side(f"mail to {to}", perdure.key())
 
-    return create_agent(Scripted(), [mail], middleware=[Durable({"mail": "retry"})])
+    mails = [("mail", {"to": to}) for to in ("ann", "bob", "cat")]
+    model = Scripted(script=[mails[:2], mails[2:]], longest=LONGEST)
+    return create_agent(model, [mail], middleware=[Durable({"mail": "retry"})])
 
 
 INPUTS: dict[str, Any] = {

@@ -17,7 +17,16 @@ import perdure
 
 HOME = Path(perdure.__file__).parent
 ARCHITECTURE = HOME.parents[1] / "ARCHITECTURE.md"
-WITHOUT_LANGGRAPH = ("errors", "types", "serde", "journal", "operations", "segments", "service")
+WITHOUT_LANGGRAPH = (
+    "errors",
+    "types",
+    "times",
+    "serde",
+    "journal",
+    "operations",
+    "segments",
+    "service",
+)
 
 
 def layers() -> list[set[str]]:

@@ -13,7 +13,7 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from perdure.types import milliseconds, moment
+from perdure.times import milliseconds, moment
 
 
 class SharedClock:

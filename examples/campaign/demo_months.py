@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from perdure.errors import AlreadyAnswered, WaitClosed
-from perdure.types import Run, State, milliseconds
+from perdure.times import milliseconds
+from perdure.types import Run, State
 
 from . import agent, app, stock
 from .clock import SharedClock

@@ -29,7 +29,7 @@ from typing import Any
 
 from matrix.kills.io_stops import Operation, listen, supervise
 from perdure.testing.clock import Clock
-from perdure.types import milliseconds, moment
+from perdure.times import milliseconds, moment
 
 CALLS = {
     "journal": (

@@ -120,7 +120,7 @@ __version__ = "0.1.0"
 
 
 if "langgraph" in sys.modules:  # now: a subgraph may be compiled before a saver is made
-    from perdure.langgraph_port import ask_graphs_for_their_types
+    from perdure.langgraph_port.compiled_graphs import ask_graphs_for_their_types
 
     ask_graphs_for_their_types(load=False)
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from perdure import langgraph_port
 from perdure.effects.context import current
 from perdure.errors import (
     BadArgument,
@@ -26,6 +25,7 @@ from perdure.errors import (
     TakenBack,
     forgot_await,
 )
+from perdure.langgraph_port import checkpoint_names, task_config, task_interrupts
 from perdure.operations.answer_schema import check_schema
 from perdure.operations.runs import find_all
 from perdure.operations.waits import (
@@ -37,7 +37,8 @@ from perdure.operations.waits import (
 )
 from perdure.serde.class_types import adapter_for, is_storable_kind
 from perdure.serde.schema_types import classes_in
-from perdure.types import Kind, Run, State, deadline, moment
+from perdure.times import deadline, moment
+from perdure.types import Kind, Run, State
 
 if TYPE_CHECKING:
     from perdure.segments.segment import Segment
@@ -271,7 +272,7 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
         # An effect has its own count: a recorded one is not called again, and must shift nothing.
         inside.reads += 1
         return segment.reads.read(f"effect {inside.key}", None, inside.reads, make)
-    task = langgraph_port.task_info(config)
+    task = task_config.task_info(config)
     return segment.reads.read_next(task.namespace, task.attempt, task.checkpoint_id, make)
 
 
@@ -306,7 +307,7 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     from langgraph.types import interrupt
 
     config = _config() or {}
-    if not langgraph_port.is_in_task(config):
+    if not task_config.is_in_task(config):
         raise NotInRun("sleep(), ask() and wait_for() can only be called in a node of a graph.")
     _check_durable(config)
     _place_answer(value, question.kind)
@@ -321,7 +322,7 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
 
 def _check_durable(config: Mapping[str, Any]) -> None:
     """Refuse a wait that nothing would remember, or whose answer could not be handed over."""
-    if langgraph_port.checkpointer_of(config) is None:
+    if task_config.checkpointer_of(config) is None:
         raise NotDurable(
             "sleep(), ask(), wait_for() and join() need a graph with a checkpointer: without one, "
             "nothing would remember the wait. Register the graph with a Runtime, or compile it "
@@ -329,7 +330,7 @@ def _check_durable(config: Mapping[str, Any]) -> None:
         )
     segment = _segment()
     names: tuple[str, ...] = ()
-    for node, _ in langgraph_port.namespace_nodes(config.get("checkpoint_ns") or ""):
+    for node, _ in checkpoint_names.namespace_nodes(config.get("checkpoint_ns") or ""):
         names = (*names, node)
         if segment is not None and names in segment.unstored:
             raise NotDurable(
@@ -343,8 +344,8 @@ def _place_answer(value: Any, kind: Kind) -> None:
     """Make sure that this question does not get the answer to another."""
     segment, config = _segment(), _config() or {}
     if segment is not None:
-        task = langgraph_port.task_info(config)
-        index = langgraph_port.interrupts_so_far(langgraph_port.interrupt_counter(config))
+        task = task_config.task_info(config)
+        index = task_interrupts.interrupts_so_far(task_interrupts.interrupt_counter(config))
         place = (task.namespace.rpartition(":")[2], task.attempt)
-        given = langgraph_port.answers_given(config)
+        given = task_interrupts.answers_given(config)
         segment.questions.place_answer(place, index, given, kind, value)

@@ -44,9 +44,9 @@ from perdure.service.validation import (
     check_name,
     check_time,
 )
+from perdure.times import FIRST_MS, deadline, milliseconds, moment, position_before
 from perdure.types import (
     ENDED,
-    FIRST_MS,
     Control,
     Done,
     Durability,
@@ -64,10 +64,6 @@ from perdure.types import (
     Strategy,
     Wait,
     WaitRecord,
-    deadline,
-    milliseconds,
-    moment,
-    position_before,
 )
 
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")

@@ -35,7 +35,6 @@ from langgraph.checkpoint.base import (
     PendingWrite,
 )
 
-from perdure import langgraph_port
 from perdure.checkpoint.cache import CheckpointCache
 from perdure.checkpoint.config import Search, configurable, key_of
 from perdure.checkpoint.operations import checkpoint_at
@@ -52,6 +51,7 @@ from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.ids import random_number
 from perdure.journal.names import check_renamed
+from perdure.langgraph_port import compiled_graphs, task_config, task_interrupts
 from perdure.segments.segment import find
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
@@ -179,7 +179,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         if segment is not None:
             untouched = not segment.progress.has_written
             blank = untouched and not (key.id or segment.lease.row.has_checkpoints)
-        running = langgraph_port.is_graph_run(config["configurable"])
+        running = task_config.is_graph_run(config["configurable"])
         return self.reader.get_tuple(key, running, blank), not untouched
 
     def list(
@@ -428,17 +428,17 @@ class _Serde:
 
 
 # Now, and not when a saver is made: a subgraph may be compiled before that.
-langgraph_port.ask_graphs_for_their_types(load=True)
+compiled_graphs.ask_graphs_for_their_types(load=True)
 
 
 def _note_interrupt(interrupts: Sequence[Any]) -> None:
-    config = langgraph_port.current_configurable()
-    saver = langgraph_port.checkpointer_of(config)
-    if isinstance(saver, Saver) and langgraph_port.is_in_task(config):
+    config = task_config.current_configurable()
+    saver = task_config.checkpointer_of(config)
+    if isinstance(saver, Saver) and task_config.is_in_task(config):
         saver.raised.note(config, interrupts)
 
 
-langgraph_port.watch_interrupts(_note_interrupt)
+task_interrupts.watch_interrupts(_note_interrupt)
 
 
 async def _raise(error: Exception) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
@@ -389,61 +389,3 @@ class Observer(Protocol):
         self, kind: str, run_id: str, thread_id: str, data: Mapping[str, Any], at: datetime
     ) -> None:
         """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`."""
-
-
-EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
-"""The times that can be stored, and shown in every time zone."""
-
-
-def moment(ms: int) -> datetime:
-    """Convert journal time, in milliseconds, to an aware datetime.
-
-    A damaged row may have a time that no datetime can hold: it is shown as the last or the first.
-    """
-    try:
-        return max(EARLIEST, min(LATEST, datetime.fromtimestamp(ms / 1000, UTC)))
-    except (OverflowError, ValueError, OSError):
-        return LATEST if ms > 0 else EARLIEST
-
-
-def maybe_moment(ms: int | None) -> datetime | None:
-    """`moment`, or None for None."""
-    return None if ms is None else moment(ms)
-
-
-def milliseconds(at: datetime) -> int:
-    """Convert an aware datetime to journal time, in milliseconds."""
-    return round(at.timestamp() * 1000)
-
-
-FIRST_MS, LAST_MS = -(2**63), 2**63 - 1
-"""Before and after every journal time, of damaged rows too."""
-
-
-def position_after(at: datetime) -> int:
-    """Where the next page begins, oldest first, after a row that shows the time `at`."""
-    return LAST_MS if at >= LATEST else milliseconds(at)
-
-
-def position_before(at: datetime) -> int:
-    """Where the next page begins, newest first, after a row that shows the time `at`."""
-    return FIRST_MS if at <= EARLIEST else milliseconds(at)
-
-
-def deadline(
-    name: str, given: timedelta | datetime | None, now: Callable[[], datetime]
-) -> int | None:
-    """Convert an argument that is a time, or a duration from now on, to journal time."""
-    if given is None:
-        return None
-    if not isinstance(given, timedelta) and getattr(given, "tzinfo", None) is None:
-        raise BadArgument(
-            f"{name} must be a timedelta or a datetime with a time zone, not {given!r}."
-        )
-    try:
-        at = milliseconds(now() + given if isinstance(given, timedelta) else given)
-    except (OverflowError, ValueError):
-        at = None
-    if at is None or not milliseconds(EARLIEST) <= at <= milliseconds(LATEST):
-        raise BadArgument(f"{name}={given!s} is not between the years 1 and 9999.")
-    return at

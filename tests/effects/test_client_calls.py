@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config as langgraph_config
 
@@ -444,26 +445,27 @@ async def test_a_bound_graph_that_a_node_calls_twice_on_a_thread_takes_each_inpu
         assert (await rt.get(run.id)).output["value"] == ["a", "b"]
 
 
-async def test_a_plain_graph_that_a_node_calls_twice_on_a_thread_needs_an_id_for_each_call(
+async def test_a_plain_graph_that_a_node_calls_twice_on_a_thread_takes_each_input(
     sqlite_url: str,
 ) -> None:
-    """Without one LangGraph ignores the second input: the worker's run is in both configs."""
+    """LangGraph takes a call that inherits the id of the thread's last run for a reconnect."""
     child = chain(("work", lambda state: {"log": [state["value"]]})).compile(InMemorySaver())
+    seen: list[Any] = []
 
-    def call(thread_id: str, *, has_id: bool) -> list[str]:
-        log: list[str] = []
+    def node(state: Log, config: RunnableConfig) -> Log:
+        seen.append((config["configurable"]["run_id"], str(config["metadata"]["run_id"])))
+        thread: Any = {"configurable": {"thread_id": "the child's"}}
+        found: Any = None
         for name in "ab":
-            config: Any = {"configurable": {"thread_id": thread_id}}
-            if has_id:
-                config["metadata"] = {"run_id": str(perdure.uuid())}
-            log = child.invoke({"value": name}, config)["log"]
-        return log
-
-    def node(state: Log) -> Log:
-        return {"value": [call("t", has_id=False), call("u", has_id=True)]}
+            found = child.invoke({"value": name}, thread)
+        return {"value": found["log"]}
 
     async with opened(sqlite_url) as rt:
         rt.register(chain(node), name="g")
         run = await rt.start("g", {"log": []})
         await rt.tick()
-        assert (await rt.get(run.id)).output["value"] == [["a"], ["a", "b"]]
+        assert (await rt.get(run.id)).output["value"] == ["a", "b"]
+        assert seen == [(run.id, run.id)]
+        stored = await rt.saver.aget_tuple({"configurable": {"thread_id": run.thread_id}})
+        assert stored is not None
+        assert stored.metadata.get("run_id") == run.id

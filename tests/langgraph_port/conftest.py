@@ -13,5 +13,5 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     if report.failed:
         releases = [f"{name}: {version(name)}, verified with {VERIFIED[name]}" for name in VERIFIED]
-        report.sections.append(("a fact of src/perdure/langgraph_port.py", "\n".join(releases)))
+        report.sections.append(("a fact of src/perdure/langgraph_port", "\n".join(releases)))
     return report

@@ -9,7 +9,8 @@ import pytest
 
 import perdure
 from perdure.errors import BadArgument
-from perdure.types import LATEST, Retry, State, deadline, milliseconds, moment
+from perdure.times import LATEST, deadline, milliseconds, moment
+from perdure.types import Retry, State
 from tests.support.agents import NOON, Log, chain, opened
 from tests.support.raw import execute
 

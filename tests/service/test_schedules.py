@@ -28,7 +28,8 @@ from perdure.errors import BadArgument, NotFound, UnknownGraph
 from perdure.journal import Op
 from perdure.operations.schedules import slots
 from perdure.testing import Clock, TemporaryRuntime, runtime
-from perdure.types import State, milliseconds, moment
+from perdure.times import milliseconds, moment
+from perdure.types import State
 
 NOON = datetime(2026, 6, 1, 12, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -17,7 +17,6 @@ from langgraph.checkpoint.base import (
     writes_sort_key,
 )
 
-from perdure import langgraph_port
 from perdure.checkpoint import operations
 from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, ThreadCache
 from perdure.checkpoint.config import PAGE, Search, configurable
@@ -26,6 +25,7 @@ from perdure.checkpoint.row_format import RowFormat, checkpoint_location
 from perdure.checkpoint.value_chain import StoredValue, ValueRef, elements_in_row, load_value
 from perdure.errors import Damaged
 from perdure.journal import Plan
+from perdure.langgraph_port import checkpoint_names
 
 
 class Reader:
@@ -82,7 +82,7 @@ class Reader:
         if (running and newest) or before is None:
             size = sum(stored.size for stored in found.values())
             seen = {node: {**versions} for node, versions in state.seen.items()}  # LangGraph's own
-            sends = langgraph_port.sent_nodes(values)
+            sends = checkpoint_names.sent_nodes(values)
             latest = CachedCheckpoint(row.id, row.step, found, seen, sends, size, not running)
             self._remember(thread, before, latest, pending)
         return CheckpointTuple(

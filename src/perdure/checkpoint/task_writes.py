@@ -12,7 +12,6 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
-from perdure import langgraph_port
 from perdure.checkpoint.cache import CheckpointCache, TaskWrites, WriteElement
 from perdure.checkpoint.config import key_of
 from perdure.checkpoint.raised_interrupts import RaisedInterrupts
@@ -23,6 +22,7 @@ from perdure.errors import Error, TooLarge
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.names import check_text
+from perdure.langgraph_port import checkpoint_names
 from perdure.segments.segment import KEY, Segment, find
 from perdure.serde.redaction import redact
 from perdure.types import Durability
@@ -154,7 +154,7 @@ def _storable(writes: Writes, segment: Segment | None) -> Writes:
     if any(channel == ERROR and isinstance(value, BaseException) for channel, value in writes):
         # LangGraph adds what a task wrote before it failed or was cancelled, and would take
         # that for all it had to write: where to go next could be missing.
-        marks = (*WRITES_IDX_MAP, langgraph_port.ERROR_SOURCE)
+        marks = (*WRITES_IDX_MAP, checkpoint_names.ERROR_SOURCE)
         writes = [one for one in writes if one[0] in marks]
     if segment is None:
         return writes

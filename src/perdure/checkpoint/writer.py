@@ -35,7 +35,6 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from perdure import langgraph_port
 from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, TaskWrites, WriteElement
 from perdure.checkpoint.operations import CheckpointKey, insert_value
 from perdure.checkpoint.row_format import (
@@ -58,6 +57,7 @@ from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.ids import random_number
 from perdure.journal.names import check_text
+from perdure.langgraph_port import checkpoint_names, task_config
 from perdure.segments.segment import Segment
 from perdure.types import Durability
 
@@ -88,7 +88,7 @@ class Writer:
     def put(self, journal: Journal, put: Put, *, blocking: bool) -> QueuedOperation[None] | None:
         """Queue a checkpoint. Return it if the caller must wait until it is durable."""
         segment = put.segment
-        asked = langgraph_port.durability_of(put.config["configurable"])
+        asked = task_config.durability_of(put.config["configurable"])
         mode: Durability = "sync" if asked == "sync" else self._durability
         if segment is not None:
             segment.check()
@@ -100,7 +100,7 @@ class Writer:
             return queued
         if segment is not None or mode == "async":
             return None
-        triggers = map(langgraph_port.is_trigger, put.checkpoint.get("updated_channels") or ())
+        triggers = map(checkpoint_names.is_trigger, put.checkpoint.get("updated_channels") or ())
         return queued if stopped or (put.key.ns == "" and not any(triggers)) else None
 
     def _queue(
@@ -123,8 +123,9 @@ class Writer:
                     if arriving and put.metadata.get("source") == "loop":
                         tasks = thread.tasks.setdefault(parent.id, set())
                         moved = _moved(parent, put.checkpoint)
-                        nodes = [*filter(langgraph_port.is_node, moved)]
-                        expected = len(parent.sends) + len(nodes) + (langgraph_port.START in moved)
+                        nodes = [*filter(checkpoint_names.is_node, moved)]
+                        starts = checkpoint_names.START in moved
+                        expected = len(parent.sends) + len(nodes) + starts
                         if len(tasks) < expected:
                             thread.changed.wait_for(
                                 lambda: len(tasks) >= expected or parent.id in thread.caught,
@@ -153,7 +154,7 @@ class Writer:
             ran = set() if parent is None else set(_moved(parent, checkpoint))
             if parent is not None and metadata.get("source") == "loop":
                 ran.update(parent.sends)
-            nodes = sorted(filter(langgraph_port.is_node, ran))
+            nodes = sorted(filter(checkpoint_names.is_node, ran))
             statements += segment.progress.step(ns, checkpoint["id"], metadata, nodes)
         elements = [element for one in written for element in one.elements]
         values, shared = self._values(put, parent, elements, step, statements)
@@ -180,7 +181,7 @@ class Writer:
             refused = None if segment is None else segment.refuse
 
         seen = checkpoint["versions_seen"]
-        sends = langgraph_port.sent_nodes(checkpoint["channel_values"])
+        sends = checkpoint_names.sent_nodes(checkpoint["channel_values"])
         return CachedCheckpoint(checkpoint["id"], step, values, seen, sends, size), Op(
             f"put {location}",
             statements,

@@ -13,6 +13,7 @@ from typing import Any
 from perdure.effects import keys, recording
 from perdure.effects.identity import TaskContext
 from perdure.effects.record_matching import ALL, CallPosition, Match
+from perdure.effects.recording import INJECTED
 from perdure.effects.spec import EffectSpec
 from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan
@@ -20,7 +21,8 @@ from perdure.journal.ids import random_number
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, How, Mark, Unconfirmed, UndoState
 from perdure.serde.redaction import secrets_in
-from perdure.types import EffectState, EventKind, moment
+from perdure.times import moment
+from perdure.types import EffectState, EventKind
 
 log = logging.getLogger("perdure")
 
@@ -47,6 +49,9 @@ class CallRecord:
     """As it is stored, or about to be."""
     other: EffectRow | None = field(default=None, init=False)
     """What may be this call, made with wrong arguments in an abandoned attempt."""
+    may_be_another: bool = field(default=False, init=False)
+    """Whether the record may be of a call on another object, or with another secret: no argument
+    equals a recorded one, and not all are recorded."""
     _stored: dict[str, Any] = field(default_factory=dict, init=False)
     """The arguments that are stored."""
     _encoded: bytes = field(default=b"", init=False)
@@ -79,6 +84,7 @@ class CallRecord:
             scope, task_id = owner.thread_id, task.id
             key = keys.effect_key(scope, task_id, spec.name, match.n)
         self.other = match.other
+        self.may_be_another = match.equal <= 0 and not spec.reads and self._is_in_part
         self.row = EffectRow(
             scope=scope,
             task=task_id,
@@ -142,15 +148,28 @@ class CallRecord:
         task.records.remember(row)
         return None if row is self.row else row
 
-    def take_over(self, attempts: int) -> Plan[bool]:
-        """Replace the intent by one of our own. False: another process was faster."""
+    def take_over(self, attempts: int, *, has_failed: bool = False) -> Plan[bool]:
+        """Replace the intent by one of our own. False: another process was faster.
+
+        `has_failed`: the recorded call has. If it may be another one, this one takes its place.
+        """
         task, intent = self.task, random_number()
+        if has_failed and self.may_be_another:
+            self.row = self.row._replace(digest=self._digest)
+            blob = recording.dump_arguments(task.serializer, self.row, self._encoded)
+            self.row = self.row._replace(arguments=blob)
+            self.may_be_another = False
         op = effects.take_over(task.owner, self.row, intent, attempts, task.now)
         self.row = yield task.guarded(op)
         task.records.remember(self.row)
         return self.row.intent == intent
 
     # -- what is stored
+
+    @property
+    def _is_in_part(self) -> bool:
+        """Whether arguments are not recorded that LangGraph does not fill."""
+        return any(name not in self._stored and name not in INJECTED for name in self.arguments)
 
     def _equal_arguments(self, row: EffectRow) -> int:
         """How many arguments equal the recorded ones: `ALL`, or how many that distinguish calls; -1

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from perdure import langgraph_port
 from perdure.effects.context import current
 from perdure.effects.keys import effect_key, hash_of
 from perdure.effects.record_matching import TaskRecords, configurable
 from perdure.errors import BadArgument, Damaged, OrderChanged
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
-from perdure.langgraph_port import TaskInfo
+from perdure.langgraph_port import checkpoint_names, task_config
+from perdure.langgraph_port.task_config import TaskInfo
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, Owner
 from perdure.saver import Saver
@@ -136,11 +136,11 @@ _LOCK = threading.Lock()
 def current_task() -> tuple[TaskContext, int] | None:
     """The task this is called in, and the attempt at it. None outside of a run."""
     config = configurable()
-    info = langgraph_port.task_info(config)
+    info = task_config.task_info(config)
     if info.scratchpad is None:
         return None
     segment = find(config)
-    saver = langgraph_port.checkpointer_of(config)
+    saver = task_config.checkpointer_of(config)
     if segment is None and not isinstance(saver, Saver):
         return None
     if isinstance(saver, Saver):
@@ -170,11 +170,11 @@ def current_task() -> tuple[TaskContext, int] | None:
 def _task_of(
     config: Mapping[str, Any], segment: Segment | None, saver: Any, info: TaskInfo
 ) -> TaskContext:
-    ns, above = info.namespace, langgraph_port.checkpoints_above(config)
+    ns, above = info.namespace, task_config.checkpoints_above(config)
     source = saver if segment is None else segment
     parts = (source.journal, source.serializer, source.clock, segment, info.checkpoint_id or "")
     if segment is None:
-        thread_id, durability = str(config["thread_id"]), langgraph_port.durability_of(config) or ""
+        thread_id, durability = str(config["thread_id"]), task_config.durability_of(config) or ""
         task_id = hash_of(thread_id, ns)
         return TaskContext(Owner(thread_id), task_id, *parts, above, saver, durability)
     row, stored_ns = segment.lease.row, _stored(ns, segment.unstored)
@@ -186,8 +186,9 @@ def _task_of(
     above = {root: id for root, id in above.items() if len(root) < len(stored_ns)}
     task = TaskContext(owner, task_id, *parts, above, segment.saver)
     # One for the whole subgraph, and for each attempt at the node outside.
-    depth = len(langgraph_port.namespace_nodes(ns)) - len(langgraph_port.namespace_nodes(stored_ns))
-    outer = langgraph_port.outer_scratchpad(info.scratchpad, depth)
+    nodes_of = checkpoint_names.namespace_nodes
+    depth = len(nodes_of(ns)) - len(nodes_of(stored_ns))
+    outer = task_config.outer_scratchpad(info.scratchpad, depth)
     found = segment.unstored_tasks.setdefault((task_id, id(outer)), (outer, task))
     shared: TaskContext = found[1]
     return shared
@@ -197,7 +198,7 @@ def _stored(ns: str, unstored: frozenset[tuple[str, ...]]) -> str:
     """The namespace of the task that runs again as a whole: this one, or, in a subgraph that stores
     no checkpoints, the node outside."""
     names: tuple[str, ...] = ()
-    for node, so_far in langgraph_port.namespace_nodes(ns):
+    for node, so_far in checkpoint_names.namespace_nodes(ns):
         names += (node,)
         if names in unstored:
             return so_far

@@ -27,8 +27,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from perdure import langgraph_port
 from perdure.errors import BadArgument
+from perdure.langgraph_port import call_stack, task_interrupts
 from perdure.operations.effects import EffectRow, Unconfirmed
 from perdure.types import EffectState
 
@@ -54,17 +54,17 @@ class CallPosition:
         """`is_parallel`: whether other calls may come before it, if the caller knows. `instance`:
         the object whose method is called."""
         self.attempt, self.instance = attempt, instance
-        self._counter = langgraph_port.interrupt_counter(configurable())
+        self._counter = task_interrupts.interrupt_counter(configurable())
         self._caller: asyncio.Task[Any] | None = None
         if is_parallel is None:
             with contextlib.suppress(RuntimeError):
                 self._caller = asyncio.current_task()
-            is_parallel = langgraph_port.is_beside(self._caller is None)
+            is_parallel = call_stack.is_beside(self._caller is None)
         self._is_parallel = is_parallel
 
     def interrupts_so_far(self) -> int:
         """How many interrupts the task has come to."""
-        return langgraph_port.interrupts_so_far(self._counter)
+        return task_interrupts.interrupts_so_far(self._counter)
 
     def skip_interrupts(self, count: int) -> None:
         """Count the interrupts of a recorded call, which does not come to them again."""
@@ -76,7 +76,7 @@ class CallPosition:
         """Whether the node itself calls, and not something it runs in parallel."""
         if self._is_parallel or self._caller is None:
             return not self._is_parallel
-        return langgraph_port.is_of_node(self._caller)
+        return call_stack.is_of_node(self._caller)
 
 
 ALL = 1 << 30
@@ -93,6 +93,8 @@ class Match(NamedTuple):
     min_equal: int = 0
     """Set if the record is its own and another call of this attempt matched it: how many arguments
     must be equal from now on."""
+    equal: int = ALL
+    """How many of its arguments equal the recorded ones."""
     unconfirmed: bool = False
     """Whether this attempt had a provisional match before."""
     other: EffectRow | None = None
@@ -175,7 +177,7 @@ class TaskRecords:
             matched[n] = ALL if withdrawn else counts[n]
             if matched[n] < ALL:
                 self._provisional.add(position.attempt)
-            return Match(n, rows[n], unconfirmed=unconfirmed)
+            return Match(n, rows[n], equal=matched[n], unconfirmed=unconfirmed)
 
     def _choose(
         self, rows: dict[int, EffectRow], counts: dict[int, int], turn: int, position: CallPosition

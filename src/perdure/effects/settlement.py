@@ -33,7 +33,8 @@ from perdure.journal import Plan
 from perdure.operations import effects, runs
 from perdure.operations.effects import EffectRow, How
 from perdure.operations.runs import RunRow
-from perdure.types import ENDED, Done, EffectState, Retry, State, moment
+from perdure.times import moment
+from perdure.types import ENDED, Done, EffectState, Retry, State
 
 POLLING = Retry(attempts=2**31, first=timedelta(seconds=0.1), longest=timedelta(minutes=1))
 """How often to look whether another run, or a person, has settled an effect with our key."""
@@ -108,15 +109,16 @@ class Settlement:
             if state is EffectState.UNKNOWN:
                 yield from self._poll()
             elif state is EffectState.AGAIN:
-                if (yield from record.take_over(row.attempts)):
+                if (yield from record.take_over(row.attempts, has_failed=True)):
                     return (yield from self._settle_open(has_failed=True))
             elif record.is_of_another_run:
                 yield from self._wait_for_other_run()
             else:
+                has_failed = row.due_at is not None
                 if row.due_at is not None:  # it was between two attempts
                     yield from record.pause_until(row.due_at)
-                if (yield from record.take_over(row.attempts)):
-                    return (yield from self._settle_open(has_failed=row.due_at is not None))
+                if (yield from record.take_over(row.attempts, has_failed=has_failed)):
+                    return (yield from self._settle_open(has_failed=has_failed))
 
     def _wait_for_other_run(self) -> Plan[None]:
         """Another run has our business key, and has not settled it."""
@@ -139,6 +141,12 @@ class Settlement:
     def _settle_open(self, *, has_failed: bool) -> Plan[Any]:
         """An intent is stored, and no outcome. `has_failed`: its last attempt is known to have."""
         record, spec = self.record, self.record.spec
+        if record.may_be_another:
+            yield from record.hold(
+                "its process died, or lost the run, during the call. The node now makes a call "
+                "with other arguments, and the object or secret of the first is not recorded",
+                None,
+            )
         arguments = record.recorded_arguments()
         if spec.verify is not None:
             answer = yield from self._verify(arguments, "it was interrupted")

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 
-from perdure import langgraph_port
 from perdure.engine.segment_drive import BREAKPOINTS, Drive
 from perdure.errors import BadArgument
+from perdure.langgraph_port import call_config
 
 
 class BoundCall:
@@ -29,7 +29,7 @@ class BoundCall:
         self.answered_in_input: frozenset[str] = frozenset()
         """The waits whose answers are in the input, for LangGraph to hand over."""
         self._config: dict[str, Any] = dict(config or {})
-        self._inherits_run = langgraph_port.inherits_run(full)
+        self._inherits_run = call_config.inherits_run(full)
         self.configurable = dict(full["configurable"])
         self._kwargs = dict(kwargs)
         self._context = self._kwargs.pop("context", None)
@@ -41,7 +41,7 @@ class BoundCall:
                 "The config has no thread_id: pass {'configurable': {'thread_id': ...}}."
             )
         self.thread_id = str(thread_id)
-        self.place = langgraph_port.place_of(self.configurable)
+        self.place = call_config.place_of(self.configurable)
         """Where the run begins, if not at the thread's last checkpoint."""
         self.arguments: dict[str, Any] = {}
 
@@ -62,7 +62,7 @@ class BoundCall:
             setup["place"] = self.place
         keep = {k: self._config[k] for k in ("recursion_limit", "tags") if k in self._config}
         given = _plain(self.configurable)
-        plain = {k: v for k, v in given.items() if not langgraph_port.is_own_key(k)}
+        plain = {k: v for k, v in given.items() if not call_config.is_own_key(k)}
         setup["config"] = {**keep, "configurable": plain}
         setup["metadata"] = _plain(self._config.get("metadata"))
         return setup
@@ -77,7 +77,7 @@ class BoundCall:
         drive.config = cast(RunnableConfig, {**drive.config, **own, **self.with_lease(drive)})
         if self._inherits_run:
             metadata = drive.config.get("metadata") or {}
-            drive.config["metadata"] = {**metadata, langgraph_port.RUN: drive.row.id}
+            drive.config["metadata"] = {**metadata, call_config.RUN: drive.row.id}
         if self._context is not None:
             drive.context = self._context
         self.arguments = {**self._kwargs, **drive.arguments}

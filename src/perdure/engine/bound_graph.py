@@ -26,7 +26,6 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
-from perdure import langgraph_port
 from perdure.effects.client_calls import parent_of_call
 from perdure.engine import calls_in_nodes
 from perdure.engine.bound_call import BoundCall
@@ -45,6 +44,7 @@ from perdure.engine.segment_drive import (
 )
 from perdure.errors import AmbiguousAnswer, Error, LeaseLost, ThreadBusy
 from perdure.journal import Plan, Refused
+from perdure.langgraph_port import call_config, task_interrupts
 from perdure.operations import claims, runs, waits
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.events import change
@@ -156,8 +156,8 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
 
     def _call(self, input: Any, config: RunnableConfig | None, kwargs: Any) -> BoundCall | None:
         """A call as one of its own, or None if it is a part of the run of another graph."""
-        full = langgraph_port.full_config(self, config)
-        if langgraph_port.is_nested(full["configurable"]):
+        full = call_config.full_config(self, config)
+        if call_config.is_nested(full["configurable"]):
             return None
         return BoundCall(input, config, full, kwargs)
 
@@ -329,7 +329,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
 
     def _find_place(self, call: BoundCall) -> Plan[None]:
         """An answer at the thread's last checkpoint is an answer to what its run asks."""
-        id = langgraph_port.root_checkpoint(call.place)
+        id = call_config.root_checkpoint(call.place)
         if id is None or not is_resume(call.input):
             return
         at = yield from latest_checkpoint(self._engine.saver, call.thread_id)
@@ -360,7 +360,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             return
         resume = call.input.resume
         by_id = {wait.interrupt_id: wait for wait in open}
-        langgraph_port.check_strict_resume(call.configurable, resume, by_id)
+        task_interrupts.check_strict_resume(call.configurable, resume, by_id)
         named = isinstance(resume, dict) and resume and all(map(_is_interrupt_id, resume))
         if named and resume.keys() <= by_id.keys():
             answers = [(by_id[id], value) for id, value in resume.items()]
@@ -372,7 +372,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         for wait, value in answers:
             yield from service.answer(wait.id, value, None)
         call.follows = True
-        if langgraph_port.replaces_tasks(call.input):
+        if task_interrupts.replaces_tasks(call.input):
             # The task that asked may not be there any more: the answer is for whichever asks now.
             call.answered_in_input = frozenset(wait.id for wait, _ in answers)
             return

@@ -8,11 +8,11 @@ from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
 
-from perdure import langgraph_port
 from perdure.engine.graph_changes import is_newer, pending_nodes
 from perdure.engine.graphs import Graph
 from perdure.engine.segment_drive import Drive, latest_checkpoint
 from perdure.journal import Plan
+from perdure.langgraph_port import checkpoint_names
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.waits import Question, WaitRow
 from perdure.saver import Saver
@@ -59,7 +59,7 @@ def _has_stopped(
     graph: Graph, more: Mapping[str, Any], at: CheckpointTuple, before: CheckpointTuple | None
 ) -> bool:
     """Whether LangGraph stopped at this checkpoint because of a breakpoint, `more` included."""
-    seen = langgraph_port.versions_at_stop(at.checkpoint)
+    seen = checkpoint_names.versions_at_stop(at.checkpoint)
     versions = at.checkpoint["channel_versions"]
     if not any(is_newer(version, seen.get(channel)) for channel, version in versions.items()):
         return False
@@ -68,7 +68,7 @@ def _has_stopped(
         return True
     known = {} if before is None else before.checkpoint["versions_seen"]
     moved = at.checkpoint["versions_seen"].items()
-    ran = [n for n, what in moved if what != known.get(n) and langgraph_port.is_node(n)]
+    ran = [n for n, what in moved if what != known.get(n) and checkpoint_names.is_node(n)]
     return _is_among(ran, [graph.pregel.interrupt_after_nodes, more.get("interrupt_after")])
 
 

@@ -18,13 +18,13 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 
-from perdure import langgraph_port
 from perdure.engine.engine import Engine
 from perdure.engine.graph_check import find_change
 from perdure.engine.graphs import Graph
 from perdure.engine.segment_drive import latest_checkpoint
 from perdure.errors import BadArgument, GraphChanged, NotFound, UnknownGraph, WrongState
 from perdure.journal.names import check_text
+from perdure.langgraph_port import checkpoint_names
 from perdure.operations import runs
 from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import RunRow
@@ -63,7 +63,7 @@ async def fork(
     await saver.acopy_thread(row.thread_id, target)
     origin = {"thread_id": row.thread_id, "id": row.id, "tasks": {}}
     if not is_latest or update is not None or as_node is not None:
-        node = as_node if update is not None or as_node is not None else langgraph_port.COPY
+        node = as_node if update is not None or as_node is not None else checkpoint_names.COPY
         await used.pregel.aupdate_state(_place(target, at), update, node)
         if is_latest:
             origin["tasks"] = await _same_tasks(used.pregel, row.thread_id, target)
@@ -86,8 +86,8 @@ async def _graph_for(
     """The graph that a fork is made with, and the fingerprint its run begins with. Raises
     `GraphChanged` if the place of the run is gone and the caller names no other."""
     if as_node is not None:
-        if langgraph_port.is_node(as_node) and as_node not in graph.pregel.nodes:
-            nodes = ", ".join(filter(langgraph_port.is_node, graph.pregel.nodes))
+        if checkpoint_names.is_node(as_node) and as_node not in graph.pregel.nodes:
+            nodes = ", ".join(filter(checkpoint_names.is_node, graph.pregel.nodes))
             raise BadArgument(f"as_node={as_node!r}: the graph {graph.name!r} has {nodes}.")
         await engine.saver.journal.ado(runs.store_topology(graph.fingerprint, graph.topology))
         return graph, graph.fingerprint

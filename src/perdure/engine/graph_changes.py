@@ -17,9 +17,9 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
 
-from perdure import langgraph_port
 from perdure.errors import BadArgument
-from perdure.langgraph_port import OldJoin, OldNode
+from perdure.langgraph_port import checkpoint_names, renamed_nodes
+from perdure.langgraph_port.renamed_nodes import OldJoin, OldNode
 
 Topology = dict[str, Any]
 
@@ -42,7 +42,7 @@ def lost_nodes(old: Topology, new: Topology, at: CheckpointTuple) -> list[str]:
     lost = _pending(old, at, partly=True) - _pending(new, at, partly=True)
     heard = {channel for entry in new.values() for channel in entry["triggers"]}
     for _, channel, value in at.pending_writes or ():  # of tasks that ended beside one that waits
-        if langgraph_port.is_send(channel) and value.node in old and value.node not in new:
+        if checkpoint_names.is_send(channel) and value.node in old and value.node not in new:
             lost.add(value.node)
         elif channel not in heard:
             lost |= {node for node, entry in old.items() if channel in entry["triggers"]}
@@ -77,9 +77,9 @@ def old_names(
     }
     heard = {(end, channel) for end, entry in old.items() for channel in entry["triggers"]}
     joins: dict[str, OldJoin] = {}
-    for channel, (starts, end) in langgraph_port.joins_of(graph).items():
+    for channel, (starts, end) in renamed_nodes.joins_of(graph).items():
         for names in itertools.product(*([one, *known.get(one, ())] for one in (*starts, end))):
-            before = langgraph_port.join_channel(names[:-1], names[-1])
+            before = checkpoint_names.join_channel(names[:-1], names[-1])
             if before != channel and (names[-1], before) in heard:
                 joins[channel] = OldJoin(before, names[-1], dict(zip(starts, names, strict=False)))
     return nodes, joins
@@ -91,9 +91,9 @@ def with_aliases(
     """A graph that has its renamed nodes under their old names too, so that `get_state` finds what
     waits there. What a run needs beyond that depends on the run: `old_names`."""
     nodes = {
-        old: OldNode(resolve(renamed, old), [langgraph_port.edge_channel(old)]) for old in renamed
+        old: OldNode(resolve(renamed, old), [checkpoint_names.edge_channel(old)]) for old in renamed
     }
-    return langgraph_port.with_old_names(graph, nodes, {}) if nodes else graph
+    return renamed_nodes.with_old_names(graph, nodes, {}) if nodes else graph
 
 
 def resolve(renamed: Mapping[str, str], name: str) -> str:
@@ -107,7 +107,7 @@ def check_renames(renamed: Mapping[str, str], graph: Pregel[Any, Any, Any, Any],
     """Refuse renames that a graph cannot have: they would lose runs, or run them twice."""
     if not renamed:
         return
-    if not langgraph_port.is_state_graph(graph):
+    if not renamed_nodes.is_state_graph(graph):
         raise BadArgument(
             f"renamed= of {name!r}: only the nodes of a StateGraph can be renamed. Keep the name "
             "of the function, or register the graph under another version."
@@ -128,8 +128,8 @@ def check_renames(renamed: Mapping[str, str], graph: Pregel[Any, Any, Any, Any],
             new = renamed[new]
         if new in seen:
             raise BadArgument(f"{rename}: the renames form a cycle.")
-        if new not in graph.nodes or not langgraph_port.is_node(new):
-            nodes = ", ".join(filter(langgraph_port.is_node, graph.nodes))
+        if new not in graph.nodes or not checkpoint_names.is_node(new):
+            nodes = ", ".join(filter(checkpoint_names.is_node, graph.nodes))
             raise BadArgument(f"{rename}: the graph has no node {new!r}; it has {nodes}.")
 
 
@@ -140,7 +140,7 @@ def pending_nodes(topology: Topology, at: CheckpointTuple) -> list[str]:
 
 def subgraph(topology: Topology, ns: str) -> Topology | None:
     """The topology of the subgraph of a namespace, if it is still there."""
-    for node, _ in langgraph_port.namespace_nodes(ns):
+    for node, _ in checkpoint_names.namespace_nodes(ns):
         entry = topology.get(node, {})
         if "graph" not in entry:
             return None
@@ -150,7 +150,7 @@ def subgraph(topology: Topology, ns: str) -> Topology | None:
 
 def _pending(topology: Topology, at: CheckpointTuple, partly: bool = False) -> set[str]:
     found = _triggered(topology, at, partly)
-    for send in langgraph_port.pending_sends(at.checkpoint["channel_values"]):
+    for send in checkpoint_names.pending_sends(at.checkpoint["channel_values"]):
         if send.node in topology:
             found.add(send.node)
         elif topology:
@@ -167,7 +167,7 @@ def _triggered(topology: Topology, at: CheckpointTuple, partly: bool = False) ->
         for channel in entry["triggers"]:
             if channel not in values or not is_newer(versions.get(channel), seen.get(channel)):
                 continue
-            if langgraph_port.has_joined(channel, node, values[channel], partly):
+            if checkpoint_names.has_joined(channel, node, values[channel], partly):
                 found.add(node)
     return found
 

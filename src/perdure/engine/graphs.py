@@ -18,10 +18,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
-from perdure import langgraph_port
 from perdure.engine.graph_changes import Topology, old_names, resolve, topology_of
 from perdure.errors import BadArgument, NotDurable, UnknownGraph, forgot_await
 from perdure.journal.names import check_text
+from perdure.langgraph_port import compiled_graphs, langchain_agents, renamed_nodes
 from perdure.saver import Saver
 from perdure.serde.schema_types import check_storable
 from perdure.types import Retry
@@ -69,7 +69,7 @@ class Graph:
             nodes, joins = old_names(self.renamed, self.pregel, old)
             found = self
             if nodes or joins:
-                pregel = langgraph_port.with_old_names(self.pregel, nodes, joins)
+                pregel = renamed_nodes.with_old_names(self.pregel, nodes, joins)
                 found = replace(self, pregel=pregel, _with_old_names={})
             self._with_old_names[fingerprint] = found
         return found
@@ -105,7 +105,7 @@ class Graph:
 
     def output(self, at: CheckpointTuple) -> Any:
         """What the graph returns at this checkpoint."""
-        return langgraph_port.output_at(self.pregel, at, cast(Saver, self.pregel.checkpointer))
+        return compiled_graphs.output_at(self.pregel, at, cast(Saver, self.pregel.checkpointer))
 
 
 def _unstored(graph: Pregel[Any, Any, Any, Any], path: tuple[str, ...]) -> Paths:
@@ -113,7 +113,7 @@ def _unstored(graph: Pregel[Any, Any, Any, Any], path: tuple[str, ...]) -> Paths
     found: set[tuple[str, ...]] = set()
     for name, node in graph.nodes.items():
         place = (*path, name)
-        for inner in langgraph_port.graphs_in(node.bound):
+        for inner in compiled_graphs.graphs_in(node.bound):
             found |= {place} if inner.checkpointer is False else _unstored(inner, place)
     return frozenset(found)
 
@@ -127,10 +127,10 @@ def _check_types(graph: Pregel[Any, Any, Any, Any], saver: Saver, name: str) -> 
         is_own = channel.startswith("__")  # LangGraph's: the input, of channels that are here too
         if isinstance(kept, BaseChannel) and not (is_own or isinstance(kept, UntrackedValue)):
             check_storable(kept.ValueType, f"{channel!r} in the state of graph {name!r}")
-    for kind in langgraph_port.response_types(graph):
+    for kind in langchain_agents.response_types(graph):
         check_storable(kind, f"The response_format of graph {name!r}")
         if not isinstance(kind, dict):
-            saver.with_allowlist(langgraph_port.types_in([kind]))
+            saver.with_allowlist(compiled_graphs.types_in([kind]))
 
 
 def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, Any, Any, Any]]:
@@ -144,7 +144,7 @@ def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, A
         check_saver(graph.checkpointer, saver, name)
         pregel = copy.copy(graph)
         pregel.checkpointer = saver
-        saver.with_allowlist(langgraph_port.types_of(pregel))
+        saver.with_allowlist(compiled_graphs.types_of(pregel))
     else:
         raise BadArgument(
             f"register() takes a StateGraph, a compiled graph or an @entrypoint, not {graph!r}."

@@ -46,7 +46,8 @@ from perdure.operations.events import change
 from perdure.operations.run_payload import dump_error, dump_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
-from perdure.types import EffectState, EventKind, Kind, State, moment
+from perdure.times import moment
+from perdure.types import EffectState, EventKind, Kind, State
 
 log = logging.getLogger("perdure")
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
+from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import RESUME
 from langgraph.runtime import RunControl
 
-from perdure import langgraph_port
 from perdure.effects.compensation import Compensations
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
 from perdure.engine.graph_check import find_change
@@ -23,6 +23,7 @@ from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, lates
 from perdure.errors import UNREADABLE, Damaged, Error
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
+from perdure.langgraph_port import call_config, task_interrupts
 from perdure.operations import effects, events, runs, waits
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow
@@ -149,7 +150,7 @@ class SegmentStart(SegmentPlans):
             announced=self._announced(),
         )
         place = yield from self._place(row, setup)
-        again = langgraph_port.resume_nothing() if place else None
+        again = task_interrupts.resume_nothing() if place else None
         return Drive(
             segment,
             graph,
@@ -167,7 +168,7 @@ class SegmentStart(SegmentPlans):
             return {}
         if row.begun:  # it asked something before its first step
             at = yield from latest_checkpoint(self._saver, row.thread_id)
-            if at is not None and at.checkpoint["id"] == langgraph_port.root_checkpoint(place):
+            if at is not None and at.checkpoint["id"] == call_config.root_checkpoint(place):
                 return {}
         return place
 
@@ -324,21 +325,33 @@ def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]
         "thread_id": lease.thread_id,
         KEY: lease.name,
     }
+    metadata = {
+        **(given.get("metadata") or {}),
+        **(setup.get("metadata") or {}),
+        **segment.progress.labels,
+    }
     tags = [*(given.get("tags") or ()), *(setup.get("tags") or ())]
     if not segment.inline:  # a caller sees in its stream and its history what it gave, no more
         configurable["run_id"] = lease.run_id
+        # A graph with another checkpointer that a node calls inherits the metadata. LangGraph would
+        # take its second call on a thread for a reconnect if both had this id in their
+        # checkpoints; it stores texts only.
+        metadata["run_id"] = _uuid(lease.run_id)
         tags = [*(given.get("tags") or ()), *tags_of(lease.row, setup)]
     config: dict[str, Any] = {
         **given,
         "configurable": configurable,
-        "metadata": {
-            **(given.get("metadata") or {}),
-            **(setup.get("metadata") or {}),
-            **segment.progress.labels,
-        },
+        "metadata": metadata,
         "tags": tags,
     }
     return cast(RunnableConfig, config)
+
+
+def _uuid(run_id: str) -> UUID:
+    try:
+        return UUID(run_id)
+    except ValueError:
+        raise Damaged(f"run {run_id}", "its id is not a UUID") from None
 
 
 def _wait_config(drive: Drive, wait: WaitRow) -> RunnableConfig:

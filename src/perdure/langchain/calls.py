@@ -14,7 +14,6 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from perdure import langgraph_port
 from perdure.effects import keys
 from perdure.effects.call_record import CallRecord
 from perdure.effects.decorator import MakeRecord
@@ -23,6 +22,7 @@ from perdure.effects.invocation import Bound, Caller
 from perdure.effects.record_matching import CallPosition
 from perdure.effects.spec import ONCE, EffectSpec
 from perdure.langchain.policy import Policy
+from perdure.langgraph_port import langchain_agents
 
 ToolResult = ToolMessage | Command[Any]
 
@@ -62,7 +62,7 @@ class ModelCall(_Call):
     def __init__(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> None:
         arguments = {"model": model_name(request.model), "prompt": prompt_digest(request)}
         super().__init__(MODEL, arguments, is_parallel=False, usage_of=_usage_of)
-        self._commands = langgraph_port.middleware_commands(handler)
+        self._commands = langchain_agents.middleware_commands(handler)
 
     def pack(self, response: ModelResponse[Any] | AIMessage) -> dict[str, Any]:
         """What to store. If that fails the call is still to be made: it changed nothing."""
@@ -150,7 +150,7 @@ def prompt_digest(request: ModelRequest[Any]) -> str:
     """A hash of all that changes the model's answer, the same in every process."""
     prompt = [
         type(request.model).__qualname__,
-        langgraph_port.model_parameters(request.model),
+        langchain_agents.model_parameters(request.model),
         request.system_message,
         request.messages,
         request.tools,

@@ -20,12 +20,12 @@ from weakref import WeakValueDictionary
 
 from langgraph.store.base import BaseStore
 
-from perdure import langgraph_port
 from perdure.context_managed import ContextManaged
 from perdure.effects.context import key as effect_key
 from perdure.effects.decorator import effect
 from perdure.engine.worker import POLL
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
+from perdure.langgraph_port import stores, task_config
 from perdure.langmem import debounce
 from perdure.langmem.background_worker import BackgroundWorker
 from perdure.langmem.langmem_port import labels_of, variables_of
@@ -143,7 +143,7 @@ class ReflectionExecutor(ContextManaged):
         check_delay(after_seconds)
         self._graph.check_payload(payload)
         if self._graph.store is None:
-            graph_runtime = langgraph_port.runtime_of(config.get("configurable") or {})
+            graph_runtime = task_config.runtime_of(config.get("configurable") or {})
             store = getattr(graph_runtime, "store", None)
             self.use(self._graph.required_store() if store is None else store)
         request = ReflectionRequest.of(payload, config, self._graph.template, thread_id)
@@ -335,7 +335,7 @@ class ReflectionExecutor(ContextManaged):
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return True
-        in_loop_of_store = langgraph_port.loop_of(self._graph.store) is loop
+        in_loop_of_store = stores.loop_of(self._graph.store) is loop
         if in_loop_of_store:
             log.warning(
                 "%r was shut down in the event loop that its store needs, so what is due is left "

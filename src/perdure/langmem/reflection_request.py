@@ -12,7 +12,7 @@ from langmem.utils import NamespaceTemplate
 
 from perdure.errors import BadArgument
 from perdure.journal.names import check_text
-from perdure.langgraph_port import is_own_key
+from perdure.langgraph_port.call_config import is_own_key
 from perdure.langmem.langmem_port import labels_of, variables_of
 from perdure.serde.redaction import is_secret
 

@@ -16,8 +16,8 @@ from langgraph.runtime import Runtime as GraphRuntime
 from langgraph.store.base import BaseStore
 from langmem.utils import NamespaceTemplate
 
-from perdure import langgraph_port
 from perdure.errors import BadArgument, UnknownReflector
+from perdure.langgraph_port import checkpoint_names, task_config
 from perdure.langmem.langmem_port import copy_manager, is_memory_manager, labels_of
 from perdure.langmem.reflection_request import Namespace, ReflectionRequest
 from perdure.langmem.staged_writes import (
@@ -97,12 +97,12 @@ def call_reflector(
     # Of the node that calls it, a reflector gets only the callbacks: a graph in it is not one of
     # the node's subgraphs and has no checkpoints.
     config = request.config()
-    langgraph_port.set_runtime(config["configurable"], GraphRuntime(store=staging_store))
+    task_config.set_runtime(config["configurable"], GraphRuntime(store=staging_store))
     if callbacks:
         config["callbacks"] = callbacks
     bound = _bind(reflector, staging_store, tuple(request.namespace))
     try:
-        with langgraph_port.running_with(config), staging(writes):
+        with task_config.running_with(config), staging(writes):
             if any(_is_only_async(part) for part in _parts(bound)):
                 result = asyncio.run(bound.ainvoke(request.payload, config))
             else:
@@ -111,7 +111,7 @@ def call_reflector(
         raise RuntimeError(CANNOT_WAIT) from error
     if writes.error is not None:
         raise writes.error
-    if isinstance(result, dict) and langgraph_port.INTERRUPT in result:
+    if isinstance(result, dict) and checkpoint_names.INTERRUPT in result:
         raise RuntimeError(CANNOT_WAIT)
     return _with_final_keys(result, writes), writes.to_list()
 

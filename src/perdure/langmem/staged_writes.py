@@ -31,7 +31,7 @@ from langgraph.store.base.embed import EmbeddingsLambda
 from langgraph.store.memory import InMemoryStore
 
 from perdure.errors import Error, Unavailable
-from perdure.langgraph_port import loop_of
+from perdure.langgraph_port.stores import loop_of
 from perdure.langmem.langmem_port import is_generated_key
 
 ItemKey = tuple[tuple[str, ...], str]

@@ -17,16 +17,8 @@ from perdure.operations.runs import release
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.types import (
-    FIRST_MS,
-    EffectRecord,
-    EffectState,
-    EventKind,
-    RunError,
-    State,
-    maybe_moment,
-    moment,
-)
+from perdure.times import FIRST_MS, maybe_moment, moment
+from perdure.types import EffectRecord, EffectState, EventKind, RunError, State
 
 STATES = frozenset(EffectState)
 COMPENSATION = "undo "

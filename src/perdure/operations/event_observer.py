@@ -15,7 +15,8 @@ from perdure.journal.commit_listener import Committed, Read
 from perdure.operations import runs
 from perdure.operations.runs import RunRow
 from perdure.operations.stored_rows import every
-from perdure.types import Observer, moment
+from perdure.times import moment
+from perdure.types import Observer
 
 log = logging.getLogger("perdure")
 

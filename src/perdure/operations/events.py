@@ -15,7 +15,8 @@ from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
-from perdure.types import Event, EventKind, moment
+from perdure.times import moment
+from perdure.types import Event, EventKind
 
 
 class EventRow(NamedTuple):

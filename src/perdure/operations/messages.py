@@ -18,7 +18,8 @@ from perdure.operations.claims import as_time
 from perdure.operations.stored_rows import stored
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
-from perdure.types import Message, Retry, moment
+from perdure.times import moment
+from perdure.types import Message, Retry
 
 QUESTION = "perdure.question"
 """Topic of the message that a new question for a person is announced with."""

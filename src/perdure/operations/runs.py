@@ -22,7 +22,8 @@ from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, change, dump_event
 from perdure.serde.serializer import Serializer
-from perdure.types import FIRST_MS, LAST_MS, Control, EventKind, State
+from perdure.times import FIRST_MS, LAST_MS
+from perdure.types import Control, EventKind, State
 
 
 class RunRow(NamedTuple):

@@ -21,7 +21,8 @@ from perdure.operations import stored_rows
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.types import Schedule, milliseconds, moment
+from perdure.times import milliseconds, moment
+from perdure.types import Schedule
 
 LATE = 60_000
 """Milliseconds a slot may be late before it counts as missed."""

@@ -10,7 +10,8 @@ from perdure.journal import Op, Statement, read_op
 from perdure.operations.stored_rows import stored
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
-from perdure.types import Score, milliseconds, moment
+from perdure.times import milliseconds, moment
+from perdure.types import Score
 
 
 class ScoreRow(NamedTuple):

@@ -32,16 +32,8 @@ from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.types import (
-    FIRST_MS,
-    EventKind,
-    Kind,
-    State,
-    Wait,
-    WaitState,
-    maybe_moment,
-    moment,
-)
+from perdure.times import FIRST_MS, maybe_moment, moment
+from perdure.types import EventKind, Kind, State, Wait, WaitState
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 """States of a wait that a run is past."""

@@ -14,7 +14,8 @@ from perdure.operations.events import change
 from perdure.operations.waits import Body, Question
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
-from perdure.types import LATEST, Kind, milliseconds
+from perdure.times import LATEST, milliseconds
+from perdure.types import Kind
 
 
 class Interrupt(Protocol):

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
-from perdure import langgraph_port
 from perdure.errors import LeaseLost
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
+from perdure.langgraph_port import call_config
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
 from perdure.segments.questions import Questions
@@ -25,7 +25,7 @@ from perdure.segments.recorded_reads import RecordedReads
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 
-KEY = langgraph_port.HIDDEN + "perdure"
+KEY = call_config.HIDDEN + "perdure"
 """Where a segment is named in `config["configurable"]`."""
 _SEGMENTS: WeakValueDictionary[str, Segment] = WeakValueDictionary()
 

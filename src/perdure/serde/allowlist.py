@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perdure import langgraph_port
 from perdure.errors import Error, TypeNotAllowed
+from perdure.langgraph_port import checkpoint_names
 
 # Types every graph may store. A type's place in this tuple is its number on disk: append only.
 KNOWN: tuple[tuple[str, str], ...] = (
@@ -34,7 +34,7 @@ KNOWN: tuple[tuple[str, str], ...] = (
     ("langgraph.types", "PregelTask"),
     ("langgraph.store.base", "Item"),
     ("langgraph.store.base", "GetOp"),
-    langgraph_port.DELTA_SNAPSHOT,
+    checkpoint_names.DELTA_SNAPSHOT,
     ("langgraph.store.base", "SearchItem"),
     ("langchain_core.messages.base", "TextAccessor"),
     ("langchain_core.runnables.utils", "AddableDict"),

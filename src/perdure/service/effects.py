@@ -12,12 +12,8 @@ from perdure.journal.names import check_id, check_text
 from perdure.operations import effects, messages
 from perdure.operations.effects import EffectRow
 from perdure.serde.serializer import Serializer
-from perdure.types import (
-    EffectRecord,
-    EffectState,
-    Message,
-    position_after,
-)
+from perdure.times import position_after
+from perdure.types import EffectRecord, EffectState, Message
 
 STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
 """The state an effect gets, by how a person settles it."""

@@ -21,16 +21,8 @@ from perdure.operations.run_payload import load_error, load_setup, state_of
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.service.runs import GRACE
-from perdure.types import (
-    FIRST_MS,
-    Control,
-    EventKind,
-    RunError,
-    State,
-    maybe_moment,
-    moment,
-    position_after,
-)
+from perdure.times import FIRST_MS, maybe_moment, moment, position_after
+from perdure.types import Control, EventKind, RunError, State
 
 PREFIX = "reflection:"
 """Prefix of graph names and thread ids that belong to reflections."""

@@ -40,19 +40,8 @@ from perdure.operations.runs import Parent, RunRow, stopped_state
 from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
-from perdure.types import (
-    ENDED,
-    Control,
-    Event,
-    EventKind,
-    Run,
-    RunError,
-    Score,
-    State,
-    deadline,
-    maybe_moment,
-    moment,
-)
+from perdure.times import deadline, maybe_moment, moment
+from perdure.types import ENDED, Control, Event, EventKind, Run, RunError, Score, State
 
 GRACE = timedelta(seconds=10)
 PAGE = 100

@@ -28,7 +28,8 @@ from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
-from perdure.types import Kind, State, Wait, WaitRecord, WaitState, maybe_moment, position_after
+from perdure.times import maybe_moment, position_after
+from perdure.types import Kind, State, Wait, WaitRecord, WaitState
 
 
 class WaitService:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 
-from perdure.types import milliseconds, moment
+from perdure.times import milliseconds, moment
 
 
 class Clock:

@@ -13,14 +13,15 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
-from perdure import langgraph_port
 from perdure.errors import AlreadyAnswered, BadArgument
+from perdure.langgraph_port import checkpoint_names
 from perdure.testing.clock import Clock
 from perdure.testing.crashtest.answers import agreeing_answer
 from perdure.testing.crashtest.messages import JudgeConnection
 from perdure.testing.crashtest.observer import ProcessObserver
 from perdure.testing.crashtest.values import plain
-from perdure.types import Kind, State, milliseconds, moment
+from perdure.times import milliseconds, moment
+from perdure.types import Kind, State
 
 NAME = THREAD = "crashtest"
 _NEVER = 3600.0
@@ -121,7 +122,7 @@ async def by_langgraph(
         if output is None:
             output = state.values
         elif isinstance(output, dict):
-            output = {key: one for key, one in output.items() if key != langgraph_port.INTERRUPT}
+            output = {key: one for key, one in output.items() if key != checkpoint_names.INTERRUPT}
         connection.send("points", observer.points)
         connection.send(
             "end",

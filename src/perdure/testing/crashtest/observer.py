@@ -23,9 +23,9 @@ from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 import perdure
-from perdure import langgraph_port
 from perdure.effects import context
 from perdure.journal import failpoints
+from perdure.langgraph_port import task_config
 from perdure.testing.crashtest import witness
 from perdure.testing.crashtest.messages import JudgeConnection
 from perdure.testing.crashtest.model import KEEPER, Point
@@ -107,7 +107,7 @@ class ProcessObserver:
             return
         if threading.current_thread().name == "perdure-keeper":
             name = KEEPER + name
-        node = langgraph_port.current_node()
+        node = task_config.current_node()
         with self._counting:
             self._counts[name] += 1
             kept = name.startswith(KEEPER)
@@ -140,7 +140,7 @@ class ProcessObserver:
         """Something leaves the process outside of effects: is it the same task once more?"""
         if where.effect is not None:
             return
-        namespace = langgraph_port.current_namespace()
+        namespace = task_config.current_namespace()
         with self._counting:
             self._acted = True
             entry = self._entries[namespace]
@@ -209,7 +209,7 @@ def _effect() -> str | None:
 
 def _node() -> str:
     """The node in whose context this is, for what its libraries do in tasks of their own."""
-    node = langgraph_port.current_node()
+    node = task_config.current_node()
     return f"node {node!r}" if node else ""
 
 
@@ -229,7 +229,7 @@ def _follow_callbacks(observer: ProcessObserver) -> None:
 
         def on_chain_start(self, serialized: Any, inputs: Any, **more: Any) -> None:
             metadata = more.get("metadata") or {}
-            if node := langgraph_port.node_of_callback(more.get("tags"), metadata):
+            if node := task_config.node_of_callback(more.get("tags"), metadata):
                 observer.enter(more["run_id"], node, metadata.get("langgraph_checkpoint_ns", ""))
 
         def on_chain_end(self, outputs: Any, **more: Any) -> None:

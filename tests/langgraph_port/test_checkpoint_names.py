@@ -11,11 +11,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
-from perdure import langgraph_port
+from perdure.langgraph_port import checkpoint_names
 from perdure.saver import Saver
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
@@ -64,7 +63,7 @@ def test_a_checkpoint_holds_the_sends_of_the_next_step() -> None:
     builder.add_conditional_edges("first", lambda _: [Send("each", {}), Send("each", {})], ["each"])
     saver = InMemorySaver()
     builder.compile(saver, interrupt_before=["each"]).invoke({}, CONFIG)
-    sends = langgraph_port.pending_sends(latest(saver).checkpoint["channel_values"])
+    sends = checkpoint_names.pending_sends(latest(saver).checkpoint["channel_values"])
     assert [send.node for send in sends] == ["each", "each"]
 
 
@@ -78,16 +77,16 @@ def test_a_send_of_a_task_that_ended_is_a_pending_write_to_the_channel_of_sends(
     saver = InMemorySaver()
     builder.compile(saver).invoke({}, CONFIG)
     writes = latest(saver).pending_writes or []
-    assert [v.node for _, channel, v in writes if langgraph_port.is_send(channel)] == ["each"]
+    assert [v.node for _, channel, v in writes if checkpoint_names.is_send(channel)] == ["each"]
 
 
 def test_each_trigger_of_a_node_is_a_channel_whose_name_says_so() -> None:
     graph = joined().compile()
     triggers = {channel for node in graph.nodes.values() for channel in node.triggers}
     assert triggers
-    assert all(langgraph_port.is_trigger(channel) for channel in triggers)
-    assert not langgraph_port.is_trigger("log")
-    assert langgraph_port.START == START
+    assert all(checkpoint_names.is_trigger(channel) for channel in triggers)
+    assert not checkpoint_names.is_trigger("log")
+    assert checkpoint_names.START == START
 
 
 @pytest.mark.parametrize("defer", [False, True])
@@ -101,7 +100,8 @@ def test_the_channel_of_a_join_holds_the_nodes_that_ended(defer: bool) -> None:
             graph.invoke(given, CONFIG)
             value = latest(saver).checkpoint["channel_values"].get(channel)
             some, all = (
-                langgraph_port.has_joined(channel, "end", value, partly) for partly in (True, False)
+                checkpoint_names.has_joined(channel, "end", value, partly)
+                for partly in (True, False)
             )
             seen.append((some, all))
             given = None
@@ -114,8 +114,8 @@ def test_entries_of_versions_seen_that_are_no_nodes_begin_with_two_underscores()
     graph.invoke({}, CONFIG)
     graph.invoke(None, CONFIG)
     seen = latest(saver).checkpoint["versions_seen"]
-    assert {name for name in seen if langgraph_port.is_node(name)} == {"a", "b", "c", "end"}
-    assert seen[langgraph_port.START]
+    assert {name for name in seen if checkpoint_names.is_node(name)} == {"a", "b", "c", "end"}
+    assert seen[checkpoint_names.START]
 
 
 def test_versions_seen_tells_where_the_graph_last_stopped() -> None:
@@ -123,10 +123,10 @@ def test_versions_seen_tells_where_the_graph_last_stopped() -> None:
     graph = joined().compile(saver, interrupt_before=["c", "end"])
     graph.invoke({}, CONFIG)
     first = latest(saver).checkpoint
-    assert not langgraph_port.versions_at_stop(first)
+    assert not checkpoint_names.versions_at_stop(first)
     graph.invoke(None, CONFIG)
     second = latest(saver).checkpoint
-    assert langgraph_port.versions_at_stop(second) == first["channel_versions"]
+    assert checkpoint_names.versions_at_stop(second) == first["channel_versions"]
 
 
 def test_a_namespace_names_the_nodes_from_the_top() -> None:
@@ -144,7 +144,7 @@ def test_a_namespace_names_the_nodes_from_the_top() -> None:
     outer = StateGraph(Log).add_node("twice", twice).add_edge(START, "twice")
     outer.compile(InMemorySaver()).invoke({}, CONFIG)
     for ns in found:
-        nodes = langgraph_port.namespace_nodes(ns)
+        nodes = checkpoint_names.namespace_nodes(ns)
         assert [node for node, _ in nodes] == ["twice", "look"]
         assert nodes[1][1] == ns
         assert ns.startswith(f"{nodes[0][1]}|")
@@ -154,7 +154,7 @@ def test_a_namespace_names_the_nodes_from_the_top() -> None:
 def test_what_a_graph_returns_has_its_interrupts_under_their_key() -> None:
     builder = StateGraph(Log).add_node("asks", lambda _: interrupt("?")).add_edge(START, "asks")
     graph = builder.compile(InMemorySaver())
-    [asked] = graph.invoke({}, CONFIG)[langgraph_port.INTERRUPT]
+    [asked] = graph.invoke({}, CONFIG)[checkpoint_names.INTERRUPT]
     assert asked.value == "?"
 
 
@@ -173,14 +173,14 @@ def test_the_node_whose_error_a_handler_sees_is_a_write_of_its_task() -> None:
     builder.add_node("breaks", breaks, error_handler=note("handled"))
     builder.add_edge(START, "breaks")
     builder.compile(Notes()).invoke({}, CONFIG)
-    assert (langgraph_port.ERROR_SOURCE, "breaks") in written
+    assert (checkpoint_names.ERROR_SOURCE, "breaks") in written
 
 
 def test_an_update_as_a_copy_makes_a_checkpoint_with_the_same_state_and_next_nodes() -> None:
     graph = joined().compile(InMemorySaver(), interrupt_before=["c"])
     graph.invoke({}, CONFIG)
     before = graph.get_state(CONFIG)
-    graph.update_state(before.config, None, langgraph_port.COPY)
+    graph.update_state(before.config, None, checkpoint_names.COPY)
     after = graph.get_state(CONFIG)
     assert (after.values, after.next) == (before.values, before.next)
     assert after.config != before.config
@@ -189,58 +189,9 @@ def test_an_update_as_a_copy_makes_a_checkpoint_with_the_same_state_and_next_nod
 
 
 def test_the_whole_value_of_a_delta_channel_is_stored_in_a_type_of_its_own() -> None:
-    module, name = langgraph_port.DELTA_SNAPSHOT
+    module, name = checkpoint_names.DELTA_SNAPSHOT
     kind = getattr(importlib.import_module(module), name)
     saver = InMemorySaver()
     builder = StateGraph(Deltas).add_node("a", note("a")).add_edge(START, "a")
     builder.compile(saver).invoke({"log": []}, CONFIG)
     assert isinstance(latest(saver).checkpoint["channel_values"]["log"], kind)
-
-
-def renaming(first: str, last: str, *, defer: bool = False) -> Any:
-    """`first` asks beside `b`; `last`, which waits for both, asks too."""
-
-    def ask(state: Log) -> Any:
-        return {"log": [interrupt("?")]}
-
-    builder: StateGraph[Any] = StateGraph(Log)
-    builder.add_node(first, ask).add_node("b", note("b"))
-    builder.add_node(last, ask, defer=defer)
-    builder.add_edge(START, first).add_edge(START, "b").add_edge([first, "b"], last)
-    return builder.compile(InMemorySaver())
-
-
-@pytest.mark.parametrize("defer", [False, True])
-def test_a_graph_with_old_names_makes_the_tasks_of_the_old_graph(defer: bool) -> None:
-    old, new = renaming("a", "end", defer=defer), renaming("x", "y", defer=defer)
-    nodes = {
-        "a": langgraph_port.OldNode("x", old.nodes["a"].triggers),
-        "end": langgraph_port.OldNode("y", old.nodes["end"].triggers),
-    }
-    [[before, (starts, end)]] = langgraph_port.joins_of(old).items()
-    [after] = langgraph_port.joins_of(new)
-    assert (before, starts, end) == ("join:a+b:end", ("a", "b"), "end")
-    both = langgraph_port.with_old_names(
-        new, nodes, {after: langgraph_port.OldJoin(before, "end", {"x": "a"})}
-    )
-    both.checkpointer = old.checkpointer
-    old.invoke({"log": []}, CONFIG)
-    for name in ("a", "end"):  # both are asked by the new graph under their old names
-        here, there = (one.get_state(CONFIG).tasks for one in (old, both))
-        waiting = [task for task in here if task.interrupts]
-        assert [(task.id, task.name) for task in there if task.interrupts] == [
-            (task.id, name) for task in waiting
-        ]
-        both.invoke(Command(resume=name), CONFIG)
-    assert both.get_state(CONFIG).values == {"log": ["a", "b", "end"]}
-    assert set(new.nodes) == {"__start__", "x", "b", "y"}  # it is not changed
-    assert before not in new.channels
-
-
-def test_only_a_compiled_state_graph_is_one() -> None:
-    @entrypoint()
-    def flow(text: str) -> str:
-        return text
-
-    assert langgraph_port.is_state_graph(joined().compile())
-    assert not langgraph_port.is_state_graph(flow)

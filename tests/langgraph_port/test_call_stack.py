@@ -1,24 +1,19 @@
-"""How LangGraph and LangChain call nodes, tools and middleware."""
+"""How LangGraph and LangChain call nodes and tools."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict
 
 import pytest
-from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware, ExtendedModelResponse, ModelRequest
-from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.tools import BaseTool, tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from langgraph.types import Command
 
-from perdure import langgraph_port
+from perdure.langgraph_port import call_stack
 
 
 class Empty(TypedDict, total=False):
@@ -29,14 +24,14 @@ def is_beside() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return langgraph_port.is_beside(True)
-    return langgraph_port.is_beside(False)
+        return call_stack.is_beside(True)
+    return call_stack.is_beside(False)
 
 
 async def is_of_node() -> bool:
     caller = asyncio.current_task()
     assert caller is not None
-    return langgraph_port.is_of_node(caller)
+    return call_stack.is_of_node(caller)
 
 
 def one(function: Any, **options: Any) -> Any:
@@ -140,65 +135,3 @@ async def test_a_node_is_told_from_the_tasks_it_starts(options: dict[str, Any]) 
     assert (await one(gathers, **options).ainvoke({}))["value"] is False
     parts = [chunk async for chunk in one(itself, **options).astream({}, stream_mode="values")]
     assert parts[-1]["value"] is True
-
-
-class Looks(AgentMiddleware[Any, Any, Any]):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[list[Command[Any]] | None] = []
-
-    def _look(self, handler: Any) -> None:
-        self.seen.append(langgraph_port.middleware_commands(handler))
-
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Any:
-        result = handler(request)
-        self._look(handler)
-        return result
-
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[..., Awaitable[Any]]
-    ) -> Any:
-        result = await handler(request)
-        self._look(handler)
-        return result
-
-
-class Updates(AgentMiddleware[Any, Any, Any]):
-    """Changes the state beside the model's answer."""
-
-    update: Command[Any] = Command(update={"messages": []})
-
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Any:
-        return ExtendedModelResponse(handler(request), command=self.update)
-
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[..., Awaitable[Any]]
-    ) -> Any:
-        return ExtendedModelResponse(await handler(request), command=self.update)
-
-
-async def test_a_handler_of_middleware_holds_the_updates_of_the_middleware_inside_of_it() -> None:
-    model = FakeListChatModel(responses=["yes"])
-    asked: Any = {"messages": [("user", "?")]}
-    for middleware, expected in (([Updates()], [Updates.update]), ([], None)):
-        looks = Looks()
-        agent = create_agent(model, middleware=[looks, *middleware])
-        agent.invoke(asked)
-        await agent.ainvoke(asked)
-        assert looks.seen == [expected, expected]
-
-
-def test_a_model_tells_by_its_parameters_what_changes_its_answers() -> None:
-    class Warm(FakeListChatModel):
-        temperature: float = 0.0
-
-        @property
-        def _identifying_params(self) -> dict[str, Any]:
-            return {"temperature": self.temperature}
-
-    cold, warm = (Warm(responses=[], temperature=one) for one in (0.0, 1.0))
-    assert langgraph_port.model_parameters(cold) != langgraph_port.model_parameters(warm)
-    assert langgraph_port.model_parameters(FakeListChatModel(responses=["a"])) == {
-        "responses": ["a"]
-    }
-    assert langgraph_port.model_parameters(object()) is None

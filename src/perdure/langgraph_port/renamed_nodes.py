@@ -1,0 +1,113 @@
+"""A compiled graph that has nodes under old names as well.
+
+Where a checkpoint of a `StateGraph` has the name of a node:
+
+    versions_seen     its keys
+    branch:to:NODE    the channel of every edge, condition or goto that leads to a node
+    join:A+B:NODE     the channel of an edge from several; its value is the set of their names
+    Send.node         in the channel of `is_send`, and in pending writes to it
+    task id           a hash of checkpoint, namespace, step, node and all triggers of the node;
+                      of a `Send` and a `@task`, of its position instead of the triggers
+    namespace         `node:task`, and so the id of an interrupt and the subgraph's checkpoints
+
+Pending writes, answers, interrupts, waits and effects are all found by the task id. So a run goes
+on under the names it began with, in a graph that has them too.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.langgraph_port.checkpoint_names import edge_channel, join_channel
+
+if TYPE_CHECKING:
+    from perdure.langgraph_port.compiled_graphs import Graph
+
+
+class OldNode(NamedTuple):
+    """A node under the name that a run knows it by."""
+
+    now: str
+    triggers: Sequence[str]
+
+
+class OldJoin(NamedTuple):
+    """An edge from several nodes under the names that a run knows them by."""
+
+    channel: str
+    end: str
+    names: Mapping[str, str]
+    """The old name of each node that it comes from, by its name now."""
+
+
+def is_state_graph(graph: Graph) -> bool:
+    """Only in a compiled `StateGraph` the triggers of a node are channels of its own."""
+    from langgraph.graph.state import CompiledStateGraph
+
+    return isinstance(graph, CompiledStateGraph)
+
+
+def joins_of(graph: Graph) -> dict[str, tuple[tuple[str, ...], str]]:
+    """The builder of a compiled graph keeps the edges from several nodes; gives them by channel."""
+    builder: Any = graph.builder  # type: ignore[attr-defined]
+    return {join_channel(starts, end): (starts, end) for starts, end in builder.waiting_edges}
+
+
+def with_old_names(
+    graph: Graph, nodes: Mapping[str, OldNode], joins: Mapping[str, OldJoin]
+) -> Graph:
+    """A copy of a compiled graph that has nodes under old names as well, and joins under old names
+    instead. What its nodes write leads to the new ones.
+
+    A graph reads its `nodes`, `channels` and what `validate` derives from them when it is called.
+    A node's writers are `ChannelWrite`s; those of a join are plain entries.
+    """
+    made = copy.copy(graph)
+    made.channels = {name: one for name, one in graph.channels.items() if name not in joins}
+    for name, join in joins.items():
+        channel: Any = copy.copy(graph.channels[name])
+        channel.names = {join.names.get(one, one) for one in channel.names}
+        made.channels[join.channel] = channel
+    made.nodes = {name: _write_to_joins(node, joins) for name, node in graph.nodes.items()}
+    for name, node in made.nodes.items():
+        kept = [one for one in node.triggers if one not in joins]
+        node.triggers = kept + [join.channel for join in joins.values() if join.end == name]
+    for old, (now, triggers) in nodes.items():
+        made.nodes[old] = made.nodes[now].copy({"triggers": [*triggers]})
+        for trigger in triggers:
+            made.channels.setdefault(trigger, copy.copy(graph.channels[edge_channel(now)]))
+    handlers = {old: graph.node_error_handler_map.get(now) for old, (now, _) in nodes.items()}
+    made.node_error_handler_map = {
+        **graph.node_error_handler_map,
+        **{old: handler for old, handler in handlers.items() if handler is not None},
+    }
+    made.interrupt_before_nodes = _and_old(graph.interrupt_before_nodes, nodes)
+    made.interrupt_after_nodes = _and_old(graph.interrupt_after_nodes, nodes)
+    return made.validate()
+
+
+def _write_to_joins(node: Any, joins: Mapping[str, OldJoin]) -> Any:
+    from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
+
+    def renamed(entry: Any) -> Any:
+        join = joins.get(entry.channel) if isinstance(entry, ChannelWriteEntry) else None
+        if join is None:
+            return entry
+        return entry._replace(channel=join.channel, value=join.names.get(entry.value, entry.value))
+
+    writers = [
+        ChannelWrite([*map(renamed, one.writes)], tags=one.tags)
+        if isinstance(one, ChannelWrite)
+        else one
+        for one in node.writers
+    ]
+    return node.copy({"triggers": [*node.triggers], "writers": writers})
+
+
+def _and_old(names: Any, nodes: Mapping[str, OldNode]) -> Any:
+    """Breakpoints, with the old names of their nodes."""
+    if isinstance(names, str):  # "*": all of them
+        return names
+    return [*names, *(old for old, (now, _) in nodes.items() if now in names)]

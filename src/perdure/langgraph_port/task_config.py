@@ -1,0 +1,143 @@
+"""The task that runs, as its config describes it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.langgraph_port.closures import closed_over
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+
+SCRATCHPAD = "__pregel_scratchpad"
+"""The key of what a task keeps while it runs: its answers, and the count of its interrupts."""
+SAVER = "__pregel_checkpointer"
+"""The key of the saver of a task's graph."""
+CHECKPOINTS = "checkpoint_map"
+"""The key of the checkpoints that a task belongs to, by namespace."""
+_RUNTIME = "__pregel_runtime"
+
+
+class TaskInfo(NamedTuple):
+    """One execution of a task: a node, or a `@task`."""
+
+    namespace: str
+    checkpoint_id: str | None
+    """Of the checkpoint its step began with."""
+    attempt: int
+    scratchpad: Any
+    """Another one for each attempt. None outside of a task."""
+
+    @property
+    def execution(self) -> Any:
+        """LangGraph makes this function anew for each execution of a task, and keeps it as long."""
+        return self.scratchpad.get_null_resume
+
+
+def task_info(configurable: Mapping[str, Any]) -> TaskInfo:
+    """A task's config holds its scratchpad, and a `Runtime` whose `execution_info` numbers the
+    attempt.
+    """
+    info = getattr(configurable.get(_RUNTIME), "execution_info", None)
+    return TaskInfo(
+        configurable.get("checkpoint_ns") or "",
+        getattr(info, "checkpoint_id", None),
+        getattr(info, "node_attempt", 1),
+        configurable.get(SCRATCHPAD),
+    )
+
+
+def is_in_task(configurable: Mapping[str, Any]) -> bool:
+    """`interrupt()` works where the config has a scratchpad."""
+    return SCRATCHPAD in configurable
+
+
+def outer_scratchpad(scratchpad: Any, levels: int) -> Any:
+    """A scratchpad's `get_null_resume` closes over the scratchpad of the node outside."""
+    for _ in range(levels):
+        parent = closed_over(scratchpad.get_null_resume, "parent_scratchpad")
+        if parent is None:
+            break
+        scratchpad = parent
+    return scratchpad
+
+
+def is_graph_run(configurable: Mapping[str, Any]) -> bool:
+    """A graph that runs passes its `Runtime` to the saver; `get_state` and the like do not."""
+    return _RUNTIME in configurable
+
+
+def runtime_of(configurable: Mapping[str, Any]) -> Any:
+    """A node's config holds the `Runtime`, with its store."""
+    return configurable.get(_RUNTIME)
+
+
+def set_runtime(configurable: dict[str, Any], runtime: Any) -> None:
+    """A graph, or a function that asks for its store, takes the `Runtime` from the config."""
+    configurable[_RUNTIME] = runtime
+
+
+def checkpointer_of(configurable: Mapping[str, Any]) -> Any:
+    """A task's config holds the saver of its graph."""
+    return configurable.get(SAVER)
+
+
+def durability_of(configurable: Mapping[str, Any]) -> str | None:
+    """The config that reaches tasks and saver holds the caller's `durability`."""
+    durability: str | None = configurable.get("__pregel_durability")
+    return durability
+
+
+def checkpoints_above(configurable: Mapping[str, Any]) -> dict[str, str]:
+    """A task's config names, by namespace, the checkpoints it belongs to; for a `@task` that of its
+    caller once more, as if the caller had a namespace of its own.
+    """
+    named: Mapping[str, str] = configurable.get(CHECKPOINTS) or {}
+    shortest = {named[ns]: ns for ns in sorted(named, key=len, reverse=True)}
+    return {ns: id for id, ns in shortest.items()}
+
+
+def current_configurable() -> Mapping[str, Any]:
+    """LangChain's context variable holds the config of the task that runs, if there is one."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    return (var_child_runnable_config.get() or {}).get("configurable") or {}
+
+
+@contextlib.contextmanager
+def running_with(config: RunnableConfig) -> Iterator[None]:
+    """LangChain and LangGraph find the config of the code that runs in a context variable."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    token = var_child_runnable_config.set(config)
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+def current_node() -> str | None:
+    """The config in that context variable names the node in its metadata."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    config = var_child_runnable_config.get() or {}
+    node: str | None = config.get("metadata", {}).get("langgraph_node")
+    return node
+
+
+def current_namespace() -> str:
+    """And its checkpoint namespace, which is the same when the node runs again."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    config = var_child_runnable_config.get() or {}
+    namespace: str = config.get("metadata", {}).get("langgraph_checkpoint_ns", "")
+    return namespace
+
+
+def node_of_callback(tags: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> str | None:
+    """The callbacks of a node as a whole, not of what it calls, carry a tag `graph:step:N`."""
+    if not any(tag.startswith("graph:step:") for tag in tags or ()):
+        return None
+    return (metadata or {}).get("langgraph_node")
