@@ -114,7 +114,7 @@ class App:
         return int(row["id"])
 
     def campaign(self, name: str) -> Row:
-        with self.database.transaction() as session:
+        with self.database.reading() as session:
             row = session.one("SELECT * FROM campaigns WHERE name = :name", name=name)
         if row is None:
             raise Unknown(f"There is no campaign {name!r}; `status` lists them.")
@@ -149,7 +149,7 @@ class App:
             zones.add(zone)
         if not started:
             return Launched()
-        with self.database.transaction() as session:
+        with self.database.reading() as session:
             row = session.one("SELECT * FROM campaigns WHERE id = :id", id=campaign_id)
         assert row is not None
         now = _EPOCH + timedelta(milliseconds=self.clock.now())
@@ -200,7 +200,7 @@ class App:
         held = """AND NOT EXISTS (SELECT 1 FROM touches t WHERE t.campaign_id = m.campaign_id
                     AND t.contact_id = m.contact_id AND t.status = 'draft_pending')"""
         while True:
-            with self.database.transaction() as session:
+            with self.database.reading() as session:
                 page = session.run(
                     f"""SELECT m.contact_id, c.zone FROM members m
                         JOIN contacts c ON c.id = m.contact_id
@@ -220,7 +220,7 @@ class App:
     def status(self) -> list[dict[str, Any]]:
         """Each campaign, with how many members and touches are how, and how many threads do not go
         on: the tables do not know of those."""
-        with self.database.transaction() as session:
+        with self.database.reading() as session:
             found = session.run("SELECT * FROM campaigns ORDER BY id")
             counts: dict[int, dict[str, dict[str, int]]] = {
                 row["id"]: {"members": {}, "touches": {}} for row in found

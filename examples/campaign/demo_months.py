@@ -67,7 +67,7 @@ class Campaign:
             lines = [f"{one.address},{one.name},{one.company},{one.zone}" for one in chosen]
             self._app.bring(campaign_id, "\n".join(["email,name,company,zone", *lines]) + "\n")
             self._app.launch(campaign_id)
-            with self._app.database.transaction() as session:
+            with self._app.database.reading() as session:
                 rows = session.run(
                     """SELECT address, contact_id FROM members
                        JOIN contacts ON contacts.id = members.contact_id WHERE campaign_id = :id""",
@@ -84,7 +84,7 @@ class Campaign:
             self._threads[wait.thread_id]: wait
             for wait in self._app.runtime.blocking.waits(kind="human")
         }
-        with self._app.database.transaction() as session:
+        with self._app.database.reading() as session:
             members = session.run("SELECT * FROM members")
             touches = session.run("SELECT * FROM touches")
         seen = {}
@@ -134,7 +134,7 @@ class Campaign:
 
     def _touch(self, contact: Contact, which: str, **params: Any) -> list[dict[str, Any]]:
         campaign_id, contact_id = self._ids[contact.id]
-        with self._app.database.transaction() as session:
+        with self._app.database.reading() as session:
             return session.run(
                 f"SELECT * FROM touches WHERE campaign_id = :a AND contact_id = :b AND {which}",  # noqa: S608
                 a=campaign_id,

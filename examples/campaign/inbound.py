@@ -64,7 +64,7 @@ class Inbound:
 
     def sweep(self) -> int:
         """Tell the threads of messages whose receiver died before it could, or came too early."""
-        with self._app.database.transaction() as session:
+        with self._app.database.reading() as session:
             waiting = session.run("SELECT * FROM messages WHERE told = 0 ORDER BY received_at")
         return sum(self._tell(message) for message in waiting)
 
@@ -159,7 +159,7 @@ class Inbound:
 
         False if that is to be said later: whoever ends a thread may be about to say what it knows.
         """
-        with self._app.database.transaction() as session:
+        with self._app.database.reading() as session:
             members = session.run(
                 "SELECT campaign_id FROM members WHERE contact_id = :id", id=message["contact_id"]
             )

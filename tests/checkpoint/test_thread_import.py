@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -250,3 +252,41 @@ def test_the_command_imports_lists_what_it_could_not_and_starts_runs(
         assert {run.thread_id for run in rt.blocking.runs()} == {"waiting", "forked"}
         rt.blocking.tick()
         assert len(rt.blocking.waits()) == 2
+
+
+KEYS = {"2026": b"n" * 16}
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("sqlite", perdure.Runtime),
+        pytest.param("postgres", perdure.Client, marks=pytest.mark.postgres),
+    ],
+    indirect=["url"],
+)
+def test_the_command_encrypts_with_the_keys_of_its_target(
+    tmp_path: Path, url: str, target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = str(tmp_path / "stock.db")
+    with SqliteSaver.from_conn_string(file) as source:
+        fill(source)
+    agents = types.ModuleType("agents_with_keys")
+    monkeypatch.setitem(sys.modules, agents.__name__, agents)
+    command = ["import", file, "--at", f"{agents.__name__}:target", "--start", "mail"]
+    for _ in range(2):  # the second finds all of it
+        agents.target = target(url, encryption_keys=KEYS)  # type: ignore[attr-defined]
+        assert main([*command, "--allow", f"{Address.__module__}:Address"]) == 0
+    for table, column in (("checkpoints", "state"), ("values", "body"), ("writes", "body")):
+        rows = execute(url, f"SELECT {column} FROM perdure_{table}")
+        assert rows
+        assert not any(b"ada@example.com" in bytes(blob) for (blob,) in rows)
+    with perdure.Runtime(url, encryption_keys=KEYS) as rt:
+        graph = rt.register(build(), name="mail")
+        rt.blocking.tick()
+        [wait] = rt.blocking.waits(thread_id="waiting")
+        rt.blocking.answer(wait.id, "yes")
+        rt.blocking.tick()
+        [run] = rt.blocking.runs(thread_id="waiting")
+        assert run.output["log"][-4] == "answered yes"
+        assert graph.get_state(on("done")).values["address"] == Address("ada@example.com")

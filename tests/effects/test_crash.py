@@ -246,7 +246,7 @@ class Standing:
         stops = self._folder / "stop"
         stops.touch()
         until(lambda: not stops.exists(), "a commit")
-        until(lambda: _is_stopped(worker.pid), "a worker that is stopped")
+        until(worker.is_stopped, "a worker that is stopped")
 
     def wake(self, worker: Child) -> None:
         """Let the effect return, and its worker do all it still does."""
@@ -254,10 +254,6 @@ class Standing:
         worker.send(signal.SIGCONT)
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0
-
-
-def _is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 async def taken_over(
@@ -344,7 +340,7 @@ async def test_a_worker_stopped_right_before_a_call_does_not_make_it_when_it_los
     async with worker_runtime(url) as rt:
         run = await rt.start(graph, {"folder": str(tmp_path), "log": []})
         with worker_process(fork_server, url, stops_before_the_call=True) as first:
-            until(lambda: _is_stopped(first.pid), "a worker that is stopped")
+            until(first.is_stopped, "a worker that is stopped")
             other = tmp_path / "another host"
             other.mkdir()
             with worker_process(fork_server, url, host=str(other)) as second:

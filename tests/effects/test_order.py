@@ -172,9 +172,18 @@ class Turns:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("order", ["cdab", "cadb", "dcba"])
+@pytest.mark.parametrize(
+    ("url", "order"),
+    [
+        ("sqlite", "cdab"),
+        ("sqlite", "cadb"),
+        ("sqlite", "dcba"),
+        pytest.param("postgres", "cadb", marks=pytest.mark.postgres),
+    ],
+    indirect=["url"],
+)
 async def test_it_is_so_with_the_runtime_and_with_only_the_saver(
-    sqlite_url: str, way: str, order: str
+    url: str, way: str, order: str
 ) -> None:
     sent: list[str] = []
     turns, fails = Turns("abcd", order), Times(1)
@@ -193,7 +202,7 @@ async def test_it_is_so_with_the_runtime_and_with_only_the_saver(
             log.append(await send(to))
         return {"log": log}
 
-    output = await drive(sqlite_url, way, chain(("node", colour(way, node))))
+    output = await drive(url, way, chain(("node", colour(way, node))))
     assert output["log"] == [f"sent {to}" for to in order]
     assert sorted(sent) == list("abcd")
     assert turns.attempts == 3
@@ -253,7 +262,7 @@ async def test_a_uuid_of_the_node_does_not_hide_that_the_order_changed(sqlite_ur
         assert (run.output["log"], sorted(sent)) == (list("cadb"), list("abcd"))
 
 
-async def test_effects_that_use_the_result_of_another_find_theirs_too(sqlite_url: str) -> None:
+async def test_effects_that_use_the_result_of_another_find_theirs_too(url: str) -> None:
     calls: list[str] = []
     turns, fails = Turns("ab", "ca"), Times(1)
 
@@ -275,7 +284,7 @@ async def test_effects_that_use_the_result_of_another_find_theirs_too(sqlite_url
             log.append(file(send(to)))
         return {"log": log}
 
-    async with opened(sqlite_url) as rt:
+    async with opened(url) as rt:
         run = await _started(rt, node)
         assert run.output["log"] == ["filed receipt of c", "filed receipt of a"]
         assert Counter(calls) == Counter(
@@ -285,7 +294,7 @@ async def test_effects_that_use_the_result_of_another_find_theirs_too(sqlite_url
 
 @pytest.mark.parametrize("how", ["done", "retry", "fail"])
 async def test_a_call_made_with_the_outcome_of_another_is_shown_to_a_person(
-    sqlite_url: str, how: Any
+    url: str, how: Any
 ) -> None:
     """The second attempt files the receipt of a under c, before it learns that it is not c's."""
     filed: list[str] = []
@@ -311,7 +320,7 @@ async def test_a_call_made_with_the_outcome_of_another_is_shown_to_a_person(
                 log.append("not filed")
         return {"log": log}
 
-    async with opened(sqlite_url) as rt:
+    async with opened(url) as rt:
         run = await _started(rt, node)
         assert run.state is State.HELD
         [unknown] = await rt.effects(state="unknown")
@@ -333,7 +342,7 @@ async def test_a_call_made_with_the_outcome_of_another_is_shown_to_a_person(
         assert filed == ["c: receipt of a", *right, "a: receipt of a"]
 
 
-async def test_what_an_effect_calls_in_a_set_is_not_repeated(sqlite_url: str) -> None:
+async def test_what_an_effect_calls_in_a_set_is_not_repeated(url: str) -> None:
     sent: list[str] = []
     turns, fails = Turns("abcd", "cdab"), Times(1, Cut)
 
@@ -354,12 +363,12 @@ async def test_what_an_effect_calls_in_a_set_is_not_repeated(sqlite_url: str) ->
     def node(state: Log) -> Log:
         return {"log": [send_all()]}
 
-    async with opened(sqlite_url) as rt:
+    async with opened(url) as rt:
         run = await _started(rt, node)
         assert (run.output["log"], sorted(sent)) == (["cdab"], list("abcd"))
 
 
-async def test_messages_of_the_outbox_are_stored_once_each(sqlite_url: str) -> None:
+async def test_messages_of_the_outbox_are_stored_once_each(url: str) -> None:
     turns, fails = Turns("abcd", "cadb"), Times(1)
 
     def node(state: Log) -> Log:
@@ -369,7 +378,7 @@ async def test_messages_of_the_outbox_are_stored_once_each(sqlite_url: str) -> N
             perdure.outbox("mail", {"to": to})
         return {"log": []}
 
-    async with opened(sqlite_url) as rt:
+    async with opened(url) as rt:
         run = await _started(rt, node)
         assert run.state is State.DONE
         assert sorted(one.payload["to"] for one in await rt.messages()) == list("abcd")
@@ -481,13 +490,21 @@ rt.close()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unknown", ["retry", "hold"])
-@pytest.mark.parametrize("seed", [2, 5])
+@pytest.mark.parametrize(
+    ("url", "unknown", "seed"),
+    [
+        ("sqlite", "retry", 2),
+        ("sqlite", "hold", 5),
+        pytest.param("postgres", "retry", 5, marks=pytest.mark.postgres),
+        pytest.param("postgres", "hold", 2, marks=pytest.mark.postgres),
+    ],
+    indirect=["url"],
+)
 def test_a_killed_process_and_one_with_another_hash_seed_mail_a_set_once(
-    sqlite_url: str, tmp_path: Path, unknown: str, seed: int
+    url: str, tmp_path: Path, unknown: str, seed: int
 ) -> None:
     sent = tmp_path / "sent"
-    command = [sys.executable, "-c", AGENT, sqlite_url, str(sent), unknown]
+    command = [sys.executable, "-c", AGENT, url, str(sent), unknown]
 
     def process(seed: int) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
@@ -502,7 +519,7 @@ def test_a_killed_process_and_one_with_another_hash_seed_mail_a_set_once(
     assert sorted(sent.read_text().split()) == ["ann", "bo", "cy", "dee"]
 
 
-async def test_the_caller_of_a_bound_graph_invokes_it_again(sqlite_url: str) -> None:
+async def test_the_caller_of_a_bound_graph_invokes_it_again(url: str) -> None:
     sent: list[str] = []
     turns, fails = Turns("abcd", "cadb"), Times(1)
 
@@ -523,7 +540,7 @@ async def test_the_caller_of_a_bound_graph_invokes_it_again(sqlite_url: str) -> 
     retry = RetryPolicy(initial_interval=0, jitter=False, retry_on=Boom)
     builder.add_node("node", node, retry_policy=retry).add_edge(START, "node")
     config: Any = {"configurable": {"thread_id": "t"}}
-    async with opened(sqlite_url) as rt:
+    async with opened(url) as rt:
         bound = rt.register(builder, name="agent")
         with pytest.raises(OrderChanged, match="in another order"):
             await bound.ainvoke({"log": []}, config)

@@ -18,25 +18,18 @@ from perdure.types import Kind, State
 from tests.support.agents import NOON, Calls, Log, chain, history, opened
 from tests.support.controls import HOUR, ONCE, SECOND, approve, echo, nap, said
 
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database, but for what `test_fork_and_prune` has."""
-    return sqlite_url
-
-
 # -- the code changed
 
 
 async def test_a_fork_of_a_run_whose_node_is_gone_is_refused_and_says_what_to_give(
-    url: str,
+    sqlite_url: str,
 ) -> None:
     calls = Calls()
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         rt.register(chain(echo, nap, ("last", echo)), name="g")
         run = await rt.start("g", said("a"), thread_id="t")
         await rt.tick()
-    async with opened(url, Clock(NOON + HOUR)) as rt:
+    async with opened(sqlite_url, Clock(NOON + HOUR)) as rt:
         rt.register(chain(echo, ("snooze", nap), calls.node("last")), name="g")
         await rt.tick()
         held = await rt.get(run.id)
@@ -114,8 +107,8 @@ async def test_a_fork_of_a_sleeping_run_keeps_the_rest_of_its_sleep(url: str) ->
         assert (await rt.get(changed.id)).output == said("a", "echo", "changed", "nap")
 
 
-async def test_a_fork_of_a_run_that_overslept_wakes_at_once(url: str) -> None:
-    async with opened(url) as rt:
+async def test_a_fork_of_a_run_that_overslept_wakes_at_once(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
         rt.register(chain(echo, nap), name="g")
         run = await rt.start("g", said("a"), thread_id="t")
         await rt.tick()
@@ -127,8 +120,8 @@ async def test_a_fork_of_a_run_that_overslept_wakes_at_once(url: str) -> None:
         assert (await rt.get(fork.id)).output == said("a", "echo", "nap")
 
 
-async def test_a_fork_from_before_the_sleep_sleeps_anew(url: str) -> None:
-    async with opened(url) as rt:
+async def test_a_fork_from_before_the_sleep_sleeps_anew(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
         rt.register(chain(echo, nap), name="g")
         run = await rt.start("g", said("a"), thread_id="t")
         await rt.tick()
@@ -141,13 +134,13 @@ async def test_a_fork_from_before_the_sleep_sleeps_anew(url: str) -> None:
         assert wait.wake_at == NOON + HOUR * 1.5
 
 
-async def test_a_fork_draws_its_own_random_numbers(url: str) -> None:
+async def test_a_fork_draws_its_own_random_numbers(sqlite_url: str) -> None:
     async def draws(state: Log) -> Any:
         told = [str(perdure.uuid()), str(perdure.now())]
         perdure.ask(told)
         return said(*told)
 
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         rt.register(chain(draws), name="g")
         run = await rt.start("g", said(), thread_id="t")
         await rt.tick()
@@ -186,7 +179,7 @@ async def test_a_fork_of_a_run_that_waits_has_its_questions_and_signals(url: str
         assert (await rt.get(run.id)).state is State.WAITING
 
 
-async def test_a_fork_keeps_what_a_subgraph_and_a_branch_beside_have_done(url: str) -> None:
+async def test_a_fork_keeps_what_a_subgraph_and_a_branch_beside_have_done(sqlite_url: str) -> None:
     calls = Calls()
     inner = chain(calls.node("before"), ("approve", approve)).compile()
     builder = chain()
@@ -194,7 +187,7 @@ async def test_a_fork_keeps_what_a_subgraph_and_a_branch_beside_have_done(url: s
     builder.add_node(*calls.node("beside"))
     builder.add_edge(START, "inner")
     builder.add_edge(START, "beside")
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         rt.register(builder, name="g")
         run = await rt.start("g", said("a"), thread_id="t")
         await rt.tick()
@@ -207,9 +200,9 @@ async def test_a_fork_keeps_what_a_subgraph_and_a_branch_beside_have_done(url: s
         assert (await rt.get(fork.id)).state is State.DONE
 
 
-async def test_a_fork_of_a_run_at_a_breakpoint_stops_there_too(url: str) -> None:
+async def test_a_fork_of_a_run_at_a_breakpoint_stops_there_too(sqlite_url: str) -> None:
     calls = Calls()
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         graph = chain(echo, calls.node("guarded")).compile(interrupt_before=["guarded"])
         rt.register(graph, name="g")
         run = await rt.start("g", said("a"), thread_id="t")
@@ -226,7 +219,7 @@ async def test_a_fork_of_a_run_at_a_breakpoint_stops_there_too(url: str) -> None
 # -- a run in each state
 
 
-async def test_a_fork_of_a_failed_run_tries_its_step_again(url: str) -> None:
+async def test_a_fork_of_a_failed_run_tries_its_step_again(sqlite_url: str) -> None:
     broken = [True]
 
     def fragile(state: Log) -> Any:
@@ -235,7 +228,7 @@ async def test_a_fork_of_a_failed_run_tries_its_step_again(url: str) -> None:
             raise ValueError("broken")
         return said(answer)
 
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         rt.register(chain(echo, fragile), name="g", retry=ONCE)
         run = await rt.start("g", said("a"), thread_id="t")
         await rt.tick()
@@ -275,8 +268,8 @@ async def test_a_fork_of_a_held_run_makes_its_unknown_call_anew(url: str) -> Non
         assert len(set(calls)) == 2
 
 
-async def test_a_fork_of_a_cancelled_run_goes_on_where_it_was_cancelled(url: str) -> None:
-    async with opened(url) as rt:
+async def test_a_fork_of_a_cancelled_run_goes_on_where_it_was_cancelled(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
         rt.register(chain(echo, approve), name="g")
         run = await rt.start("g", said("a"), thread_id="t")
         await rt.tick()

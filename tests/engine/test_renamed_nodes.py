@@ -224,6 +224,45 @@ async def test_a_run_waits_behind_a_join_while_a_node_before_it_is_renamed(
     assert sent == ["before one?", "end"]
 
 
+@pytest.mark.parametrize("child_ends", ["before the rename", "after it"])
+async def test_a_parent_that_joins_in_a_renamed_node_gets_the_results_of_its_children(
+    url: str, child_ends: str
+) -> None:
+    """The node starts its children, too: run again under its new name, it starts none."""
+    clock = Clock(NOON)
+
+    def family(rt: perdure.Runtime, name: str, slept: str) -> dict[str, Any]:
+        def nap(state: Log) -> Any:
+            perdure.sleep(HOUR)
+            return {"log": ["slept"]}
+
+        async def both(state: Log) -> Any:
+            children = [await rt.start("child", {"log": [one]}) for one in ("x", "y")]
+            return {"log": [found["log"] for found in perdure.join(children)]}
+
+        return {"child": chain((slept, nap)), "parent": chain(plain, (name, both), done)}
+
+    async with opened(url, clock) as rt:
+        for graph, builder in family(rt, "nap", "nap").items():
+            rt.register(builder, name=graph)
+        run = await rt.start("parent", {"log": []})
+        await rt.tick()
+        [wait] = await rt.waits(run_id=run.id)
+        assert wait.kind == "run"
+        clock.advance(HOUR)
+        if child_ends == "before the rename":
+            assert (await rt.tick(limit=2)).done == 2
+            assert (await rt.get(run.id)).state is State.WAITING
+    async with opened(url, clock) as rt:
+        for graph, builder in family(rt, "snooze", "snooze").items():
+            rt.register(builder, name=graph, renamed={"nap": "snooze"})
+        await rt.tick()
+        assert (await rt.get(run.id)).output == {
+            "log": ["plain", ["x", "slept"], ["y", "slept"], "done"]
+        }
+        assert len(await rt.runs(parent_id=run.id)) == 2
+
+
 async def test_a_run_is_held_when_the_edges_to_the_node_it_waits_in_changed(url: str) -> None:
     # LangGraph would make another task of it: the answer would be lost, and the mail sent twice.
     sent = Mailbox()

@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from examples.campaign.cadence import Cadence
+from examples.campaign.database import Database
 from examples.campaign.desk import Clerk
 from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, scripted
 from perdure.testing.postgres import Server
@@ -37,6 +38,7 @@ from tests.support.campaigns import (
     reply,
     world,
 )
+from tests.support.polling import until
 
 office, workers = campaigns.office, campaigns.workers
 
@@ -441,6 +443,19 @@ def test_a_reply_to_a_mail_whose_sender_was_killed_is_its_own(
         assert here.scores() == {"touch 1": 1.0}
 
 
+def test_who_only_looks_does_not_wait_for_a_process_that_stands_still_while_it_writes(
+    office: World,
+) -> None:
+    campaign_id = office.campaign()
+    with Database(office.app.settings.url).transaction() as session:
+        session.run("UPDATE members SET status = 'removed'")
+        [status] = office.app.status()
+        assert (status["id"], status["members"]) == (campaign_id, {"active": 1})
+        assert office.app.campaign(PLAN.name)["id"] == campaign_id
+        assert office.inbound.sweep() == 0
+    assert office.member() == "removed"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", [Moment.BEGAN, Moment.DATA, Moment.ACCEPTED], ids=str)
 def test_a_worker_that_stood_still_in_a_conversation_does_not_send_after_its_successor(
@@ -450,10 +465,11 @@ def test_a_worker_that_stood_still_in_a_conversation_does_not_send_after_its_suc
 
     def on(reached: Moment, mail: Mail) -> None:
         if reached is moment and mail.attempt == 1:
-            workers.kill(signal.SIGSTOP)
-            while not is_free(url):  # it stood still in the middle of a transaction
+            workers.stop()
+            while not is_free(url):  # it stands still in the middle of a transaction
                 workers.kill(signal.SIGCONT)
-                workers.kill(signal.SIGSTOP)
+                until(lambda: is_free(url), "the end of that transaction")
+                workers.stop()
             stood_still.set()
 
     with world(url, PostOffice(on=on), lookup_after=0.5) as here, ThreadPoolExecutor(1) as other:

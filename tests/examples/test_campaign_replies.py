@@ -159,8 +159,9 @@ def test_a_contact_who_is_removed_gets_no_more_mail(office: World) -> None:
 def test_a_campaign_whose_rows_were_deleted_by_hand_ends(office: World) -> None:
     office.campaign(HELD)
     office.drive()
-    office.rows("DELETE FROM members")
-    office.rows("DELETE FROM touches")
+    with office.app.database.transaction() as session:
+        session.run("DELETE FROM members")
+        session.run("DELETE FROM touches")
     office.app.wake(1, office.contact(), "look")
     office.drive()
     assert office.run().output["ended"] == "removed"

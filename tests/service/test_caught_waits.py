@@ -25,12 +25,6 @@ HOUR = timedelta(hours=1)
 Wait = Callable[[], Any]
 
 
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    """SQLite: nothing here depends on the database."""
-    return sqlite_url
-
-
 def said(*texts: Any) -> dict[str, Any]:
     return {"log": list(texts)}
 
@@ -106,7 +100,14 @@ async def waiting(rt: Any, builder: Any, **options: Any) -> Run:
 
 
 @pytest.mark.parametrize("colour", ["plain", "coroutine"])
-@pytest.mark.parametrize("swallow", SWALLOWS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    ("url", "swallow"),
+    [
+        *[("sqlite", swallow) for swallow in SWALLOWS],
+        pytest.param("postgres", an_exception, marks=pytest.mark.postgres),
+    ],
+    indirect=["url"],
+)
 @pytest.mark.parametrize("wait", WAITS)
 async def test_the_run_waits_anyway(url: str, wait: str, swallow: Any, colour: str) -> None:
     calls = Calls()
@@ -128,7 +129,7 @@ async def test_the_run_waits_anyway(url: str, wait: str, swallow: Any, colour: s
         await history(rt, run)
 
 
-async def test_a_gather_that_returns_exceptions_does_not_skip_the_question(url: str) -> None:
+async def test_a_gather_that_returns_exceptions_does_not_skip_the_question(sqlite_url: str) -> None:
     async def asks() -> Any:
         return perdure.ask("ok?")
 
@@ -136,7 +137,7 @@ async def test_a_gather_that_returns_exceptions_does_not_skip_the_question(url: 
         found = await asyncio.gather(asks(), return_exceptions=True)
         return said(*map(str, found))
 
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         run = await let_go(rt, await waiting(rt, chain(node)))
         assert run.output["log"] == ["yes"]
 
@@ -163,12 +164,12 @@ async def test_no_effect_is_called_after_a_question_that_was_caught(url: str) ->
         assert paid == ["ana"]
 
 
-async def test_two_questions_are_asked_in_their_order(url: str) -> None:
+async def test_two_questions_are_asked_in_their_order(sqlite_url: str) -> None:
     def node(state: Log) -> Any:
         first = an_exception(WAITS["sleep"])
         return said(first, perdure.ask("second?"))
 
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         run = await waiting(rt, chain(node))
         [wait] = await rt.waits()
         assert wait.kind is Kind.CLOCK
@@ -196,7 +197,7 @@ async def test_a_branch_beside_it_keeps_its_result(url: str) -> None:
 
 @pytest.mark.parametrize("where", ["inside", "around"])
 @pytest.mark.parametrize("how", ["as a node", "in a function"])
-async def test_a_subgraph_waits_too(url: str, where: str, how: str) -> None:
+async def test_a_subgraph_waits_too(sqlite_url: str, where: str, how: str) -> None:
     calls = Calls()
     inner_calls = Calls()
 
@@ -216,7 +217,7 @@ async def test_a_subgraph_waits_too(url: str, where: str, how: str) -> None:
     if how == "as a node" and where == "around":
         pytest.skip("nothing is around a subgraph that is a node")
     node: Any = inner if how == "as a node" else outer
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         run = await waiting(rt, chain(("outer", node), calls.node("after")))
         assert (calls, inner_calls) == ([], ["first"])
         run = await let_go(rt, run)
@@ -224,7 +225,7 @@ async def test_a_subgraph_waits_too(url: str, where: str, how: str) -> None:
         assert inner_calls == ["first", "last"]
 
 
-async def test_a_task_of_an_entrypoint_waits_too(url: str) -> None:
+async def test_a_task_of_an_entrypoint_waits_too(sqlite_url: str) -> None:
     paid: list[str] = []
 
     @perdure.effect
@@ -241,21 +242,21 @@ async def test_a_task_of_an_entrypoint_waits_too(url: str) -> None:
         pay()
         return answer
 
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         run = await waiting(rt, flow)
         assert paid == []
         run = await let_go(rt, run)
         assert (run.output, paid) == ("yes", ["ana"])
 
 
-async def test_a_tool_that_catches_its_question_waits_too(url: str) -> None:
+async def test_a_tool_that_catches_its_question_waits_too(sqlite_url: str) -> None:
     def careless(what: str) -> str:
         """Ask somebody."""
         return str(an_exception(lambda: perdure.ask(what)))
 
     calls = [{"name": "careless", "args": {"what": "one?"}, "id": "1", "type": "tool_call"}]
     tools = ToolNode([careless], handle_tool_errors=True)
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         builder = StateGraph(MessagesState).add_node(tools).add_edge(START, "tools")
         rt.register(builder, name="g")
         input = {"messages": [AIMessage("", tool_calls=calls)]}
@@ -266,7 +267,7 @@ async def test_a_tool_that_catches_its_question_waits_too(url: str) -> None:
         assert run.output["messages"][-1].content == "yes"
 
 
-async def test_a_retry_policy_for_every_exception_does_not_retry_a_wait(url: str) -> None:
+async def test_a_retry_policy_for_every_exception_does_not_retry_a_wait(sqlite_url: str) -> None:
     calls = Calls()
 
     def node(state: Log) -> Any:
@@ -277,13 +278,13 @@ async def test_a_retry_policy_for_every_exception_does_not_retry_a_wait(url: str
     policy = RetryPolicy(initial_interval=0, jitter=False, retry_on=Exception)
     builder.add_node("node", node, retry_policy=policy)
     builder.add_edge(START, "node")
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         run = await waiting(rt, builder)
         assert calls == ["node"]
         assert (await let_go(rt, run)).output["log"] == ["yes"]
 
 
-async def test_a_node_that_fails_after_it_caught_a_wait_is_retried(url: str) -> None:
+async def test_a_node_that_fails_after_it_caught_a_wait_is_retried(sqlite_url: str) -> None:
     fails = [True]
 
     def node(state: Log) -> Any:
@@ -293,7 +294,7 @@ async def test_a_node_that_fails_after_it_caught_a_wait_is_retried(url: str) -> 
             raise ConnectionError("not yet")
         return said(answer)
 
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         rt.register(chain(node), name="g", retry=perdure.Retry(attempts=3, first=timedelta(0)))
         run = await rt.start("g", said(), thread_id="t")
         await rt.tick()
@@ -310,12 +311,12 @@ def in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("colour", ["plain", "coroutine"])
-async def test_a_bound_graph_says_so_and_its_run_waits(url: str, colour: str) -> None:
+async def test_a_bound_graph_says_so_and_its_run_waits(sqlite_url: str, colour: str) -> None:
     def node(state: Log) -> Any:
         return said(an_exception(lambda: interrupt("ok?")))
 
     config: Any = {"configurable": {"thread_id": "t"}}
-    async with opened(url) as rt:
+    async with opened(sqlite_url) as rt:
         graph = rt.register(chain(node), name="g")
         invoke = graph.ainvoke if colour == "coroutine" else in_thread(graph.invoke)
         with pytest.raises(WaitCaught, match="'node'"):
@@ -326,7 +327,15 @@ async def test_a_bound_graph_says_so_and_its_run_waits(url: str, colour: str) ->
 
 
 @pytest.mark.parametrize("colour", ["plain", "coroutine"])
-@pytest.mark.parametrize("durability", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("url", "durability"),
+    [
+        ("sqlite", "sync"),
+        ("sqlite", "async"),
+        pytest.param("postgres", "async", marks=pytest.mark.postgres),
+    ],
+    indirect=["url"],
+)
 async def test_with_only_the_saver_the_question_is_kept_and_nothing_after_it(
     url: str, colour: str, durability: Any
 ) -> None:

@@ -29,16 +29,23 @@ async def answered(rt: perdure.Runtime, run_id: str) -> list[Any]:
     raise AssertionError(f"it goes on asking: {asked}")
 
 
-@pytest.mark.parametrize("last", ORDERS)
+@pytest.mark.parametrize(
+    ("url", "last"),
+    [
+        *[("sqlite", order) for order in ORDERS],
+        pytest.param("postgres", ORDERS[-1], marks=pytest.mark.postgres),
+    ],
+    indirect=["url"],
+)
 async def test_each_of_a_set_is_asked_once_and_gets_its_own_answer(
-    sqlite_url: str, last: tuple[str, ...]
+    url: str, last: tuple[str, ...]
 ) -> None:
     orders = itertools.chain([tuple("abc"), tuple("cab")], itertools.repeat(last))
 
     def node(state: Log) -> Log:
         return {"log": [perdure.ask(name) for name in next(orders)]}
 
-    async with opened(sqlite_url) as rt:
+    async with opened(url) as rt:
         rt.register(chain(node), name="agent")
         run = await rt.start("agent", {"log": []})
         asked = await answered(rt, run.id)
@@ -47,7 +54,7 @@ async def test_each_of_a_set_is_asked_once_and_gets_its_own_answer(
 
 
 async def test_a_question_that_was_not_shown_is_asked_though_there_is_an_answer(
-    sqlite_url: str,
+    url: str,
 ) -> None:
     """What a person approved is not what the node would do now."""
     drafts = iter(["one", "two", "two"])
@@ -55,7 +62,7 @@ async def test_a_question_that_was_not_shown_is_asked_though_there_is_an_answer(
     def node(state: Log) -> Log:
         return {"log": [perdure.ask({"draft": next(drafts)})["ok"]]}
 
-    async with opened(sqlite_url) as rt:
+    async with opened(url) as rt:
         rt.register(chain(node), name="agent")
         run = await rt.start("agent", {"log": []})
         for draft, ok in (("one", "yes"), ("two", "no")):
@@ -87,13 +94,13 @@ async def test_an_answer_that_is_refused_is_followed_by_the_next_one(sqlite_url:
         assert (await rt.get(run.id)).output["log"] == ["", "bo", "ann"]
 
 
-async def test_a_signal_reaches_the_wait_of_its_name(sqlite_url: str) -> None:
+async def test_a_signal_reaches_the_wait_of_its_name(url: str) -> None:
     orders = itertools.chain(["ab"], itertools.repeat("ba"))
 
     def node(state: Log) -> Log:
         return {"log": [f"{name}: {perdure.wait_for(name)}" for name in next(orders)]}
 
-    async with opened(sqlite_url) as rt:
+    async with opened(url) as rt:
         rt.register(chain(node), name="agent")
         run = await rt.start("agent", {"log": []}, thread_id="t")
         await rt.tick()
@@ -104,7 +111,7 @@ async def test_a_signal_reaches_the_wait_of_its_name(sqlite_url: str) -> None:
         assert (await rt.get(run.id)).output["log"] == ["b: 2", "a: 1"]
 
 
-async def test_an_answer_ends_no_sleep(sqlite_url: str) -> None:
+async def test_an_answer_ends_no_sleep(url: str) -> None:
     orders = itertools.chain(["question first"], itertools.repeat("sleep first"))
 
     def node(state: Log) -> Log:
@@ -113,7 +120,7 @@ async def test_an_answer_ends_no_sleep(sqlite_url: str) -> None:
         perdure.sleep(timedelta(days=1))
         return {"log": [perdure.ask("go on?")]}
 
-    async with opened(sqlite_url) as rt:
+    async with opened(url) as rt:
         rt.register(chain(node), name="agent")
         run = await rt.start("agent", {"log": []})
         await rt.tick()

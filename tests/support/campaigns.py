@@ -125,7 +125,7 @@ class World:
     # -- what became of it
 
     def rows(self, sql: str, **params: Any) -> list[Row]:
-        with self.app.database.transaction() as session:
+        with self.app.database.reading() as session:
             return session.run(sql, **params)
 
     def touches(self, campaign_id: int = 1, address: str = BO) -> list[Row]:
@@ -152,7 +152,7 @@ class World:
 
     def message_id(self, step: int, campaign_id: int = 1, address: str = BO) -> str:
         contact_id = self.contact(address)
-        with self.app.database.transaction() as session:
+        with self.app.database.reading() as session:
             found = look(session, campaign_id, contact_id, step)
         assert found.touch is not None
         return str(found.touch["message_id"])
@@ -303,9 +303,16 @@ class Workers:
 
     def kill(self, by: signal.Signals = signal.SIGKILL) -> None:
         """Send the one that is driving a signal, from another thread."""
+        self._driving().send(by)
+
+    def stop(self) -> None:
+        """Stop the one that is driving where it is, from another thread."""
+        self._driving().stop()
+
+    def _driving(self) -> Child:
         assert self._born.wait(30)
         assert self._child is not None
-        self._child.send(by)
+        return self._child
 
 
 @pytest.fixture

@@ -23,9 +23,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.support.polling import PATIENCE
+from tests.support.polling import PATIENCE, until
 
 Tell = Callable[..., None]
 
@@ -53,6 +54,20 @@ class Child:
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
+
+    def stop(self) -> None:
+        """Stop it, and wait until it stands still: its threads see the signal only when they are
+        scheduled, and write until then."""
+        self.send(signal.SIGSTOP)
+        until(self.is_stopped, "a process that stands still")
+
+    def is_stopped(self) -> bool:
+        """Whether every thread of it stands still."""
+        try:
+            stats = [file.read_text() for file in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        except (FileNotFoundError, ProcessLookupError):  # a thread that just ended
+            return False
+        return bool(stats) and all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
     def ended(self, seconds: float = 0.01) -> Ended | None:
         """How it ended; None if it did not within this time."""

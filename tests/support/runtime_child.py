@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -324,7 +325,8 @@ def stop_when_told(folder: str) -> None:
     def hook(point: str) -> None:
         if point == "commit.after" and stops.exists():
             stops.unlink()
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # Sent to the process, it might stop this thread inside its next commit.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
     failpoints.hook = hook
 

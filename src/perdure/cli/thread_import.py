@@ -67,7 +67,12 @@ def _saver_of(client: Client, allow: list[str]) -> Saver:
     from perdure.runtime import Runtime
     from perdure.saver import Saver
 
-    saver = client.saver if isinstance(client, Runtime) else Saver(journal=client.journal)
+    if isinstance(client, Runtime):
+        saver = client.saver
+    else:
+        saver = Saver(journal=client.journal)
+        saver.serializer = client.engine.serializer  # with its keys, and the types it allows
+        saver.start_afresh()
     saver.serializer.codec.allowlist.add(map(_type_at, allow))
     return saver
 
