@@ -153,3 +153,15 @@ def test_sends_of_a_command_replace_the_tasks_that_wait() -> None:
     assert task_interrupts.replaces_tasks(command)
     assert not task_interrupts.replaces_tasks(Command(resume="yes", goto="node"))
     assert graph.invoke(command, T) == {"log": ["in", "yes"]}
+
+
+def test_a_command_without_writes_is_an_error_and_with_an_answer_is_none() -> None:
+    writes = task_interrupts.writes_more_than_answer
+    assert not any(map(writes, [Command(resume=1), Command(resume=1, update={}, goto=[])]))
+    assert all(map(writes, [Command(resume=1, update={"log": []}), Command(goto="node")]))
+    with pytest.raises(TypeError, match="goto"):
+        writes(Command(goto=["node", 5]))  # type: ignore[list-item]
+    graph = one(asks).compile(InMemorySaver())
+    graph.invoke({}, T)
+    with pytest.raises(Exception, match=r"resume_is_map|empty Command"):
+        graph.invoke(Command(update={}), T)

@@ -378,11 +378,12 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             answers = [(open[0], resume)]
         else:
             raise AmbiguousAnswer(row.id, sorted(by_id))
-        # If a send replaces the task that asked, LangGraph gives the answer to whichever asks now.
+        # If a send replaces the task that asked, LangGraph gives the answer to whichever asks now,
+        # unless the answer says whom it is for.
         rest = Command(update=call.input.update, goto=call.input.goto)
-        command = call.input if task_interrupts.replaces_tasks(call.input) else rest
+        command = call.input if task_interrupts.replaces_tasks(call.input) and not named else rest
         ids, setup = [wait.id for wait, _ in answers], None
-        if rest != Command():
+        if task_interrupts.writes_more_than_answer(call.input):
             setup = yield from self._driver.with_command(row, command, ids, found)
         service = WaitService(self._driver.serializer, self._driver.clock)
         values = [value for _, value in answers]

@@ -88,6 +88,16 @@ def replaces_tasks(command: Command[Any]) -> bool:
     return any(isinstance(to, Send) for to in goto)
 
 
+def writes_more_than_answer(command: Command[Any]) -> bool:
+    """A command becomes writes of the null task, and one that becomes none is an error. Raises what
+    LangGraph raises for a command that it does not take."""
+    from langgraph.checkpoint.serde.types import RESUME
+    from langgraph.pregel._io import map_command
+
+    channels = [channel for _, channel, _ in map_command(command)]
+    return any(channel != RESUME for channel in channels)
+
+
 def resume_nothing() -> Command[Any]:
     """An answer to an interrupt that does not exist resumes a graph. At an old checkpoint `None`
     would not: there it means to run the tasks again, without the answers they have had.
