@@ -215,3 +215,87 @@ def test_an_answer_that_came_with_a_send_answers_one_question(rt: TemporaryRunti
         rt.blocking.tick()
     [run] = rt.blocking.runs()
     assert run.output["log"] == ["1", "2", "3", "aside"]
+
+
+def lose_call(graph: Any, command: Command[Any]) -> None:
+    """A call that ends after its command is stored."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bound_graph.BoundGraph, "_claim", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            graph.invoke(command, T)
+
+
+@pytest.mark.parametrize("which", COMMANDS)
+def test_a_command_whose_answer_was_withdrawn_does_not_come_with_the_next_answer(
+    rt: TemporaryRuntime, which: str
+) -> None:
+    graph = rt.register(builder(), name="g")
+    graph.invoke({"log": []}, T)
+    [wait] = rt.blocking.waits()
+    lose_call(graph, COMMANDS[which])
+    rt.blocking.withdraw(wait.id)
+    rt.blocking.answer(wait.id, "no")
+    assert finish(rt) == {"log": ["no", "after"]}
+
+
+def test_a_withdrawn_answer_that_came_with_a_send_is_not_taken(rt: TemporaryRuntime) -> None:
+    def careful(state: Log) -> Log:
+        if (said := interrupt("may I?")) == "yes":
+            raise ValueError(said)
+        return {"log": [said]}
+
+    made = StateGraph(Log)
+    made.add_node("careful", careful)
+    made.add_node("aside", aside)
+    made.add_edge(START, "careful")
+    graph = rt.register(made, name="g")
+    graph.invoke({"log": []}, T)
+    [wait] = rt.blocking.waits()
+    with pytest.raises(ValueError, match="yes"):
+        graph.invoke(SEND, T)
+    rt.blocking.withdraw(wait.id)
+    rt.blocking.answer(wait.id, "no")
+    assert finish(rt)["log"][0] == "no"
+
+
+@pytest.mark.parametrize(
+    "empty", [{"update": {}}, {"update": []}, {"goto": []}, {"goto": ""}], ids=str
+)
+def test_a_command_with_empty_parts_is_an_answer(
+    rt: TemporaryRuntime, empty: dict[str, Any]
+) -> None:
+    graph = rt.register(builder(), name="g")
+    graph.invoke({"log": []}, T)
+    assert graph.invoke(Command(resume="yes", **empty), T) == {"log": ["yes", "after"]}
+
+
+def test_a_command_that_langgraph_does_not_take_answers_nothing(rt: TemporaryRuntime) -> None:
+    graph = rt.register(builder(), name="g")
+    graph.invoke({"log": []}, T)
+    with pytest.raises(TypeError, match="goto"):
+        graph.invoke(Command(resume="yes", goto=5), T)  # type: ignore[arg-type]
+    assert len(rt.blocking.waits()) == 1
+    assert graph.invoke(COMMAND, T) == {"log": ["given", "aside", "yes", "after"]}
+
+
+def test_an_answer_by_id_is_not_lost_if_its_send_is_stored_before_it_is_taken(
+    rt: TemporaryRuntime,
+) -> None:
+    errors: list[type[BaseException]] = []
+
+    def stopped(state: Log) -> Log:
+        if errors:
+            raise errors.pop()
+        return {"log": [interrupt("may I?")]}
+
+    made = StateGraph(Log)
+    made.add_node("stopped", stopped)
+    made.add_node("aside", aside)
+    made.add_edge(START, "stopped")
+    graph = rt.register(made, name="g")
+    graph.invoke({"log": []}, T)
+    [wait] = rt.blocking.waits()
+    errors.append(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke(Command(resume={wait.interrupt_id: "yes"}, goto=SEND.goto), T)
+    assert finish(rt) == {"log": ["yes", "aside"]}

@@ -199,9 +199,11 @@ class SegmentStart(SegmentPlans):
             raise ThreadBusy(
                 row.thread_id, f"has another command that is not applied yet ({row.id})"
             )
-        stored = {"input": command, "waits": list(answered), "at": at}
+        given = [wait for wait in found if wait.id in answered]
+        now = waits.answer_time(given, self.clock.now())
+        stored = {"input": command, "waits": list(answered), "answered_at": now, "at": at}
         after = dump_setup(self.serializer, row, {**setup, "command": stored})
-        return NewSetup(row.setup, after)
+        return NewSetup(row.setup, after, now)
 
     def _command_place(self, row: RunRow, setup: Mapping[str, Any]) -> Plan[list[Any]]:
         place = yield from self._place(row, setup)
@@ -223,12 +225,11 @@ class SegmentStart(SegmentPlans):
             drive.input = command["input"]
         if not is_resume(command["input"]):
             return ()
-        given = [wait for wait in found if wait.id in command["waits"]]
-        since = min(wait.answered_at or 0 for wait in given)
+        since = command["answered_at"]
         asked = any(one.state == WaitState.OPEN and one.created_at >= since for one in found)
         # If something was asked since, the answer is taken.
         drive.segment.keeps_resume = not asked
-        return [wait.id for wait in given]
+        return [wait.id for wait in found if _came_with(wait, command)]
 
     # -- answers
 
@@ -360,8 +361,14 @@ class SegmentStart(SegmentPlans):
 def _command(setup: Mapping[str, Any], found: list[WaitRow]) -> dict[str, Any] | None:
     """The command that came with the answer to a wait that the run is not past."""
     command: dict[str, Any] | None = setup.get("command")
-    given = [wait.id for wait in found if wait.state in ANSWERED]
-    return command if command and any(id in given for id in command["waits"]) else None
+    return command if command and any(_came_with(wait, command) for wait in found) else None
+
+
+def _came_with(wait: WaitRow, command: Mapping[str, Any]) -> bool:
+    """Whether the answer of a wait came with a command. If that one was withdrawn, a later answer
+    did not."""
+    is_answered = wait.state in ANSWERED and wait.answered_at == command["answered_at"]
+    return is_answered and wait.id in command["waits"]
 
 
 def _is_reopened(wait: WaitRow) -> bool:

@@ -795,7 +795,7 @@ ORDER BY created_at, id LIMIT :count;
 -- Accepts an answer, once, in time, for a run that has not ended, unless the signal is there that
 -- takes the question back.
 UPDATE perdure_waits
-SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by, change = :change
+SET state = 'answered', answer = :answer, answered_at = :answered_at, answered_by = :by, change = :change
 WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
   AND (expires_at IS NULL OR expires_at > :now)
   AND NOT EXISTS (SELECT 1 FROM perdure_signals AS s

@@ -119,6 +119,8 @@ class NewSetup(NamedTuple):
 
     before: bytes
     after: bytes
+    answered_at: int
+    """The time of the answers it comes with."""
 
 
 def check_signal_name(name: str) -> None:
@@ -309,13 +311,14 @@ def answer(
     """Accept answers to questions of one run, all or none. With `setup`, only while the run rests.
     False: one is too late, or the run does not rest."""
     first, said = answers[0][0], {"by": by} if by else {}
+    at = answer_time([row for row, _ in answers], now) if setup is None else setup.answered_at
     key = change(first.thread_id, first.run_id, now, number)
     lock = with_params(key.params, "lock_run")
     statements = [*lock]
     for n, (row, value) in enumerate(answers):
         made = key if n == 0 else change(row.thread_id, row.run_id, now)
-        blob = serializer.dumps(value, _answer_place(row, by, now), "the answer")
-        params = {**made.params, "wait_id": row.id, "answer": blob, "by": by}
+        blob = serializer.dumps(value, _answer_place(row, by, at), "the answer")
+        params = {**made.params, "wait_id": row.id, "answer": blob, "answered_at": at, "by": by}
         params["seen"] = None if setup is None else setup.before
         statements += [
             *with_params(params, "answer_wait", "refuse_unanswered", "poke_run"),
@@ -332,6 +335,12 @@ def answer(
         key=key.key,
         otherwise=lambda: refused,
     )
+
+
+def answer_time(rows: Sequence[WaitRow], now: int) -> int:
+    """The time of an answer. It tells the answer from one before it that was withdrawn, so it is
+    later, whatever the clock says."""
+    return max([now, *(row.answered_at + 1 for row in rows if row.answered_at is not None)])
 
 
 def withdraw(
