@@ -299,3 +299,33 @@ def test_an_answer_by_id_is_not_lost_if_its_send_is_stored_before_it_is_taken(
     with pytest.raises(KeyboardInterrupt):
         graph.invoke(Command(resume={wait.interrupt_id: "yes"}, goto=SEND.goto), T)
     assert finish(rt) == {"log": ["yes", "aside"]}
+
+
+@pytest.mark.parametrize("place", ["the last checkpoint", "an old checkpoint"])
+@pytest.mark.parametrize("resume", [None, "yes"])
+def test_a_command_that_begins_a_run_is_applied_once_if_its_caller_ends_before_a_step(
+    rt: TemporaryRuntime, place: str, resume: str | None
+) -> None:
+    errors: list[type[BaseException]] = []
+
+    def second(state: Log) -> Log:
+        if errors:
+            raise errors.pop()
+        return {"log": ["second"]}
+
+    made = StateGraph(Log)
+    made.add_node("first", lambda state: {"log": ["first"]})
+    made.add_node("second", second)
+    made.add_edge(START, "first")
+    made.add_edge("first", "second")
+    graph = rt.register(made, name="g")
+    graph.invoke({"log": []}, T)
+    old = T
+    if place == "an old checkpoint":
+        [old] = [one.config for one in graph.get_state_history(T) if one.next == ("second",)]
+    errors.append(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke(Command(resume=resume, update={"log": ["given"]}, goto="second"), old)
+    until(lambda: rt.blocking.tick().done)
+    done = ["second"] if old is T else []
+    assert graph.get_state(T).values == {"log": ["first", *done, "given", "second"]}

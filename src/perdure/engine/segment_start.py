@@ -121,6 +121,8 @@ class SegmentStart(SegmentPlans):
             if change is not None:
                 return SegmentEnd(State.HELD, EventKind.HELD, change, reason=change["reason"])
         drive = yield from self._make_drive(row, graph, setup, inline)
+        if isinstance(drive.input, Command) and not row.begun:
+            yield from self._begin_with_command(drive, setup)
         if row.begun:
             found, discarded = yield from self._readable_waits(drive.row)
             in_command = yield from self._take_command(drive, setup, found)
@@ -184,6 +186,18 @@ class SegmentStart(SegmentPlans):
             yield runs.note_rolled_back(thread_id, id)
 
     # -- commands
+
+    def _begin_with_command(self, drive: Drive, setup: Mapping[str, Any]) -> Plan[None]:
+        """Leave out what a segment before this one, which did not come to a step, has written of
+        the command that the run begins with."""
+        now, at = (yield from self._command_place(drive.row, setup)), setup.get("at") or []
+        if now[:1] != at[:1]:
+            after = dump_setup(self.serializer, drive.row, {**setup, "at": now})
+            yield runs.set_setup(drive.row, after)
+        elif now != at:
+            again = task_interrupts.resume_nothing() if setup.get("place") else None
+            resume = drive.input.resume
+            drive.input = again if resume is None else Command(resume=resume)
 
     def with_command(
         self, row: RunRow, command: Command[Any], answered: Collection[str], found: list[WaitRow]

@@ -427,6 +427,13 @@ def note_rolled_back(thread_id: str, run_id: str) -> Op[None]:
     return Op("undone", [Statement("undone", params)], lambda rows: None, write=True)
 
 
+def set_setup(row: RunRow, setup: bytes) -> Op[None]:
+    """Replace the setup of a run, under the driver's lease."""
+    params = {"thread_id": row.thread_id, "id": row.id, "token": row.token, "setup": setup}
+    statements = with_params(params, "fence", "set_setup")
+    return Op("set_setup", statements, lambda rows: None, write=True)
+
+
 def store_topology(fingerprint: str, topology: str) -> Op[None]:
     """Store the topology that a fingerprint stands for."""
     params = {"fingerprint": fingerprint, "body": topology}
