@@ -329,3 +329,32 @@ def test_a_command_that_begins_a_run_is_applied_once_if_its_caller_ends_before_a
     until(lambda: rt.blocking.tick().done)
     done = ["second"] if old is T else []
     assert graph.get_state(T).values == {"log": ["first", *done, "given", "second"]}
+
+
+def test_a_command_for_a_changed_state_is_applied_whole_if_its_caller_ends(
+    rt: TemporaryRuntime,
+) -> None:
+    errors: list[type[BaseException]] = []
+
+    def stopped(state: Log) -> Log:
+        if errors:
+            raise errors.pop()
+        return {"log": [interrupt("one"), interrupt("two")]}
+
+    made = StateGraph(Log)
+    made.add_node("stopped", stopped)
+    made.add_edge(START, "stopped")
+    graph = rt.register(made, name="g")
+    graph.invoke({"log": []}, T)
+    graph.update_state(T, {"log": ["changed"]}, as_node=START)
+    errors.append(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke(Command(resume="1", update={"log": ["given"]}), T)
+    for answer in ("2", None):
+        until(lambda: not rt.blocking.tick().released)
+        if answer is not None:
+            [wait] = rt.blocking.waits()
+            assert wait.value == "two"
+            rt.blocking.answer(wait.id, answer)
+    [run] = rt.blocking.runs()
+    assert run.output == {"log": ["changed", "given", "1", "2"]}

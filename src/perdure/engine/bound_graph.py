@@ -254,6 +254,8 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
                 f"Run {row.id} cannot be driven: it is {begun.state.value}, "
                 f"{begun.reason or 'because it was stopped'}."
             )
+        if call.follows and call.input is not None:
+            yield from self._driver.note_command(begun.row)
         call.apply(begun)
         return begun
 

@@ -28,5 +28,6 @@ class Driver(SegmentPlans):
         super().__init__(saver, clock)
         finish = SegmentFinish(saver, clock)
         start = SegmentStart(saver, clock, announced)
-        self.begin, self.with_command = start.begin, start.with_command
+        self.begin = start.begin
+        self.with_command, self.note_command = start.with_command, start.note_command
         self.finish, self.failed, self.end = finish.finish, finish.failed, finish.end

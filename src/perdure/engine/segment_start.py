@@ -192,12 +192,17 @@ class SegmentStart(SegmentPlans):
         the command that the run begins with."""
         now, at = (yield from self._command_place(drive.row, setup)), setup.get("at") or []
         if now[:1] != at[:1]:
-            after = dump_setup(self.serializer, drive.row, {**setup, "at": now})
-            yield runs.set_setup(drive.row, after)
+            yield from self.note_command(drive.row)
         elif now != at:
             again = task_interrupts.resume_nothing() if setup.get("place") else None
             resume = drive.input.resume
             drive.input = again if resume is None else Command(resume=resume)
+
+    def note_command(self, row: RunRow) -> Plan[None]:
+        """Note at which checkpoint a run is given a command that no wait has."""
+        setup = load_setup(self.serializer, row)
+        at = yield from self._command_place(row, setup)
+        yield runs.set_setup(row, dump_setup(self.serializer, row, {**setup, "at": at}))
 
     def with_command(
         self, row: RunRow, command: Command[Any], answered: Collection[str], found: list[WaitRow]
@@ -230,9 +235,16 @@ class SegmentStart(SegmentPlans):
     ) -> Plan[Collection[str]]:
         """Continue with the command that came with an answer, if it was not applied yet. Returns
         the waits whose answers are in it."""
-        if (command := _command(setup, found)) is None:
+        command = _command(setup, found)
+        if command is None and not setup.get("at"):
             return ()
         now = yield from self._command_place(drive.row, setup)
+        if command is None:
+            # Its answer is for whichever task asks first at this checkpoint.
+            drive.segment.keeps_resume = now[:1] == setup["at"][:1] and not any(
+                wait.checkpoint_id >= now[0] for wait in found
+            )
+            return ()
         if now[:1] != command["at"][:1]:
             return ()
         if now == command["at"]:
