@@ -106,7 +106,7 @@ async def test_a_parent_and_its_child_that_ends_meanwhile_both_come_to_the_right
             server.execute("SELECT pg_advisory_unlock(7)")
             await asyncio.gather(ending, changing)
             if what == "cancelled":
-                await auntil(lambda: server.execute(DEADLOCKS) == [(1,)], "a deadlock")
+                await auntil(lambda: server.execute(DEADLOCKS)[0][0] >= 1, "a deadlock")
         await rt.tick()
         [child], run = await children(rt, run), await rt.get(run.id)
         assert child.state is State.DONE
