@@ -33,6 +33,7 @@ from perdure.engine.breakpoints import stop_at_breakpoint
 from perdure.engine.driver import Driver
 from perdure.engine.engine import Engine
 from perdure.engine.graphs import Graph, check_saver
+from perdure.engine.pending_command import with_command
 from perdure.engine.segment_drive import (
     Drive,
     Ended,
@@ -383,7 +384,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         command = call.input if task_interrupts.replaces_tasks(call.input) else rest
         ids, setup = [wait.id for wait, _ in answers], None
         if rest != Command():
-            setup = yield from self._driver.with_command(row, command, ids, found)
+            setup = yield from with_command(self._engine.saver, row, command, ids, found)
         service = WaitService(self._driver.serializer, self._driver.clock)
         values = [value for _, value in answers]
         yield from service.answer_all(list(zip(ids, values, strict=True)), None, setup=setup)

@@ -27,6 +27,5 @@ class Driver(SegmentPlans):
     def __init__(self, saver: Saver, clock: Clock, announced: Callable[[], bool]) -> None:
         super().__init__(saver, clock)
         finish = SegmentFinish(saver, clock)
-        start = SegmentStart(saver, clock, announced)
-        self.begin, self.with_command = start.begin, start.with_command
+        self.begin = SegmentStart(saver, clock, announced).begin
         self.finish, self.failed, self.end = finish.finish, finish.failed, finish.end

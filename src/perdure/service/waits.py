@@ -220,7 +220,7 @@ def _why_not_withdrawn(row: WaitRow, run: RunRow | None) -> str:
         return f"it is not for a person but for a {row.kind}."
     if row.state == WaitState.OPEN:
         return "it has no answer."
-    if row.state not in (WaitState.ANSWERED, WaitState.APPLIED):
+    if row.state not in waits.ANSWERED:
         return "the run has gone on with its answer, or asks something else; fork it instead."
     if run is not None and run.state == State.RUNNING:
         return "its run is being driven just now; try again when it rests."
