@@ -26,7 +26,7 @@ from langgraph.types import Command, Send, interrupt
 
 import perdure
 from perdure.engine import bound_graph
-from perdure.errors import BadAnswer, ThreadBusy
+from perdure.errors import BadAnswer, ThreadBusy, WaitClosed
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import State
 from tests.support.bound import Log, T
@@ -144,6 +144,20 @@ def test_of_several_answers_in_one_call_all_are_taken_or_none(rt: TemporaryRunti
     assert graph.invoke(Command(resume={one: "1", two: "2"}), T) == {"log": ["1", "2"]}
 
 
+def test_of_several_answers_the_one_that_a_signal_withdrew_is_named(rt: TemporaryRuntime) -> None:
+    made = StateGraph(Log)
+    made.add_node("one", lambda state: {"log": [perdure.ask("one", unless="reply", default="")]})
+    made.add_node("two", lambda state: {"log": [perdure.ask("two")]})
+    made.add_edge(START, "one")
+    made.add_edge(START, "two")
+    graph = rt.register(made, name="g")
+    graph.invoke({"log": []}, T)
+    one, two = ids(rt)
+    rt.blocking.signal(T["configurable"]["thread_id"], "reply", "no")
+    with pytest.raises(WaitClosed, match="'reply' withdrew"):
+        graph.invoke(Command(resume={one: "1", two: "2"}), T)
+
+
 def test_a_command_is_not_replaced_before_it_is_applied(rt: TemporaryRuntime) -> None:
     graph = rt.register(two_questions(), name="g")
     graph.invoke({"log": []}, T)
@@ -169,7 +183,7 @@ def test_a_command_for_a_run_that_does_not_rest_stores_no_answer(sqlite_url: str
         graph.invoke({"log": []}, T)
         [run] = rt.blocking.runs()
         rt.blocking.pause(run.id)
-        with pytest.raises(ThreadBusy):
+        with pytest.raises(ThreadBusy, match=run.id):
             graph.invoke(COMMAND, T)
         assert len(rt.blocking.waits()) == 1
         rt.blocking.resume(run.id)
