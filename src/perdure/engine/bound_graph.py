@@ -451,7 +451,7 @@ def _is_interrupt_id(key: Any) -> bool:
 
 @contextlib.contextmanager
 def _opening(call: BoundCall) -> Iterator[None]:
-    """While the run of a call begins, which may lose its lease."""
+    """Raise `ThreadBusy` if the run of a call loses its lease while it begins."""
     try:
         yield
     except (LeaseLost, Refused) as lost:
