@@ -25,7 +25,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 import perdure
-from perdure.engine import bound_graph
+from perdure.engine.bound_runs import BoundRuns
 from perdure.errors import BadAnswer, ThreadBusy, WaitClosed
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import State
@@ -71,10 +71,11 @@ def builder() -> StateGraph[Log]:
 def _call(url: str, which: str, point: str) -> None:
     """Answer in a process of its own, and die."""
     if point == "answered":
-        bound_graph.BoundGraph._claim = lambda *_: _die_if(point)  # type: ignore[assignment, method-assign]
-    graph = perdure.Runtime(url).register(builder(), name="g")
+        BoundRuns._claim = lambda *_: _die_if(point)  # type: ignore[assignment, method-assign]
+    rt = perdure.Runtime(url)
+    graph = rt.register(builder(), name="g")
     if point == "claimed":
-        graph._driver.begin = lambda *_, **__: _die_if(point)  # type: ignore[assignment]
+        rt.engine.driver.begin = lambda *_, **__: _die_if(point)  # type: ignore[assignment]
     graph.invoke(COMMANDS[which], T, durability="sync")
 
 
@@ -163,7 +164,7 @@ def test_a_command_is_not_replaced_before_it_is_applied(rt: TemporaryRuntime) ->
     graph.invoke({"log": []}, T)
     one, two = ids(rt)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bound_graph.BoundGraph, "_claim", _interrupted)
+        patch.setattr(BoundRuns, "_claim", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             graph.invoke(Command(resume={one: "1"}, update={"log": ["first"]}), T)
     with pytest.raises(ThreadBusy, match="not applied yet"):
