@@ -135,7 +135,7 @@ async def test_runs_of_a_graph_that_is_not_registered_are_a_failure_unless_it_is
     assert (told.code, told.json) == (1, [{"graph": "letter", "version": "", "runs": 1}])
     told = check(capsys, fewer("three"), "--elsewhere", "oth*", "--elsewhere", "letter")
     assert told.done.out == (
-        "2 unfinished runs: none would be held, 2 not checked, of graphs elsewhere.\n"
+        "2 unfinished runs: none would be held, 2 of other processes not checked.\n"
     )
 
 

@@ -106,5 +106,5 @@ def _print_sums(
     sums += [f"{undriven:,} would not be driven"] if undriven else []
     others = sum(one.runs for one in served)
     if others:
-        sums.append(f"{others:,} not checked, of graphs elsewhere")
+        sums.append(f"{others:,} of other processes not checked")
     print(f"{count(checked, 'unfinished run')}: {', '.join(sums)}.")
