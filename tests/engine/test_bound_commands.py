@@ -89,14 +89,9 @@ def finish(rt: perdure.Runtime) -> Any:
     return run.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", COMMANDS)
-@pytest.mark.parametrize(
-    "point",
-    [
-        point if point == "answered" else pytest.param(point, marks=pytest.mark.slow)
-        for point in POINTS
-    ],
-)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_worker_applies_the_whole_command_of_a_caller_that_was_killed(
     sqlite_url: str, which: str, point: str
 ) -> None:
