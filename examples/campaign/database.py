@@ -80,7 +80,7 @@ class Database:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Session]:
         """A transaction that writes: all of it is there afterwards, or, if something is raised,
-        nothing. On SQLite it waits for every other one; who only reads takes `reading`."""
+        nothing. On SQLite it waits for every other one; to read, use `reading`."""
         with self._connection() as connection:
             if not self._is_sqlite:
                 with connection.transaction():

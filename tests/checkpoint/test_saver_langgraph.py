@@ -37,7 +37,10 @@ def is_told_the_same(name: str, savers: Savers, api: Api) -> None:
 
 
 @EVERY_STORY
-@pytest.mark.parametrize(("api", "temper"), [("blocking", "warm"), ("coroutines", "cold")])
+@pytest.mark.parametrize(
+    ("api", "temper"),
+    [("blocking", "warm"), pytest.param("coroutines", "cold", marks=pytest.mark.slow)],
+)
 def test_a_story_on_sqlite_is_the_same_as_in_memory(
     sqlite_url: str, name: str, api: Api, temper: str
 ) -> None:

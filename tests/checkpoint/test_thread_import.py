@@ -134,6 +134,7 @@ def test_what_is_there_is_not_stored_twice(stock: Any, url: str) -> None:
             assert told(build(saver), saver) == told(build(source), source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 2, 3, 7, 20, 33, 50])
 def test_an_import_that_is_killed_goes_on_where_it_was(
     stock: Any, sqlite_url: str, fork_server: ForkServer, nth: int

@@ -120,22 +120,22 @@ async def test_runs_of_a_graph_that_is_not_registered_are_a_failure_unless_it_is
     letter, other, sums = told.out.split("\n\n")
     assert letter == (
         "letter: 1 run would not be driven\n"
-        "  The graph is not registered here. Did you mean 'lettr'? Register it until its runs have "
-        "ended. If another process registers it, pass --elsewhere letter. To give its runs up: "
-        "perdure cancel --graph letter"
+        "  The graph is not registered here. Did you mean 'lettr'? Keep it registered until its "
+        "runs have ended. If another process registers it, pass --elsewhere letter. To give up on "
+        "its runs: perdure cancel --graph letter"
     )
     assert other == (
         "other: 1 run would not be driven\n"
         "  The graph is not registered here. Another version is, but a run keeps the version it "
-        "was started with. Register it until its runs have ended. If another process registers "
-        "it, pass --elsewhere other. To give its runs up: perdure cancel RUN"
+        "was started with. Keep it registered until its runs have ended. If another process "
+        "registers it, pass --elsewhere other. To give up on its runs: perdure cancel RUN"
     )
     assert sums == "2 unfinished runs: none would be held, 2 would not be driven.\n"
     told = check(capsys, fewer("two"), "--json", "--elsewhere", "other")
     assert (told.code, told.json) == (1, [{"graph": "letter", "version": "", "runs": 1}])
     told = check(capsys, fewer("three"), "--elsewhere", "oth*", "--elsewhere", "letter")
     assert told.done.out == (
-        "2 unfinished runs: none would be held, 2 not checked, of graphs elsewhere.\n"
+        "2 unfinished runs: none would be held, 2 of other processes not checked.\n"
     )
 
 

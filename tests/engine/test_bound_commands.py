@@ -25,8 +25,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 import perdure
-from perdure.engine import bound_graph
-from perdure.errors import BadAnswer, ThreadBusy
+from perdure.engine.bound_runs import BoundRuns
+from perdure.errors import BadAnswer, ThreadBusy, WaitClosed
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import State
 from tests.support.bound import Log, T
@@ -71,10 +71,11 @@ def builder() -> StateGraph[Log]:
 def _call(url: str, which: str, point: str) -> None:
     """Answer in a process of its own, and die."""
     if point == "answered":
-        bound_graph.BoundGraph._claim = lambda *_: _die_if(point)  # type: ignore[assignment, method-assign]
-    graph = perdure.Runtime(url).register(builder(), name="g")
+        BoundRuns._claim = lambda *_: _die_if(point)  # type: ignore[assignment, method-assign]
+    rt = perdure.Runtime(url)
+    graph = rt.register(builder(), name="g")
     if point == "claimed":
-        graph._driver.begin = lambda *_, **__: _die_if(point)  # type: ignore[assignment]
+        rt.engine.driver.begin = lambda *_, **__: _die_if(point)  # type: ignore[assignment]
     graph.invoke(COMMANDS[which], T, durability="sync")
 
 
@@ -88,14 +89,9 @@ def finish(rt: perdure.Runtime) -> Any:
     return run.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", COMMANDS)
-@pytest.mark.parametrize(
-    "point",
-    [
-        point if point == "answered" else pytest.param(point, marks=pytest.mark.slow)
-        for point in POINTS
-    ],
-)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_worker_applies_the_whole_command_of_a_caller_that_was_killed(
     sqlite_url: str, which: str, point: str
 ) -> None:
@@ -144,12 +140,26 @@ def test_of_several_answers_in_one_call_all_are_taken_or_none(rt: TemporaryRunti
     assert graph.invoke(Command(resume={one: "1", two: "2"}), T) == {"log": ["1", "2"]}
 
 
+def test_of_several_answers_the_one_that_a_signal_withdrew_is_named(rt: TemporaryRuntime) -> None:
+    made = StateGraph(Log)
+    made.add_node("one", lambda state: {"log": [perdure.ask("one", unless="reply", default="")]})
+    made.add_node("two", lambda state: {"log": [perdure.ask("two")]})
+    made.add_edge(START, "one")
+    made.add_edge(START, "two")
+    graph = rt.register(made, name="g")
+    graph.invoke({"log": []}, T)
+    one, two = ids(rt)
+    rt.blocking.signal(T["configurable"]["thread_id"], "reply", "no")
+    with pytest.raises(WaitClosed, match="'reply' withdrew"):
+        graph.invoke(Command(resume={one: "1", two: "2"}), T)
+
+
 def test_a_command_is_not_replaced_before_it_is_applied(rt: TemporaryRuntime) -> None:
     graph = rt.register(two_questions(), name="g")
     graph.invoke({"log": []}, T)
     one, two = ids(rt)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bound_graph.BoundGraph, "_claim", _interrupted)
+        patch.setattr(BoundRuns, "_claim", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             graph.invoke(Command(resume={one: "1"}, update={"log": ["first"]}), T)
     with pytest.raises(ThreadBusy, match="not applied yet"):
@@ -169,7 +179,7 @@ def test_a_command_for_a_run_that_does_not_rest_stores_no_answer(sqlite_url: str
         graph.invoke({"log": []}, T)
         [run] = rt.blocking.runs()
         rt.blocking.pause(run.id)
-        with pytest.raises(ThreadBusy):
+        with pytest.raises(ThreadBusy, match=run.id):
             graph.invoke(COMMAND, T)
         assert len(rt.blocking.waits()) == 1
         rt.blocking.resume(run.id)
@@ -220,7 +230,7 @@ def test_an_answer_that_came_with_a_send_answers_one_question(rt: TemporaryRunti
 def lose_call(graph: Any, command: Command[Any]) -> None:
     """A call that ends after its command is stored."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bound_graph.BoundGraph, "_claim", _interrupted)
+        patch.setattr(BoundRuns, "_claim", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             graph.invoke(command, T)
 

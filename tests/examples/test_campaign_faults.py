@@ -443,7 +443,7 @@ def test_a_reply_to_a_mail_whose_sender_was_killed_is_its_own(
         assert here.scores() == {"touch 1": 1.0}
 
 
-def test_who_only_looks_does_not_wait_for_a_process_that_stands_still_while_it_writes(
+def test_a_reader_does_not_wait_for_an_open_transaction(
     office: World,
 ) -> None:
     campaign_id = office.campaign()

@@ -162,6 +162,7 @@ def killed_at(url: str, number: int) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize("number", range(len(statements()) + 1))
 def test_killed_at_any_statement_it_leaves_nothing_and_the_next_connect_finishes_it(

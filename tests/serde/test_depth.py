@@ -54,6 +54,7 @@ print(refused, read)
 """
 
 
+@pytest.mark.slow
 def test_a_forged_value_never_ends_the_process_that_reads_it() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORGED], capture_output=True, text=True, timeout=60, check=False

@@ -67,8 +67,8 @@ async def test_a_graph_that_no_worker_ever_drove_is_found(url: str) -> None:
         [unknown] = await client.journal.arun(plans.unknown_graphs())
         assert (unknown.graph, unknown.runs) == ("campain", 1)
         assert unknown.suggestion == " Did you mean 'campaign'?"
-        assert await client.journal.arun(plans.is_misspelt("campaign", "")) is None
-        assert await client.journal.arun(plans.is_misspelt("campain", "")) == unknown
+        assert await client.journal.arun(plans.unknown_graph("campaign", "")) is None
+        assert await client.journal.arun(plans.unknown_graph("campain", "")) == unknown
 
 
 async def test_a_graph_that_was_driven_before_a_long_queue_is_known(
@@ -86,7 +86,7 @@ async def test_a_graph_that_was_driven_before_a_long_queue_is_known(
             await rt.start("campaign", {"log": []})
         clock.advance(timedelta(minutes=1))
         assert await rt.journal.arun(plans.unknown_graphs()) == []
-        assert await rt.journal.arun(plans.is_misspelt("campain", "")) is None
+        assert await rt.journal.arun(plans.unknown_graph("campain", "")) is None
         await rt.tick(100)
 
 

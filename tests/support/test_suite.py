@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support import suite
+
+pytestmark = pytest.mark.slow
 
 ONCE = """
 from pathlib import Path

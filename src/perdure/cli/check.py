@@ -92,9 +92,9 @@ def _print_missing(missing: Iterable[MissingGraph], graphs: list[str]) -> None:
             hint = " Another version is, but a run keeps the version it was started with."
             cancel = "perdure cancel RUN"
         print(
-            f"  The graph is not registered here.{hint} Register it until its runs have ended. If "
-            f"another process registers it, pass --elsewhere {printable(shlex.quote(title))}. To "
-            f"give its runs up: {printable(cancel)}\n"
+            f"  The graph is not registered here.{hint} Keep it registered until its runs have "
+            f"ended. If another process registers it, pass --elsewhere "
+            f"{printable(shlex.quote(title))}. To give up on its runs: {printable(cancel)}\n"
         )
 
 
@@ -106,5 +106,5 @@ def _print_sums(
     sums += [f"{undriven:,} would not be driven"] if undriven else []
     others = sum(one.runs for one in served)
     if others:
-        sums.append(f"{others:,} not checked, of graphs elsewhere")
+        sums.append(f"{others:,} of other processes not checked")
     print(f"{count(checked, 'unfinished run')}: {', '.join(sums)}.")

@@ -46,7 +46,7 @@ def start(
             "--metadata",
             "--label",
             metavar="KEY=VALUE",
-            help="Stored with it, as its labels are; the value is JSON or a text; repeatable.",
+            help="Metadata to find it by; the value is JSON or a text; repeatable.",
         ),
     ] = None,
     tag: Annotated[
@@ -75,7 +75,7 @@ def start(
         raise BadArgument("Give the input once: as the second argument, or as --input.")
     given = parse_json("The input", value) if value is not None else _parse("--input", input)
     delay = None if after is None else parse_delay("--after", after)
-    labels = parse_pairs("--metadata", metadata or ())
+    pairs = parse_pairs("--metadata", metadata or ())
     given_context, given_config = _parse("--context", context), _parse("--config", config)
     check_graph(at, graph)
     with client_at(at, create=True) as client:
@@ -86,7 +86,7 @@ def start(
             context=given_context,
             config=given_config,
             key=key,
-            metadata=labels,
+            metadata=pairs,
             tags=tag or (),
             after=delay,
             version=version,
@@ -126,7 +126,7 @@ def _warn_of_unknown(client: Client, run: Run) -> None:
     """Warn if the run would wait for a graph that no worker has: its name may be misspelt."""
     from perdure.service.views.attention import no_worker
 
-    unknown = client.journal.run(client.services.runs.is_misspelt(run.graph, run.version))
+    unknown = client.journal.run(client.services.runs.unknown_graph(run.graph, run.version))
     if unknown is not None:
         print(f"perdure: note: {printable(no_worker(unknown))}.", file=sys.stderr)
 

@@ -84,7 +84,7 @@ class CallRecord:
             scope, task_id = owner.thread_id, task.id
             key = keys.effect_key(scope, task_id, spec.name, match.n)
         self.other = match.other
-        self.may_be_another = match.equal <= 0 and not spec.reads and self._is_in_part
+        self.may_be_another = match.equal <= 0 and not spec.reads and self._is_partly_recorded
         self.row = EffectRow(
             scope=scope,
             task=task_id,
@@ -151,7 +151,7 @@ class CallRecord:
     def take_over(self, attempts: int, *, has_failed: bool = False) -> Plan[bool]:
         """Replace the intent by one of our own. False: another process was faster.
 
-        `has_failed`: the recorded call has. If it may be another one, this one takes its place.
+        `has_failed`: the recorded call did. If it may be another call, this one takes its place.
         """
         task, intent = self.task, random_number()
         if has_failed and self.may_be_another:
@@ -167,8 +167,8 @@ class CallRecord:
     # -- what is stored
 
     @property
-    def _is_in_part(self) -> bool:
-        """Whether arguments are not recorded that LangGraph does not fill."""
+    def _is_partly_recorded(self) -> bool:
+        """Whether an argument is not recorded, besides those that LangGraph injects."""
         return any(name not in self._stored and name not in INJECTED for name in self.arguments)
 
     def _equal_arguments(self, row: EffectRow) -> int:

@@ -2,6 +2,8 @@
 
 Crash points and what each leaves behind for the next claim:
 
+    answered with a command     the command is in the setup, in one batch with the answers; whoever
+                                claims the run applies it (`pending_command`)
     claimed, nothing driven     the lease runs out; attempts counts it
     answers handed over         the waits are `applied`, and are handed over again
     a step on disk              progress: attempts is 1 again, and the run goes on after that step
@@ -27,7 +29,5 @@ class Driver(SegmentPlans):
     def __init__(self, saver: Saver, clock: Clock, announced: Callable[[], bool]) -> None:
         super().__init__(saver, clock)
         finish = SegmentFinish(saver, clock)
-        start = SegmentStart(saver, clock, announced)
-        self.begin = start.begin
-        self.with_command, self.note_command = start.with_command, start.note_command
+        self.begin = SegmentStart(saver, clock, announced).begin
         self.finish, self.failed, self.end = finish.finish, finish.failed, finish.end

@@ -84,8 +84,8 @@ class LeaseKeeper:
 
     @contextlib.contextmanager
     def renewing(self, row: RunRow, pulse: LoopPulse | None = None) -> Iterator[None]:
-        """While the segment of a claimed run begins, which may take longer than a lease: the
-        journal is slow, or compensations are made. `pulse` is that of its event loop."""
+        """Keep the lease of a claimed run while its segment begins. That may take longer than a
+        lease: the journal is slow, or compensations are made. `pulse` is that of its event loop."""
         claimed = (row.id, row.token)
         self._beginning[claimed] = pulse
         self._renew_soon(self._left(row))

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from perdure.checkpoint.cache import NULL_TASK
 from perdure.checkpoint.operations import CheckpointKey
 from perdure.engine.graphs import Graph
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
+from perdure.langgraph_port import call_config
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
 from perdure.segments.segment import Segment
@@ -125,14 +125,20 @@ def is_resume(input: Any) -> bool:
     return isinstance(input, Command) and input.resume is not None
 
 
-def command_writes(at: CheckpointTuple) -> int:
-    """Number of writes at a checkpoint that came from commands."""
-    writes = at.pending_writes or ()
-    return sum(task == NULL_TASK and channel not in WRITES_IDX_MAP for task, channel, _ in writes)
-
-
 def latest_checkpoint(
     saver: Saver, thread_id: str, ns: str = "", id: str | None = None
 ) -> Plan[CheckpointTuple | None]:
     """A checkpoint of a thread, by default the latest."""
     return saver.reader.get_tuple(CheckpointKey(thread_id, ns, id), False)
+
+
+def start_place(saver: Saver, row: RunRow, setup: Mapping[str, Any]) -> Plan[Mapping[str, Any]]:
+    """The old checkpoint a run begins at, while it has made none of its own; else nothing."""
+    place: Mapping[str, Any] = setup.get("place") or {}
+    if not place or row.fingerprint is not None:  # which its first step stores
+        return {}
+    if row.begun:  # it asked something before its first step
+        at = yield from latest_checkpoint(saver, row.thread_id)
+        if at is not None and at.checkpoint["id"] == call_config.root_checkpoint(place):
+            return {}
+    return place

@@ -22,6 +22,7 @@ from perdure.journal import Journal, Op, Statement
 
 STALE = 60.0
 """Seconds after which the database is asked again."""
+UNLIMITED = 2**62
 LONGEST_LEASE = 60_000
 """Milliseconds. A lease that ends later than this, and than one of ours would, is of another
 clock, such as that of a virtual machine restored from the same snapshot."""
@@ -43,10 +44,10 @@ class HostTime(NamedTuple):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters of the fragment {held} in queries.sql, for whom every lease that is not
-        over holds. Who takes runs over has a `latest` of its own."""
+        """The parameters of the fragment {held} in queries.sql. A lease of any length is believed
+        here; those who take runs over limit it (`LeaseTimes.params`)."""
         pattern = f"%:{self.clock}" if self.clock else ""
-        return {"clock": pattern, "tick": self.tick, "latest": 2**62}
+        return {"clock": pattern, "tick": self.tick, "latest": UNLIMITED}
 
 
 def host_time(clock: Clock) -> HostTime:

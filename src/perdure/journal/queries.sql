@@ -275,8 +275,8 @@ WHERE parent_id = :parent_id AND (created_at, id) < (:before, :before_id) AND cr
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: children_of_runs
--- The first :most children of each of these runs, oldest first: whether its parent joined it (1), or
--- still waits (2), and how many children its parent has.
+-- The oldest :most children of each of these runs, at most :count in all, each with whether its parent
+-- joined it (1), or still waits for it (2), and with how many children its parent has.
 SELECT {run}, (SELECT MAX(CASE WHEN w.state = 'open' THEN 2 ELSE 1 END)
                FROM perdure_joins AS j JOIN perdure_waits AS w
                  ON w.thread_id = j.thread_id AND w.id = j.wait_id
@@ -558,7 +558,8 @@ SELECT DISTINCT graph, version FROM perdure_runs
 WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) AND NOT {held} LIMIT 10;
 
 -- name: late_graphs
--- Graphs with runs that should have begun by :late, and were never claimed; since when.
+-- Graphs with runs that should have begun by :late, and were never claimed: how many, and when the first of
+-- them was accepted.
 SELECT graph, version, COUNT(*), MIN(created_at) FROM perdure_runs
 WHERE due_at <= :late AND state = 'pending' AND token = 0
 GROUP BY graph, version ORDER BY graph, version;
@@ -981,8 +982,8 @@ RETURNING intent;
 -- last attempt failed is bound to its run and arguments, and goes with them.
 UPDATE perdure_effects
 SET outcome = CASE WHEN thread_id = :thread_id AND run_id = :run_id AND digest = :digest THEN outcome END,
-    digest = :digest, arguments = :arguments, state = 'open', intent = :intent, attempts = :attempts, thread_id = :thread_id,
-    run_id = :run_id, due_at = NULL, updated_at = :now
+    digest = :digest, arguments = :arguments, state = 'open', intent = :intent, attempts = :attempts,
+    thread_id = :thread_id, run_id = :run_id, due_at = NULL, updated_at = :now
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :seen
   AND state IN ('open', 'again');
 

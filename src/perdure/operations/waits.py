@@ -38,6 +38,8 @@ from perdure.types import EventKind, Kind, State, Wait, WaitState
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 """States of a wait that a run is past."""
+ANSWERED = (WaitState.ANSWERED, WaitState.APPLIED)
+"""States of a wait that has an answer, and that its run is not past."""
 TIME_IS_UP = {"__perdure__": "time is up"}
 """Resumes a task whose wait expired."""
 TAKEN_BACK = "__perdure_taken_back__"

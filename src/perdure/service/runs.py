@@ -266,8 +266,8 @@ class RunService:
             found.append(UnknownGraphName(name, version, number, suggestion))
         return found
 
-    def is_misspelt(self, name: str, version: str) -> Plan[UnknownGraphName | None]:
-        """A graph that no worker has driven lately, while others were."""
+    def unknown_graph(self, name: str, version: str) -> Plan[UnknownGraphName | None]:
+        """The graph of this name, if no worker has driven it lately but some have driven others."""
         driven: set[tuple[str, str]] = yield runs.driven_graphs(self._clock.now() + 1, LOOKED_BACK)
         if not driven or (name, version) in driven:
             return None

@@ -88,8 +88,8 @@ class WaitService:
     def answer(
         self, wait_id: str, value: Any, by: str | None, *, number: int | None = None
     ) -> Plan[None]:
-        """Accept an answer, or raise why not. Then nothing is changed. The same `number` is
-        accepted once, and does nothing after that."""
+        """Accept an answer, or raise why not. Then it is not stored. The same `number` is accepted
+        once, and does nothing after that."""
         asked: WaitRow | None = None if number is None else (yield waits.find(wait_id))
         if asked is not None and (yield from was_made(asked.thread_id, asked.run_id, number)):
             return
@@ -103,14 +103,14 @@ class WaitService:
         number: int | None = None,
         setup: NewSetup | None = None,
     ) -> Plan[None]:
-        """Accept answers to questions of one run, or raise why not. Then nothing is changed. With a
+        """Accept answers to questions of one run, or raise why not. Then none is stored. With a
         `setup` for the run, raises `ThreadBusy` unless the run rests."""
         if by is not None:
             check_text("by", by)
         rows = []
         for wait_id, value in answers:
             row = yield from self._open(wait_id)
-            yield from self._check(row, value)
+            yield from self._check_answer(row, value)
             rows.append((row, value))
         now = self._clock.now()
         if (yield waits.answer(self._serializer, rows, by, now, number, setup=setup)):
@@ -120,10 +120,13 @@ class WaitService:
             if row.expires_at is not None and row.expires_at <= now:
                 raise WaitExpired(row.id, _expired(row.expires_at))
         if setup is not None:
-            raise ThreadBusy(row.thread_id, f"is driven, or was given another command ({row.id})")
-        raise WaitClosed(row.id, f"the signal {row.name!r} withdrew the question.")
+            why = f"does not wait now, or was given another command ({row.run_id})"
+            raise ThreadBusy(row.thread_id, why)
+        closed = next((row for row, _ in rows if row.name is not None), row)
+        raise WaitClosed(closed.id, f"the signal {closed.name!r} withdrew the question.")
 
-    def _check(self, row: WaitRow, value: Any) -> Plan[None]:
+    def _check_answer(self, row: WaitRow, value: Any) -> Plan[None]:
+        """Raise if a question cannot have this answer. One that is damaged is asked again."""
         if waits.is_to_be_asked_again(self._serializer, row):
             yield waits.ask_again(row, self._clock.now())
             why = "its row is damaged. Its run asks again (retry it if it is held): see waits()."
@@ -220,7 +223,7 @@ def _why_not_withdrawn(row: WaitRow, run: RunRow | None) -> str:
         return f"it is not for a person but for a {row.kind}."
     if row.state == WaitState.OPEN:
         return "it has no answer."
-    if row.state not in (WaitState.ANSWERED, WaitState.APPLIED):
+    if row.state not in waits.ANSWERED:
         return "the run has gone on with its answer, or asks something else; fork it instead."
     if run is not None and run.state == State.RUNNING:
         return "its run is being driven just now; try again when it rests."

@@ -1,0 +1,272 @@
+"""The run of a bound graph's call: how it is found or accepted, answered, claimed and ended.
+
+The first lines of `bound_graph` say which run a call drives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from langgraph.types import Command
+
+from perdure.effects.client_calls import parent_of_call
+from perdure.engine import calls_in_nodes
+from perdure.engine.bound_call import BoundCall
+from perdure.engine.breakpoints import stop_at_breakpoint
+from perdure.engine.driver import Driver
+from perdure.engine.engine import Engine
+from perdure.engine.graphs import Graph
+from perdure.engine.pending_command import note_command, with_command
+from perdure.engine.segment_drive import (
+    Drive,
+    Ended,
+    Outcome,
+    Returned,
+    is_resume,
+    latest_checkpoint,
+)
+from perdure.errors import AmbiguousAnswer, Error, ThreadBusy
+from perdure.journal import Plan
+from perdure.langgraph_port import call_config, task_interrupts
+from perdure.operations import claims, runs, waits
+from perdure.operations.claims import SegmentEnd
+from perdure.operations.events import change
+from perdure.operations.run_payload import load_setup
+from perdure.operations.runs import RunRow
+from perdure.operations.waits import WaitRow
+from perdure.service.waits import WaitService
+from perdure.types import ENDED, Control, EventKind, State, WaitState
+
+POLL = 0.05
+"""Seconds between two looks at a run that another process drives."""
+UPDATED = "its state was changed"
+"""The reason of a pending run that waited when its state was changed."""
+
+
+class BoundRuns:
+    """Plans for the runs of a bound graph."""
+
+    def __init__(self, graph: Graph, engine: Engine) -> None:
+        self._graph, self._engine = graph, engine
+
+    @property
+    def _driver(self) -> Driver:
+        return self._engine.driver  # not before: registering a graph opens nothing
+
+    def open(self, call: BoundCall) -> Plan[Drive]:
+        """The run of a call, claimed for it."""
+        row = yield from self._find(call)
+        begun = yield from self._begin(row)
+        if isinstance(begun, SegmentEnd):
+            raise Error(
+                f"Run {row.id} cannot be driven: it is {begun.state.value}, "
+                f"{begun.reason or 'because it was stopped'}."
+            )
+        if call.follows and call.input is not None:
+            yield from note_command(self._engine.saver, begun.row)
+        call.apply(begun)
+        return begun
+
+    def _begin(self, row: RunRow) -> Plan[Drive | SegmentEnd]:
+        """Begin the segment of a run that was claimed, or end it if it cannot be driven."""
+        with self._engine.keeper.renewing(row):
+            begun = yield from self._driver.begin(row, self._graph, inline=True)
+            if isinstance(begun, SegmentEnd):
+                yield from self._driver.end(row, begun)
+        return begun
+
+    def _find(self, call: BoundCall) -> Plan[RunRow]:
+        yield from self._find_place(call)
+        if (call.input is None or is_resume(call.input)) and not call.place:
+            under_way: RunRow | None = yield runs.head(call.thread_id)
+            if under_way is not None:
+                if not self._is_mine(under_way):
+                    raise ThreadBusy(call.thread_id, f"is of the graph {under_way.graph!r}")
+                if is_resume(call.input):
+                    yield from self._answer(under_way, call)
+                claimed = yield from self._claim(under_way)
+                if claimed is not None:
+                    return claimed
+                raise ThreadBusy(call.thread_id, "another worker drives")
+        accepted = yield from self._accept(call)
+        while True:
+            claimed = yield from self._claim(accepted)
+            if claimed is not None:
+                return claimed
+            yield POLL
+            accepted = (yield runs.find(accepted.id)) or accepted
+            if accepted.state == State.DONE and accepted.parent_id is not None:
+                raise calls_in_nodes.AlreadyDone(accepted)  # a worker went on with it
+            if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
+                raise ThreadBusy(call.thread_id, f"was {accepted.state} by another caller")
+            head: RunRow | None = yield runs.head(call.thread_id)
+            if head is None or head.n >= accepted.n:
+                continue
+            if head.state in (State.HELD, State.PAUSED):
+                yield from self._withdraw(accepted)
+                raise ThreadBusy(call.thread_id, f"is {head.state} ({head.id})")
+            now, until, _ = self._engine.keeper.times()
+            if head.state == State.WAITING and not self._is_due(head):
+                made = change(accepted.thread_id, accepted.id, now)
+                yield runs.supersede(self._driver.serializer, made)
+            elif self._is_mine(head) and (head.state, head.reason) == (State.PENDING, UPDATED):
+                yield from self._replace(head, accepted, UPDATED)
+            elif self._is_abandoned(head, 2 * now - until):
+                yield from self._replace(head, accepted, "its caller died")
+            elif accepted.ready_at < (now + until) // 2:
+                yield runs.reserve(accepted, until)
+
+    def _accept(self, call: BoundCall) -> Plan[RunRow]:
+        """A new run, or in a node that runs again the one that it started."""
+        key, parent = calls_in_nodes.take_key(), None
+        if key is not None:
+            parent = yield from parent_of_call(self._driver.journal, ignores_parent_cancel=False)
+        accepted = yield from self._engine.accept_inline(
+            self._graph, call.thread_id, call.setup(), key=key, parent=parent
+        )
+        if key is not None and accepted.state == State.DONE:
+            raise calls_in_nodes.AlreadyDone(accepted)
+        if key is not None and accepted.state == State.FAILED:
+            made = change(accepted.thread_id, accepted.id, self._driver.clock.now())
+            states = (State.FAILED,)
+            yield runs.resume(self._driver.serializer, made, states, EventKind.RETRIED)
+        return accepted
+
+    def _is_abandoned(self, head: RunRow, since: int) -> bool:
+        """Whether its caller is gone, and for a whole lease no worker has gone on with it."""
+        left = head.state == State.RUNNING or (head.state == State.PENDING and head.begun)
+        if not left or head.due_at is None or head.due_at >= since or not self._is_mine(head):
+            return False
+        return bool(load_setup(self._driver.serializer, head).get("inline"))
+
+    def _replace(self, head: RunRow, by: RunRow, why: str) -> Plan[None]:
+        """Cancel a run that is not driven, in favour of a new one."""
+        claimed = yield from self._claim(head)
+        if claimed is not None:
+            reason = f"{why}, and run {by.id} takes its place"
+            end = SegmentEnd(State.CANCELLED, EventKind.CANCELLED, {"by": by.id}, reason=reason)
+            yield from self._driver.end(claimed, end)
+
+    def _find_place(self, call: BoundCall) -> Plan[None]:
+        """An answer at the thread's last checkpoint is an answer to what its run asks."""
+        id = call_config.root_checkpoint(call.place)
+        if id is None or not is_resume(call.input):
+            return
+        at = yield from latest_checkpoint(self._engine.saver, call.thread_id)
+        if at is not None and at.checkpoint["id"] == id:
+            call.forget_place()
+
+    def _is_mine(self, row: RunRow) -> bool:
+        return (row.graph, row.version) == (self._graph.name, self._graph.version)
+
+    def _withdraw(self, row: RunRow) -> Plan[None]:
+        made = change(row.thread_id, row.id, self._driver.clock.now())
+        reason = "its caller did not want to wait"
+        yield runs.stop(self._driver.serializer, made, Control.CANCEL, 0, reason=reason)
+
+    def _claim(self, row: RunRow) -> Plan[RunRow | None]:
+        keeper = yield from self._engine.start_keeper()
+        claimed: RunRow | None = yield claims.claim_run(
+            self._driver.serializer, keeper.worker, keeper.times(), row.thread_id, row.id
+        )
+        return claimed
+
+    def _answer(self, row: RunRow, call: BoundCall) -> Plan[None]:
+        """Answer what the run waits for, as `Command(resume=...)` says."""
+        found: list[WaitRow] = yield waits.of_run(row.id)
+        open = [wait for wait in found if wait.state == WaitState.OPEN]
+        if not open and row.begun and all(wait.state in waits.FINISHED for wait in found):
+            call.follows = True  # its state was changed: LangGraph gives it to whatever asks now
+            return
+        pending = {wait.interrupt_id for wait in open}
+        task_interrupts.check_strict_resume(call.configurable, call.input.resume, pending)
+        answers = _answers(row.id, call.input.resume, open)
+        # If a send replaces the task that asked, LangGraph gives the answer to whichever asks now,
+        # unless the answer says whom it is for.
+        command = Command(update=call.input.update, goto=call.input.goto)
+        if task_interrupts.replaces_tasks(call.input) and not _names_waits(call.input.resume):
+            command = call.input
+        setup = None
+        if task_interrupts.writes_more_than_answer(call.input):
+            ids, now = [id for id, _ in answers], self._driver.clock.now()
+            setup = yield from with_command(self._engine.saver, row, command, ids, found, now)
+        service = WaitService(self._driver.serializer, self._driver.clock)
+        yield from service.answer_all(answers, None, setup=setup)
+        call.input, call.follows = None, True  # whoever claims the run has it all from the journal
+
+    def close(self, drive: Drive, outcome: Outcome) -> Plan[None]:
+        """End the segment of a call. Raises `ThreadBusy` if its output is no longer the run's."""
+        ended = yield from self._driver.finish(drive, outcome)
+        if ended is Ended.LOST and isinstance(outcome, Returned):
+            raise taken_over(drive)
+
+    def lease_for_update(self, call: BoundCall) -> Plan[tuple[Drive, bool]]:
+        """Lease a thread to change its state: by its waiting run, or by a new one."""
+        row: RunRow | None = yield runs.head(call.thread_id)
+        if row is not None and not self._is_mine(row):
+            raise ThreadBusy(call.thread_id, f"is of the graph {row.graph!r}")
+        waiting = row is not None and (
+            (row.state == State.WAITING and not self._is_due(row))
+            or (row.state == State.PENDING and row.reason == UPDATED)
+        )
+        claimed = None
+        if row is not None and waiting:
+            claimed = yield from self._claim(row)
+        elif row is not None:
+            raise ThreadBusy(call.thread_id, f"is {row.state} ({row.id})")
+        if claimed is None:
+            setup = {"metadata": {"source": "update_state"}}
+            accepted = yield from self._engine.accept_inline(
+                self._graph, call.thread_id, setup, "reject"
+            )
+            claimed = yield from self._claim(accepted)
+        if claimed is None:
+            raise ThreadBusy(call.thread_id, "another worker drives")
+        begun = yield from self._begin(claimed)
+        if isinstance(begun, SegmentEnd):
+            raise ThreadBusy(call.thread_id, f"was {begun.state.value} just now")
+        return begun, waiting
+
+    def _is_due(self, row: RunRow) -> bool:
+        return row.due_at is not None and row.due_at <= self._driver.clock.now()
+
+    def after_update(self, drive: Drive, waiting: bool) -> Plan[None]:
+        """Give a thread back whose state was changed. A run that waited goes on with it."""
+        source = {"source": "update_state"}
+        end: SegmentEnd | None = SegmentEnd(State.DONE, EventKind.DONE, source)
+        if waiting:
+            found: list[WaitRow] = yield waits.of_run(drive.row.id)
+            at_breakpoint = any(wait.state == WaitState.OPEN and not wait.task_id for wait in found)
+            # At a breakpoint it stays. Otherwise it goes on with its new state, and may ask again.
+            stop = stop_at_breakpoint(self._engine.saver, drive)
+            end = (yield from stop) if at_breakpoint else None
+        now = self._driver.clock.now()
+        again = SegmentEnd(State.PENDING, EventKind.UPDATED, {}, due_at=now, reason=UPDATED)
+        yield from self._driver.end(drive.row, end or again)
+
+
+def _answers(run_id: str, resume: Any, open: Sequence[WaitRow]) -> list[tuple[str, Any]]:
+    """The answers of a command, each with the id of its wait: the one it names by its interrupt id,
+    or the only one that is open. Raises `AmbiguousAnswer`."""
+    by_id = {wait.interrupt_id: wait for wait in open}
+    named = _names_waits(resume)
+    if named and resume.keys() <= by_id.keys():
+        return [(by_id[id].id, value) for id, value in resume.items()]
+    if len(open) == 1 and not named:
+        return [(open[0].id, resume)]
+    raise AmbiguousAnswer(run_id, sorted(by_id))
+
+
+def _names_waits(resume: Any) -> bool:
+    return isinstance(resume, dict) and bool(resume) and all(map(_is_interrupt_id, resume))
+
+
+def _is_interrupt_id(key: Any) -> bool:
+    return isinstance(key, str) and re.fullmatch("(breakpoint:.*|[0-9a-f]{32})", key) is not None
+
+
+def taken_over(drive: Drive) -> ThreadBusy:
+    why = f"was stopped, or another worker drives ({drive.row.id})"
+    return ThreadBusy(drive.row.thread_id, why)
