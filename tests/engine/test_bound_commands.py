@@ -284,7 +284,7 @@ def test_a_command_that_langgraph_does_not_take_answers_nothing(rt: TemporaryRun
     graph = rt.register(builder(), name="g")
     graph.invoke({"log": []}, T)
     with pytest.raises(TypeError, match="goto"):
-        graph.invoke(Command(resume="yes", goto=5), T)  # type: ignore[arg-type]
+        graph.invoke(Command(resume="yes", goto=5), T)
     assert len(rt.blocking.waits()) == 1
     assert graph.invoke(COMMAND, T) == {"log": ["given", "aside", "yes", "after"]}
 

@@ -160,7 +160,7 @@ def test_a_command_without_writes_is_an_error_and_with_an_answer_is_none() -> No
     assert not any(map(writes, [Command(resume=1), Command(resume=1, update={}, goto=[])]))
     assert all(map(writes, [Command(resume=1, update={"log": []}), Command(goto="node")]))
     with pytest.raises(TypeError, match="goto"):
-        writes(Command(goto=["node", 5]))  # type: ignore[list-item]
+        writes(Command(goto=["node", 5]))
     graph = one(asks).compile(InMemorySaver())
     graph.invoke({}, T)
     with pytest.raises(Exception, match=r"resume_is_map|empty Command"):
