@@ -13,6 +13,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from perdure.journal import Journal
@@ -41,7 +42,8 @@ def recorded(
         def effect() -> Any:
             from perdure.effects.decorator import Effect
 
-            return Effect.of(method, name=f"perdure.{name}", retry=None, **options)
+            made = Effect.of(method, name=f"perdure.{name}", retry=None, **options)
+            return replace(made, spec=replace(made.spec, on_any_object=True))
 
         @functools.wraps(method)
         async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -170,6 +171,30 @@ async def test_what_a_node_does_to_another_run_is_done_once(
         assert (await history(rt, target)).count(event) == 1
         [effect] = await rt.effects(run.id)
         assert effect.name == f"perdure.{name}"
+
+
+async def test_runs_that_a_node_cancels_in_another_order_are_each_cancelled(
+    sqlite_url: str,
+) -> None:
+    """Although nothing that is recorded of the calls is equal: it makes no difference which client
+    makes them."""
+    orders = itertools.chain([(0, 1)], itertools.repeat((1, 0)))
+
+    async def node(state: Log) -> Log:
+        for n in next(orders):
+            await rt.cancel(targets[n].id)
+        return {"log": ["acted"]}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(naps), name="naps")
+        rt.register(chain(node), name="agent", retry=AT_ONCE)
+        targets = [await rest(rt, "naps", State.WAITING) for _ in range(2)]
+        run = await rt.start("agent", {"log": []})
+        with cut("cancel"):
+            await rt.tick(limit=50)
+        assert (await rt.get(run.id)).state is State.DONE
+        for target in targets:
+            assert (await history(rt, target)).count("cancelled") == 1
 
 
 @pytest.mark.parametrize("name", ["start", "signal", "fork", "schedule", "unschedule", "score"])

@@ -119,16 +119,44 @@ async def test_nothing_is_asked_of_another_object(sqlite_url: str, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_call_that_failed_is_tried_again_on_its_own_object(
-    sqlite_url: str, kind: str
-) -> None:
-    """It did not happen. So whichever call comes first is made, with its own arguments."""
+async def test_neither_is_one_that_failed(sqlite_url: str, kind: str) -> None:
+    """What raises may have happened."""
     bank = Bank(Boom)
     async with opened(sqlite_url) as rt:
         run = await started(rt, KINDS[kind](bank), orders())
         assert (await rt.get(run.id)).state is State.WAITING
+        run = await finished(rt, run)
+        assert run.state is State.HELD
+        assert bank.paid == []
+        [unknown] = await rt.effects(state="unknown")
+        await rt.settle(unknown.key, "retry")
         assert (await finished(rt, run)).output["log"] == ["paid b", "paid a"]
         assert bank.paid == [("b", 20), ("a", 10)]
+
+
+async def test_a_call_never_has_the_key_of_one_on_another_object(sqlite_url: str) -> None:
+    """A far side that knows the key would return the other's outcome, and do nothing."""
+    paid: dict[str, str] = {}
+
+    class Account:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        @perdure.effect(retry=SLOWLY)
+        def pay(self, amount: int) -> str:
+            is_first = not paid
+            outcome = paid.setdefault(perdure.key(), f"paid {self.name}")
+            if is_first:
+                raise TimeoutError("the reply was lost")
+            return outcome
+
+    async with opened(sqlite_url) as rt:
+        run = await started(rt, lambda name, amount: Account(name).pay(amount), orders())
+        assert (await finished(rt, run)).state is State.HELD
+        [unknown] = await rt.effects(state="unknown")
+        await rt.settle(unknown.key, "retry")
+        assert (await finished(rt, run)).output["log"] == ["paid b", "paid a"]
+        assert sorted(paid.values()) == ["paid a", "paid b"]
 
 
 async def test_a_method_whose_words_change_is_called_again_with_the_recorded_ones(

@@ -84,7 +84,7 @@ class CallRecord:
             scope, task_id = owner.thread_id, task.id
             key = keys.effect_key(scope, task_id, spec.name, match.n)
         self.other = match.other
-        self.may_be_another = match.equal <= 0 and not spec.reads and self._is_partly_recorded
+        self.may_be_another = match.equal <= 0 and self._has_unrecorded
         self.row = EffectRow(
             scope=scope,
             task=task_id,
@@ -148,17 +148,9 @@ class CallRecord:
         task.records.remember(row)
         return None if row is self.row else row
 
-    def take_over(self, attempts: int, *, has_failed: bool = False) -> Plan[bool]:
-        """Replace the intent by one of our own. False: another process was faster.
-
-        `has_failed`: the recorded call did. If it may be another call, this one takes its place.
-        """
+    def take_over(self, attempts: int) -> Plan[bool]:
+        """Replace the intent by one of our own. False: another process was faster."""
         task, intent = self.task, random_number()
-        if has_failed and self.may_be_another:
-            self.row = self.row._replace(digest=self._digest)
-            blob = recording.dump_arguments(task.serializer, self.row, self._encoded)
-            self.row = self.row._replace(arguments=blob)
-            self.may_be_another = False
         op = effects.take_over(task.owner, self.row, intent, attempts, task.now)
         self.row = yield task.guarded(op)
         task.records.remember(self.row)
@@ -167,8 +159,10 @@ class CallRecord:
     # -- what is stored
 
     @property
-    def _is_partly_recorded(self) -> bool:
-        """Whether an argument is not recorded, besides those that LangGraph injects."""
+    def _has_unrecorded(self) -> bool:
+        """Whether something that decides what the call does is not recorded."""
+        if self.spec.reads or self.spec.on_any_object:
+            return False
         return any(name not in self._stored and name not in INJECTED for name in self.arguments)
 
     def _equal_arguments(self, row: EffectRow) -> int:
@@ -185,10 +179,13 @@ class CallRecord:
             if any(recorded.get(name) != present.get(name) for name in self.spec.identity):
                 return -1
             common = [name for name in present if name in recorded]
-            return sum(
+            equal = sum(
                 bool(recorded[name] == present[name]) and self._tells_apart(present[name])
                 for name in common
             )
+            # It did not happen, and is left to its own call.
+            is_others = not equal and row.state == EffectState.AGAIN and self._has_unrecorded
+            return -1 if is_others else equal
         except Exception:  # they cannot be read or compared
             return 0
 

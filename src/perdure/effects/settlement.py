@@ -109,16 +109,15 @@ class Settlement:
             if state is EffectState.UNKNOWN:
                 yield from self._poll()
             elif state is EffectState.AGAIN:
-                if (yield from record.take_over(row.attempts, has_failed=True)):
+                if (yield from record.take_over(row.attempts)):
                     return (yield from self._settle_open(has_failed=True))
             elif record.is_of_another_run:
                 yield from self._wait_for_other_run()
             else:
-                has_failed = row.due_at is not None
                 if row.due_at is not None:  # it was between two attempts
                     yield from record.pause_until(row.due_at)
-                if (yield from record.take_over(row.attempts, has_failed=has_failed)):
-                    return (yield from self._settle_open(has_failed=has_failed))
+                if (yield from record.take_over(row.attempts)):
+                    return (yield from self._settle_open(has_failed=row.due_at is not None))
 
     def _wait_for_other_run(self) -> Plan[None]:
         """Another run has our business key, and has not settled it."""
@@ -142,9 +141,10 @@ class Settlement:
         """An intent is stored, and no outcome. `has_failed`: its last attempt is known to have."""
         record, spec = self.record, self.record.spec
         if record.may_be_another:
+            why = "it failed" if has_failed else "its process died, or lost the run, during it"
             yield from record.hold(
-                "its process died, or lost the run, during the call. The node now makes a call "
-                "with other arguments, and the object or secret of the first is not recorded",
+                f"{why}, and the node now makes a call with other arguments, which may be another "
+                "one: the object or secret of a call is not recorded",
                 None,
             )
         arguments = record.recorded_arguments()

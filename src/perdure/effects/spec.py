@@ -36,6 +36,8 @@ class EffectSpec:
     """With `unknown="hold"`: whether an exception means that nothing happened."""
     identity: tuple[str, ...] = ()
     """A call gets a record only if all these arguments are equal."""
+    on_any_object: bool = False
+    """Whether it makes no difference on which object it is called."""
 
     @property
     def shares_withdrawn(self) -> bool:
@@ -45,7 +47,7 @@ class EffectSpec:
 
 OPTIONS = frozenset(
     {field.name for field in fields(EffectSpec)}
-    - {"reads", "keeps_errors", "trust_errors", "identity"}
+    - {"reads", "keeps_errors", "trust_errors", "identity", "on_any_object"}
 )
 """What `@perdure.effect` takes."""
 

@@ -979,10 +979,10 @@ RETURNING intent;
 
 -- name: take_effect
 -- Takes an effect for a call, if the row is still as the caller saw it: of two callers, one does. How the
--- last attempt failed is bound to its run and arguments, and goes with them.
+-- last attempt of another run failed is bound to that run, and goes.
 UPDATE perdure_effects
-SET outcome = CASE WHEN thread_id = :thread_id AND run_id = :run_id AND digest = :digest THEN outcome END,
-    digest = :digest, arguments = :arguments, state = 'open', intent = :intent, attempts = :attempts,
+SET outcome = CASE WHEN thread_id = :thread_id AND run_id = :run_id THEN outcome END,
+    state = 'open', intent = :intent, attempts = :attempts,
     thread_id = :thread_id, run_id = :run_id, due_at = NULL, updated_at = :now
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :seen
   AND state IN ('open', 'again');
