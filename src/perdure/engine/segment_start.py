@@ -190,7 +190,7 @@ def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]
         # A graph with another checkpointer that a node calls inherits the metadata. If its
         # checkpoints had this id, LangGraph would take its second call on a thread for a reconnect.
         # LangGraph stores a text in them, but no UUID.
-        metadata["run_id"] = _uuid(lease.run_id)
+        metadata.setdefault("run_id", _uuid(lease.run_id))
         tags = [*(given.get("tags") or ()), *tags_of(lease.row, setup)]
     config: dict[str, Any] = {
         **given,
