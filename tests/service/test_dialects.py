@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 from typing import Any
 
@@ -264,7 +265,9 @@ async def test_an_answer_that_no_driver_has_seen_yet_is_withdrawn(url: str) -> N
         assert (await rt.get(run.id)).output == said("a", "kept", "2")
 
 
-async def test_what_the_run_has_gone_on_with_is_not_withdrawn(url: str) -> None:
+async def test_what_the_run_has_gone_on_with_is_not_withdrawn_but_forked(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fails(state: Log) -> Any:
         raise ValueError("later")
 
@@ -276,11 +279,21 @@ async def test_what_the_run_has_gone_on_with_is_not_withdrawn(url: str) -> None:
         await rt.tick()
         assert (await rt.get(run.id)).state is State.FAILED
         before = await rt.events(run.id)
-        with pytest.raises(NotWithdrawn, match="fork"):
+        with pytest.raises(NotWithdrawn, match=f"fork run {run.id} from checkpoint") as refused:
             await rt.withdraw(wait.id)
+        assert await asyncio.to_thread(main, ["show", run.id, "--at", url]) == 0
+        shown = capsys.readouterr().out
+        assert "perdure withdraw" not in shown
+        [(source, place)] = re.findall(r"perdure fork (\S+) --checkpoint (\S+) --at M", shown)
+        assert source == run.id
+        assert f"from checkpoint {place} instead" in str(refused.value)
         with pytest.raises(NotFound):
             await rt.withdraw("nothing")
         assert await rt.events(run.id) == before
+        forked = await rt.fork(run.id, at=place)
+        await rt.tick()
+        [again] = await rt.waits(run_id=forked.id)
+        assert again.value == "by what?"
 
 
 async def test_an_answer_of_a_run_whose_thread_has_gone_on_is_not_withdrawn(url: str) -> None:

@@ -114,6 +114,9 @@ def at_option(at: str | None) -> str:
 def command_for(action: NextStep, at: str | None) -> str:
     """The command of an action, to paste. In a shell it neither pipes nor redirects."""
     ids = " ".join(map(shlex.quote, action.ids))
+    if action.verb == "fork":  # needs the graphs
+        runtime = "MODULE:RUNTIME" if at is not None and "://" in at else at
+        return f"perdure fork {' --checkpoint '.join(action.ids)}{at_option(runtime)}"
     value = action.example if action.example == "JSON" else shlex.quote(action.example)
     values = {"answer": f" {value}", "signal": f" {value}", "settle": " done --result JSON"}
     choice = "  (or retry, or fail)" if action.verb == "settle" else ""

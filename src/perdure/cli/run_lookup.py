@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from perdure.client import Client
 from perdure.errors import BadArgument, Damaged, NotFound, TypeNotAllowed, WrongKey
 from perdure.operations.prefixes import resolve
+from perdure.operations.waits import Answer
 from perdure.service.runs import UnknownGraphName
 from perdure.service.views.run_tree import Children, TreeNode, run_tree
 from perdure.types import EffectRecord, Event, Run, Score, State, WaitRecord
@@ -36,11 +37,14 @@ class RunReport:
     """Whether the tree of its children may have more runs than are here."""
     unknown_graphs: list[UnknownGraphName] = field(default_factory=list)
     """Graphs that no worker has, if that may be why the run waits."""
+    answers: dict[str, Answer] = field(default_factory=dict)
+    """How its questions can be answered anew."""
     unreadable: str = ""
     """Why a part is missing: a type or a key that this process does not have."""
 
     def as_json(self) -> dict[str, Any]:
         whole = {**vars(self), **_children_as_json(self.children)}
+        del whole["answers"]
         maybe = ("tree_is_cut", "unreadable", "unknown_graphs")
         return {name: value for name, value in whole.items() if name not in maybe or value}
 
@@ -120,5 +124,6 @@ def report_run(client: Client, run: Run) -> RunReport:
         children=run_tree(run.id, below),
         tree_is_cut=len(below) == MOST_BELOW,
         unknown_graphs=unknown_graphs(client, [run]),
+        answers=client.journal.run(client.services.waits.answers(run.id)),
         unreadable=" ".join(problems),
     )

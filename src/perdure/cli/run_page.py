@@ -69,7 +69,8 @@ def print_report(report: RunReport, at: str | None) -> None:
             _print_rest(run, period, now)
     _print_children(report, today)
     _print_scores(report.scores)
-    found = blockers(run, report.waits, report.effects, today, report.unknown_graphs)
+    unknown, answers = report.unknown_graphs, report.answers
+    found = blockers(run, report.waits, report.effects, today, unknown, answers)
     _print_blockers(found, report.unreadable, at)
 
 

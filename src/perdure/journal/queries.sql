@@ -824,22 +824,16 @@ UPDATE perdure_runs SET setup = :setup WHERE thread_id = :thread_id AND id = :id
 -- stays: the task may have the answer, and is not to find it any more.
 UPDATE perdure_waits
 SET state = 'open', answer = NULL, answered_by = NULL, change = :change
-WHERE thread_id = :thread_id AND id = :wait_id AND kind = 'human'
-  AND state IN ('answered', 'applied') AND answer IS NOT NULL
-  AND (expires_at IS NULL OR answered_at < expires_at)
-  AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints AS c
-                  WHERE c.thread_id = :thread_id AND c.ns = perdure_waits.ns
-                    AND c.id > perdure_waits.checkpoint_id)
-  AND EXISTS (SELECT 1 FROM perdure_runs AS r
-              WHERE r.thread_id = :thread_id AND r.id = :id AND (
-                r.state IN ('pending', 'waiting', 'paused', 'held')
-                OR r.state = 'failed' AND NOT EXISTS (
-                  SELECT 1 FROM perdure_runs AS l
-                  WHERE l.thread_id = :thread_id AND l.n > r.n
-                    AND (l.begun = 1 OR l.state = 'running'))
-                AND NOT EXISTS (SELECT 1 FROM perdure_effects AS e
-                                WHERE e.run_id = :id AND e.state = 'unknown')))
+WHERE thread_id = :thread_id AND id = :wait_id AND run_id = :id AND {withdrawable}
 RETURNING id;
+
+-- name: answers_of_run
+-- The questions of a run to people: whether the answer can be withdrawn now, and the checkpoint of the
+-- graph that each was asked at. A subgraph that asks has none of its own there.
+SELECT id, CASE WHEN {withdrawable} THEN 1 ELSE 0 END,
+       (SELECT MAX(c.id) FROM perdure_checkpoints AS c
+        WHERE c.thread_id = perdure_waits.thread_id AND c.ns = '' AND c.id <= perdure_waits.checkpoint_id)
+FROM perdure_waits WHERE run_id = :id AND kind = 'human';
 
 -- name: discard_wait
 -- Deletes an open question that cannot be read: it is asked again.

@@ -72,6 +72,20 @@ COMMON["released"] = (
     + COMMON["settled"]
     + ")"
 )
+COMMON["withdrawable"] = (
+    "kind = 'human' AND state IN ('answered', 'applied') AND answer IS NOT NULL "
+    "AND (expires_at IS NULL OR answered_at < expires_at) "
+    "AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints AS c "
+    "WHERE c.thread_id = perdure_waits.thread_id AND c.ns = perdure_waits.ns "
+    "AND c.id > perdure_waits.checkpoint_id) "
+    "AND EXISTS (SELECT 1 FROM perdure_runs AS r WHERE r.thread_id = perdure_waits.thread_id "
+    "AND r.id = perdure_waits.run_id AND (r.state IN ('pending', 'waiting', 'paused', 'held') "
+    "OR r.state = 'failed' AND NOT EXISTS (SELECT 1 FROM perdure_runs AS l "
+    "WHERE l.thread_id = r.thread_id AND l.n > r.n AND (l.begun = 1 OR l.state = 'running')) "
+    "AND NOT EXISTS (SELECT 1 FROM perdure_effects AS e "
+    "WHERE e.run_id = r.id AND e.state = 'unknown')))"
+)
+"""A person's answer that its task has not gone on with, of a run that is not driven."""
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 

@@ -116,6 +116,15 @@ class Question(NamedTuple):
     """Of a wait for runs, their ids."""
 
 
+class Answer(NamedTuple):
+    """How a question can be answered anew."""
+
+    can_withdraw: bool
+    """Whether its answer can be withdrawn now."""
+    checkpoint_id: str | None
+    """Where a fork asks it again."""
+
+
 class NewSetup(NamedTuple):
     """The setup of a run, and what is to take its place."""
 
@@ -290,6 +299,15 @@ def find(wait_id: str) -> Op[WaitRow | None]:
 def of_run(run_id: str) -> Op[list[WaitRow]]:
     """Every wait of a run, closed ones included."""
     return read_op("waits_of_run", {"id": run_id}, _waits)
+
+
+def answers_of_run(run_id: str) -> Op[dict[str, Answer]]:
+    """How each question of a run to a person can be answered anew, by its id."""
+    return read_op(
+        "answers_of_run",
+        {"id": run_id},
+        lambda rows: {id: Answer(bool(one), at) for id, one, at in rows[0]},
+    )
 
 
 def page(

@@ -27,7 +27,7 @@ from perdure.operations import runs, waits
 from perdure.operations.answer_dialects import check_fits
 from perdure.operations.events import was_made
 from perdure.operations.runs import RunRow
-from perdure.operations.waits import NewSetup, WaitRow
+from perdure.operations.waits import Answer, NewSetup, WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
 from perdure.service.views.formatting import utc_time
@@ -69,6 +69,11 @@ class WaitService:
         """Every wait a run has or had, with its answer."""
         found: list[WaitRow] = yield waits.of_run(run_id)
         return [self._record(row) for row in found]
+
+    def answers(self, run_id: str) -> Plan[dict[str, Answer]]:
+        """How each question of a run to a person can be answered anew, by its id."""
+        found: dict[str, Answer] = yield waits.answers_of_run(run_id)
+        return found
 
     def _record(self, row: WaitRow) -> WaitRecord:
         wait, answer = waits.to_wait(self._serializer, row), None
@@ -156,7 +161,9 @@ class WaitService:
         if not (yield waits.withdraw(self._serializer, row, said, now, number)):
             row = (yield waits.find(row.id)) or row
             run = yield runs.find(row.run_id)
-            raise NotWithdrawn(row.id, _why_not_withdrawn(row, run))
+            answers: dict[str, Answer] = yield waits.answers_of_run(row.run_id)
+            place = answers[row.id].checkpoint_id if row.id in answers else None
+            raise NotWithdrawn(row.id, _why_not_withdrawn(row, run, place))
 
     def wake(self, run_id: str, by: str | None, *, number: int | None = None) -> Plan[None]:
         """End the sleeps of a run now. The same `number` does so once."""
@@ -218,15 +225,17 @@ def _expired(at: int) -> str:
     return f"it expired at {utc_time(moment(at))}."
 
 
-def _why_not_withdrawn(row: WaitRow, run: RunRow | None) -> str:
+def _why_not_withdrawn(row: WaitRow, run: RunRow | None, checkpoint_id: str | None) -> str:
+    place = "a checkpoint before" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
+    fork = f"fork run {row.run_id} from {place} instead: it asks again."
     if row.kind != Kind.HUMAN:
         return f"it is not for a person but for a {row.kind}."
     if row.state == WaitState.OPEN:
         return "it has no answer."
     if row.state not in waits.ANSWERED:
-        return "the run has gone on with its answer, or asks something else; fork it instead."
+        return f"the run has gone on with its answer, or asks something else; {fork}"
     if run is not None and run.state == State.RUNNING:
         return "its run is being driven just now; try again when it rests."
     if row.answer is None:
         return "a signal answered it."
-    return "the run has gone on with its answer, or has ended; fork it instead."
+    return f"the run has gone on with its answer, or has ended; {fork}"

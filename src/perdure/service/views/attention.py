@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from perdure.operations.answer_dialects import Dialect, dialect_of
@@ -15,6 +16,7 @@ from perdure.service.views.schema_summary import example_answer, summarise_schem
 from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitRecord
 
 if TYPE_CHECKING:
+    from perdure.operations.waits import Answer
     from perdure.service.runs import UnknownGraphName
 
 LATE = timedelta(seconds=5)
@@ -115,6 +117,7 @@ def blockers(
     effects: Iterable[EffectRecord],
     now: datetime,
     unknown_graphs: Iterable[UnknownGraphName] = (),
+    answers: Mapping[str, Answer] = MappingProxyType({}),
 ) -> list[Blocker]:
     """Why a run does not go on now, and what would make it. Empty for one that does, or is done."""
     waits, effects = list(waits), list(effects)
@@ -132,7 +135,8 @@ def blockers(
     if run.state in (State.HELD, State.FAILED) and not unknown:
         text = f"it stays {run.state} until it is retried"
         found.append(Blocker(text, action=NextStep(Verb.RETRY, (run.id,))))
-        found += [_answered(one) for one in waits if _is_last_answer(one)]
+        last = [one for one in waits if _is_last_answer(one) and one.id in answers]
+        found += [_answered(one, answers[one.id]) for one in last]
     if run.state is State.PAUSED:
         text = "paused until it is resumed"
         found.append(Blocker(text, action=NextStep(Verb.RESUME, (run.id,))))
@@ -149,13 +153,20 @@ def _waits_for(run: Run, wait: WaitRecord, now: datetime) -> bool:
 
 def _is_last_answer(wait: WaitRecord) -> bool:
     """Whether a person's answer is one that its run may have failed with."""
-    return wait.kind is Kind.HUMAN and wait.state == "applied" and wait.answer is not None
+    is_answer = wait.kind is Kind.HUMAN and wait.state == "applied" and wait.answer is not None
+    if wait.expires_at is None or wait.answered_at is None:
+        return is_answer
+    return is_answer and wait.answered_at < wait.expires_at
 
 
-def _answered(wait: WaitRecord) -> Blocker:
-    by = wait.answered_by or "someone"
+def _answered(wait: WaitRecord, answer: Answer) -> Blocker:
+    text = f"it may have failed with the answer of {wait.answered_by or 'someone'}"
     action = NextStep(Verb.WITHDRAW, (wait.id,))
-    return Blocker(f"it may have failed with the answer of {by}", shown=wait.answer, action=action)
+    if not answer.can_withdraw:
+        text += ". That can no longer be withdrawn; a fork asks again"
+        place = () if answer.checkpoint_id is None else (answer.checkpoint_id,)
+        action = NextStep(Verb.FORK, (wait.run_id, *place))
+    return Blocker(text, shown=wait.answer, action=action)
 
 
 def _wait(wait: WaitRecord) -> Blocker:

@@ -41,17 +41,19 @@ class Verb(StrEnum):
     RETRY = "retry"
     RESUME = "resume"
     WITHDRAW = "withdraw"
+    FORK = "fork"
     WAKE = "wake"
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """A next step, and the ids it takes: a wait, an effect's key, a run, or a thread and a name."""
+    """A next step, and the ids it takes: a wait, an effect's key, a run, a thread and a name, or
+    a run and a checkpoint."""
 
     verb: Verb
     ids: tuple[str, ...]
     example: str = "JSON"
-    """An answer that fits, as JSON text."""
+    """An answer that fits, as JSON text; or how to settle an effect."""
 
 
 @dataclass(frozen=True)
