@@ -149,7 +149,7 @@ def test_input_may_come_from_stdin(sqlite_url: str) -> None:
     [
         (["--input", "{n: 1}"], "is not JSON"),
         (["--input", "@nowhere.json"], "No such file"),
-        (["--metadata", "=7"], "write --metadata key=value"),
+        (["--label", "=7"], "--metadata (--label) '=7' is not a pair: write key=value."),
         (["--context", "{"], "--context { is not JSON"),
         (["--config", "{"], "--config { is not JSON"),
         (["--after", "tomorrow"], "neither a duration"),
@@ -427,6 +427,13 @@ def test_an_effect_may_be_given_up_in_words(rt: perdure.Runtime, command: Comman
     found = rt.blocking.get(run.id)
     assert found.error is not None
     assert "the card was refused" in found.error.message
+    assert (
+        f"perdure settle {shlex.quote(effect.key)} retry --at" in command("show", run.id).done.out
+    )
+    settled = command("settle", effect.key, "retry").done.out
+    assert settled.startswith(f"{effect.key} is settled: retry.\n")
+    assert f"\nperdure retry {run.id} --at" in settled
+    assert f"perdure settle {effect.key}" not in command("show", run.id).done.out
 
 
 def test_effects_that_cannot_be_read_are_listed_with_the_reason(url: str, command: Command) -> None:

@@ -264,14 +264,14 @@ def test_a_misspelt_graph_is_told_at_once_and_wherever_its_run_is_shown(
     started = command("start", "othr")
     assert started.code == 0
     assert started.err == (
-        "perdure: note: no worker has this graph: no run of 'othr' was driven lately. Did you "
-        "mean 'other'? Start a worker that registers it, or cancel the run.\n"
+        "perdure: note: perhaps no worker has this graph: no run of 'othr' was driven lately. "
+        "Did you mean 'other'? If none has, start a worker that registers it, or cancel the run.\n"
     )
     run_id = started.out.strip()
-    assert "no worker has this graph. Did you mean 'other'?" in command("runs").done.out
-    assert "no worker has this graph: no run of 'othr'" in command("show", run_id).done.out
+    assert "perhaps no worker has this graph. Did you mean 'other'?" in command("runs").done.out
+    assert "perhaps no worker has this graph: no run of 'othr'" in command("show", run_id).done.out
     inbox = command("inbox").done.out
-    assert "1 run is due: no worker has this graph: no run of 'othr'" in inbox
+    assert "1 run is due: perhaps no worker has this graph: no run of 'othr'" in inbox
     [needed] = command("inbox", "--json").done.json
     assert (needed["needs"], needed["graph"], needed["runs"]) == ("worker", "othr", 1)
     command("cancel", run_id)

@@ -213,6 +213,8 @@ async def test_an_answer_that_made_its_run_fail_is_withdrawn_and_given_anew(
         assert (await rt.get(run.id)).state is State.WAITING
         [again] = await rt.waits()
         assert (again.id, again.value) == (wait.id, "by what?")
+        assert await asyncio.to_thread(main, ["show", run.id, "--at", url]) == 0
+        assert "asleep" not in capsys.readouterr().out
         [record] = await rt.wait_history(run.id)
         assert (record.state, record.answer, record.answered_at) == ("open", None, None)
         await rt.answer(again.id, 5, by="ana")

@@ -64,6 +64,17 @@ def test_the_time_until_a_failed_run_is_retried_is_told_apart() -> None:
     assert read(5, *told, (4, "claimed"), (5, "done")) == again
 
 
+def test_what_is_asked_again_is_shown_as_what_it_was() -> None:
+    for kind, told, reopened, period in (
+        ("human", (1, "answer", wait("human")), (3, "withdrawn", {"wait": "w"}), PeriodKind.PERSON),
+        ("run", (1, "joined", wait("run", runs={"r": "failed"})), None, PeriodKind.RUN),
+    ):
+        first = ((0, "started"), (0, "claimed"), (0, "wait", wait(kind)), (0, "waiting"))
+        failed = (told, (1, "claimed"), (2, "failed"), *([reopened] if reopened else []))
+        again = ((3, "retried"), (3, "claimed"), (4, "waiting"))  # no event tells of it
+        assert read(7, *first, *failed, *again)[-1] == (period, 3)
+
+
 def test_a_sleeper_that_was_woken_is_queued() -> None:
     asleep = wait("clock", wake_at=START + timedelta(hours=9))
     told = ((0, "started"), (0, "claimed"), (0, "wait", asleep), (0, "waiting"))
@@ -449,10 +460,12 @@ def test_a_run_of_a_graph_that_no_worker_has_says_so() -> None:
     pending = run(State.PENDING, due_at=START)
     [found] = blockers(pending, [], [], NOW, [unknown])
     assert found.text == (
-        "due for 2h: no worker has this graph: no run of 'g' was driven lately. Did you mean "
-        "'gg'? Start a worker that registers it, or cancel the run"
+        "due for 2h: perhaps no worker has this graph: no run of 'g' was driven lately. "
+        "Did you mean 'gg'? If none has, start a worker that registers it, or cancel the run"
     )
-    assert run_note(pending, NOW, [unknown]) == "no worker has this graph. Did you mean 'gg'?"
+    assert (
+        run_note(pending, NOW, [unknown]) == "perhaps no worker has this graph. Did you mean 'gg'?"
+    )
     other = run(State.PENDING, due_at=START, version="2")
     assert run_note(other, NOW, [unknown]) == "due for 2h"
 

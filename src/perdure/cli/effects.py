@@ -25,6 +25,7 @@ from perdure.errors import BadArgument
 from perdure.service.views.formatting import call_arguments, count, utc_time
 
 if TYPE_CHECKING:
+    from perdure.client import Client
     from perdure.types import EffectRecord
 
 
@@ -108,7 +109,26 @@ def settle(
     with client_at(at) as client:
         key = find_id(client, "effect", key)
         client.blocking.settle(key, how, value, by=by, reason=reason)
-    print(f"{key} is settled: {how}.")
+        print(f"{key} is settled: {how}.")
+        if how != "fail":
+            _print_retry(client, key, at)
+
+
+def _print_retry(client: Client, key: str, at: str | None) -> None:
+    """Print how the run of an effect goes on, if it does not by itself: it has failed."""
+    from perdure.errors import NotFound
+    from perdure.operations import effects
+    from perdure.service.views.event_wording import NextStep, Verb
+    from perdure.types import State
+
+    row = client.journal.do(effects.find(key))
+    try:
+        run = client.blocking.get(row.run_id, output=False) if row and row.run_id else None
+    except NotFound:  # deleted meanwhile
+        return
+    if run is not None and run.state is State.FAILED:
+        retry = command_for(NextStep(Verb.RETRY, (run.id,)), at)
+        print(f"Its run failed, and goes on when it is retried:\n{retry}")
 
 
 def _parse_result(how: str, result: str | None) -> Any:

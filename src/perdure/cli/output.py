@@ -118,8 +118,10 @@ def command_for(action: NextStep, at: str | None) -> str:
         runtime = "MODULE:RUNTIME" if at is not None and "://" in at else at
         return f"perdure fork {' --checkpoint '.join(action.ids)}{at_option(runtime)}"
     value = action.example if action.example == "JSON" else shlex.quote(action.example)
-    values = {"answer": f" {value}", "signal": f" {value}", "settle": " done --result JSON"}
-    choice = "  (or retry, or fail)" if action.verb == "settle" else ""
+    values = {"answer": f" {value}", "signal": f" {value}", "settle": f" {value}"}
+    choice = ""
+    if action.verb == "settle" and value == "JSON":
+        values["settle"], choice = " done --result JSON", "  (or retry, or fail)"
     return f"perdure {action.verb} {ids}{values.get(action.verb, '')}{at_option(at)}{choice}"
 
 

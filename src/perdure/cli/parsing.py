@@ -43,7 +43,7 @@ def parse_pairs(option: str, texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         key, sign, value = text.partition("=")
         if not key or not sign:
-            raise BadArgument(f"{option} {text!r} is not a pair: write {option} key=value.")
+            raise BadArgument(f"{option} {text!r} is not a pair: write key=value.")
         try:
             pairs[key] = json.loads(value)
         except (ValueError, RecursionError):

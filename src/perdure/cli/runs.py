@@ -122,7 +122,7 @@ def parse_filters(
         "state": state or None,
         "graph": graph,
         "thread_id": thread,
-        "metadata": parse_pairs("--metadata", metadata or ()),
+        "metadata": parse_pairs("--metadata (--label)", metadata or ()),
         "since": None if since is None else parse_past("--since", since),
         "until": None if until is None else parse_past("--until", until),
     }

@@ -75,7 +75,7 @@ def start(
         raise BadArgument("Give the input once: as the second argument, or as --input.")
     given = parse_json("The input", value) if value is not None else _parse("--input", input)
     delay = None if after is None else parse_delay("--after", after)
-    pairs = parse_pairs("--metadata", metadata or ())
+    pairs = parse_pairs("--metadata (--label)", metadata or ())
     given_context, given_config = _parse("--context", context), _parse("--config", config)
     check_graph(at, graph)
     with client_at(at, create=True) as client:

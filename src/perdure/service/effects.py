@@ -12,6 +12,7 @@ from perdure.journal.names import check_id, check_text
 from perdure.operations import effects, messages
 from perdure.operations.effects import EffectRow
 from perdure.serde.serializer import Serializer
+from perdure.service.views.attention import SETTLED_BY
 from perdure.times import position_after
 from perdure.types import EffectRecord, EffectState, Message
 
@@ -77,7 +78,7 @@ class EffectService:
         if how == "done":
             outcome = recording.dump_result(self._serializer, row, result)
         elif how == "fail":
-            error = EffectFailed(row.key, f"settled by {by or 'a person'}", reason or "failed")
+            error = EffectFailed(row.key, f"{SETTLED_BY} {by or 'a person'}", reason or "failed")
             outcome = recording.dump_error(self._serializer, row, STATES[how], error, ())
         said = {name: text for name, text in (("by", by), ("reason", reason)) if text}
         state, now = STATES[how].value, self._clock.now()

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from perdure.operations.waits import Answer
     from perdure.service.runs import UnknownGraphName
 
+SETTLED_BY = "settled by"
+"""Begins the error of an effect that a person settled as failed."""
 LATE = timedelta(seconds=5)
 """How long a run may be due before that is worth a line."""
 
@@ -133,6 +135,7 @@ def blockers(
         cancelled = "cancelled: " if run.state is State.CANCELLED else ""
         found.append(Blocker(f"{cancelled}{run.reason}"))
     if run.state in (State.HELD, State.FAILED) and not unknown:
+        found += [_given_up(one) for one in effects if _is_given_up(one, run)]
         text = f"it stays {run.state} until it is retried"
         found.append(Blocker(text, action=NextStep(Verb.RETRY, (run.id,))))
         last = [one for one in waits if _is_last_answer(one) and one.id in answers]
@@ -149,6 +152,18 @@ def _waits_for(run: Run, wait: WaitRecord, now: datetime) -> bool:
         return not run.ended
     late = wait.wake_at is not None and wait.wake_at < now
     return run.state not in (State.HELD, State.PAUSED) and not late
+
+
+def _is_given_up(effect: EffectRecord, run: Run) -> bool:
+    """Whether a run failed because a person settled an effect as failed."""
+    told = "" if run.error is None else f"{run.error.message}\n{run.error.traceback}"
+    settled = f"Effect {effect.key} failed: {SETTLED_BY} "
+    return effect.state is EffectState.FAILED and settled in told
+
+
+def _given_up(effect: EffectRecord) -> Blocker:
+    text = f"effect {effect.name} was settled as failed: a retry alone fails again. To call it"
+    return Blocker(text, action=NextStep(Verb.SETTLE, (effect.key,), "retry"))
 
 
 def _is_last_answer(wait: WaitRecord) -> bool:
@@ -185,11 +200,11 @@ def _wait(wait: WaitRecord) -> Blocker:
 
 
 def no_worker(graph: UnknownGraphName) -> str:
-    """Why runs of a graph wait that no worker has."""
+    """Why runs of a graph may wait. The journal knows what was driven, not which workers are up."""
     name = graph_title(graph.graph, graph.version)
     return (
-        f"no worker has this graph: no run of {name!r} was driven lately.{graph.suggestion} "
-        "Start a worker that registers it, or cancel the run"
+        f"perhaps no worker has this graph: no run of {name!r} was driven lately."
+        f"{graph.suggestion} If none has, start a worker that registers it, or cancel the run"
     )
 
 
@@ -225,7 +240,7 @@ def run_note(run: Run, now: datetime, unknown_graphs: Iterable[UnknownGraphName]
     for one in unknown_graphs:
         is_late = run.state is State.PENDING and run.due_at is not None and run.due_at <= now
         if is_late and (one.graph, one.version) == (run.graph, run.version):
-            return f"no worker has this graph.{one.suggestion}"
+            return f"perhaps no worker has this graph.{one.suggestion}"
     if is_lost(run, now):
         return "its worker was lost"
     match run.state:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from perdure.service.views.event_wording import worker_name
-from perdure.types import Event, EventKind, Kind
+from perdure.types import Event, EventKind, Kind, State
 
 
 class PeriodKind(StrEnum):
@@ -115,6 +115,10 @@ class _Builder:
     """Of the current period."""
     waits: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """The open waits by their ids."""
+    closed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Waits that were answered, by their ids: a person may open them again."""
+    failed_joins: set[str] = field(default_factory=set)
+    """The ids of those that a retry opens again."""
     segments: int = 0
 
     def add(self, event: Event) -> None:
@@ -122,10 +126,7 @@ class _Builder:
             self._begin(Period(PeriodKind.QUEUED, event.at))
             self.events.append(event)
             return
-        if event.kind == EventKind.WAIT and not event.damaged:
-            self.waits[event.data["wait"]] = event.data
-        elif event.kind in CLOSES_WAIT:
-            self.waits.pop(event.data.get("wait", ""), None)
+        self._track_waits(event)
         if event.kind in (EventKind.CLAIMED, EventKind.RECOVERED):
             self._claim(event)
             return
@@ -149,6 +150,22 @@ class _Builder:
                 self._change(until=None)
         self._keep()
         return self.periods
+
+    def _track_waits(self, event: Event) -> None:
+        id = event.data.get("wait", "")
+        if event.kind == EventKind.WAIT and not event.damaged:
+            self.waits[id] = event.data
+        elif event.kind in CLOSES_WAIT and id in self.waits:
+            self.closed[id] = self.waits.pop(id)
+            if any(state != State.DONE for state in (event.data.get("runs") or {}).values()):
+                self.failed_joins.add(id)
+        elif event.kind == EventKind.WITHDRAWN and id in self.closed:
+            self.waits[id] = self.closed.pop(id)
+        elif event.kind == EventKind.WAITING:  # it has gone on with what it was told
+            self.failed_joins.clear()
+        elif event.kind == EventKind.RETRIED:
+            self.waits |= {one: self.closed.pop(one) for one in self.failed_joins}
+            self.failed_joins.clear()
 
     def _claim(self, event: Event) -> None:
         self._end_rest(event.at)
