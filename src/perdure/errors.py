@@ -336,9 +336,11 @@ class JoinFailed(Error):
     def __init__(self, run_id: str, state: str, why: str | None = None) -> None:
         ends = {"failed": "failed", "cancelled": "was cancelled"}
         happened = ends.get(state, "is not in this journal")
+        why_not = why or ("" if state else "it was started in another one, or was deleted")
+        advice = "retry that run and then this one" if state else "join a run of this journal"
+        reason = f": {why_not.removesuffix('.')}" if why_not else ""
         super().__init__(
-            f"Run {run_id}, which was joined, {happened}{f': {why}' if why else ''}. Catch this, "
-            "or retry that run and then this one."
+            f"Run {run_id}, which was joined, {happened}{reason}. Catch this, or {advice}."
         )
         self.run_id, self.state, self.why = run_id, state, why
 

@@ -144,6 +144,44 @@ def test_every_event_can_be_seen_as_it_is(rt: TemporaryRuntime, command: Command
     assert [one["kind"] for one in command("show", run.id, "--events", "--json").json] == kinds
 
 
+def test_the_cause_at_the_end_of_a_long_traceback_is_seen(
+    rt: TemporaryRuntime, command: Command
+) -> None:
+    def deep(state: Any) -> Any:
+        error = ValueError("the first")
+        for n in range(30):
+            try:
+                raise ValueError(f"error {n}") from error
+            except ValueError as later:
+                error = later
+        raise error
+
+    rt.register(chain(deep), name="deep", retry=perdure.Retry(attempts=1))
+    run = rt.blocking.start("deep", {"log": []})
+    rt.blocking.tick()
+    lines = command("show", run.id, "--events").done.out.splitlines()
+    [line] = [one for one in lines if one.split()[3] == "failed"]
+    assert len(line) < 2100
+    assert "ValueError: error 29" in line.partition(" … ")[2][-200:]
+
+
+def test_a_child_whose_parent_was_cancelled_first_is_not_joined(
+    rt: TemporaryRuntime, command: Command
+) -> None:
+    def joins(state: Any) -> Any:
+        child = rt.blocking.start("campaign", {"log": []}, on_parent_cancel="leave")
+        return {"log": [str(perdure.join(child))]}
+
+    rt.register(chain(joins), name="parent")
+    parent = rt.blocking.start("parent", {"log": []})
+    rt.blocking.tick(100)
+    assert "campaign@v2  its parent waits for it" in command("show", parent.id).done.out
+    rt.blocking.cancel(parent.id)
+    shown = command("show", parent.id).done.out.partition("\nChildren\n")[2]
+    assert "campaign@v2" in shown
+    assert "joined" not in shown
+
+
 def test_a_run_is_found_by_the_beginning_of_its_id_or_by_its_thread(
     rt: TemporaryRuntime, command: Command
 ) -> None:

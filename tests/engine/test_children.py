@@ -168,6 +168,12 @@ async def test_join_raises_an_error_that_names_the_run_that_is_not_done(url: str
         assert error.state == ("" if end == "unknown" else end)
         if end != "unknown":
             assert ("no luck" if end == "failed" else "not needed") in str(error)
+        else:
+            assert str(error).endswith(
+                "is not in this journal: it was started in another one, or was deleted. Catch "
+                "this, or join a run of this journal."
+            )
+        assert ".." not in str(JoinFailed(id, error.state, "A sentence."))
 
 
 async def test_a_join_that_takes_too_long_gives_up_and_the_child_goes_on(url: str) -> None:

@@ -39,7 +39,7 @@ async def test_a_fork_of_a_run_whose_node_is_gone_is_refused_and_says_what_to_gi
         assert (raised.value.run_id, raised.value.lost) == (run.id, ("nap",))
         with pytest.raises(GraphChanged):  # an update does not say where to go on
             await rt.fork(run.id, update=said("b"))
-        with pytest.raises(BadArgument, match="echo, snooze, last"):
+        with pytest.raises(BadArgument, match="no node 'nap', only echo, snooze, last"):
             await rt.fork(run.id, as_node="nap")
         assert [one.id for one in await rt.runs()] == [run.id]
         # What the message of the held run recommends works.

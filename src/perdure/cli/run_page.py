@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 
 from perdure.cli.output import (
@@ -32,6 +33,8 @@ from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.types import Event, EventKind, Kind, Run, Score, State
 
 LONGEST_BAR = 40
+ENDS = (800, 1200)
+"""How much of the beginning and of the end of a long event is shown, in characters."""
 BRIEF = timedelta(seconds=1)
 """A shorter time in the queue is not shown."""
 PERIOD_STYLES = {
@@ -49,7 +52,9 @@ def print_event(event: Event, *, json: bool) -> None:
         print_json(event)
         return
     at = event.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    shown = one_line(event.damaged or dict(event.data), 2000)
+    shown = one_line(event.damaged or dict(event.data), sys.maxsize)
+    if len(shown) > sum(ENDS):  # a traceback ends with the cause
+        shown = f"{shown[: ENDS[0]]} … {shown[-ENDS[1] :]}"
     print(f"{event.n:4}  {at}Z  {event.kind:10}  {shown}".rstrip())
 
 

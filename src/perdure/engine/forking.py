@@ -88,7 +88,7 @@ async def _graph_for(
     if as_node is not None:
         if checkpoint_names.is_node(as_node) and as_node not in graph.pregel.nodes:
             nodes = ", ".join(filter(checkpoint_names.is_node, graph.pregel.nodes))
-            raise BadArgument(f"as_node={as_node!r}: the graph {graph.name!r} has {nodes}.")
+            raise BadArgument(f"The graph {graph.name!r} has no node {as_node!r}, only {nodes}.")
         await engine.saver.journal.ado(runs.store_topology(graph.fingerprint, graph.topology))
         return graph, graph.fingerprint
     used, change = await engine.saver.journal.arun(find_change(engine.saver, row, graph, at))

@@ -190,7 +190,7 @@ def explain(name: str, ns: str, lost: list[str], old: Topology, new: Topology) -
 
 
 def _advice(ns: str, lost: list[str], removed: list[str], added: list[str]) -> str:
-    fork = "Or fork it with as_node=, the node after which it goes on"
+    fork = "Or fork it with as_node (--as-node), the node after which it goes on"
     gone = [node for node in lost if node in removed]
     if not gone:
         return f"Restore the edges that lead to it and retry the run. {fork}"

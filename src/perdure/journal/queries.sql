@@ -276,8 +276,9 @@ ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: children_of_runs
 -- The oldest :most children of each of these runs, at most :count in all, each with whether its parent
--- joined it (1), or still waits for it (2), and with how many children its parent has.
-SELECT {run}, (SELECT MAX(CASE WHEN w.state = 'open' THEN 2 ELSE 1 END)
+-- joined it (1), or still waits for it (2), and with how many children its parent has. A wait that was
+-- closed had no answer.
+SELECT {run}, (SELECT MAX(CASE w.state WHEN 'open' THEN 2 WHEN 'closed' THEN 0 ELSE 1 END)
                FROM perdure_joins AS j JOIN perdure_waits AS w
                  ON w.thread_id = j.thread_id AND w.id = j.wait_id
                     AND w.run_id = perdure_runs.parent_id
