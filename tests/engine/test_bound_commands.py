@@ -227,6 +227,19 @@ def test_an_answer_that_came_with_a_send_answers_one_question(rt: TemporaryRunti
     assert run.output["log"] == ["1", "2", "3", "aside"]
 
 
+def test_a_question_is_open_again_if_a_send_of_its_node_took_its_answer(url: str) -> None:
+    with runtime(url) as rt:
+        graph = rt.register(builder(), name="g")
+        graph.invoke({"log": []}, T)
+        asked = graph.invoke(Command(resume="first", goto=Send("ask", {"log": []})), T)
+        [wait] = rt.blocking.waits()
+        assert [wait.interrupt_id] == [one.id for one in asked["__interrupt__"]]
+        rt.blocking.answer(wait.id, "second")
+        rt.blocking.tick()
+        [run] = rt.blocking.runs()
+        assert sorted(run.output["log"]) == ["after", "first", "second"]
+
+
 def lose_call(graph: Any, command: Command[Any]) -> None:
     """A call that ends after its command is stored."""
     with pytest.MonkeyPatch.context() as patch:
