@@ -211,7 +211,9 @@ async def test_a_call_that_asks_is_not_begun_anew_with_other_arguments(
         assert run.state is State.HELD
         assert paid == [5]
         [unknown] = await rt.effects(state="unknown")
-        result = {"result": "yes"} if decision == "done" else {}
-        await rt.settle(unknown.key, decision, **result)
+        if decision == "done":
+            await rt.settle(unknown.key, "done", result="yes")
+        else:
+            await rt.settle(unknown.key, "retry")
         assert (await finished(rt, run)).output["log"] == ["yes"]
         assert paid == ([5] if decision == "done" else [5, 5])

@@ -265,7 +265,7 @@ def _answer_and_die(url: str) -> None:
         until(lambda: len(rt.blocking.waits()) == 1, "the question to be stored")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    rt.engine.driver.begin, rt.engine.driver.finish = set_back, die  # type: ignore[method-assign]
+    rt.engine.driver.begin, rt.engine.driver.finish = set_back, die  # type: ignore[assignment]
     graph.invoke(SEND, T)
 
 
