@@ -248,6 +248,7 @@ def test_the_command_imports_lists_what_it_could_not_and_starts_runs(
         out = capsys.readouterr().out
         assert "3 threads in the journal" in out
         assert "2 threads waiting; 0 not imported." in out
+        assert "in `perdure inbox` once a worker has driven it." in out
     with perdure.Runtime(sqlite_url) as rt:
         rt.register(build(), name="mail")
         assert {run.thread_id for run in rt.blocking.runs()} == {"waiting", "forked"}
