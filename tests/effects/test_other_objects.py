@@ -180,3 +180,40 @@ async def test_a_method_whose_words_change_is_called_again_with_the_recorded_one
         await rt.tick()
         assert (await finished(rt, run)).state is State.DONE
         assert sent == [("ada", "Hello"), ("ada", "Hello")]
+
+
+@pytest.mark.parametrize("decision", ["done", "retry"])
+async def test_a_call_that_asks_is_not_begun_anew_with_other_arguments(
+    sqlite_url: str, decision: str
+) -> None:
+    """What it called before it asked belongs to it, and would be called twice."""
+    paid: list[int] = []
+    times = itertools.count()
+
+    class Shop:
+        @perdure.effect
+        def charge(self, amount: int) -> None:
+            paid.append(amount)
+
+        @perdure.effect
+        def sell(self, time: int) -> str:
+            self.charge(5)
+            return str(perdure.ask("Send it?"))
+
+    shop = Shop()
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(lambda state: {"log": [shop.sell(next(times))]}), name="g")
+        run = await rt.start("g", {"log": []})
+        await rt.tick()
+        [wait] = await rt.waits()
+        await rt.answer(wait.id, "yes")
+        run = await finished(rt, run)
+        assert run.state is State.HELD
+        assert paid == [5]
+        [unknown] = await rt.effects(state="unknown")
+        if decision == "done":
+            await rt.settle(unknown.key, "done", result="yes")
+        else:
+            await rt.settle(unknown.key, "retry")
+        assert (await finished(rt, run)).output["log"] == ["yes"]
+        assert paid == ([5] if decision == "done" else [5, 5])

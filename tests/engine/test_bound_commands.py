@@ -17,6 +17,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from langgraph.types import Command, Send, interrupt
 import perdure
 from perdure.engine.bound_runs import BoundRuns
 from perdure.errors import BadAnswer, ThreadBusy, WaitClosed
-from perdure.testing import TemporaryRuntime, runtime
+from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.types import State
 from tests.support.bound import Log, T
 from tests.support.bound import rt as rt
@@ -225,6 +226,66 @@ def test_an_answer_that_came_with_a_send_answers_one_question(rt: TemporaryRunti
         rt.blocking.tick()
     [run] = rt.blocking.runs()
     assert run.output["log"] == ["1", "2", "3", "aside"]
+
+
+def test_a_question_is_open_again_if_a_send_of_its_node_took_its_answer(url: str) -> None:
+    with runtime(url) as rt:
+        graph = rt.register(builder(), name="g")
+        graph.invoke({"log": []}, T)
+        asked = graph.invoke(Command(resume="first", goto=Send("ask", {"log": []})), T)
+        [wait] = rt.blocking.waits()
+        assert [wait.interrupt_id] == [one.id for one in asked["__interrupt__"]]
+        rt.blocking.answer(wait.id, "second")
+        rt.blocking.tick()
+        [run] = rt.blocking.runs()
+        assert sorted(run.output["log"]) == ["after", "first", "second"]
+
+
+def three_questions() -> StateGraph[Log]:
+    made = StateGraph(Log)
+    questions = ("one", "two", "three")
+    made.add_node("asks", lambda state: {"log": [interrupt(value) for value in questions]})
+    made.add_node("aside", aside)
+    made.add_edge(START, "asks")
+    return made
+
+
+def _answer_and_die(url: str) -> None:
+    """Answer, set the clock back, and die when the next question is asked."""
+    clock = Clock()
+    rt = perdure.Runtime(url, clock=clock)
+    graph = rt.register(three_questions(), name="g")
+    begin = rt.engine.driver.begin
+
+    def set_back(*args: Any, **options: Any) -> Any:
+        clock.advance(-timedelta(hours=1))
+        return begin(*args, **options)
+
+    def die(*_: Any) -> Any:
+        until(lambda: len(rt.blocking.waits()) == 1, "the question to be stored")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    rt.engine.driver.begin, rt.engine.driver.finish = set_back, die  # type: ignore[assignment]
+    graph.invoke(SEND, T)
+
+
+@pytest.mark.slow
+def test_an_answer_that_came_with_a_send_answers_one_question_if_the_clock_is_set_back(
+    sqlite_url: str,
+) -> None:
+    with perdure.Runtime(sqlite_url) as rt:
+        rt.register(three_questions(), name="g").invoke({"log": []}, T)
+    script = "import sys; from tests.engine.test_bound_commands import _answer_and_die; "
+    died = subprocess.run(
+        [sys.executable, "-c", script + "_answer_and_die(sys.argv[1])", sqlite_url],
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL
+    with perdure.Runtime(sqlite_url) as rt:
+        rt.register(three_questions(), name="g")
+        until(lambda: rt.blocking.tick().waiting)
+        assert [wait.value for wait in rt.blocking.waits()] == ["two"]
 
 
 def lose_call(graph: Any, command: Command[Any]) -> None:

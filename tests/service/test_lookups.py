@@ -3,6 +3,7 @@ that a changed graph would hold."""
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
@@ -128,7 +129,7 @@ async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
         await rt.tick(100)
 
         async def below(limit: int = 100) -> list[tuple[str, str, bool, bool]]:
-            found = await rt.journal.arun(rt.services.runs.descendants(run.id, 10, limit))
+            found, _ = await rt.journal.arun(rt.services.runs.descendants(run.id, 10, limit, 9))
             return [
                 (one.run.graph, one.run.state.value, one.is_joined, one.is_waited_for)
                 for one in found
@@ -140,7 +141,8 @@ async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
             ("leaf", "waiting", True, True),
         ]
         assert await below(2) == (await below())[:2]
-        [oldest, grown] = await rt.journal.arun(rt.services.runs.descendants(run.id, 1, 100))
+        narrow = rt.services.runs.descendants(run.id, 1, 100, 9)
+        [oldest, grown], _ = await rt.journal.arun(narrow)
         assert (oldest.run.graph, oldest.siblings) == ("branch", 2)  # and one is left out
         assert (grown.run.parent_id, grown.siblings) == (oldest.run.id, 1)
         for wait in await rt.waits(kind="human"):
@@ -153,6 +155,20 @@ async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
         ]
 
 
+async def test_a_long_line_of_descendants_is_cut(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(ask), name="ask")
+        line = [(await rt.start("ask", {"log": []})).id for _ in range(4)]
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
+            for parent, child in itertools.pairwise(line):
+                file.execute("UPDATE perdure_runs SET parent_id = ? WHERE id = ?", [parent, child])
+        for levels, is_cut in ((2, True), (3, True), (4, False)):
+            below = rt.services.runs.descendants(line[0], 10, 100, levels)
+            found, is_found_cut = await rt.journal.arun(below)
+            assert [one.run.id for one in found] == line[1 : levels + 1]
+            assert is_found_cut == is_cut
+
+
 async def test_a_run_that_is_its_own_ancestor_is_listed_once(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
         rt.register(chain(ask), name="ask")
@@ -160,7 +176,7 @@ async def test_a_run_that_is_its_own_ancestor_is_listed_once(sqlite_url: str) ->
         with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
             for child, parent in ((one.id, other.id), (other.id, one.id)):
                 file.execute("UPDATE perdure_runs SET parent_id = ? WHERE id = ?", [parent, child])
-        [found] = await rt.journal.arun(rt.services.runs.descendants(one.id, 10, 100))
+        [found], _ = await rt.journal.arun(rt.services.runs.descendants(one.id, 10, 100, 9))
         assert found.run.id == other.id
 
 

@@ -223,6 +223,15 @@ def breaks(state: State) -> State:
 broken = graph(plan, breaks)
 
 
+def starts_another(state: State) -> State:
+    with perdure.Client(f"sqlite:///{state['folder']}/live.db") as client:
+        client.blocking.start("another", {})
+    return {}
+
+
+starting = graph(plan, starts_another)
+
+
 def hangs(state: State) -> State:
     time.sleep(600)  # the line that hangs
     return {}

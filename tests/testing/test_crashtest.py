@@ -269,6 +269,16 @@ def test_an_agent_that_does_not_end_by_itself_is_not_killed(name: str, told: str
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stock", [False, True], ids=["perdure", "langgraph"])
+def test_nothing_is_written_into_the_journal_of_the_agent(tmp_path: Path, stock: bool) -> None:
+    report = kill("starting", {"folder": str(tmp_path)}, stock=stock)
+    assert not report.ok
+    assert report.trials == []
+    assert "live.db while it runs" in report.findings[0].detail
+    assert not (tmp_path / "live.db").exists()
+
+
+@pytest.mark.slow
 def test_an_agent_that_takes_its_processes_with_it_is_told() -> None:
     report = kill("parricide")
     assert not report.ok

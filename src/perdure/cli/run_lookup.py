@@ -17,7 +17,7 @@ from perdure.types import EffectRecord, Event, Run, Score, State, WaitRecord
 
 T = TypeVar("T")
 PAGE = 200
-MOST_CHILDREN, MOST_BELOW = 50, 500
+MOST_CHILDREN, MOST_BELOW, MOST_LEVELS = 50, 500, 50
 """Maximum number of children of one run, and of all runs, in the tree below a run."""
 
 
@@ -109,8 +109,8 @@ def report_run(client: Client, run: Run) -> RunReport:
             return []
 
     effects = all_pages(lambda last: ask.effects(run.id, after=last, limit=PAGE))
-    descendants = client.services.runs.descendants(run.id, MOST_CHILDREN, MOST_BELOW)
-    below = client.journal.run(descendants)
+    limits = (MOST_CHILDREN, MOST_BELOW, MOST_LEVELS)
+    below, is_cut = client.journal.run(client.services.runs.descendants(run.id, *limits))
     return RunReport(
         run,
         events=read(lambda: ask.events(run.id)),
@@ -118,7 +118,7 @@ def report_run(client: Client, run: Run) -> RunReport:
         effects=read(lambda: list(effects)),
         scores=read(lambda: ask.scores(run.id)),
         children=run_tree(run.id, below),
-        tree_is_cut=len(below) == MOST_BELOW,
+        tree_is_cut=is_cut,
         unknown_graphs=unknown_graphs(client, [run]),
         unreadable=" ".join(problems),
     )

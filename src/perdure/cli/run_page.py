@@ -16,7 +16,7 @@ from perdure.cli.output import (
     terminal_width,
     value_lines,
 )
-from perdure.cli.run_lookup import MOST_BELOW, RunReport
+from perdure.cli.run_lookup import MOST_BELOW, MOST_LEVELS, RunReport
 from perdure.service.views.attention import Blocker, blockers, is_lost, run_note
 from perdure.service.views.event_wording import view_event
 from perdure.service.views.formatting import (
@@ -180,9 +180,8 @@ def _print_children(report: RunReport, now: datetime) -> None:
         branches = "".join("   " if one else "│  " for one in above) + ("└─ " if is_last else "├─ ")
         print(f"  {paint_state(state, 9)}  {one_line(branches + text, line_width(13))}")
     if report.tree_is_cut:
-        print(
-            f"  Cut at {count(MOST_BELOW, 'run')}: perdure show RUN shows what is below one of them"
-        )
+        limits = f"{count(MOST_BELOW, 'run')} or {count(MOST_LEVELS, 'level')}"
+        print(f"  Cut at {limits}: perdure show RUN shows what is below one of them")
 
 
 def _print_scores(scores: list[Score]) -> None:

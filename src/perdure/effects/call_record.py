@@ -183,9 +183,10 @@ class CallRecord:
                 bool(recorded[name] == present[name]) and self._tells_apart(present[name])
                 for name in common
             )
-            # It did not happen, and is left to its own call.
-            is_others = not equal and row.state == EffectState.AGAIN and self._has_unrecorded
-            return -1 if is_others else equal
+            # It did not happen, and is left to its own call. But one that a wait inside it ended is
+            # half done, and what it called must be found.
+            is_undone = row.state == EffectState.AGAIN and row.due_at is None
+            return -1 if is_undone and not equal and self._has_unrecorded else equal
         except Exception:  # they cannot be read or compared
             return 0
 

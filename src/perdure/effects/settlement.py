@@ -141,7 +141,11 @@ class Settlement:
         """An intent is stored, and no outcome. `has_failed`: its last attempt is known to have."""
         record, spec = self.record, self.record.spec
         if record.may_be_another:
-            why = "it failed" if has_failed else "its process died, or lost the run, during it"
+            why = (
+                "it failed, or waited for something"
+                if has_failed
+                else "its process died, or lost the run, during it"
+            )
             yield from record.hold(
                 f"{why}, and the node now makes a call with other arguments, which may be another "
                 "one: the object or secret of a call is not recorded",
@@ -188,7 +192,8 @@ class Settlement:
             # LangGraph or perdure steers by the exception: the call is still to be made. After any
             # other one that comes from outside, its outcome is not known.
             if isinstance(error, (EffectHeld, OrderChanged, Postponed)) or _bubbles(error):
-                yield from record.write(EffectState.AGAIN, None, None)
+                # Due at once, unlike one that a person lets be called again: it may be half done.
+                yield from record.write(EffectState.AGAIN, None, None, record.task.now)
             raise error
         if spec.transactional:  # nothing is stored yet
             yield record.task.guarded(effects.store_intent(record.task.owner, record.row))

@@ -28,7 +28,7 @@ from perdure.langgraph_port import call_config, task_interrupts
 from perdure.operations import runs
 from perdure.operations.run_payload import dump_setup, load_setup
 from perdure.operations.runs import RunRow
-from perdure.operations.waits import ANSWERED, NewSetup, WaitRow, answer_time
+from perdure.operations.waits import ANSWERED, FINISHED, NewSetup, WaitRow, answer_time
 from perdure.saver import Saver
 from perdure.types import WaitState
 
@@ -49,7 +49,13 @@ def with_command(
     if (before := _pending(setup, found)) and before["at"] == at:
         raise ThreadBusy(row.thread_id, f"has another command that is not applied yet ({row.id})")
     now = answer_time([wait for wait in found if wait.id in answered], now)
-    stored = {"input": command, "waits": list(answered), "answered_at": now, "at": at}
+    stored = {
+        "input": command,
+        "waits": list(answered),
+        "known": [wait.id for wait in found if wait.state not in FINISHED],
+        "answered_at": now,
+        "at": at,
+    }
     after = dump_setup(saver.serializer, row, {**setup, "command": stored})
     return NewSetup(row.setup, after, now)
 
@@ -86,7 +92,7 @@ def take_command(
     if command is None:
         # Its answer is for whichever task asks first at this checkpoint.
         drive.segment.keeps_resume = now[:1] == setup["at"][:1] and not any(
-            wait.checkpoint_id >= now[0] for wait in found
+            wait.state not in FINISHED or wait.checkpoint_id >= now[0] for wait in found
         )
         return ()
     if now[:1] != command["at"][:1]:
@@ -95,10 +101,10 @@ def take_command(
         drive.input = command["input"]
     if not is_resume(command["input"]):
         return ()
-    since = command["answered_at"]
-    asked = any(one.state == WaitState.OPEN and one.created_at >= since for one in found)
-    # If something was asked since, the answer is taken.
-    drive.segment.keeps_resume = not asked
+    # If something was asked since, the answer is taken. Clocks do not say what was first.
+    drive.segment.keeps_resume = not any(
+        wait.state == WaitState.OPEN and wait.id not in command["known"] for wait in found
+    )
     return [wait.id for wait in found if _came_with(wait, command)]
 
 

@@ -30,15 +30,18 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from perdure.errors import BadURL, needs_extra
+from perdure.journal import failpoints
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.journal import Journal
 from perdure.journal.opened_later import OpenedLater
 from perdure.journal.operation import (
     Action,
+    Backend,
     Blocking,
     EventStatement,
     Op,
@@ -100,12 +103,18 @@ def connect_later(url: str | None = None, *, deadline: float = 30.0) -> Journal:
 
         path, options = _sqlite_path(url)
         sqlite = functools.partial(SQLite, path, deadline=deadline, **options)
-        return Journal(OpenedLater(SQLite.capabilities, sqlite))
+        return Journal(OpenedLater(SQLite.capabilities, functools.partial(_open, url, sqlite)))
     if scheme in ("postgresql", "postgres"):
         postgres = _postgres().Postgres
         opening = functools.partial(postgres, url, deadline=deadline)
-        return Journal(OpenedLater(postgres.capabilities, opening))
+        return Journal(OpenedLater(postgres.capabilities, functools.partial(_open, url, opening)))
     raise _unknown(url)
+
+
+def _open(url: str, open: Callable[[], Backend]) -> Backend:
+    if failpoints.opening is not None:
+        failpoints.opening(url)
+    return open()
 
 
 def version(url: str) -> int | None:

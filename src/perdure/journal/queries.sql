@@ -709,14 +709,15 @@ WHERE thread_id = :thread_id AND id = :id
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id);
 
 -- name: insert_wait
--- Stores a question, or that it was asked again.
+-- Stores a question, or that it was asked again. If another task took its answer (:reopens), it is open.
 INSERT INTO perdure_waits
   (thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path, stamp,
    token, wake_at, expires_at, created_at, body, seal)
 VALUES (:thread_id, :wait_id, :id, :kind, :name, 'open', :interrupt_id, :ns, :checkpoint_id,
         :task_id, :path, :stamp, :token, :wake_at, :expires_at, :now, :body, :seal)
 ON CONFLICT (thread_id, id) DO UPDATE
-SET state = CASE WHEN perdure_waits.state = 'closed' THEN 'open' ELSE perdure_waits.state END,
+SET state = CASE WHEN perdure_waits.state = 'closed' OR perdure_waits.state = 'applied' AND :reopens = 1
+            THEN 'open' ELSE perdure_waits.state END,
     ns = excluded.ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
     path = excluded.path, stamp = excluded.stamp, token = excluded.token, seal = excluded.seal;
 

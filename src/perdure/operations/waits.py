@@ -18,7 +18,7 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -209,10 +209,11 @@ def ask(
     fingerprint: str | None = None,
     *,
     announced: bool = False,
+    reopened: Collection[str] = (),
 ) -> list[Statement]:
     """The statements that store a wait, for the batch of its interrupt write. `fingerprint` is that
     of the graph, if the run does not have it yet. If it is `announced`, a new one is a message of
-    the outbox, too."""
+    the outbox, too. Of the waits to be `reopened` another task took the answer."""
     shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
     place_of_asker = f"|{made.run_id}|{interrupt_id}|{question.kind}".encode()
     id = hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
@@ -227,6 +228,7 @@ def ask(
         "fingerprint": fingerprint,
         "wake_at": question.wake_at,
         "expires_at": question.expires_at,
+        "reopens": int(id in reopened),
     }
     wait = places.of_wait(
         made.thread_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -51,6 +51,9 @@ class Questions:
         self._used: dict[tuple[str, int], set[int]] = {}  # by task and attempt
         self.reached_top = False
         """Whether an interrupt reached the top of the graph: the run is about to wait."""
+        self.in_command: Collection[str] = ()
+        """Waits whose answers LangGraph gives to whichever task asks first. One that is asked again
+        did not get its own."""
 
     def expect(self, interrupt: Interrupt, question: Question) -> None:
         """Say what an interrupt that is about to reach the saver waits for."""
@@ -138,6 +141,7 @@ class Questions:
             place,
             progress.fingerprint,
             announced=self._announced and question.kind is Kind.HUMAN,
+            reopened=self.in_command,
         )
 
 

@@ -230,12 +230,15 @@ class RunService:
                 break
         return found
 
-    def descendants(self, run_id: str, most: int, limit: int) -> Plan[list[Descendant]]:
+    def descendants(
+        self, run_id: str, most: int, limit: int, levels: int
+    ) -> Plan[tuple[list[Descendant], bool]]:
         """The runs below a run, level by level, oldest first: at most `most` of one parent, and
-        `limit` in all."""
+        `limit` in all, on so many levels. And whether there may be more."""
         found: list[Descendant] = []
         seen, level = {run_id}, [run_id]
-        while level and len(found) < limit:
+        while level and len(found) < limit and levels > 0:
+            levels -= 1
             rows: list[ChildRow] = yield runs.children(level, most, limit - len(found))
             level = []
             for row, joined, siblings in rows:
@@ -246,7 +249,7 @@ class RunService:
                     found.append(Descendant(run, is_joined, is_waited_for, siblings))
                     level.append(row.id)
             seen.update(level)
-        return found
+        return found, bool(level)
 
     # -- graphs that no worker has
 

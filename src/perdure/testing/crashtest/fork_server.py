@@ -19,11 +19,14 @@ import signal
 import socket
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from perdure.errors import BadArgument, Error
+from perdure.journal import failpoints
 from perdure.operations.error_text import one_line
+from perdure.serde.redaction import hide_in_url
 from perdure.testing.crashtest import drive
 from perdure.testing.crashtest.messages import JsonLines, JudgeConnection, send
 from perdure.testing.crashtest.model import Point
@@ -168,10 +171,21 @@ async def _act(
         observer = ProcessObserver(connection, kill, package)
         graph = await drive.graph_of(found)
         observer.install()
+        failpoints.opening = partial(_refuse_other_journals, order["url"])
         driver = drive.by_langgraph if order["stock"] else drive.by_perdure
         await driver(graph, order, connection, observer)
     except Error as error:
         connection.send("wrong", str(error))
+
+
+def _refuse_other_journals(own: str, url: str) -> None:
+    if not url.startswith(own):
+        raise BadArgument(
+            f"This agent uses a runtime or client of {hide_in_url(url)} while it runs, to start a "
+            "run or send a signal for example. A crash test would do that there again and again, "
+            "so it is refused. Test the graph without that node, and the run that it starts on "
+            "its own."
+        )
 
 
 if __name__ == "__main__":
