@@ -25,7 +25,7 @@ from perdure.errors import (
     TakenBack,
     forgot_await,
 )
-from perdure.langgraph_port import checkpoint_names, task_config, task_interrupts
+from perdure.langgraph_port import task_config, task_interrupts
 from perdure.operations.answer_schema import check_schema
 from perdure.operations.runs import find_all
 from perdure.operations.waits import (
@@ -328,16 +328,8 @@ def _check_durable(config: Mapping[str, Any]) -> None:
             "nothing would remember the wait. Register the graph with a Runtime, or compile it "
             "with checkpointer=perdure.Saver(...)."
         )
-    segment = _segment()
-    names: tuple[str, ...] = ()
-    for node, _ in checkpoint_names.namespace_nodes(config.get("checkpoint_ns") or ""):
-        names = (*names, node)
-        if segment is not None and names in segment.unstored:
-            raise NotDurable(
-                "sleep(), ask(), wait_for() and join() cannot be called in the subgraph of "
-                f"the node {node!r}: it has checkpointer=False, and starts over each time, "
-                "without the answer. Compile it without a checkpointer."
-            )
+    if (segment := _segment()) is not None:
+        segment.check_answerable(config)
 
 
 def _place_answer(value: Any, kind: Kind) -> None:

@@ -438,6 +438,8 @@ def _note_interrupt(interrupts: Sequence[Any]) -> None:
     config = task_config.current_configurable()
     saver = task_config.checkpointer_of(config)
     if isinstance(saver, Saver) and task_config.is_in_task(config):
+        if (segment := find(config)) is not None:
+            segment.check_answerable(config)
         saver.raised.note(config, interrupts)
 
 

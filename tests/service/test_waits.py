@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command, Send
+from langgraph.types import Command, Send, interrupt
 
 import perdure
 from perdure.errors import BadArgument, NotDurable, NotInRun
@@ -422,9 +423,12 @@ async def test_a_wait_in_a_graph_without_a_checkpointer_is_an_error(wait: Any) -
         await graph.ainvoke({"log": []})
 
 
-async def test_a_wait_in_a_subgraph_that_stores_nothing_is_an_error(sqlite_url: str) -> None:
+@pytest.mark.parametrize("ask", [perdure.ask, interrupt], ids=["ask", "interrupt"])
+async def test_a_wait_in_a_subgraph_that_stores_nothing_is_an_error(
+    sqlite_url: str, ask: Callable[[str], Any]
+) -> None:
     def node(state: Log) -> Any:
-        return {"log": [perdure.ask("ok?")]}
+        return {"log": [ask("ok?")]}
 
     inner = chain(node).compile(checkpointer=False)
     builder = StateGraph(Log).add_node("outer", inner).add_edge(START, "outer")

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
-from perdure.errors import LeaseLost
+from perdure.errors import LeaseLost, NotDurable
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
-from perdure.langgraph_port import call_config
+from perdure.langgraph_port import call_config, checkpoint_names
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
 from perdure.segments.questions import Questions
@@ -130,6 +130,18 @@ class Segment:
             raise LeaseLost(self.lease.run_id)
         if self.signal is not None:
             raise self.signal
+
+    def check_answerable(self, configurable: Mapping[str, Any]) -> None:
+        """Raise `NotDurable` if an answer could not be handed to the task of this config."""
+        names: tuple[str, ...] = ()
+        for node, _ in checkpoint_names.namespace_nodes(configurable.get("checkpoint_ns") or ""):
+            names = (*names, node)
+            if names in self.unstored:
+                raise NotDurable(
+                    f"Nothing can be asked or waited for in the subgraph of the node {node!r}: "
+                    "it has checkpointer=False, and starts over each time, without the answer. "
+                    "Compile it without a checkpointer."
+                )
 
     @contextlib.contextmanager
     def calling(self, nested: bool = False) -> Iterator[None]:
