@@ -248,11 +248,32 @@ def test_the_command_imports_lists_what_it_could_not_and_starts_runs(
         out = capsys.readouterr().out
         assert "3 threads in the journal" in out
         assert "2 threads waiting; 0 not imported." in out
+        assert "in `perdure inbox` once a worker has driven it." in out
     with perdure.Runtime(sqlite_url) as rt:
         rt.register(build(), name="mail")
         assert {run.thread_id for run in rt.blocking.runs()} == {"waiting", "forked"}
         rt.blocking.tick()
         assert len(rt.blocking.waits()) == 2
+
+
+def test_a_graph_that_the_target_does_not_have_is_refused_before_anything_is_imported(
+    tmp_path: Path,
+    sqlite_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = str(tmp_path / "stock.db")
+    with SqliteSaver.from_conn_string(file) as source:
+        fill(source)
+    agents = types.ModuleType("agents_with_mail")
+    monkeypatch.setitem(sys.modules, agents.__name__, agents)
+    agents.runtime = perdure.Runtime(sqlite_url)  # type: ignore[attr-defined]
+    agents.runtime.register(build(), name="mail")
+    place = f"{agents.__name__}:runtime"
+    assert main(["import", file, "--at", place, "--start", "mial"]) == 2
+    assert "No graph 'mial' is registered here; there is mail." in capsys.readouterr().err
+    with Saver(sqlite_url) as saver:
+        assert list(saver.list(None)) == []
 
 
 KEYS = {"2026": b"n" * 16}

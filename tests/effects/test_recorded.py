@@ -594,7 +594,7 @@ async def test_outside_of_a_run_it_is_the_plain_function() -> None:
     with pytest.raises(Boom):
         send("nobody")
     assert len(keys) == len(set(keys)) == 4
-    with pytest.raises(NotInRun):
+    with pytest.raises(NotInRun, match=r"Durable\(\)"):
         perdure.key()
 
 

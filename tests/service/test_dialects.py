@@ -119,6 +119,7 @@ def inbox_item(**config: bool) -> dict[str, Any]:
 
 
 EDIT = {"type": "edit", "edited_action": {"name": "pay", "args": {"n": 2}}}
+OTHER_TOOL = {"type": "edit", "edited_action": {"name": "refund", "args": {}}}
 FITS: list[tuple[Any, list[Any], list[Any]]] = [
     (
         request("approve", "reject"),
@@ -139,7 +140,11 @@ FITS: list[tuple[Any, list[Any], list[Any]]] = [
             {"decisions": "approve"},
         ],
     ),
-    (request("edit"), [{"decisions": [EDIT]}], [{"decisions": [{"type": "edit"}]}]),
+    (
+        request("edit"),
+        [{"decisions": [EDIT]}, {"decisions": [OTHER_TOOL]}],
+        [{"decisions": [{"type": "edit"}]}],
+    ),
     (
         request("respond"),
         [{"decisions": [{"type": "respond", "message": "x"}]}],
@@ -172,6 +177,53 @@ def test_an_answer_fits_its_dialect(value: Any, good: list[Any], bad: list[Any])
     if (dialect := dialect_of(value)) is not None:
         check_fits("w", value, None, dialect.example)
         json.dumps(dialect.example)
+
+
+TWO = {
+    "action_requests": [{"name": "pay", "args": {}}, {"name": "book", "args": {}}],
+    "review_configs": [
+        {"action_name": "pay", "allowed_decisions": ["approve", "reject"]},
+        {"action_name": "book", "allowed_decisions": ["edit"]},
+    ],
+}
+APPROVED: Any = {"type": "approve"}
+PROBLEMS: list[tuple[Any, Any, str]] = [
+    (TWO, True, 'it is true, not an object with "decisions".'),
+    (TWO, [APPROVED], 'it is [{"type": "approve"}], not an object with "decisions".'),
+    (TWO, {"decisions": "approve"}, '"decisions" is "approve", not a list of decisions.'),
+    (TWO, {"decisions": []}, "it has 0 decisions for 2 actions."),
+    (request("approve"), {"decisions": [APPROVED] * 2}, "it has 2 decisions for 1 action."),
+    (
+        TWO,
+        {"decisions": [{"type": "ok"}, APPROVED]},
+        (
+            'decision 1 (pay) has the type "ok", not "approve" or "reject"; '
+            'decision 2 (book) has the type "approve", not "edit".'
+        ),
+    ),
+    (TWO, {"decisions": [True, EDIT]}, 'decision 1 (pay) is true, not an object with a "type".'),
+    (
+        TWO,
+        {"decisions": [APPROVED, {"type": "edit", "edited_action": {"name": "book"}}]},
+        "decision 2 (book) does not fit its type: edited_action: 'args' is a required property.",
+    ),
+    ([inbox_item(allow_accept=True)], APPROVED, "not a list of responses."),
+    (inbox_item(allow_accept=True), [], "it has 0 responses for 1 action."),
+    (
+        inbox_item(allow_accept=True),
+        {"type": "ignore"},
+        'response 1 (pay) has the type "ignore", not "accept".',
+    ),
+    (TWO, "x" * 1000, 'xxx…, not an object with "decisions".'),
+]
+
+
+@pytest.mark.parametrize(("value", "answer", "words"), PROBLEMS)
+def test_the_error_says_what_is_wrong_with_an_answer(value: Any, answer: Any, words: str) -> None:
+    with pytest.raises(BadAnswer) as caught:
+        check_fits("w", value, None, answer)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 600
 
 
 # -- withdrawing

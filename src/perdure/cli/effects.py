@@ -102,7 +102,7 @@ def settle(
     reason: Annotated[str | None, Option(metavar="TEXT", help="Why; stored with it.")] = None,
     by: By = None,
 ) -> None:
-    """Settle an effect with an unknown outcome. Its run goes on."""
+    """Settle an effect with an unknown outcome. A held run goes on."""
     from perdure.cli.run_lookup import find_id
 
     value = _parse_result(how, result)

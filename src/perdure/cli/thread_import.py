@@ -9,7 +9,7 @@ from typer import Argument, Exit, Option
 
 from perdure.cli.options import At
 from perdure.cli.output import printable
-from perdure.cli.target import client_at, import_object
+from perdure.cli.target import check_graph, client_at, import_object
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import count
 
@@ -44,7 +44,11 @@ def import_(
     """Copy the threads of one of LangGraph's checkpointers into a journal."""
     from perdure.thread_import import import_threads
 
+    if start is not None:
+        check_graph(at, start)
     with client_at(at, create=True) as client:
+        if start is not None:
+            client.engine.resolve_graph(start, None)  # a typo is refused before the import
         saver = _saver_of(client, allow or [])
         done = import_threads(source, saver, threads=thread, progress=_print_progress)
         for one in done.waiting if start is not None else ():
@@ -58,7 +62,10 @@ def import_(
         f"them new; {count(len(done.waiting), 'thread')} waiting; {len(done.refused)} not imported."
     )
     if start is not None and done.waiting:
-        print(f"Each that waits has a run of {start}; see them with `perdure inbox`.")
+        print(
+            f"Each that waits has a run of {printable(start)}. Its question is in `perdure inbox` "
+            "once a worker has driven it."
+        )
     if done.refused:
         raise Exit(1)
 

@@ -63,7 +63,10 @@ def key() -> str:
     """
     context = current()
     if context is None:
-        raise NotInRun("key() is for the function of an effect: decorate it with @perdure.effect.")
+        raise NotInRun(
+            "key() is for the function of an effect: decorate it with @perdure.effect, or, for the "
+            "tools of a LangChain agent, give the agent perdure.langchain.Durable()."
+        )
     context.used_key = True
     if failpoints.asked is not None:
         failpoints.asked(context.key)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.errors import BadAnswer
-from perdure.operations.answer_schema import check_answer
+from perdure.operations.answer_schema import as_json, check_answer, problems_of
 
 Schema = dict[str, Any]
 
@@ -61,13 +61,30 @@ ALLOWED_BY = {
     "response": "allow_respond",
     "edit": "allow_edit",
 }
+SHOWN = 60
+"""How many characters of an answer its error quotes."""
+
+
+class Part(NamedTuple):
+    """An action that a question asks about."""
+
+    action: str
+    allowed: Mapping[str, Schema]
+    """The types of decisions that are allowed, each with its schema."""
 
 
 class Dialect(NamedTuple):
     """How a question of a well-known shape is answered."""
 
     name: str
-    schema: Schema
+    parts: Sequence[Part]
+    """What it asks about: the answer has a decision for each, in this order."""
+    word: str
+    """What the dialect calls such a decision."""
+    field: str | None
+    """The field of the answer with the list of decisions. None: the answer is the list."""
+    is_list: bool
+    """Whether a single decision must be in a list, too."""
     example: Any
     """An answer that fits: the first that is allowed."""
     summary: str
@@ -91,15 +108,52 @@ def check_fits(wait_id: str, value: Any, schema: Mapping[str, Any] | None, answe
         if schema is not None:
             check_answer(wait_id, schema, answer)
         return
-    try:
-        check_answer(wait_id, dialect.schema, answer)
-    except BadAnswer as error:
+    if problem := _problem(dialect, as_json(answer)):
         example = shlex.quote(json.dumps(dialect.example, ensure_ascii=False, default=str))
         raise BadAnswer(
             wait_id,
-            f"{dialect.name} takes {dialect.summary}. For example: "
+            f"{problem}. {dialect.name} takes {dialect.summary}. For example: "
             f"perdure answer {wait_id} {example}",
-        ) from error
+        )
+
+
+def _problem(dialect: Dialect, answer: Any) -> str | None:
+    """What is wrong with an answer."""
+    parts, word, made = dialect.parts, dialect.word, answer
+    if dialect.field is not None:
+        if not isinstance(answer, dict) or dialect.field not in answer:
+            return f'it is {_shown(answer)}, not an object with "{dialect.field}"'
+        made = answer[dialect.field]
+    if not dialect.is_list and isinstance(made, dict):
+        made = [made]
+    if not isinstance(made, list):
+        what = "it" if dialect.field is None else f'"{dialect.field}"'
+        return f"{what} is {_shown(made)}, not a list of {word}s"
+    if len(made) != len(parts):
+        return f"it has {_count(made, word)} for {_count(parts, 'action')}"
+    found = (_problem_of_one(part, one) for part, one in zip(parts, made, strict=True))
+    wrong = [f"{word} {n} ({parts[n - 1].action}) {why}" for n, why in enumerate(found, 1) if why]
+    return "; ".join(wrong[:5]) or None
+
+
+def _problem_of_one(part: Part, made: Any) -> str | None:
+    if not isinstance(made, dict) or "type" not in made:
+        return f'is {_shown(made)}, not an object with a "type"'
+    schema = part.allowed.get(made["type"]) if isinstance(made["type"], str) else None
+    if schema is None:
+        allowed = " or ".join(json.dumps(name) for name in part.allowed)
+        return f"has the type {_shown(made['type'])}, not {allowed}"
+    problems = problems_of(schema, made)
+    return f"does not fit its type: {', '.join(problems)}" if problems else None
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _count(items: Sequence[Any], word: str) -> str:
+    return f"{len(items)} {word}{'' if len(items) == 1 else 's'}"
 
 
 # -- HumanInTheLoopMiddleware
@@ -116,20 +170,19 @@ def _is_review(value: Any) -> bool:
 def _review(value: Mapping[str, Any]) -> Dialect:
     actions = value["action_requests"]
     allowed = [_allowed(value["review_configs"], n, one) for n, one in enumerate(actions)]
-    schema = {
-        "type": "object",
-        "properties": {"decisions": _array([_one_of(DECISIONS, names) for names in allowed])},
-        "required": ["decisions"],
-    }
-    shown = "; ".join(
-        f"{action.get('name')}: {' | '.join(names)}"
+    parts = [
+        Part(str(action.get("name")), {name: DECISIONS[name] for name in names})
         for action, names in zip(actions, allowed, strict=True)
-    )
+    ]
+    shown = "; ".join(f"{part.action}: {' | '.join(part.allowed)}" for part in parts)
     first = [_decision(names[0], action) for names, action in zip(allowed, actions, strict=True)]
     shapes = [shape for name, shape in SHAPES.items() if any(name in names for names in allowed)]
     more = f", such as {' or '.join(shapes)}" if shapes else ""
     summary = f'{{"decisions": [...]}} with a decision for each action ({shown}){more}'
-    return Dialect("HumanInTheLoopMiddleware", schema, {"decisions": first}, summary)
+    example = {"decisions": first}
+    return Dialect(
+        "HumanInTheLoopMiddleware", parts, "decision", "decisions", True, example, summary
+    )
 
 
 def _allowed(configs: Sequence[Mapping[str, Any]], n: int, action: Mapping[str, Any]) -> list[str]:
@@ -164,24 +217,19 @@ def _inbox(asked: Sequence[Mapping[str, Any]], is_list: bool) -> Dialect:
         [name for name, key in ALLOWED_BY.items() if one["config"].get(key)] or list(RESPONSES)
         for one in asked
     ]
-    each = [_one_of(RESPONSES, names) for names in allowed]
     requests = [one["action_request"] for one in asked]
+    parts = [
+        Part(str(one.get("action")), {name: RESPONSES[name] for name in names})
+        for one, names in zip(requests, allowed, strict=True)
+    ]
     first = [_response(names[0], one) for names, one in zip(allowed, requests, strict=True)]
     choices = "; ".join(" | ".join(names) for names in allowed)
-    if is_list:
-        return Dialect("The Agent Inbox", _array(each), first, f"a list of responses ({choices})")
-    schema = {"anyOf": [each[0], _array(each)]}  # its own page always sends a list
-    return Dialect("The Agent Inbox", schema, first, f"a response, alone or in a list ({choices})")
+    # A single item may be answered alone; the Agent Inbox's own page always sends a list.
+    shape = "a list of responses" if is_list else "a response, alone or in a list"
+    summary = f"{shape} ({choices})"
+    return Dialect("The Agent Inbox", parts, "response", None, is_list, first, summary)
 
 
 def _response(name: str, request: Mapping[str, Any]) -> Schema:
     args: Any = {"edit": dict(request), "response": "..."}.get(name)
     return {"type": name, "args": args}
-
-
-def _array(each: Sequence[Schema]) -> Schema:
-    return {"type": "array", "prefixItems": each, "minItems": len(each), "maxItems": len(each)}
-
-
-def _one_of(kinds: Mapping[str, Schema], names: Sequence[str]) -> Schema:
-    return {"oneOf": [{"type": "object", "required": ["type"], **kinds[name]} for name in names]}

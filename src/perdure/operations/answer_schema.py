@@ -20,24 +20,26 @@ def check_schema(schema: Mapping[str, Any]) -> None:
 
 def check_answer(wait_id: str, schema: Mapping[str, Any], value: Any) -> None:
     """Raise `BadAnswer` if the answer does not fit. An invalid schema is not enforced."""
+    if problems := problems_of(schema, as_json(value)):
+        raise BadAnswer(wait_id, f"it does not fit the response_schema: {'; '.join(problems[:5])}.")
+
+
+def problems_of(schema: Mapping[str, Any], value: Any) -> list[str]:
+    """Why a value of JSON does not fit a schema, each with its path. An invalid schema fits all."""
     from jsonschema import Draft202012Validator, SchemaError
 
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError:
-        return
+        return []
     checker = Draft202012Validator.FORMAT_CHECKER
-    problems = [
+    return [
         ".".join(map(str, error.absolute_path)) + ": " * bool(error.absolute_path) + error.message
-        for error in Draft202012Validator(schema, format_checker=checker).iter_errors(
-            _as_json(value)
-        )
+        for error in Draft202012Validator(schema, format_checker=checker).iter_errors(value)
     ]
-    if problems:
-        raise BadAnswer(wait_id, f"it does not fit the response_schema: {'; '.join(problems[:5])}.")
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """The value as JSON has it: a schema does not know models, dataclasses, dates or tuples."""
     from pydantic_core import to_jsonable_python
 
