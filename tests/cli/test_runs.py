@@ -183,7 +183,7 @@ def test_json_goes_on_beyond_a_page_and_a_table_says_that_there_is_more(
     ("options", "sentence"),
     [
         (["--state", "over"], "'over' is not a state; use one of pending"),
-        (["--metadata", "campaign"], "write --metadata key=value"),
+        (["--metadata", "campaign"], "is not a pair: write key=value"),
         (["--since", "soon"], "neither a duration, such as 3d, nor a time"),
         (["--limit", "0"], "must be at least 1"),
         (["--watch"], "--watch needs a terminal"),
