@@ -2,7 +2,7 @@
 
 What a caller leaves behind that is killed:
 
-| killed                                      | whoever continues                                |
+| killed                                      | the next driver                                  |
 |---------------------------------------------|--------------------------------------------------|
 | before the batch that answers               | nothing is applied, the question is open         |
 | after it (`answer_wait` and `set_setup`)    | has the command in the setup of the run          |

@@ -194,7 +194,7 @@ class BoundRuns:
             setup = yield from with_command(self._engine.saver, row, command, ids, found, now)
         service = WaitService(self._driver.serializer, self._driver.clock)
         yield from service.answer_all(answers, None, setup=setup)
-        call.input, call.follows = None, True  # whoever claims the run has it all from the journal
+        call.input, call.follows = None, True  # the next driver reads both from the journal
 
     def close(self, drive: Drive, outcome: Outcome) -> Plan[None]:
         """End the segment of a call. Raises `ThreadBusy` if its output is no longer the run's."""

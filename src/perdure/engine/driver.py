@@ -2,8 +2,8 @@
 
 Crash points and what each leaves behind for the next claim:
 
-    answered with a command     the command is in the setup, in one batch with the answers; whoever
-                                claims the run applies it (`pending_command`)
+    answered with a command     the command is in the setup, in one batch with the answers; the
+                                next driver applies it (`pending_command`)
     claimed, nothing driven     the lease runs out; attempts counts it
     answers handed over         the waits are `applied`, and are handed over again
     a step on disk              progress: attempts is 1 again, and the run goes on after that step

@@ -4,7 +4,7 @@ It is stored in the setup of the run, in one batch with its answers, and belongs
 the run is at. LangGraph adds the writes of a command to those of the checkpoint in one batch, so
 their number says whether it did:
 
-    as many writes as then      the command is the input of whoever continues the run
+    as many writes as then      the command is the input of the next driver
     more writes                 it is applied, and only its answer may still have to be taken
     another checkpoint          the run is past it
 
