@@ -1,0 +1,150 @@
+"""The journal on Cloudflare D1: SQLite behind HTTP, batches instead of open transactions.
+
+The schema and the statements are SQLite's. What differs is how values travel (`d1_binding`), that
+large ones are split (`d1_large_values`), and what an answer, or none, means (`d1_client`).
+A batch whose answer is lost may be committed: the journal settles that by reading its own key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from perdure.errors import BadURL
+from perdure.journal import d1_large_values, failpoints
+from perdure.journal.capabilities import Capabilities
+from perdure.journal.d1_binding import quoted, unquoted
+from perdure.journal.d1_client import Call, D1Client, D1Error, Denied
+from perdure.journal.d1_large_values import ChunksGone
+from perdure.journal.migrate import VERSION_TABLE, migrations, version
+from perdure.journal.operation import Ambiguous, Row, Statement, Transaction
+from perdure.journal.sql import fill, has_rows, render, split
+from perdure.journal.sqlite import FRAGMENTS as SQLITE
+
+T = TypeVar("T")
+
+FRAGMENTS = {**SQLITE, "identity": "SELECT 'd1', ''"}  # no other connection leads to it
+ATTEMPTS = 3
+
+
+def schema_version(url: str, deadline: float = 30.0) -> int | None:
+    """The version of the schema in a database; None: there is none. Creates nothing."""
+    client = D1Client(url, deadline=deadline)
+    try:
+        return _version(client) or None
+    finally:
+        client.close()
+
+
+def _version(client: D1Client) -> int:
+    """The same; 0: there is none."""
+    try:
+        return version(lambda sql: [(int(found),) for [found] in client.read([Call(sql)])[0]])
+    except D1Error as error:
+        if "no such table" in str(error):
+            return 0
+        raise BadURL(f"{client.place} cannot be used as a journal: {error}.") from error
+    except Denied as error:
+        raise BadURL(str(error)) from error
+
+
+class D1:
+    """A `Backend` on one D1 database."""
+
+    capabilities = Capabilities(
+        interactive=False,
+        statements_per_batch=900,
+        parameters_per_statement=100,
+        largest_value=d1_large_values.LARGEST,
+    )
+
+    def __init__(self, url: str, *, deadline: float = 30.0) -> None:
+        self._sql = {name: (quoted(sql), has_rows(sql)) for name, sql in render(FRAGMENTS).items()}
+        self._client = D1Client(url, deadline=deadline)
+        try:
+            self._migrate()
+        except BaseException:
+            self._client.close()
+            raise
+
+    @property
+    def client(self) -> D1Client:
+        return self._client
+
+    def _migrate(self) -> None:
+        """Bring the schema up to date in one batch. Of several processes one does, and the others
+        fail at the version's row, look again, and find it done."""
+        newest = max(migrations())
+        problem: Exception | None = None
+        for _ in range(ATTEMPTS):
+            found = _version(self._client)
+            if found == newest:
+                return
+            try:
+                self._client.write(list(_migration(found)))
+            except (D1Error, Ambiguous) as error:
+                problem = error
+        if _version(self._client) != newest:
+            raise BadURL(f"{self._client.place} cannot be migrated: {problem}.") from problem
+
+    def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        calls, places = self._calls(statements)
+        failpoints.at("commit.before")
+        rows = self._client.write(calls)
+        failpoints.at("commit.after")
+        try:
+            return self._loaded([rows[place] for place in places], statements, last=True)
+        except Exception as error:
+            raise Ambiguous(f"{self._client.place}: {error}") from error
+
+    def transact(self, work: Callable[[Transaction], T]) -> T:
+        raise NotImplementedError
+
+    def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        calls, places = self._calls(statements)
+        for attempt in range(ATTEMPTS):
+            rows = self._client.read(calls)
+            found = [rows[place] for place in places]
+            try:
+                return self._loaded(found, statements, last=attempt == ATTEMPTS - 1)
+            except ChunksGone:  # between the two requests
+                continue
+        raise AssertionError("unreachable")
+
+    def _calls(self, statements: Sequence[Statement]) -> tuple[list[Call], list[int]]:
+        """What to send, and where in it each statement is."""
+        calls: list[Call] = []
+        places: list[int] = []
+        for name, params in statements:
+            failpoints.at(f"{name}.before")
+            stored = d1_large_values.store(params)
+            calls.extend(stored.before)
+            places.append(len(calls))
+            calls.append(Call(self._sql[name][0], stored.params))
+            calls.extend(stored.after)
+            failpoints.at(f"{name}.after")
+        return calls, places
+
+    def _loaded(
+        self, results: list[list[Row]], statements: Sequence[Statement], *, last: bool
+    ) -> list[list[Row]]:
+        found = [
+            [tuple(map(unquoted, row)) for row in rows] if self._sql[name][1] else []
+            for rows, (name, _) in zip(results, statements, strict=True)
+        ]
+        return d1_large_values.load(found, self._client.read, last=last)
+
+    def reopen(self) -> None:
+        self._client.reopen()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _migration(found: int) -> list[Call]:
+    script = [VERSION_TABLE]
+    for number, text in migrations().items():
+        if number > found:
+            script.append(f"INSERT INTO perdure_schema VALUES ({number:d})")  # noqa: S608 (an int)
+            script += split(fill(text, FRAGMENTS))
+    return [Call(sql) for sql in [*script, *d1_large_values.schema()]]
