@@ -28,14 +28,17 @@ from perdure.journal.d1_client import Call, D1Client, D1Error, Denied
 from perdure.journal.d1_large_values import ChunksGone
 from perdure.journal.migrate import VERSION_TABLE, migrations, version
 from perdure.journal.operation import Ambiguous, Refused, Row, Statement, Transaction
-from perdure.journal.sql import fill, has_rows, render, split
+from perdure.journal.sql import fill, has_rows, parameters, render, split
 from perdure.journal.sqlite import FRAGMENTS as SQLITE
 
 T = TypeVar("T")
 
 FRAGMENTS = {**SQLITE, "identity": "SELECT 'd1', ''"}  # no other connection leads to it
 ATTEMPTS = 3
-REVOKED = "CREATE TABLE IF NOT EXISTS perdure_revoked (batch TEXT NOT NULL PRIMARY KEY, at BIGINT NOT NULL)"
+REVOKED = """CREATE TABLE IF NOT EXISTS perdure_revoked (
+  batch TEXT NOT NULL PRIMARY KEY,
+  at    BIGINT NOT NULL
+)"""
 _GUARD = (
     "INSERT INTO perdure_fence (refused) "
     "SELECT NULL WHERE EXISTS (SELECT 1 FROM perdure_revoked WHERE batch = :batch)"
@@ -72,11 +75,17 @@ def _version(client: D1Client) -> int:
 class D1:
     """A `Backend` on one D1 database."""
 
+    # A batch may have 1,000 statements and take 30 s. A Worker has 128 MB, and needs about seven
+    # bytes for each that it passes on. A text may have 2,000,000 bytes, and so may all of a row.
     capabilities = Capabilities(
         interactive=False,
         statements_per_batch=900,
+        bytes_per_batch=10_000_000,
         parameters_per_statement=100,
-        largest_value=d1_large_values.LARGEST,
+        largest_text=1_000_000,
+        largest_blob=d1_large_values.LARGEST,
+        blob_piece=d1_large_values.CHUNK,
+        rows_per_delete=1_000,
     )
 
     def __init__(self, url: str, *, deadline: float = 30.0) -> None:
@@ -160,7 +169,8 @@ class D1:
         places: list[int] = []
         for name, params in statements:
             failpoints.at(f"{name}.before")
-            stored = d1_large_values.store(params)
+            used = {parameter: params[parameter] for parameter in parameters()[name]}
+            stored = d1_large_values.store(used)
             calls.extend(stored.before)
             places.append(len(calls))
             calls.append(Call(self._sql[name][0], stored.params))
