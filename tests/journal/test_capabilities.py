@@ -246,7 +246,7 @@ def test_a_state_that_is_larger_than_a_row_fails_its_own_call_and_no_other(saver
     ("rows", "reason"),
     [
         ([("x",)] * 10, "more than 8 statements"),
-        ([("x" * 10_001,)], r"a value of 10,001 bytes"),
+        ([("x" * 10_001,)], r"10,001 bytes for a statement of its function"),
     ],
 )
 def test_a_transactional_effect_with_more_than_a_batch_holds_fails_inside_its_function(
