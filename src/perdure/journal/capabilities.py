@@ -25,6 +25,9 @@ class Capabilities:
     """Bytes of one text or blob."""
     largest_row: int | None = None
     """Bytes of all texts and blobs of one statement."""
+    poll: float = 0.2
+    """Seconds between two looks for what other processes changed. A request takes longer, or costs
+    more, on some databases than on others."""
 
     @property
     def bounded(self) -> bool:
