@@ -69,6 +69,16 @@ class TaskWrites:
         self.finished = task_id != NULL_TASK and ordinary
         self.elements = [(channel, one) for _, channel, _, many in entries for one in many]
 
+    def largest(self) -> tuple[str, int] | None:
+        """The channel that most bytes are for, and how many."""
+        sizes: dict[str, int] = {}
+        for channel, element in self.elements:
+            sizes[channel] = sizes.get(channel, 0) + len(element.data)
+        if not sizes:
+            return None
+        channel = max(sizes, key=sizes.__getitem__)
+        return f"channel {channel!r}", sizes[channel]
+
 
 @dataclass(slots=True)
 class ThreadCache:
