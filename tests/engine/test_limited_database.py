@@ -70,6 +70,26 @@ async def test_a_state_that_is_too_large_fails_its_run_once_and_names_channel_an
     assert run.attempts == 1
 
 
+async def test_a_step_whose_writes_are_too_large_together_is_not_stored_at_all(rt: Any) -> None:
+    calls = Calls()
+    update = {"value": "x" * 70_000, "log": ["x" * 60_000]}
+
+    def two(state: Any) -> Any:
+        calls.append("two")
+        return update
+
+    run = await driven(rt, chain(calls.node("one"), ("two", two)))
+    says = r"write \d+ of task \S+ at .*: 13\d,\d{3} bytes \(70,\d{3} of them for channel 'value'\)"
+    assert run.state == State.FAILED
+    assert run.error is not None
+    assert re.search(says, run.error.message), run.error.message
+    update["value"] = "small"
+    await rt.retry(run.id)
+    await rt.tick()
+    assert (await rt.get(run.id)).output["value"] == "small"
+    assert calls == ["one", "two", "two"]
+
+
 async def test_the_other_runs_of_the_same_batches_go_on(rt: Any) -> None:
     def node(state: Any) -> Any:
         return {"log": ["done"], "value": "y" * int(state["log"][0])}

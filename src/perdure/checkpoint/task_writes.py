@@ -77,11 +77,12 @@ class TaskWriter:
             op = self._op(task, writes, written, segment)
             with thread.changed:
                 queued = journal.defer(op, hold=mode == "exit")
+                thread.refused.get(checkpoint_id, {}).pop(task_id, None)
                 thread.note_caught(checkpoint_id, task_id, caught)
                 thread.add_writes(checkpoint_id, written, stops=stops)
-        except Exception:
-            with thread.changed:  # the checkpoint must not wait for writes that are refused
-                thread.add_writes(checkpoint_id, TaskWrites(task_id, [], refused=True))
+        except Exception as error:
+            with thread.changed:
+                thread.note_refused(checkpoint_id, task_id, error)
             raise
         wait = (stops and mode != "async" and segment is None) or journal.full
         return queued if wait else None

@@ -131,8 +131,9 @@ class Writer:
                                 ARRIVAL,
                             )
                     written = thread.writes.get(parent.id, ())
-                if put.metadata.get("source") == "loop" and put.key.id in thread.caught:
+                if put.metadata.get("source") == "loop" and put.key.id is not None:
                     thread.check_caught(put.key.id)
+                    thread.check_refused(put.key.id)  # a step is stored whole, or not at all
                 thread.latest = None  # until this one is queued: its values move into the next
             latest, op = self._put_op(put, parent, written)
             with thread.changed:
