@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any, cast
 
 import psycopg
@@ -63,6 +63,19 @@ def execute(url: str, sql: str, *params: Any) -> list[tuple[Any, ...]]:
     with psycopg.connect(url, autocommit=True) as connection:
         cursor = connection.execute(sql.replace("?", "%s"), params)
         return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def held_open(url: str, sql: str) -> Iterator[None]:
+    """Run a statement in a transaction that is committed when the block ends."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db, db:
+            db.execute(sql)
+            yield
+    else:
+        with psycopg.connect(url) as connection:
+            connection.execute(sql.encode())
+            yield
 
 
 def rewrite(url: str, table: str, column: str, change: Callable[[bytes], bytes]) -> None:
