@@ -66,15 +66,17 @@ def execute(url: str, sql: str, *params: Any) -> list[tuple[Any, ...]]:
 
 
 @contextmanager
-def held_open(url: str, sql: str) -> Iterator[None]:
-    """Run a statement in a transaction that is committed when the block ends."""
+def held_open(url: str, *statements: str) -> Iterator[None]:
+    """Run statements in a transaction that is committed when the block ends."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db, db:
-            db.execute(sql)
+            for sql in statements:
+                db.execute(sql)
             yield
     else:
         with psycopg.connect(url) as connection:
-            connection.execute(sql.encode())
+            for sql in statements:
+                connection.execute(sql.encode())
             yield
 
 
