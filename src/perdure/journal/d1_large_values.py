@@ -34,7 +34,7 @@ from perdure.journal.operation import Row
 INLINE = 256 * 1024
 CHUNK = 900_000
 LARGEST = 8_000_000
-"""Bytes of a blob before it is compressed. A Worker has 128 MB, and D1's reply is text."""
+"""Bytes of a blob, before it is compressed."""
 CHUNKS_PER_READ = 8
 
 BLOBS = {
