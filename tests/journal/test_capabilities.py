@@ -17,8 +17,8 @@ import perdure
 from perdure.errors import Unsupported
 from perdure.journal import Capabilities, Journal, Row, Statement, connect, postgres, sqlite
 from perdure.journal.sql import positional, render
-from perdure.journal.sqlite import SQLite
 from perdure.saver import Saver
+from tests.support.batches import BatchSQLite
 from tests.support.entries import add, entries
 
 LIMIT = 8
@@ -34,7 +34,7 @@ D1 = Capabilities(
 )
 
 
-class Narrow(SQLite):
+class Narrow(BatchSQLite):
     """A SQLite with the limits of a smaller database. Notes the size of each batch."""
 
     capabilities = replace(D1)
@@ -151,15 +151,6 @@ def test_an_operation_with_more_bytes_than_a_batch_holds_is_refused_by_its_large
     assert journal.do(entries()) == []
 
 
-def test_a_transaction_that_stays_open_is_refused_before_anything_is_called(
-    journal: Journal,
-) -> None:
-    called: list[object] = []
-    with pytest.raises(Unsupported, match="A transactional effect needs a transaction that stays"):
-        journal.transact(called.append, Statement("find_writes", {}))
-    assert called == []
-
-
 def test_every_statement_takes_fewer_parameters_than_the_smallest_database_allows() -> None:
     for fragments in (sqlite.FRAGMENTS, postgres.FRAGMENTS):
         for name, sql in render(fragments).items():
@@ -251,16 +242,30 @@ def test_a_state_that_is_larger_than_a_row_fails_its_own_call_and_no_other(saver
     assert len(say(saver, "other", 1)["messages"]) == 2
 
 
-def test_a_transactional_effect_is_refused_and_its_function_is_not_called(saver: Saver) -> None:
-    called = []
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([("x",)] * 10, "more than 8 statements"),
+        ([("x" * 10_001,)], r"10,001 bytes for a statement of its function"),
+    ],
+)
+def test_a_transactional_effect_with_more_than_a_batch_holds_fails_inside_its_function(
+    saver: Saver, backend: Narrow, rows: Any, reason: str
+) -> None:
+    raised = []
 
-    @perdure.effect(transactional=True)
+    @perdure.effect(transactional=True, retry=None)
     def book() -> None:
-        called.append(1)
+        try:
+            perdure.transaction().executemany("INSERT INTO booked VALUES (?)", rows)
+        except Unsupported as error:
+            raised.append(error)
+            raise
 
     def node(state: Chat) -> Any:
         book()
 
-    with pytest.raises(Unsupported, match="A transactional effect needs a transaction that stays"):
+    with pytest.raises(Unsupported, match=f"the transactional effect 'book' needs {reason}"):
         chat(saver, node).invoke({"messages": [HumanMessage("hello")]}, on("t"))
-    assert called == []
+    assert len(raised) == 1
+    assert max(backend.sizes) <= LIMIT

@@ -17,8 +17,7 @@ first one does not arrive after that, it is revoked before anything else is sent
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from perdure.errors import BadURL, Unavailable
 from perdure.journal import d1_large_values, failpoints
@@ -27,11 +26,9 @@ from perdure.journal.d1_binding import quoted, unquoted
 from perdure.journal.d1_client import Call, D1Client, D1Error, Denied
 from perdure.journal.d1_large_values import ChunksGone
 from perdure.journal.migrate import VERSION_TABLE, migrations, version
-from perdure.journal.operation import Ambiguous, Refused, Row, Statement, Transaction
-from perdure.journal.sql import fill, has_rows, parameters, render, split
+from perdure.journal.operation import Ambiguous, Refused, Row, Statement, UserStatement
+from perdure.journal.sql import fill, parameters, render, split
 from perdure.journal.sqlite import FRAGMENTS as SQLITE
-
-T = TypeVar("T")
 
 FRAGMENTS = {**SQLITE, "identity": "SELECT 'd1', ''"}  # no other connection leads to it
 ATTEMPTS = 3
@@ -89,7 +86,7 @@ class D1:
     )
 
     def __init__(self, url: str, *, deadline: float = 30.0) -> None:
-        self._sql = {name: (quoted(sql), has_rows(sql)) for name, sql in render(FRAGMENTS).items()}
+        self._sql = {name: quoted(sql) for name, sql in render(FRAGMENTS).items()}
         self._client = D1Client(url, deadline=deadline)
         self._unanswered: set[str] = set()
         """Batches that may still be on their way."""
@@ -123,7 +120,7 @@ class D1:
         calls, places = self._calls(statements)
         rows = self._commit(calls)
         try:
-            return self._loaded([rows[place] for place in places], statements, last=True)
+            return self._loaded([rows[place] for place in places], last=True)
         except Exception as error:  # it is committed, and its key will be found
             raise Ambiguous(f"{self._client.place}: {error}") from error
 
@@ -148,9 +145,6 @@ class D1:
             self._client.read([*revoke, Call(_FORGET)])
             self._unanswered.difference_update(batches)
 
-    def transact(self, work: Callable[[Transaction], T]) -> T:
-        raise NotImplementedError
-
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         self._revoke_unanswered()
         calls, places = self._calls(statements)
@@ -158,7 +152,7 @@ class D1:
             rows = self._client.read(calls)
             found = [rows[place] for place in places]
             try:
-                return self._loaded(found, statements, last=attempt == ATTEMPTS - 1)
+                return self._loaded(found, last=attempt == ATTEMPTS - 1)
             except ChunksGone:  # between the two requests
                 continue
         raise AssertionError("unreachable")
@@ -167,24 +161,24 @@ class D1:
         """What to send, and where in it each statement is."""
         calls: list[Call] = []
         places: list[int] = []
-        for name, params in statements:
+        for statement in statements:
+            name, params = statement
             failpoints.at(f"{name}.before")
-            used = {parameter: params[parameter] for parameter in parameters()[name]}
-            stored = d1_large_values.store(used)
-            calls.extend(stored.before)
-            places.append(len(calls))
-            calls.append(Call(self._sql[name][0], stored.params))
-            calls.extend(stored.after)
+            if isinstance(statement, UserStatement):
+                places.append(len(calls))
+                calls.append(Call(statement.sql, statement.values))
+            else:
+                used = {parameter: params[parameter] for parameter in parameters()[name]}
+                stored = d1_large_values.store(used)
+                calls.extend(stored.before)
+                places.append(len(calls))
+                calls.append(Call(self._sql[name], stored.params))
+                calls.extend(stored.after)
             failpoints.at(f"{name}.after")
         return calls, places
 
-    def _loaded(
-        self, results: list[list[Row]], statements: Sequence[Statement], *, last: bool
-    ) -> list[list[Row]]:
-        found = [
-            [tuple(map(unquoted, row)) for row in rows] if self._sql[name][1] else []
-            for rows, (name, _) in zip(results, statements, strict=True)
-        ]
+    def _loaded(self, results: list[list[Row]], *, last: bool) -> list[list[Row]]:
+        found = [[tuple(map(unquoted, row)) for row in rows] for rows in results]
         return d1_large_values.load(found, self._client.read, last=last)
 
     def reopen(self) -> None:
