@@ -16,7 +16,7 @@ import perdure
 from perdure.cli import d1_checks
 from perdure.journal import connect
 from perdure.journal.d1_client import Call, D1Client
-from perdure.testing.d1 import Workerd, local_d1
+from perdure.testing.d1 import Workerd
 from tests.support.commands import Command, Told
 from tests.support.fork_server import ForkServer
 
@@ -26,21 +26,16 @@ CHECKS = ["address", "schema", "latency", "clock", "transaction", "statements", 
 CHECKS += ["parameters", "integers", "columns", "cron", "size"]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Workerd]:
-    with local_d1(databases=16) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def numbers() -> Iterator[int]:
-    return iter(range(16))
+@pytest.fixture
+def server(d1_server: Workerd) -> Workerd:
+    d1_server.start()
+    return d1_server
 
 
 @pytest.fixture
-def n(numbers: Iterator[int]) -> int:
-    """The number of a database that no other test has."""
-    return next(numbers)
+def n(empty_d1_url: str) -> int:
+    """The number of a database with nothing in it."""
+    return int(empty_d1_url.split("/")[-2])
 
 
 def tables(url: str) -> list[Any]:
