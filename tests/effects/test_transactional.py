@@ -5,6 +5,7 @@ one commit, so that there is no moment at which one is there and the other is no
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,19 +19,19 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure.errors import BadArgument, NotInRun, StatementFailed
-from perdure.journal import failpoints
+from perdure.journal import failpoints, sqlite
 from perdure.journal.operation import Ambiguous
 from perdure.segments.recorded_reads import RecordedReads
 from perdure.testing import Clock
 from perdure.types import Retry, State
 from tests.support.agents import NOON, Log, chain, driving, gate, history, opened, reaches
+from tests.support.batches import BatchSQLite, takes_only_batches
 from tests.support.batches import batches_url as batches_url
-from tests.support.batches import takes_only_batches
 from tests.support.batches import url as url
 from tests.support.effects import AT_ONCE, Boom, Mortals, Times, settled, started, states
 from tests.support.effects import children as children
 from tests.support.entries import faulty
-from tests.support.polling import auntil
+from tests.support.polling import auntil, until
 from tests.support.proxy import Proxy
 from tests.support.raw import execute
 from tests.support.runtime_child import Ledger
@@ -584,6 +585,92 @@ async def test_a_batch_that_arrives_late_is_not_written_twice(batches_url: str, 
         assert len(calls) == fails + 1
         assert run.output["log"] == booked(batches_url) == [f"room {len(calls)}"]
     assert seen.states == ["open"] * fails + ["done"]
+
+
+async def test_a_commit_that_goes_through_late_is_not_written_twice(postgres_url: str) -> None:
+    """The connection is cut while the server commits; the work is done again before it is done."""
+    with perdure.Saver(postgres_url) as saver:
+        saver.journal.flush()
+    for sql in (
+        "CREATE TABLE booked (what TEXT NOT NULL)",
+        (
+            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END'"
+        ),
+        (
+            "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON booked DEFERRABLE INITIALLY DEFERRED "
+            "FOR EACH ROW EXECUTE FUNCTION wait()"
+        ),
+    ):
+        execute(postgres_url, sql)
+    proxy = Proxy(postgres_url)
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = ?"
+
+    def cut_and_release() -> None:
+        with psycopg.connect(postgres_url, autocommit=True) as server:
+            server.execute("SELECT pg_advisory_lock(42)")
+            held.set()
+            until(lambda: execute(postgres_url, waiting, "advisory"))  # it is at its COMMIT
+            proxy._hang_up(*proxy._sockets)
+            until(lambda: execute(postgres_url, waiting, "transactionid"))  # the second one
+
+    held = threading.Event()
+    thread = threading.Thread(target=cut_and_release, daemon=True)
+    thread.start()
+    assert held.wait(20)
+    async with opened(proxy.url) as rt:
+        graph, calls = now_and_then(proxy.url)
+        run = await started(rt, graph)
+        thread.join(20)
+        assert len(calls) == 1
+        assert run.output["log"] == booked(postgres_url) == ["room 1"]
+    proxy.close()
+
+
+async def test_whatever_batch_of_a_run_arrives_late_nothing_is_lost_or_done_twice(
+    sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "SQLite", BatchSQLite)
+    calls: list[str] = []
+
+    @perdure.effect(unknown="hold")
+    def send(what: str) -> str:
+        calls.append(what)
+        return what
+
+    @perdure.effect(transactional=True)
+    def book(what: str) -> str:
+        calls.append(what)
+        write(what)
+        return perdure.outbox("booked", what)
+
+    def first(state: Log) -> Log:
+        return {"log": [send("mail")]}
+
+    def second(state: Log) -> Log:
+        book("room")
+        return {"log": [str(perdure.now().year)]}
+
+    async def run_with(late: int) -> int:
+        path = shutil.copy(sqlite_template, tmp_path / f"{late}.db")
+        execute(f"sqlite:///{path}", "CREATE TABLE booked (what TEXT NOT NULL)")
+        calls.clear()
+        async with opened(f"sqlite:///{path}") as rt:
+            faults = faulty(rt.journal)
+            faults.late_at = late
+            rt.register(chain(first, second), name="agent")
+            run = await rt.start("agent", {"log": []})
+            counts = await rt.tick()
+            assert (counts.done, counts.lost, calls) == (1, 0, ["mail", "room"]), late
+            assert (await rt.get(run.id)).output["log"] == ["mail", "2030"], late
+            assert booked(f"sqlite:///{path}") == ["room"], late
+            assert len(await rt.messages()) == 1, late
+            return faults.commits
+
+    late = 0
+    while late <= await run_with(late):
+        late += 1
+    assert late > 5
 
 
 @pytest.mark.parametrize("round", range(3))

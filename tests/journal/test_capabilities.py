@@ -203,6 +203,7 @@ def test_a_state_that_is_larger_than_a_row_fails_its_own_call_and_no_other(saver
     ("rows", "reason"),
     [
         ([("x",)] * 10, "more than 8 statements"),
+        ([["x"] * 101], "101 parameters in one statement"),
         ([("x" * 10_001,)], r"a value of 10,001 bytes"),
     ],
 )

@@ -105,6 +105,8 @@ class Faulty:
         self.unreadable: list[BaseException | None] = []
         self.late = 0
         """How many of the next batches get no answer, and arrive before the one after them."""
+        self.late_at = 0
+        """Of all commits, the number of one that does so."""
         self._held: list[Sequence[Statement]] = []
         self.commits = 0
 
@@ -112,8 +114,8 @@ class Faulty:
         self.commits += 1
         _raise_next(self.before)
         _raise_next(self.undone)
-        if self.late:
-            self.late -= 1
+        if self.late or self.commits == self.late_at:
+            self.late = max(0, self.late - 1)
             self._held.append(statements)
             raise Ambiguous("no answer yet")
         while self._held:
