@@ -26,8 +26,11 @@ D1 = Capabilities(
     interactive=False,
     statements_per_batch=LIMIT,
     parameters_per_statement=100,
-    largest_value=10_000,
-    largest_row=12_000,
+    bytes_per_batch=25_000,
+    largest_text=5_000,
+    largest_blob=10_000,
+    blob_piece=4_000,
+    rows_per_delete=5,
 )
 
 
@@ -75,36 +78,76 @@ def test_the_queue_is_committed_in_batches_that_hold_whole_operations(
     assert [journal.wait(one) for one in queued] == [list(range(n + 1)) for n in range(10)]
 
 
+def large(n: int, size: int, refs: str | None = None) -> Any:
+    """The operation `add`, with a blob of that size."""
+    insert, read = add(n).render()
+    params = {**insert.params, "body": b"x" * size, "refs": refs}
+    return add(n)._replace(statements=[Statement(insert.name, params), read])
+
+
+def test_a_batch_holds_no_more_bytes_than_the_database_takes(
+    journal: Journal, backend: Narrow
+) -> None:
+    for n, size in enumerate([3_900, 3_900, 3_900, 10, 9_000, 9_000, 9_000]):
+        journal.defer(large(n, size), hold=True)
+    assert journal.do(entries()) == list(range(7))
+    # The first four have 8 statements. A blob of 9,000 bytes is sent in three pieces, which makes
+    # four statements of the operation: two of them fill a batch.
+    assert backend.sizes == [8, 4, 2]
+    for n in range(10, 15):
+        journal.defer(large(n, 3_900, "x" * 4_500), hold=True)  # 8,400 bytes each
+    journal.flush()
+    assert backend.sizes[3:] == [4, 4, 2]
+
+
+def test_a_parameter_that_a_statement_does_not_use_is_not_counted() -> None:
+    params = {"thread_id": "t", "signal_id": "s", "name": "n", "key": None, "now": 1}
+    params |= {"body": b"x" * 1_000}
+    names = ("insert_signal", "lock_runs", "poke_thread", "find_signal")
+    size = D1.size([Statement(name, params) for name in names])
+    assert size.statements == 4
+    assert 1_000 < size.bytes < 1_020
+
+
 def test_an_operation_that_is_larger_than_a_batch_is_refused_by_name(
     journal: Journal, backend: Narrow
 ) -> None:
-    large = add(1)._replace(statements=[*add(1).render()] * 5)
+    many = add(1)._replace(statements=[*add(1).render()] * 5)
     refused = r"add 1 needs 10 statements in one transaction.*at most 8.*Nothing was written"
     with pytest.raises(Unsupported, match=refused) as caught:
-        journal.defer(large)
+        journal.defer(many)
     assert (caught.value.operation, caught.value.limit) == ("add 1", LIMIT)
     with pytest.raises(Unsupported, match=refused):
-        journal.do(large)
-    instead = add(2, thread=None, otherwise=large)
+        journal.do(many)
+    instead = add(2, thread=None, otherwise=many)
     with pytest.raises(Unsupported, match=refused):
         journal.do(instead)
     assert journal.do(add(3)) == [3]
 
 
 @pytest.mark.parametrize(
-    ("body", "reason"),
+    ("size", "refs", "reason"),
     [
-        ({"body": b"x" * 10_001}, r"a value of 10,001 bytes \(insert_writes\)"),
-        ({"body": b"x" * 8_000, "refs": "é" * 2_500}, r"a row of 13,001 bytes \(insert_writes\)"),
+        (10_001, None, r"10,001 bytes for insert_writes \(body\)"),
+        (10, "é" * 2_501, r"5,002 bytes for insert_writes \(refs\)"),
     ],
 )
-def test_what_is_larger_than_a_row_may_be_is_refused_by_name(
-    journal: Journal, body: dict[str, Any], reason: str
+def test_what_is_larger_than_a_text_or_blob_may_be_is_refused_by_name(
+    journal: Journal, size: int, refs: str | None, reason: str
 ) -> None:
-    insert, read = add(1).render()
-    large = add(1)._replace(statements=[Statement(insert.name, {**insert.params, **body}), read])
     with pytest.raises(Unsupported, match=f"add 1 needs {reason}"):
-        journal.do(large)
+        journal.do(large(1, size, refs))
+    assert journal.do(entries()) == []
+
+
+def test_an_operation_with_more_bytes_than_a_batch_holds_is_refused_by_its_largest_value(
+    journal: Journal,
+) -> None:
+    statements = [large(n, size).render()[0] for n, size in enumerate([8_000, 9_000, 8_001])]
+    op = add(1)._replace(statements=statements)
+    reason = r"25,\d+ bytes in one transaction, 9,000 of them for insert_writes \(body\)"
+    with pytest.raises(Unsupported, match=f"add 1 needs {reason}.* at most 25,000"):
+        journal.do(op)
     assert journal.do(entries()) == []
 
 
@@ -194,7 +237,7 @@ def test_a_state_that_is_larger_than_a_row_fails_its_own_call_and_no_other(saver
     def large(state: Chat) -> Any:
         return {"messages": [AIMessage("x" * 20_000)]}
 
-    with pytest.raises(Unsupported, match=r"put_writes write .* needs a value of 20,\d+ bytes"):
+    with pytest.raises(Unsupported, match=r"put_writes write .* needs 20,\d+ bytes"):
         chat(saver, large).invoke({"messages": [HumanMessage("hello")]}, on("t"))
     assert len(say(saver, "other", 1)["messages"]) == 2
 
@@ -204,7 +247,7 @@ def test_a_state_that_is_larger_than_a_row_fails_its_own_call_and_no_other(saver
     [
         ([("x",)] * 10, "more than 8 statements"),
         ([["x"] * 101], "101 parameters in one statement"),
-        ([("x" * 10_001,)], r"a value of 10,001 bytes"),
+        ([("x" * 10_001,)], r"10,001 bytes for a statement of its function"),
     ],
 )
 def test_a_transactional_effect_with_more_than_a_batch_holds_fails_inside_its_function(

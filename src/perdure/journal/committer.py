@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
+from perdure.journal.capabilities import NOTHING, Size
 from perdure.journal.commit_listener import CommitListener
 from perdure.journal.operation import (
     Ambiguous,
@@ -40,7 +41,7 @@ class QueuedOperation(Generic[T]):
 
     op: Op[T]
     waited: bool
-    size: int = 0  # its statements, if the database limits them
+    size: Size = NOTHING  # if the database limits it
     doubtful: bool = False  # it was in a commit whose outcome is still unknown
     resent: bool = False  # its reply was lost: it may be committed when it is sent again
     sent: Sequence[Statement] = ()  # if there is a listener

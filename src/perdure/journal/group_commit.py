@@ -27,6 +27,7 @@ from multiprocessing.util import Finalize, register_after_fork
 from typing import Any, TypeVar
 
 from perdure.errors import BadArgument, Closed, Unavailable
+from perdure.journal.capabilities import NOTHING
 from perdure.journal.committer import Committer, QueuedOperation
 from perdure.journal.operation import Backend, Op, Statement, Transaction
 from perdure.journal.reader_threads import ReaderThreads
@@ -56,7 +57,7 @@ class GroupCommit:
         self.waiting: dict[threading.Lock, QueuedOperation[Any]] = {}
         """Threads that sleep until their operation is settled, each at a lock of its own."""
         self.interval, self._capacity = interval, capacity
-        self._limit = backend.capabilities.statements_per_batch
+        self._capabilities = backend.capabilities
         self._bounded = backend.capabilities.bounded
         self._queue: deque[QueuedOperation[Any]] = deque()
         self._append_lock = threading.Lock()
@@ -80,9 +81,7 @@ class GroupCommit:
             self.check_outside_transaction()
         queued = QueuedOperation(op, waited)
         if self._bounded:
-            statements = op.render()
-            self.committer.backend.capabilities.check(op.name, statements)
-            queued.size = len(statements)
+            queued.size = self._capabilities.check(op.name, op.render())
         with self._append_lock:
             if self.closed:
                 raise Closed(CLOSED)
@@ -252,11 +251,12 @@ class GroupCommit:
 
     def _take_batch(self, batch: list[QueuedOperation[Any]]) -> bool:
         """Take what one transaction can hold, whole operations only. True: that was all."""
-        size = 0
+        size = NOTHING
         while self._queue and len(batch) < self._capacity:
-            size += self._queue[0].size
-            if batch and self._limit is not None and size > self._limit:
-                return False
+            if self._bounded:
+                size = size.plus(self._queue[0].size)
+                if batch and not self._capabilities.holds(size):
+                    return False
             batch.append(self._queue.popleft())
         return len(batch) < self._capacity
 

@@ -2,7 +2,8 @@
 --
 -- Words: a checkpoint belongs to (thread_id, ns); its state is made of values; writes are what
 -- the tasks of its step returned. Time is always a parameter. Several rows are several
--- statements of one batch, so that each finds its row by its key, without table statistics.
+-- statements of one batch, so that each finds its row by its key, without table statistics. A statement
+-- that is to use a partial index repeats its condition, such as run_id <> '' of perdure_effects_run.
 --
 -- Fragments, where the two differ: {keep} keeps a row from being deleted until commit, {share} from
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
@@ -398,7 +399,8 @@ WHERE thread_id = :thread_id AND id = :id AND state IN ({names})
       AND r.n > (SELECT n FROM perdure_runs WHERE thread_id = :thread_id AND id = :id)))
   AND (CAST(:decision AS BIGINT) IS NULL
        OR change = CAST(:decision AS BIGINT) AND NOT EXISTS (
-         SELECT 1 FROM perdure_effects AS e WHERE e.run_id = :id AND e.state = 'unknown'))
+         SELECT 1 FROM perdure_effects AS e
+         WHERE e.run_id = :id AND e.run_id <> '' AND e.state = 'unknown'))
 RETURNING id;
 
 -- name: unpause
@@ -1037,7 +1039,7 @@ WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
 -- name: abandon_effects
 -- Marks open effects whose run will not come back to them: a person has to settle them.
 UPDATE perdure_effects SET state = 'unknown', updated_at = :now
-WHERE run_id = :id AND state = 'open' AND mark <> 1;
+WHERE run_id = :id AND run_id <> '' AND state = 'open' AND mark <> 1;
 
 -- name: count_effect
 -- Counts an event of an effect, and an outcome as progress. Refuses the batch unless the lease is
@@ -1108,7 +1110,7 @@ RETURNING key;
 -- A person tries a run again: what failed for good may be called once more.
 UPDATE perdure_effects
 SET state = 'again', attempts = 0, due_at = NULL, intent = :change, updated_at = :now
-WHERE run_id = :id AND state = 'failed' AND mark = 0 AND EXISTS (
+WHERE run_id = :id AND run_id <> '' AND state = 'failed' AND mark = 0 AND EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
 
 -- name: count_decision
@@ -1148,7 +1150,7 @@ RETURNING thread_id, id, run_id, topic, attempts, sent_at, body;
 -- name: taken_messages
 -- Our own key: the messages of one such call.
 SELECT thread_id, id, run_id, topic, attempts, sent_at, body FROM perdure_outbox
-WHERE change = :change;
+WHERE due_at = :until AND change = :change;
 
 -- name: delete_message
 -- It was delivered.
