@@ -55,6 +55,13 @@ def batches_url(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return sqlite_url
 
 
+@pytest.fixture(params=["batches", pytest.param("d1", marks=pytest.mark.d1)])
+def only_batches(request: pytest.FixtureRequest) -> str:
+    """A journal that takes only batches."""
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
 @pytest.fixture(params=[*DATABASES, "batches"])
 def url(request: pytest.FixtureRequest) -> str:
     """A journal. A test that takes it runs once per database, and once with batches only."""
