@@ -31,6 +31,8 @@ from perdure.journal.d1_binding import Params, bind
 from perdure.journal.operation import Ambiguous, Refused, Row
 
 T = TypeVar("T")
+Named = tuple[list[list[str]], list[list[Row]]]
+"""The names of each call's columns, if they are asked for and there are rows; and the rows."""
 
 CONNECTIONS = 8
 KEEP_ALIVE = 20.0
@@ -105,9 +107,26 @@ class D1Client:
         Otherwise `Unavailable` says that it may be committed. D1 rounds integers over 2^53 on
         their way back: select `CAST(x AS TEXT)`.
         """
+        _, rows = self._named(calls, idempotent)
+        return rows
+
+    def rows(
+        self, calls: Sequence[tuple[str, Params]], *, idempotent: bool = False
+    ) -> list[list[dict[str, Any]]]:
+        """As `batch`, with the names of the columns. D1 makes two columns of one name one."""
+        names, rows = self._named(calls, idempotent, names=True)
+        return [
+            [dict(zip(columns, row, strict=True)) for row in each]
+            for columns, each in zip(names, rows, strict=True)
+        ]
+
+    def _named(
+        self, calls: Sequence[tuple[str, Params]], idempotent: bool, *, names: bool = False
+    ) -> Named:
         sent = [Call(*call) for call in calls]
+        again = (NotWritten, Ambiguous) if idempotent else (NotWritten,)
         try:
-            return self.read(sent) if idempotent else self.write(sent)
+            return self._until_deadline(lambda: self._http.named(sent, names), *again)
         except Ambiguous as error:
             raise Unavailable(f"{error}. Whether the batch is committed is not known.") from error
 
@@ -197,6 +216,9 @@ class _Http:
         )
 
     def send(self, calls: Sequence[Call]) -> list[list[Row]]:
+        return self.named(calls)[1]
+
+    def named(self, calls: Sequence[Call], names: bool = False) -> Named:
         raise NotImplementedError
 
     def status(self) -> Mapping[str, Any]:
@@ -239,14 +261,15 @@ class _Http:
 class _Worker(_Http):
     """Through perdure's own Worker (`cloudflare/worker.js`)."""
 
-    def send(self, calls: Sequence[Call]) -> list[list[Row]]:
+    def named(self, calls: Sequence[Call], names: bool = False) -> Named:
         texts: dict[str, int] = {}
         head: list[Any] = []
         blobs: list[bytes] = []
         for sql, params in calls:
             text, values = bind(sql, params)
             head.append([texts.setdefault(text, len(texts)), _without_blobs(values, blobs)])
-        body = _frame({"sql": list(texts), "calls": head}, blobs)
+        asked = {"names": True} if names else {}
+        body = _frame({"sql": list(texts), "calls": head, **asked}, blobs)
         reply = self._request("POST", "/v1/batch", body, "application/octet-stream")
         if "X-Perdure" not in reply.headers:
             self._raise_for(reply.status_code, _first_line(reply.text))
@@ -254,7 +277,7 @@ class _Worker(_Http):
         if not answer["ok"]:
             self._raise(answer["kind"], answer["message"])
         self._count(answer["read"], answer["written"])
-        return found
+        return answer.get("names", []), found
 
     def status(self) -> Mapping[str, Any]:
         reply = self._request("GET", "/v1/status", None, "application/json")
@@ -303,14 +326,14 @@ class _Worker(_Http):
 class _Rest(_Http):
     """Through the REST API of a Cloudflare account, which takes 1,200 requests in five minutes."""
 
-    def send(self, calls: Sequence[Call]) -> list[list[Row]]:
+    def named(self, calls: Sequence[Call], names: bool = False) -> Named:
         batch = []
         for sql, params in calls:
             text, values = bind(sql, params, as_text=True)
             hexed = [one.hex().upper() if isinstance(one, bytes) else one for one in values]
             batch.append({"sql": text, "params": hexed})
         if not batch:
-            return []
+            return [], []
         body = json.dumps({"batch": batch}).encode()
         reply = self._request("POST", "/query", body, "application/json")
         try:
@@ -323,9 +346,9 @@ class _Rest(_Http):
                     sum(one.get("rows_read", 0) for one in meta),
                     sum(one.get("rows_written", 0) for one in meta),
                 )
-                return [
-                    [tuple(map(_from_rest, row.values())) for row in one["results"]]
-                    for one in results
+                found = [one["results"] for one in results]
+                return [list(rows[0]) if rows else [] for rows in found], [
+                    [tuple(map(_from_rest, row.values())) for row in rows] for rows in found
                 ]
         except (ValueError, LookupError, TypeError, AttributeError):
             self._raise_for(reply.status_code, _first_line(reply.text))
