@@ -78,6 +78,11 @@ class Usage:
     """The size of the database, by its last answer."""
 
 
+TOTAL = Usage()
+"""What all clients of this process have asked so far, the journal's own among them."""
+_COUNTING = threading.Lock()
+
+
 class D1Client:
     """A D1 database, for any thread. `repr` shows its address and not its secret.
 
@@ -217,7 +222,6 @@ class _Http:
         self.address, self.place = address, address.replace("http", "d1", 1).replace("d1s:", "d1:")
         self.usage = Usage()
         self._secret = secret
-        self._counting = threading.Lock()
         self._client = httpx.Client(
             headers={"Authorization": f"Bearer {secret}"},
             timeout=httpx.Timeout(deadline, connect=min(CONNECT, deadline)),
@@ -251,17 +255,19 @@ class _Http:
             raise NotWritten(f"no connection: {error}") from error
         except httpx.TransportError as error:
             raise Ambiguous(f"{self.place}: {str(error) or type(error).__name__}") from error
-        with self._counting:
-            self.usage.requests += 1
-            self.usage.bytes_sent += len(body or b"")
-            self.usage.bytes_received += len(reply.content)
+        with _COUNTING:
+            for usage in (self.usage, TOTAL):
+                usage.requests += 1
+                usage.bytes_sent += len(body or b"")
+                usage.bytes_received += len(reply.content)
         return reply
 
     def _count(self, read: int, written: int, size: int) -> None:
-        with self._counting:
-            self.usage.rows_read += read
-            self.usage.rows_written += written
-            self.usage.database_bytes = size or self.usage.database_bytes
+        with _COUNTING:
+            for usage in (self.usage, TOTAL):
+                usage.rows_read += read
+                usage.rows_written += written
+                usage.database_bytes = size or usage.database_bytes
 
     def _text(self, reply: httpx.Response) -> str:
         """The beginning of a page. A page may show what it was sent: the secret is hidden."""
