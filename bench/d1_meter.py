@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -78,25 +78,26 @@ def metered(port: int) -> Iterator[Meter]:
 
 
 class _Passing(BaseHTTPRequestHandler):
-    """One connection of a client, and its own to workerd."""
+    """One connection of a client. Each of its requests has one of its own to workerd."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    wbufsize = -1
+    wbufsize = -1  # head and body in one packet
 
-    def setup(self) -> None:
-        super().setup()
-        self.meter: Meter = self.server.meter  # type: ignore[attr-defined]
-        self.far = HTTPConnection("127.0.0.1", self.meter.behind)
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # the client is gone
+            super().handle()
 
     def do_POST(self) -> None:
+        meter: Meter = self.server.meter  # type: ignore[attr-defined]
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         time.sleep(DISTANCE)
         names = ("Authorization", "Content-Type")
-        self.far.request("POST", self.path, body, {name: self.headers[name] for name in names})
-        reply = self.far.getresponse()
-        answer = reply.read()
-        self.meter.count(body, answer, urlsplit(self.path).path)
+        with closing(HTTPConnection("127.0.0.1", meter.behind)) as far:
+            far.request("POST", self.path, body, {name: self.headers[name] for name in names})
+            reply = far.getresponse()
+            answer = reply.read()
+        meter.count(body, answer, urlsplit(self.path).path)
         self.send_response(reply.status)
         for name in ("Content-Type", "X-Perdure"):
             if value := reply.headers.get(name):
@@ -104,10 +105,6 @@ class _Passing(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
-
-    def finish(self) -> None:
-        self.far.close()
-        super().finish()
 
     def log_message(self, format: str, *args: object) -> None:
         pass
