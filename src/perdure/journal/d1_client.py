@@ -38,6 +38,8 @@ KEEP_ALIVE = 20.0
 CONNECT = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 SHORTEST_SECRET = 32
+PROTOCOL = 1
+"""The version of what is spoken with the Worker, which its status names."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _REST_PATH = re.compile(r"/accounts/[^/]+/d1/database/[^/]+$")
 
@@ -70,6 +72,8 @@ class Usage:
     rows_written: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
+    database_bytes: int = 0
+    """The size of the database, by its last answer."""
 
 
 class D1Client:
@@ -91,6 +95,11 @@ class D1Client:
     def place(self) -> str:
         """The address, without the secret."""
         return self._http.place
+
+    @property
+    def by_rest(self) -> bool:
+        """Whether it goes through the REST API, and not through a Worker."""
+        return isinstance(self._http, _Rest)
 
     @property
     def usage(self) -> Usage:
@@ -173,6 +182,10 @@ def _address(url: str) -> tuple[str, str]:
             f"d1://{host} needs the secret of its Worker, of {SHORTEST_SECRET} characters or more: "
             "d1://:SECRET@host/, or PERDURE_D1_SECRET."
         )
+    if not re.fullmatch("[!-~]+", secret):  # an HTTP library would show it in its error
+        raise BadURL(
+            f"The secret of d1://{host} has a space, a line break or a letter that is not ASCII."
+        )
     scheme = "http" if host in _LOOPBACK else "https"  # a secret never leaves this host unencrypted
     name = f"[{host}]" if ":" in host else host
     return f"{scheme}://{name}{'' if port is None else f':{port}'}{path}", secret
@@ -184,6 +197,7 @@ class _Http:
     def __init__(self, address: str, secret: str, deadline: float) -> None:
         self.address, self.place = address, address.replace("http", "d1", 1).replace("d1s:", "d1:")
         self.usage = Usage()
+        self._secret = secret
         self._counting = threading.Lock()
         self._client = httpx.Client(
             headers={"Authorization": f"Bearer {secret}"},
@@ -194,6 +208,7 @@ class _Http:
                 keepalive_expiry=KEEP_ALIVE,
             ),
             trust_env=address.startswith("https"),
+            verify=address.startswith("https"),  # loads no certificates for a loopback address
         )
 
     def send(self, calls: Sequence[Call]) -> list[list[Row]]:
@@ -220,10 +235,16 @@ class _Http:
             self.usage.bytes_received += len(reply.content)
         return reply
 
-    def _count(self, read: int, written: int) -> None:
+    def _count(self, read: int, written: int, size: int) -> None:
         with self._counting:
             self.usage.rows_read += read
             self.usage.rows_written += written
+            self.usage.database_bytes = size or self.usage.database_bytes
+
+    def _text(self, reply: httpx.Response) -> str:
+        """The beginning of a page. A page may show what it was sent: the secret is hidden."""
+        text = reply.text.replace(self._secret, "***")
+        return re.sub(r"<[^>]*>|\s+", " ", text).strip()[:200] or "no text"
 
     def _raise_for(self, status: int, message: str) -> None:
         """Raise for a reply that is not about the statements."""
@@ -248,20 +269,24 @@ class _Worker(_Http):
             head.append([texts.setdefault(text, len(texts)), _without_blobs(values, blobs)])
         body = _frame({"sql": list(texts), "calls": head}, blobs)
         reply = self._request("POST", "/v1/batch", body, "application/octet-stream")
-        if "X-Perdure" not in reply.headers:
-            self._raise_for(reply.status_code, _first_line(reply.text))
+        self._check(reply)
         answer, found = self._opened(reply.content)
-        if not answer["ok"]:
-            self._raise(answer["kind"], answer["message"])
-        self._count(answer["read"], answer["written"])
+        self._count(answer["read"], answer["written"], answer["size"])
         return found
 
     def status(self) -> Mapping[str, Any]:
         reply = self._request("GET", "/v1/status", None, "application/json")
-        if "X-Perdure" not in reply.headers or reply.status_code != 200:
-            self._raise_for(reply.status_code, _first_line(reply.text))
+        self._check(reply)
         found: Mapping[str, Any] = reply.json()
         return found
+
+    def _check(self, reply: httpx.Response) -> None:
+        """Raise unless the Worker answered, and all went well."""
+        if "X-Perdure" not in reply.headers:
+            self._raise_for(reply.status_code, self._text(reply))
+        if reply.status_code != 200:
+            answer, _ = self._opened(reply.content)
+            self._raise(answer["kind"], answer["message"])
 
     def _opened(self, content: bytes) -> tuple[Any, list[list[Row]]]:
         """The head of a reply, and the rows of each call, with their blobs."""
@@ -322,13 +347,14 @@ class _Rest(_Http):
                 self._count(
                     sum(one.get("rows_read", 0) for one in meta),
                     sum(one.get("rows_written", 0) for one in meta),
+                    meta[-1].get("size_after", 0),
                 )
                 return [
                     [tuple(map(_from_rest, row.values())) for row in one["results"]]
                     for one in results
                 ]
         except (ValueError, LookupError, TypeError, AttributeError):
-            self._raise_for(reply.status_code, _first_line(reply.text))
+            self._raise_for(reply.status_code, self._text(reply))
             raise  # unreachable
         if reply.status_code in (401, 403, 404, 429):
             self._raise_for(reply.status_code, errors)
@@ -371,7 +397,3 @@ def _without_blobs(values: Sequence[Any], blobs: list[bytes]) -> list[Any]:
             value = {"b": len(value)}
         found.append(value)
     return found
-
-
-def _first_line(text: str) -> str:
-    return re.sub(r"<[^>]*>|\s+", " ", text).strip()[:200] or "no text"
