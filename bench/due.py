@@ -20,8 +20,9 @@ from perdure.operations.look import look
 
 TEXT = """\
 The two operations of a worker that looks for work, `look` and `claim`, on an open journal, with 1
-thousand up to {most} runs asleep. One run was really put to sleep; the others are copies of its row with other ids and times, made by one SQL statement, and on
-PostgreSQL followed by the ANALYZE that autovacuum would do. "Nothing due": all sleep for days; a
+thousand up to {most} runs asleep. One run was really put to sleep; the others are copies of its row
+with other ids and times, made by one SQL statement, and on PostgreSQL followed by the ANALYZE that
+autovacuum would do. "Nothing due": all sleep for days; a
 worker would not even send the claim. "{some} due": {some} random ones are made due before each
 look, and claimed by it, with their events, in one commit."""
 

@@ -230,7 +230,7 @@ COMMANDS = ROOT / "docs" / "command-line.md"
 
 def commands() -> dict[str, Any]:
     """Every command by its name; those of a group as `d1 init`."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, one in typer.main.get_command(cli.app).commands.items():  # type: ignore[attr-defined]
         group = getattr(one, "commands", None)
         found |= {name: one} if group is None else {f"{name} {sub}": group[sub] for sub in group}
