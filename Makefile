@@ -71,7 +71,7 @@ types: $(READY) ## Check types with mypy --strict
 pytest: $(WORKERD)
 	$(SUITE) -m 'not d1 or d1_sample'
 
-bench: $(READY) ## Measure, and print the tables of the docs
+bench: $(WORKERD) ## Measure, and print the tables of the docs
 	$(BIN)/python -m bench
 
 crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/crash-matrix.md
