@@ -22,6 +22,7 @@ from perdure.errors import (
 )
 from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry
+from tests.support.batches import batches_url as batches_url
 from tests.support.memory import manager, opened_store, remembered, talk, who
 from tests.support.polling import until
 from tests.support.raw import execute
@@ -284,6 +285,17 @@ def test_memories_in_the_journals_database_are_committed_with_the_outcome(
         monkeypatch.undo()
         executor.retry(made.id)
         until(lambda: not executor.pending())
+        assert remembered(store, "ann") == ["fact-tea"]
+
+
+def test_a_journal_without_open_transactions_has_no_store_in_its_database(batches_url: str) -> None:
+    with (
+        opened_store(batches_url) as store,
+        ReflectionExecutor(manager(), store=store, journal=batches_url) as executor,
+    ):
+        executor.submit(talk("fact-tea"), who("ann")).result(SOON)
+        assert executor._graph.committer is not None
+        assert not executor._graph.committer.shares_database
         assert remembered(store, "ann") == ["fact-tea"]
 
 

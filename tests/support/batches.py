@@ -7,7 +7,9 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from perdure.journal import Capabilities, Row, Statement
+import pytest
+
+from perdure.journal import Capabilities, Row, Statement, connect_later, sqlite
 from perdure.journal.operation import Transaction, UserStatement
 from perdure.journal.sqlite import SQLite
 
@@ -34,3 +36,28 @@ class BatchSQLite(SQLite):
             else:
                 rows += super()._run(connection, [statement])
         return rows
+
+
+def use_batches() -> None:
+    """Open every SQLite journal of this process as one that takes only batches."""
+    sqlite.SQLite = BatchSQLite  # type: ignore[misc]
+
+
+def takes_only_batches(url: str) -> bool:
+    return not connect_later(url).capabilities.interactive
+
+
+@pytest.fixture
+def batches_url(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A SQLite journal that takes only batches."""
+    monkeypatch.setattr(sqlite, "SQLite", BatchSQLite)
+    return sqlite_url
+
+
+@pytest.fixture(
+    params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres), "batches"],
+)
+def url(request: pytest.FixtureRequest) -> str:
+    """A journal. A test that takes it runs once per database, and once with batches only."""
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found

@@ -14,6 +14,8 @@ queued before it.
     journal             what can be asked of a journal
     group_commit        the ordered queue whose first waiter commits for all
     committer           one batch, and whether it was committed
+    collected_transaction
+                        a transaction that is one batch, where none stays open
     reader_threads      where coroutines read
     opened_later        a database that its first use opens
     commit_listener     tells a listener of committed events

@@ -48,6 +48,9 @@ class Capabilities:
     """Bytes of a blob that one statement takes; the backend sends a larger one in several."""
     rows_per_delete: int | None = None
     """Rows that one statement deletes at most."""
+    poll: float = 0.2
+    """Seconds between two looks for what other processes changed. A request takes longer, or costs
+    more, on some databases than on others."""
 
     @property
     def bounded(self) -> bool:

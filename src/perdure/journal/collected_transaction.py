@@ -92,6 +92,9 @@ class CollectedTransaction:
     def add(self, statement: Statement) -> None:
         """Raises `Unsupported` for a statement that the database cannot take."""
         self._capabilities.check(self._name, [statement])
+        limit, found = self._capabilities.parameters_per_statement, len(statement.params)
+        if limit is not None and found > limit and isinstance(statement, UserStatement):
+            raise Unsupported(self._name, f"{found:,} parameters in one statement", limit)
         limit = self._capabilities.statements_per_batch
         if limit is not None and len(self.statements) >= limit:
             raise Unsupported(self._name, f"more than {limit:,} statements", limit)

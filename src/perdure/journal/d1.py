@@ -83,6 +83,7 @@ class D1:
         largest_blob=d1_large_values.LARGEST,
         blob_piece=d1_large_values.CHUNK,
         rows_per_delete=1_000,
+        poll=1.5,
     )
 
     def __init__(self, url: str, *, deadline: float = 30.0) -> None:

@@ -187,6 +187,7 @@ class Journal:
             self.flush()
             return self._group.transact(work, proof)
         group = self._check()
+        group.check_outside_transaction()
         collected = CollectedTransaction(name, self.capabilities)
         with group.in_transaction():
             result = collected.collect(work)

@@ -521,8 +521,15 @@ RETURNING {run};
 -- Our own key: the runs of one claim.
 SELECT {run} FROM perdure_runs WHERE worker = :worker AND change = :change;
 
+-- name: next_claimable
+-- When the first run is due, after one time and by another, that `claim` would take.
+SELECT due_at FROM perdure_runs
+WHERE due_at > :after AND due_at <= :before AND graph || '@' || version IN ({names}) AND NOT {held}
+  AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
+ORDER BY due_at LIMIT 1;
+
 -- name: next_due
--- When the next run is due.
+-- When the first run is due, of whichever graph.
 SELECT due_at FROM perdure_runs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
 
 -- name: take_turn
@@ -573,13 +580,6 @@ SELECT DISTINCT graph, version FROM (
   SELECT graph, version, token FROM perdure_runs WHERE created_at < :before
   ORDER BY created_at DESC, id DESC LIMIT :count) AS accepted
 WHERE token > 0;
-
--- name: suspect_due
--- Since when a suspect waits for a worker that drives nothing else.
-SELECT due_at FROM perdure_runs
-WHERE due_at <= :now AND state = 'running' AND attempts >= 2 AND NOT {held}
-  AND graph || '@' || version IN ({names})
-ORDER BY due_at LIMIT 1;
 
 -- name: renew
 -- Keeps leases. A run that is being written to just now is passed over until the next time.
