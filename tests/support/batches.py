@@ -55,7 +55,12 @@ def batches_url(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture(
-    params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres), "batches"],
+    params=[
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("d1", marks=pytest.mark.d1),
+        "batches",
+    ],
 )
 def url(request: pytest.FixtureRequest) -> str:
     """A journal. A test that takes it runs once per database, and once with batches only."""
