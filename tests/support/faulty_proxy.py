@@ -97,7 +97,9 @@ class FaultyProxy:
         self._server.proxy = self
         port = self._server.server_address[1]
         self.url = url.replace(f"@{parts.hostname}:{parts.port}/", f"@127.0.0.1:{port}/")
-        self._serving = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._serving = threading.Thread(
+            target=self._server.serve_forever, args=[0.02], daemon=True
+        )
         self._serving.start()
 
     def __enter__(self) -> FaultyProxy:
