@@ -30,21 +30,23 @@ class Worker:
         self.number = int(url.rstrip("/").rsplit("/", 1)[1])
         self.address = f"http://127.0.0.1:{server.port}/{self.number}"
 
-    def post(self, body: bytes, secret: str | None = None, **headers: str) -> Answer:
-        given = self._server.secret if secret is None else secret
-        headers = {"Authorization": f"Bearer {given}"} | headers
+    def post(self, body: bytes, secret: str = "", error: str = "", env: Any = None) -> Answer:
+        """Send a body; D1 fails with `error`, and the Worker's secrets are those of `env`."""
+        headers = {"Authorization": f"Bearer {secret or self._server.secret}"}
+        headers |= {"X-D1-Error": error} if error else {}
+        headers |= {"X-Env": json.dumps(env)} if env else {}
         reply = httpx.post(f"{self.address}/v1/batch", content=body, headers=headers, verify=False)
         assert reply.headers["X-Perdure"] == "1"
         [length] = struct.unpack_from(">I", reply.content)
         head, blobs = reply.content[4 : 4 + length], reply.content[4 + length :]
         return Answer(reply.status_code, json.loads(head), blobs)
 
-    def batch(self, *calls: tuple[str, list[Any]], blobs: bytes = b"", **headers: str) -> Answer:
+    def batch(self, *calls: tuple[str, list[Any]], blobs: bytes = b"", error: str = "") -> Answer:
         head = {
             "sql": [sql for sql, _ in calls],
             "calls": [[n, params] for n, (_, params) in enumerate(calls)],
         }
-        return self.post(frame(head, blobs), **headers)
+        return self.post(frame(head, blobs), error=error)
 
     def status(self, **headers: str) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self._server.secret}"} | headers
@@ -85,8 +87,8 @@ def test_a_part_of_the_secret_and_no_secret_are_refused(worker: Worker, d1_serve
 def test_a_worker_without_a_secret_of_32_characters_refuses_everybody(
     worker: Worker, secret: str | None
 ) -> None:
-    env = json.dumps({"PERDURE_SECRET": secret})
-    answer = worker.post(frame({"sql": [], "calls": []}), secret or "x", **{"X-Env": env})
+    env = {"PERDURE_SECRET": secret}
+    answer = worker.post(frame({"sql": [], "calls": []}), secret or "x", env=env)
     assert (answer.status, answer.head["kind"]) == (401, "unauthorized")
     assert "32" in answer.head["message"]
 
@@ -165,7 +167,7 @@ def test_an_empty_blob_is_one(worker: Worker) -> None:
 
 
 def test_a_batch_without_calls_is_answered(worker: Worker) -> None:
-    answer = worker.batch(**{"X-D1-Error": "D1 was asked"})
+    answer = worker.batch(error="D1 was asked")
     assert (answer.status, answer.head["rows"]) == (200, [])
 
 
@@ -180,7 +182,7 @@ def test_rows_read_and_written_are_counted(worker: Worker) -> None:
 
 def test_a_batch_is_one_transaction(worker: Worker) -> None:
     worker.batch(("CREATE TABLE t (n INTEGER PRIMARY KEY)", []))
-    insert = ("INSERT INTO t VALUES (1)", [])
+    insert: tuple[str, list[Any]] = ("INSERT INTO t VALUES (1)", [])
     assert worker.batch(insert, insert).head["kind"] == "statement"
     assert worker.batch(("SELECT count(*) AS n FROM t", [])).head["rows"] == [[[0]]]
 
@@ -238,7 +240,7 @@ def test_an_error_of_sqlite_has_its_kind_and_nothing_is_written(
     ],
 )
 def test_an_error_of_d1_has_its_kind(worker: Worker, message: str, kind: str, status: int) -> None:
-    answer = worker.batch(("SELECT 1", []), **{"X-D1-Error": message})
+    answer = worker.batch(("SELECT 1", []), error=message)
     assert (answer.status, answer.head) == (status, {"ok": False, "kind": kind, "message": message})
 
 
