@@ -20,17 +20,16 @@ import textwrap
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-import typer
 from langgraph.pregel import Pregel
 
-from perdure import cli, errors
+from perdure import errors
 from perdure.engine.bound_graph import BoundGraph
 from perdure.operations import invariants
 from perdure.runtime import BlockingRuntime, Runtime
 from perdure.types import Counts, Event, Run, Schedule, State, Wait
+from tests.support.commands import every_command as commands
 from tests.support.pages import Block, blocks
 
 ROOT = Path(__file__).parent.parent
@@ -228,10 +227,6 @@ REFERENCE = ROOT / "docs" / "runtime.md"
 COMMANDS = ROOT / "docs" / "command-line.md"
 
 
-def commands() -> dict[str, Any]:
-    return dict(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
-
-
 def section(heading: str) -> str:
     """What the page of the command line says below a heading, up to the next one."""
     _, found, rest = COMMANDS.read_text().partition(f"\n{heading}\n")
@@ -253,7 +248,7 @@ def test_every_command_is_in_the_reference_with_each_of_its_options(command: str
 
 def test_the_reference_has_no_command_and_no_option_that_is_not_there() -> None:
     page = COMMANDS.read_text()
-    headings = re.findall(r"^### `perdure (\S+)`$", page, re.MULTILINE)
+    headings = re.findall(r"^### `perdure (.+)`$", page, re.MULTILINE)
     assert headings == list(commands())
     for command in headings:
         known = {

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import smtplib
-import socket
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from perdure.errors import AlreadyAnswered, WaitClosed
+from perdure.operations.invariants import examine
+from perdure.testing.ports import free_port
 from perdure.times import milliseconds
 from perdure.types import Run, State
 
 from . import agent, app, stock
 from .clock import SharedClock
+from .database import sql
 from .demo_crew import Crew, Nursery
 from .demo_engine import BRIEF, Seen
 from .demo_plan import Contact, Decision, Plan
@@ -30,14 +32,24 @@ LOOKUP_AFTER = 1.5
 class Campaign:
     """The campaign application: two campaigns, one of them with a person who approves drafts."""
 
-    def __init__(self, plan: Plan, folder: Path, office: PostOffice, clock: SharedClock) -> None:
+    pause = (0.5, 1.5)
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        office: PostOffice,
+        clock: SharedClock,
+        *,
+        url: str | None = None,
+    ) -> None:
         self._plan, self._clock = plan, clock
         self._settings = Settings(
-            url=f"sqlite:///{folder}/campaign.db",
+            url=url or f"sqlite:///{folder}/campaign.db",
             smtp_port=office.smtp_port,
             lookup_url=office.lookup_url,
             lookup_after=LOOKUP_AFTER,
-            inbound_port=_free_port(),
+            inbound_port=free_port(),
         )
         self._given = {"settings": asdict(self._settings), "clock": f"{folder}/clock"}
 
@@ -67,12 +79,11 @@ class Campaign:
             lines = [f"{one.address},{one.name},{one.company},{one.zone}" for one in chosen]
             self._app.bring(campaign_id, "\n".join(["email,name,company,zone", *lines]) + "\n")
             self._app.launch(campaign_id)
-            with self._app.database.reading() as session:
-                rows = session.run(
-                    """SELECT address, contact_id FROM members
-                       JOIN contacts ON contacts.id = members.contact_id WHERE campaign_id = :id""",
-                    id=campaign_id,
-                )
+            rows = self._app.database.rows(
+                """SELECT address, contact_id FROM members
+                   JOIN contacts ON contacts.id = members.contact_id WHERE campaign_id = :id""",
+                id=campaign_id,
+            )
             by_address = {row["address"]: row["contact_id"] for row in rows}
             self._ids |= {one.id: (campaign_id, by_address[one.address]) for one in chosen}
         self._threads = {agent.thread_of(*ids): number for number, ids in self._ids.items()}
@@ -84,9 +95,9 @@ class Campaign:
             self._threads[wait.thread_id]: wait
             for wait in self._app.runtime.blocking.waits(kind="human")
         }
-        with self._app.database.reading() as session:
-            members = session.run("SELECT * FROM members")
-            touches = session.run("SELECT * FROM touches")
+        members, touches = self._app.database.read(
+            sql("SELECT * FROM members"), sql("SELECT * FROM touches")
+        )
         seen = {}
         for number, ids in self._ids.items():
             mine = [row for row in touches if (row["campaign_id"], row["contact_id"]) == ids]
@@ -134,13 +145,12 @@ class Campaign:
 
     def _touch(self, contact: Contact, which: str, **params: Any) -> list[dict[str, Any]]:
         campaign_id, contact_id = self._ids[contact.id]
-        with self._app.database.reading() as session:
-            return session.run(
-                f"SELECT * FROM touches WHERE campaign_id = :a AND contact_id = :b AND {which}",  # noqa: S608
-                a=campaign_id,
-                b=contact_id,
-                **params,
-            )
+        return self._app.database.rows(
+            f"SELECT * FROM touches WHERE campaign_id = :a AND contact_id = :b AND {which}",  # noqa: S608
+            a=campaign_id,
+            b=contact_id,
+            **params,
+        )
 
     def driver(self, contact: Contact) -> int | None:
         [run] = self._app.runtime.blocking.runs(
@@ -151,6 +161,9 @@ class Campaign:
                 return int(event.data["worker"].split(":")[1])
         return None
 
+    def problems(self) -> list[str]:
+        return [str(one) for one in self._app.runtime.journal.do(examine())]
+
     def bears(self, pid: int) -> bool:
         running = self._app.runtime.blocking.runs(state=State.RUNNING, output=False)
         return all(run.attempts < 4 for run in running)
@@ -158,6 +171,8 @@ class Campaign:
 
 class Stock:
     """The same with stock LangGraph, and one cron."""
+
+    pause = (0.5, 1.5)
 
     def __init__(self, plan: Plan, folder: Path, office: PostOffice, clock: SharedClock) -> None:
         self._plan, self._clock = plan, clock
@@ -235,11 +250,8 @@ class Stock:
     def driver(self, contact: Contact) -> int | None:
         return self.crew.pids[0]
 
+    def problems(self) -> list[str]:
+        return []
+
     def bears(self, pid: int) -> bool:
         return True
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind((HOST, 0))
-        return int(taken.getsockname()[1])

@@ -92,6 +92,19 @@ class Unsupported(Error):
         self.operation, self.need, self.limit = operation, need, limit
 
 
+class StatementFailed(Error):
+    """A statement of a transactional effect failed on a database that only takes batches (D1).
+
+    It is raised after the function has returned, when its statements are committed together.
+    """
+
+    def __init__(self, effect: str, reason: str) -> None:
+        super().__init__(
+            f"The statements of {effect} were sent and failed: {reason}. Nothing of it was written."
+        )
+        self.effect, self.reason = effect, reason
+
+
 class Closed(Error):
     """The journal or saver was used after `close()`."""
 
@@ -126,14 +139,30 @@ class TypeNotAllowed(Error):
 
 
 class TooLarge(Error):
-    """A state is over the size limit. It was refused before anything was acknowledged."""
+    """A value is over a size limit. It was refused before anything was acknowledged.
 
-    def __init__(self, where: str, size: int, limit: int) -> None:
+    The limit is the saver's `max_bytes`, or what the journal's database takes. `largest` is the
+    largest part of the value, such as a channel, and its size.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        size: int,
+        limit: int,
+        *,
+        largest: tuple[str, int] | None = None,
+        in_database: bool = False,
+    ) -> None:
+        part = "" if largest is None else f" ({largest[1]:,} of them for {largest[0]})"
+        whose = " of this journal's database" if in_database else ""
+        other = "use a journal on SQLite or PostgreSQL"
         super().__init__(
-            f"{where}: {size:,} bytes are over the limit of {limit:,}. Keep large data outside "
-            "the state and store a reference, or raise Saver(..., max_bytes=...)."
+            f"{where}: {size:,} bytes{part} are over the limit of {limit:,}{whose}. Keep large "
+            "data outside the state and store a reference, or "
+            f"{other if in_database else 'raise Saver(..., max_bytes=...)'}."
         )
-        self.where, self.size, self.limit = where, size, limit
+        self.where, self.size, self.limit, self.largest = where, size, limit, largest
 
 
 class Damaged(Error):

@@ -95,13 +95,15 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             raise BadURL("Give the saver a url or a journal, not both.")
         self.durability = durability
         self._connect = journal if callable(journal) else lambda: connect_later(url)
-        self._journal = None if callable(journal) else journal
-        self._own_journal = self._journal is None
+        self._journal: Journal | None = None
         self.serializer = Serializer(
             Codec(allow),
             ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys),
             max_bytes,
         )
+        self._own_journal = journal is None or callable(journal)
+        if journal is not None and not callable(journal):
+            self._use(journal)
         self._cache_bytes = cache_bytes
         self.start_afresh()
         _SAVERS.add(self)
@@ -130,8 +132,14 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         if self._journal is None:
             with self._opening:
                 if self._journal is None:
-                    self._journal = self._connect()
+                    return self._use(self._connect())
         return self._journal
+
+    def _use(self, journal: Journal) -> Journal:
+        limits = journal.capabilities
+        self.serializer.keep_to(limits.largest_blob, limits.bytes_per_batch)
+        self._journal = journal
+        return journal
 
     @property
     def is_open(self) -> bool:

@@ -3,6 +3,7 @@ take only small batches, small values and no open transactions is a full journal
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypedDict
@@ -14,11 +15,12 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
 import perdure
-from perdure.errors import Unsupported
+from perdure.checkpoint import writer
+from perdure.errors import TooLarge, Unsupported
 from perdure.journal import Capabilities, Journal, Row, Statement, connect, postgres, sqlite
 from perdure.journal.sql import positional, render
-from perdure.journal.sqlite import SQLite
 from perdure.saver import Saver
+from tests.support.batches import BatchSQLite
 from tests.support.entries import add, entries
 
 LIMIT = 8
@@ -26,12 +28,15 @@ D1 = Capabilities(
     interactive=False,
     statements_per_batch=LIMIT,
     parameters_per_statement=100,
-    largest_value=10_000,
-    largest_row=12_000,
+    bytes_per_batch=25_000,
+    largest_text=5_000,
+    largest_blob=10_000,
+    blob_piece=4_000,
+    rows_per_delete=5,
 )
 
 
-class Narrow(SQLite):
+class Narrow(BatchSQLite):
     """A SQLite with the limits of a smaller database. Notes the size of each batch."""
 
     capabilities = replace(D1)
@@ -60,8 +65,9 @@ def journal(backend: Narrow) -> Iterator[Journal]:
 def test_each_database_says_what_it_can_do(url: str) -> None:
     journal = connect(url)
     try:
-        assert journal.capabilities.interactive
-        assert not journal.capabilities.bounded
+        is_d1 = url.startswith("d1:")
+        assert journal.capabilities.interactive is not is_d1
+        assert journal.capabilities.bounded is is_d1
     finally:
         journal.close()
 
@@ -75,46 +81,77 @@ def test_the_queue_is_committed_in_batches_that_hold_whole_operations(
     assert [journal.wait(one) for one in queued] == [list(range(n + 1)) for n in range(10)]
 
 
+def large(n: int, size: int, refs: str | None = None) -> Any:
+    """The operation `add`, with a blob of that size."""
+    insert, read = add(n).render()
+    params = {**insert.params, "body": b"x" * size, "refs": refs}
+    return add(n)._replace(statements=[Statement(insert.name, params), read])
+
+
+def test_a_batch_holds_no_more_bytes_than_the_database_takes(
+    journal: Journal, backend: Narrow
+) -> None:
+    for n, size in enumerate([3_900, 3_900, 3_900, 10, 9_000, 9_000, 9_000]):
+        journal.defer(large(n, size), hold=True)
+    assert journal.do(entries()) == list(range(7))
+    # The first four have 8 statements. A blob of 9,000 bytes is sent in three pieces, which makes
+    # four statements of the operation: two of them fill a batch.
+    assert backend.sizes == [8, 4, 2]
+    for n in range(10, 15):
+        journal.defer(large(n, 3_900, "x" * 4_500), hold=True)  # 8,400 bytes each
+    journal.flush()
+    assert backend.sizes[3:] == [4, 4, 2]
+
+
+def test_a_parameter_that_a_statement_does_not_use_is_not_counted() -> None:
+    params: dict[str, Any] = {"thread_id": "t", "signal_id": "s", "name": "n", "key": None}
+    params |= {"now": 1, "body": b"x" * 1_000}
+    names = ("insert_signal", "lock_runs", "poke_thread", "find_signal")
+    size = D1.size([Statement(name, params) for name in names])
+    assert size.statements == 4
+    assert 1_000 < size.bytes < 1_020
+
+
 def test_an_operation_that_is_larger_than_a_batch_is_refused_by_name(
     journal: Journal, backend: Narrow
 ) -> None:
-    large = add(1)._replace(statements=[*add(1).render()] * 5)
+    many = add(1)._replace(statements=[*add(1).render()] * 5)
     refused = r"add 1 needs 10 statements in one transaction.*at most 8.*Nothing was written"
     with pytest.raises(Unsupported, match=refused) as caught:
-        journal.defer(large)
+        journal.defer(many)
     assert (caught.value.operation, caught.value.limit) == ("add 1", LIMIT)
     with pytest.raises(Unsupported, match=refused):
-        journal.do(large)
-    instead = add(2, thread=None, otherwise=large)
+        journal.do(many)
+    instead = add(2, thread=None, otherwise=many)
     with pytest.raises(Unsupported, match=refused):
         journal.do(instead)
     assert journal.do(add(3)) == [3]
 
 
 @pytest.mark.parametrize(
-    ("body", "reason"),
+    ("size", "refs", "reason"),
     [
-        ({"body": b"x" * 10_001}, r"a value of 10,001 bytes \(insert_writes\)"),
-        ({"body": b"x" * 8_000, "refs": "é" * 2_500}, r"a row of 13,001 bytes \(insert_writes\)"),
+        (10_001, None, r"10,001 bytes for insert_writes \(body\)"),
+        (10, "é" * 2_501, r"5,002 bytes for insert_writes \(refs\)"),
     ],
 )
-def test_what_is_larger_than_a_row_may_be_is_refused_by_name(
-    journal: Journal, body: dict[str, Any], reason: str
+def test_what_is_larger_than_a_text_or_blob_may_be_is_refused_by_name(
+    journal: Journal, size: int, refs: str | None, reason: str
 ) -> None:
-    insert, read = add(1).render()
-    large = add(1)._replace(statements=[Statement(insert.name, {**insert.params, **body}), read])
     with pytest.raises(Unsupported, match=f"add 1 needs {reason}"):
-        journal.do(large)
+        journal.do(large(1, size, refs))
     assert journal.do(entries()) == []
 
 
-def test_a_transaction_that_stays_open_is_refused_before_anything_is_called(
+def test_an_operation_with_more_bytes_than_a_batch_holds_is_refused_by_its_largest_value(
     journal: Journal,
 ) -> None:
-    called: list[object] = []
-    with pytest.raises(Unsupported, match="A transactional effect needs a transaction that stays"):
-        journal.transact(called.append, Statement("find_writes", {}))
-    assert called == []
+    statements = [large(n, size).render()[0] for n, size in enumerate([8_000, 9_000, 8_001])]
+    op = add(1)._replace(statements=statements)
+    reason = r"25,\d+ bytes in one transaction, 9,000 of them for insert_writes \(body\)"
+    with pytest.raises(Unsupported, match=f"add 1 needs {reason}.* at most 25,000"):
+        journal.do(op)
+    assert journal.do(entries()) == []
 
 
 def test_every_statement_takes_fewer_parameters_than_the_smallest_database_allows() -> None:
@@ -198,26 +235,68 @@ def test_a_thread_whose_checkpoints_need_more_than_a_batch_is_not_copied(saver: 
     assert saver.get_tuple(on("copy")) is None
 
 
-@pytest.mark.slow
-def test_a_state_that_is_larger_than_a_row_fails_its_own_call_and_no_other(saver: Saver) -> None:
+def test_a_state_that_is_too_large_fails_its_own_call_at_once_and_no_other(
+    saver: Saver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "ARRIVAL", 60.0)
+
     def large(state: Chat) -> Any:
-        return {"messages": [AIMessage("x" * 20_000)]}
+        return {"count": 1, "messages": [AIMessage("x" * 20_000)]}
 
-    with pytest.raises(Unsupported, match=r"put_writes write .* needs a value of 20,\d+ bytes"):
+    begun = time.monotonic()
+    with pytest.raises(
+        TooLarge, match=r"channel 'messages'.*20,\d+ bytes|20,\d+ of them for chann"
+    ):
         chat(saver, large).invoke({"messages": [HumanMessage("hello")]}, on("t"))
+    assert time.monotonic() - begun < 30, "the checkpoint does not wait for writes that are refused"
+    found = chat(saver).get_state(on("t"))
+    assert len(found.values["messages"]) == 1
+    assert found.next == ("reply",)
     assert len(say(saver, "other", 1)["messages"]) == 2
+    assert len(say(saver, "t", 1)["messages"]) == 3
 
 
-def test_a_transactional_effect_is_refused_and_its_function_is_not_called(saver: Saver) -> None:
-    called = []
+def test_writes_of_a_task_that_are_too_large_together_are_refused_by_the_largest_channel(
+    saver: Saver,
+) -> None:
+    say(saver, "t", 1)
+    found = saver.get_tuple(on("t"))
+    assert found is not None
+    writes = [("a", "x" * 4_000), ("b", ["x" * 3_000, "x" * 3_000]), ("c", "x" * 10)]
+    refused = r"write \d+ of task 'one' at .* 10,\d+ bytes \(6,006 of them for channel 'b'\)"
+    with pytest.raises(TooLarge, match=refused):
+        saver.put_writes(found.config, writes, "one")
+    saver.put_writes(found.config, writes[:1], "two")
+    found = saver.get_tuple(on("t"))
+    assert found is not None
+    assert found.pending_writes == [("two", "a", "x" * 4_000)]
 
-    @perdure.effect(transactional=True)
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([("x",)] * 10, "9 statements in one transaction"),
+        ([["x"] * 101], "101 parameters in one statement"),
+        ([("x" * 10_001,)], r"10,001 bytes for a statement of its function"),
+    ],
+)
+def test_a_transactional_effect_with_more_than_a_batch_holds_fails_inside_its_function(
+    saver: Saver, backend: Narrow, rows: Any, reason: str
+) -> None:
+    raised = []
+
+    @perdure.effect(transactional=True, retry=None)
     def book() -> None:
-        called.append(1)
+        try:
+            perdure.transaction().executemany("INSERT INTO booked VALUES (?)", rows)
+        except Unsupported as error:
+            raised.append(error)
+            raise
 
     def node(state: Chat) -> Any:
         book()
 
-    with pytest.raises(Unsupported, match="A transactional effect needs a transaction that stays"):
+    with pytest.raises(Unsupported, match=f"the transactional effect 'book' needs {reason}"):
         chat(saver, node).invoke({"messages": [HumanMessage("hello")]}, on("t"))
-    assert called == []
+    assert len(raised) == 1
+    assert max(backend.sizes) <= LIMIT

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import pytest
 
 import perdure.runtime
 from perdure.journal import Journal, Row, Statement, connect_later
-from perdure.journal.operation import Backend, Transaction
+from perdure.journal.operation import Backend, InteractiveBackend, Transaction
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Counting:
 
     def transact(self, work: Callable[[Transaction], T]) -> T:
         self._note(True, [])
-        return self._backend.transact(work)
+        return cast(InteractiveBackend, self._backend).transact(work)
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         self._note(False, statements)

@@ -69,6 +69,16 @@ class TaskWrites:
         self.finished = task_id != NULL_TASK and ordinary
         self.elements = [(channel, one) for _, channel, _, many in entries for one in many]
 
+    def largest(self) -> tuple[str, int] | None:
+        """The channel that most bytes are for, and how many."""
+        sizes: dict[str, int] = {}
+        for channel, element in self.elements:
+            sizes[channel] = sizes.get(channel, 0) + len(element.data)
+        if not sizes:
+            return None
+        channel = max(sizes, key=sizes.__getitem__)
+        return f"channel {channel!r}", sizes[channel]
+
 
 @dataclass(slots=True)
 class ThreadCache:
@@ -88,6 +98,8 @@ class ThreadCache:
     """Checkpoints at which a task asked a question or failed: the run will hand back there."""
     caught: dict[str, dict[str, WaitCaught]] = field(default_factory=dict)
     """By checkpoint id and task: those that caught their interrupt. Nothing may follow there."""
+    refused: dict[str, dict[str, Exception]] = field(default_factory=dict)
+    """By checkpoint id and task: why its writes are not stored. Nothing may follow there either."""
     size: int = 0
     """Bytes of the latest checkpoint, as the cache last counted them."""
     cached: bool = True
@@ -100,6 +112,16 @@ class ThreadCache:
         if writes.finished:
             self.tasks.setdefault(checkpoint_id, set()).add(writes.task_id)
         self.changed.notify_all()
+
+    def note_refused(self, checkpoint_id: str, task_id: str, error: Exception) -> None:
+        """Note that the writes of a task are not stored: its checkpoint must not wait for them."""
+        self.refused.setdefault(checkpoint_id, {})[task_id] = error
+        self.add_writes(checkpoint_id, TaskWrites(task_id, [], refused=True))
+
+    def check_refused(self, checkpoint_id: str) -> None:
+        """Raise why the writes of a task of this checkpoint are not stored."""
+        for error in self.refused.get(checkpoint_id, {}).values():
+            raise error
 
     def note_caught(self, checkpoint_id: str, task_id: str, error: WaitCaught | None) -> None:
         """Note whether a task that ended caught its interrupt."""
@@ -121,6 +143,7 @@ class ThreadCache:
         self.writes = {id: writes for id, writes in self.writes.items() if id >= latest.id}
         self.tasks = {id: tasks for id, tasks in self.tasks.items() if id >= latest.id}
         self.stopped = {id for id in self.stopped if id >= latest.id}
+        self.refused = {id: tasks for id, tasks in self.refused.items() if id >= latest.id}
         self.caught = {id: tasks for id, tasks in self.caught.items() if id >= latest.id}
 
 

@@ -23,7 +23,7 @@ from perdure.checkpoint.row_format import (
     writes_location,
 )
 from perdure.checkpoint.value_chain import ValueRef
-from perdure.errors import Error, Unsupported
+from perdure.errors import Error
 from perdure.journal import Capabilities, Op, Plan, Row, Statement
 from perdure.journal.names import check_text
 
@@ -43,8 +43,8 @@ class Pruner:
         capabilities: Capabilities,
     ) -> None:
         self._format, self._cache = row_format, cache
-        self._limit = capabilities.statements_per_batch
-        self._per_batch = self._limit or PER_BATCH
+        self._capabilities = capabilities
+        self._per_batch = capabilities.statements_per_batch or PER_BATCH
 
     def forget(self, thread_id: str) -> None:
         """Drop what this process remembers of a thread: its rows may be gone."""
@@ -147,16 +147,15 @@ class Pruner:
         if (yield operations.checkpoints_of(target)):
             raise Error(f"copy_thread: there is a thread {target!r} already; delete it first.")
         checkpoints, values, writes = yield operations.whole_thread(source)
-        name, limit = f"copy_thread {source!r}", self._limit
-        if limit is not None and len(checkpoints) > limit:
-            need = f"{len(checkpoints):,} statements in one transaction"
-            raise Unsupported(name, need, limit)
+        name, database = f"copy_thread {source!r}", self._capabilities
         rows = [self._copied_value(row, source, target) for row in values]
         rows += [self._copied_writes(row, source, target) for row in writes]
         last = [self._copied_checkpoint(row, target) for row in checkpoints]
-        if len(rows) + len(last) <= self._per_batch:
-            rows, last = [], rows + last
-        for some in [*_chunks(rows, self._per_batch), last]:
+        database.check(name, last)
+        batches = [*database.batches(rows, self._per_batch)]
+        if len(rows) + len(last) <= self._per_batch and database.holds(database.size(rows + last)):
+            batches, last = [], rows + last
+        for some in [*batches, last]:
             yield Op(name, some, lambda rows: None, write=True)
         self._cache.forget(target)
 

@@ -55,7 +55,8 @@ class RowFormat:
 
     def __init__(self, serializer: Serializer) -> None:
         self.codec, self.envelope = serializer.codec, serializer.envelope
-        self.limit = serializer.limit  # bytes of one checkpoint, and of one task's writes
+        self.fit, self.check_value = serializer.fit, serializer.check_value
+        self.check_state = serializer.check_state
 
     def dump_state(
         self,
@@ -83,7 +84,8 @@ class RowFormat:
         except (Unserializable, TypeNotAllowed):
             self.codec.encode(metadata, "metadata")  # most likely, and then it is named so
             raise
-        return self.envelope.wrap(data, location, columns)
+        blob = self.envelope.wrap(data, location, columns)
+        return self.fit(blob, location, {"metadata": metadata})
 
     def load_state(self, row: CheckpointRow) -> CheckpointState:
         location = checkpoint_location(*row[:3])
@@ -104,7 +106,9 @@ class RowFormat:
             [n, channel, many, [element.stored_in or element.data for element in elements]]
             for n, channel, many, elements in writes.entries
         ]
-        return self.envelope.wrap(ormsgpack.packb([path, entries]), location)
+        blob = self.envelope.wrap(ormsgpack.packb([path, entries]), location)
+        self.check_value(len(blob), location, writes.largest)
+        return blob
 
     def load_writes(self, row: WritesRow) -> tuple[str, list[list[Any]]]:
         """The task's path, and for each write [index, channel, whether a list, elements]."""

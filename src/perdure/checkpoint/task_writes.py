@@ -18,7 +18,7 @@ from perdure.checkpoint.raised_interrupts import RaisedInterrupts
 from perdure.checkpoint.row_format import RowFormat, checkpoint_location, writes_location
 from perdure.checkpoint.value_chain import check_channel, refs_to_json
 from perdure.checkpoint.writer import no_result
-from perdure.errors import Error, TooLarge
+from perdure.errors import Error
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.names import check_text
@@ -74,15 +74,16 @@ class TaskWriter:
         writes = _storable(writes, segment)
         try:
             written = self._encoded(task, writes)
-        except Exception:
-            with thread.changed:  # the checkpoint must not wait for writes that are refused
-                thread.add_writes(checkpoint_id, TaskWrites(task_id, [], refused=True))
+            op = self._op(task, writes, written, segment)
+            with thread.changed:
+                queued = journal.defer(op, hold=mode == "exit")
+                thread.refused.get(checkpoint_id, {}).pop(task_id, None)
+                thread.note_caught(checkpoint_id, task_id, caught)
+                thread.add_writes(checkpoint_id, written, stops=stops)
+        except Exception as error:
+            with thread.changed:
+                thread.note_refused(checkpoint_id, task_id, error)
             raise
-        op = self._op(task, writes, written, segment)
-        with thread.changed:
-            queued = journal.defer(op, hold=mode == "exit")
-            thread.note_caught(checkpoint_id, task_id, caught)
-            thread.add_writes(checkpoint_id, written, stops=stops)
         wait = (stops and mode != "async" and segment is None) or journal.full
         return queued if wait else None
 
@@ -93,9 +94,8 @@ class TaskWriter:
         ]
         written = TaskWrites(task.task_id, entries)
         size = sum([len(element.data) for _, element in written.elements])
-        if size > self._format.limit:
-            what = f"The writes of task {task.task_id} at {checkpoint_location(*task[:3])}"
-            raise TooLarge(what, size, self._format.limit)
+        what = f"The writes of task {task.task_id} at {checkpoint_location(*task[:3])}"
+        self._format.check_state(size, what, written.largest)
         return written
 
     def _elements(self, channel: str, value: Any) -> tuple[bool, list[WriteElement]]:

@@ -24,7 +24,7 @@ runtime drives is waited for as a whole, before its worker releases it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -52,7 +52,6 @@ from perdure.checkpoint.value_chain import (
     refs_to_json,
 )
 from perdure.checkpoint.value_diff import difference
-from perdure.errors import TooLarge
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.ids import random_number
@@ -132,13 +131,14 @@ class Writer:
                                 ARRIVAL,
                             )
                     written = thread.writes.get(parent.id, ())
-                if put.metadata.get("source") == "loop" and put.key.id in thread.caught:
+                if put.metadata.get("source") == "loop" and put.key.id is not None:
                     thread.check_caught(put.key.id)
+                    thread.check_refused(put.key.id)  # a step is stored whole, or not at all
                 thread.latest = None  # until this one is queued: its values move into the next
             latest, op = self._put_op(put, parent, written)
             with thread.changed:
+                queued = journal.defer(op, hold=hold)  # first: the database may refuse it
                 thread.advance(latest)
-                queued = journal.defer(op, hold=hold)
                 stopped = latest.id in thread.stopped
         self._cache.resize(thread, latest.size)
         return queued, stopped
@@ -223,6 +223,8 @@ class Writer:
                 base = None if before is None or before.ref is None else before.ref.step
                 location = value_location(thread_id, ns, stored.ref)
                 body = self._format.envelope.wrap(body, location)
+                # Also if only a change is stored: sooner or later it is stored whole.
+                self._format.check_value(max(len(body), stored.size), location)
                 statements.append(insert_value(thread_id, ns, stored.ref, base, body))
                 if elements:
                     shared += _shared(elements, channel, stored.ref, inserted)
@@ -239,8 +241,7 @@ class Writer:
         refs = refs_to_json([value.ref for value in values.values() if value.ref is not None])
         columns = checkpoint_columns(parent_id, run_id, step, refs)
         state = self._format.dump_state(put.checkpoint, metadata, values, location, columns)
-        if size + len(state) > self._format.limit:
-            raise TooLarge(location, size + len(state), self._format.limit)
+        self._format.check_state(size + len(state), location, lambda: _largest(values))
         return {
             "thread_id": thread_id,
             "ns": ns,
@@ -252,6 +253,14 @@ class Writer:
             "refs": refs,
             "state": state,
         }
+
+
+def _largest(values: Mapping[str, StoredValue]) -> tuple[str, int] | None:
+    """The largest channel, and its bytes."""
+    if not values:
+        return None
+    channel = max(values, key=lambda channel: values[channel].size)
+    return f"channel {channel!r}", values[channel].size
 
 
 def no_result(rows: object) -> None:

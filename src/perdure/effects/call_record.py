@@ -135,7 +135,7 @@ class CallRecord:
         """Store the intent, after every checkpoint before it. Gives the row that another process
         stored first, if one did."""
         task, row = self.task, self.row
-        blob = recording.dump_arguments(task.serializer, row, self._encoded)
+        blob = recording.dump_arguments(task.serializer, row, self._encoded, self._stored)
         self.row = row = row._replace(arguments=blob)
         yield from task.wait_for_checkpoints()
         if self.spec.transactional:
@@ -302,7 +302,7 @@ class CallRecord:
             f"as {other.key}. If that stands for this call, settle this one as done; to make this "
             "one too, settle it as retry"
         )
-        blob = recording.dump_arguments(task.serializer, row, self._encoded)
+        blob = recording.dump_arguments(task.serializer, row, self._encoded, self._stored)
         self.row = row = row._replace(
             arguments=blob, state=EffectState.UNKNOWN.value, unconfirmed=0
         )

@@ -49,8 +49,12 @@ def encode_arguments(serializer: Serializer, name: str, stored: Mapping[str, Any
         raise
 
 
-def dump_arguments(serializer: Serializer, row: EffectRow, data: bytes) -> bytes:
-    blob = serializer.envelope.seal(data, row.arguments_place)
+def dump_arguments(
+    serializer: Serializer, row: EffectRow, data: bytes, stored: Mapping[str, Any]
+) -> bytes:
+    """The arguments, encoded as `data`, as a blob."""
+    name = f"the arguments of effect {row.name!r}"
+    blob = serializer.fit(serializer.envelope.seal(data, row.arguments_place), name, stored)
     return _check_size(serializer, blob, f"effect {row.name!r}")
 
 
@@ -99,11 +103,12 @@ def dump_error(
     text = describe(error, secrets)
     args = [redact(one, secrets) if isinstance(one, str) else hide(one) for one in error.args]
     try:
-        serializer.codec.encode(args, "args")
-        leaks = redact(repr(args), secrets) != repr(args)
+        size = len(serializer.codec.encode(args, "args"))
+        fits = serializer.largest_blob is None or size <= serializer.largest_blob // 2
+        storable = fits and redact(repr(args), secrets) == repr(args)
     except Exception:
-        leaks = True
-    if leaks:
+        storable = False
+    if not storable:
         args = [text["message"]]
     type_name = [kind.__module__, kind.__qualname__]
     stored = {**text, "asked": interrupts, "type": type_name, "args": args}

@@ -34,8 +34,10 @@ from perdure.errors import (
     OrderChanged,
     Postponed,
     TooLarge,
+    TypeNotAllowed,
     Unavailable,
     Unserializable,
+    Unsupported,
     WaitCaught,
 )
 from perdure.journal import Plan
@@ -61,6 +63,7 @@ FINAL = (
     NotInRun,
     Unserializable,
     TooLarge,
+    Unsupported,
     GraphRecursionError,
     InvalidUpdateError,
     EmptyInputError,
@@ -86,7 +89,10 @@ class SegmentFinish(SegmentPlans):
         if isinstance(outcome, Raised):
             end = yield from self._after_error(drive, outcome.error)
         else:
-            end = yield from self._after_return(drive, outcome)
+            try:
+                end = yield from self._after_return(drive, outcome)
+            except (Unserializable, TypeNotAllowed, TooLarge) as refused:  # its output
+                end = yield from self._after_error(drive, refused)
         if end.state is State.FAILED and not drive.segment.inline:
             end = (yield from self._held_by_unknown(drive)) or end
         if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
@@ -118,8 +124,12 @@ class SegmentFinish(SegmentPlans):
         if output is FROM_CHECKPOINT:
             at = yield from latest_checkpoint(self._saver, drive.row.thread_id)
             output = None if at is None else drive.graph.output(at)
-        blob = dump_output(self.serializer, drive.row, [output])
-        if len(blob) > MAX_STORED_OUTPUT:
+        too_large: TooLarge | None = None
+        try:
+            blob = dump_output(self.serializer, drive.row, [output])
+        except TooLarge as error:
+            blob, too_large = b"", error
+        if too_large or len(blob) > MAX_STORED_OUTPUT:
             at = yield from latest_checkpoint(self._saver, drive.row.thread_id)
             if at is not None:
                 channels = drive.graph.pregel.output_channels
@@ -130,6 +140,8 @@ class SegmentFinish(SegmentPlans):
                     rest = {name: output[name] for name in output if name not in stored}
                 place = [at.checkpoint["id"], names, rest]
                 blob = dump_output(self.serializer, drive.row, place)
+            elif too_large:
+                raise too_large
         return SegmentEnd(State.DONE, EventKind.DONE, {}, output=blob)
 
     # -- LangGraph raised

@@ -27,6 +27,7 @@ from multiprocessing.util import Finalize, register_after_fork
 from typing import Any, TypeVar
 
 from perdure.errors import BadArgument, Closed, Unavailable
+from perdure.journal.capabilities import NOTHING
 from perdure.journal.commit_watch import CommitWatch
 from perdure.journal.committer import Committer, QueuedOperation
 from perdure.journal.operation import Backend, Op, Statement, Transaction
@@ -58,13 +59,13 @@ class GroupCommit:
         self.waiting: dict[threading.Lock, QueuedOperation[Any]] = {}
         """Threads that sleep until their operation is settled, each at a lock of its own."""
         self.interval, self._capacity = interval, capacity
-        self._limit = backend.capabilities.statements_per_batch
+        self._capabilities = backend.capabilities
         self._bounded = backend.capabilities.bounded
         self._queue: deque[QueuedOperation[Any]] = deque()
         self._append_lock = threading.Lock()
         self._commit_lock = threading.Lock()
         self._changed = threading.Condition()
-        self._transaction_thread: int | None = None
+        self._transaction_threads: set[int] = set()
         self._timer: threading.Thread | None = None
         self._due: float | None = None
         self._immediately = False
@@ -78,13 +79,11 @@ class GroupCommit:
 
     def append(self, op: Op[T], *, waited: bool) -> QueuedOperation[T]:
         """Queue an operation. Raises `Unsupported` for one that the database cannot take."""
-        if waited and self._transaction_thread is not None:
+        if waited and self._transaction_threads:
             self.check_outside_transaction()
         queued = QueuedOperation(op, waited)
         if self._bounded:
-            statements = op.render()
-            self.committer.backend.capabilities.check(op.name, statements)
-            queued.size = len(statements)
+            queued.size = self._capabilities.check(op.name, op.render())
         with self._append_lock:
             if self.closed:
                 raise Closed(CLOSED)
@@ -102,15 +101,21 @@ class GroupCommit:
 
     def transact(self, work: Callable[[Transaction], T], proof: Statement) -> T:
         """Commit what `work` does, while nothing else is committed."""
-        with self._exclusive():
-            self._transaction_thread = threading.get_ident()
-            try:
-                return self.committer.transact(work, proof)
-            finally:
-                self._transaction_thread = None
+        with self._exclusive(), self.in_transaction():
+            return self.committer.transact(work, proof)
+
+    @contextmanager
+    def in_transaction(self) -> Iterator[None]:
+        """While this thread does the work of a transaction."""
+        thread = threading.get_ident()
+        self._transaction_threads.add(thread)
+        try:
+            yield
+        finally:
+            self._transaction_threads.discard(thread)
 
     def check_outside_transaction(self) -> None:
-        if self._transaction_thread == threading.get_ident():
+        if threading.get_ident() in self._transaction_threads:
             raise BadArgument(
                 "Inside of a transactional effect the journal cannot be used in any other way: no "
                 "other effects, waits or recorded reads. Do that before or after it."
@@ -249,11 +254,12 @@ class GroupCommit:
 
     def _take_batch(self, batch: list[QueuedOperation[Any]]) -> bool:
         """Take what one transaction can hold, whole operations only. True: that was all."""
-        size = 0
+        size = NOTHING
         while self._queue and len(batch) < self._capacity:
-            size += self._queue[0].size
-            if batch and self._limit is not None and size > self._limit:
-                return False
+            if self._bounded:
+                size = size.plus(self._queue[0].size)
+                if batch and not self._capabilities.holds(size):
+                    return False
             batch.append(self._queue.popleft())
         return len(batch) < self._capacity
 

@@ -975,6 +975,15 @@ VALUES (:scope, :task, :name, :n, :key, :thread_id, :run_id, :checkpoint_id,
 ON CONFLICT DO NOTHING
 RETURNING intent;
 
+-- name: fence_intent
+-- Refuses the batch unless this intent is stored, and its call has no outcome: another process may have
+-- stored its own first, or our own batch may have arrived before.
+INSERT INTO perdure_fence (refused)
+SELECT NULL WHERE NOT EXISTS (
+  SELECT 1 FROM perdure_effects
+  WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
+    AND state = 'open' {lock});
+
 -- name: take_effect
 -- Takes an effect for a call, if the row is still as the caller saw it: of two callers, one does. How the
 -- last attempt of another run failed is bound to that run, and goes.

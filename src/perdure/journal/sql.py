@@ -7,6 +7,7 @@ of the dialect's few fragments.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -96,6 +97,14 @@ def templates() -> Mapping[str, str]:
     text = (files("perdure.journal") / "queries.sql").read_text()
     parts = _NAME.split(text)[1:]
     return {name: _body(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+@cache
+def parameters() -> Mapping[str, tuple[str, ...]]:
+    """The names of the parameters of each statement."""
+    every = defaultdict(str, COMMON, names=":names")  # no other fragment of a dialect has any
+    filled = {name: fill(text, every) for name, text in templates().items()}
+    return {name: tuple(sorted({*positional(sql)[1]})) for name, sql in filled.items()}
 
 
 def render(fragments: Mapping[str, str]) -> dict[str, str]:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
-from perdure.errors import Damaged
+from perdure.errors import Damaged, Error, TooLarge
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import Envelope
 from perdure.serde.places import Place
+
+Part = tuple[str, int]
+"""The name of a part of a value, and its bytes."""
+FindPart = Callable[[], Part | None]
+"""Finds the largest part of a value that is refused."""
 
 
 class Serializer:
@@ -15,10 +22,51 @@ class Serializer:
 
     def __init__(self, codec: Codec, envelope: Envelope, limit: int = 256 * 1024 * 1024) -> None:
         self.codec, self.envelope, self.limit = codec, envelope, limit
+        self.keep_to(None, None)
+
+    def keep_to(self, largest_blob: int | None, largest_batch: int | None) -> None:
+        """Refuse what the journal's database does not take: bytes of one blob, and of one
+        transaction. None: it takes any number."""
+        self.largest_blob, self.largest_batch = largest_blob, largest_batch
 
     def dumps(self, value: Any, place: Place, name: str | None = None) -> bytes:
         """The blob of a value. An error calls the value `name`, or by its place."""
-        return self.envelope.seal(self.codec.encode(value, name or place.name), place)
+        name = name or place.name
+        return self.fit(self.envelope.seal(self.codec.encode(value, name), place), name, value)
+
+    def fit(self, blob: bytes, name: str, value: Any = None) -> bytes:
+        """A blob that the journal's database takes. Raises `TooLarge`, which names the largest part
+        of the value."""
+        self.check_value(len(blob), name, lambda: self._largest_part(value))
+        return blob
+
+    def check_value(self, size: int, name: str, largest: FindPart = lambda: None) -> None:
+        """Raise `TooLarge` if the journal's database does not take so many bytes in one blob."""
+        limit = self.largest_blob
+        if limit is not None and size > limit:
+            raise TooLarge(name, size, limit, largest=largest(), in_database=True)
+
+    def check_state(self, size: int, name: str, largest: FindPart) -> None:
+        """Raise `TooLarge` for a state over `limit`, or over what the journal's database takes in
+        one transaction: sooner or later it is stored whole."""
+        if size > self.limit:
+            raise TooLarge(name, size, self.limit, largest=largest())
+        limit = self.largest_batch
+        if limit is not None and size > limit:
+            raise TooLarge(name, size, limit, largest=largest(), in_database=True)
+
+    def _largest_part(self, value: Any) -> Part | None:
+        """The path to what makes a value of dicts and dataclasses large, and its bytes."""
+        largest, path = None, ""
+        while parts := _parts(value):
+            try:
+                sizes = {key: len(self.codec.encode(parts[key], key)) for key in parts}
+            except Error:  # it is stored in another way
+                break
+            key = max(sizes, key=sizes.__getitem__)
+            path, value = path + key, parts[key]
+            largest = path, sizes[key]
+        return largest
 
     def loads(self, blob: Any, place: Place, of: type | tuple[type, ...] = object) -> Any:
         """The value of a blob, of that type. Raises `Damaged`, `WrongKey` or `TypeNotAllowed`."""
@@ -26,3 +74,12 @@ class Serializer:
         if not isinstance(value, of):
             raise Damaged(place.name, f"it holds a {type(value).__name__}")
         return value
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """The parts of a dict or dataclass, by how they are written behind it."""
+    if isinstance(value, Mapping):
+        return {f"[{key!r}]": one for key, one in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f".{field.name}": getattr(value, field.name, None) for field in fields(value)}
+    return {}

@@ -33,6 +33,8 @@ class LocalEngine:
         with self._opening:
             if self._journal is None:
                 self._journal = observe(connect_later(self._url), self._observer)
+                limits = self._journal.capabilities
+                self.serializer.keep_to(limits.largest_blob, limits.bytes_per_batch)
             return self._journal
 
     @property
