@@ -49,6 +49,8 @@ from perdure.journal.operation import (
     Refused,
     Row,
     Statement,
+    in_pieces,
+    is_left,
     read_op,
     with_params,
 )
@@ -67,6 +69,8 @@ __all__ = [
     "Statement",
     "connect",
     "connect_later",
+    "in_pieces",
+    "is_left",
     "read_op",
     "version",
     "with_params",

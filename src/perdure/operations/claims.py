@@ -23,7 +23,7 @@ from perdure.journal.clock import LONGEST_LEASE, HostTime
 from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, dump_event
-from perdure.operations.runs import RunRow, stop_children, wake_joiners
+from perdure.operations.runs import RunRow, names_in_pieces, stop_children, wake_joiners
 from perdure.serde.serializer import Serializer
 from perdure.types import DrivenBy, EventKind, State
 
@@ -175,8 +175,9 @@ def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool
 
 def renew(worker: str, times: LeaseTimes, run_ids: Iterable[str]) -> Op[None]:
     """Renew a worker's leases of these runs."""
-    params = {"worker": worker, **times.params, "names": json.dumps(sorted(run_ids))}
-    return Op("renew", [Statement("renew", params)], lambda rows: None, write=True)
+    params = {"worker": worker, **times.params}
+    statements = [Statement("renew", {**params, **some}) for some in names_in_pieces(run_ids)]
+    return Op("renew", statements, lambda rows: None, write=True)
 
 
 def leases(worker: str) -> Op[list[LeaseRow]]:
