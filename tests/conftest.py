@@ -13,8 +13,12 @@ import pytest
 
 import perdure
 from perdure.effects import decorator
+from perdure.testing.d1 import Workerd, local_d1
 from perdure.testing.postgres import Server, local_postgres
+from tests.support.d1_databases import Databases
+from tests.support.databases import DATABASES
 from tests.support.fork_server import ForkServer
+from tests.support.on_d1 import NOT_ON_D1, SAMPLE, named
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Run in the background of a script: the processes that tests start would be deaf to it, too.
@@ -25,6 +29,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "postgres_server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.postgres)
+        if "d1_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.d1)
+        if item.get_closest_marker("d1"):
+            if excluded := named(item.nodeid, NOT_ON_D1):
+                item.add_marker(pytest.mark.skip(reason=f"not on D1: {NOT_ON_D1[excluded]}"))
+            elif named(item.nodeid, SAMPLE):
+                item.add_marker(pytest.mark.d1_sample)
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +64,18 @@ def postgres_template(postgres_server: Server) -> str:
     url = postgres_server.database()
     perdure.connect(url).close()
     return url
+
+
+@pytest.fixture(scope="session")
+def d1_server() -> Iterator[Workerd]:
+    """One workerd with several D1 databases for this process (each xdist worker has its own)."""
+    with local_d1() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def d1_databases(d1_server: Workerd) -> Databases:
+    return Databases(d1_server)
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +115,18 @@ def empty_postgres_url(postgres_server: Server) -> Iterator[str]:
 
 
 @pytest.fixture
+def d1_url(d1_databases: Databases) -> str:
+    """A D1 database with an empty journal."""
+    return d1_databases.with_journal()
+
+
+@pytest.fixture
+def empty_d1_url(d1_databases: Databases) -> str:
+    """A D1 database with nothing in it."""
+    return d1_databases.empty()
+
+
+@pytest.fixture
 def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
     """A SQLite file with an empty journal."""
     shutil.copy(sqlite_template, tmp_path / "journal.db")
@@ -104,14 +139,14 @@ def empty_sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/journal.db"
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest) -> str:
     """A journal. A test that takes it runs once per database."""
     found: str = request.getfixturevalue(f"{request.param}_url")
     return found
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(params=DATABASES)
 def empty_url(request: pytest.FixtureRequest) -> str:
     """A database without a journal. A test that takes it runs once per database."""
     found: str = request.getfixturevalue(f"empty_{request.param}_url")

@@ -279,7 +279,8 @@ class Agent:
         try:
             result = self._turn(place, state["letter"], state["sequence"], now)
         except NoSuchRecipient as error:
-            for campaign_id in self.bounce(place, str(error)):
+            self.bounce(place, str(error))
+            for campaign_id in records.campaigns_of(self._database, state["contact_id"]):
                 thread_id = thread_of(campaign_id, state["contact_id"])
                 key = f"bounce at {state['campaign_id']} {step}"
                 self._runtime.blocking.signal(thread_id, "wake", key=key)
@@ -308,8 +309,7 @@ class Agent:
         """Whether this campaign sent it. What a person settled does not say: who tried it did."""
         if result.campaign_id is not None:
             return result.campaign_id == place["campaign_id"]
-        with self._database.reading() as session:
-            found = records.look(session, **place)
+        found = records.look(self._database, **place)
         return found.touch is not None and found.touch["attempt"] is not None
 
     def schedule_next(self, state: State) -> State:
@@ -318,16 +318,17 @@ class Agent:
         return {}
 
     def _look(self, state: State, step: int) -> Situation:
-        with self._database.reading() as session:
-            return records.look(session, state["campaign_id"], state["contact_id"], step)
+        return records.look(self._database, state["campaign_id"], state["contact_id"], step)
 
     def _end(self, state: State, status: str) -> Command[Next]:
         """Say how it ended, and what each touch earned, on the run that sent it."""
         run_id = get_config()["configurable"]["run_id"]
-        ended, earned = self.close(state["campaign_id"], state["contact_id"], status)
-        for step, value in earned.items():
-            self._runtime.blocking.score(run_id, "reply", value, about=f"touch {step}")
-        return Command(update={"ended": ended}, goto="__end__")
+        self.close(state["campaign_id"], state["contact_id"], status)
+        ended, touches = records.closed(self._database, state["campaign_id"], state["contact_id"])
+        for touch in touches:
+            about = f"touch {touch['step']}"
+            self._runtime.blocking.score(run_id, "reply", touch["outcome"], about=about)
+        return Command(update={"ended": ended or status}, goto="__end__")
 
     # -- effects
 
@@ -338,23 +339,23 @@ class Agent:
 
     @perdure.effect(transactional=True)
     def store_draft(self, touch: dict[str, Any]) -> None:
-        records.store_draft(Database.inside(), touch)
+        self._database.inside(records.store_draft(touch))
 
     @perdure.effect(transactional=True)
     def change_touch(self, place: dict[str, int], columns: dict[str, Any]) -> None:
-        records.change_touch(Database.inside(), place, **columns)
+        self._database.inside(records.change_touch(place, **columns))
 
     @perdure.effect(transactional=True)
-    def bounce(self, place: dict[str, int], why: str) -> list[int]:
-        """Write to the contact no more. Gives the campaigns that end by that."""
-        session = Database.inside()
-        ended = records.end_contact(session, place["contact_id"], "bounced")
-        records.change_touch(session, place, status="refused")
-        return ended
+    def bounce(self, place: dict[str, int], why: str) -> None:
+        """Write to the contact no more."""
+        self._database.inside(
+            *records.end_contact(place["contact_id"], "bounced"),
+            records.change_touch(place, status="refused"),
+        )
 
     @perdure.effect(transactional=True)
-    def close(self, campaign_id: int, contact_id: int, status: str) -> tuple[str, dict[str, float]]:
-        return records.close(Database.inside(), campaign_id, contact_id, status)
+    def close(self, campaign_id: int, contact_id: int, status: str) -> None:
+        self._database.inside(*records.close(campaign_id, contact_id, status))
 
     def _did_arrive(
         self, place: dict[str, int], letter: dict[str, Any], sequence: str, at: datetime
@@ -363,10 +364,8 @@ class Agent:
         assert self._lookup is not None
         if self._lookup.accepted(letter["message_id"]):
             return perdure.Done({"status": "sent", "campaign_id": place["campaign_id"], "at": at})
-        with self._database.reading() as session:
-            touch = records.look(session, place["campaign_id"], place["contact_id"], place["step"])
-        begun = (touch.touch or {}).get("attempt_at") or 0
-        if time.time() * 1000 < begun + self._settings.lookup_after * 1000:
+        begun = (records.look(self._database, **place).touch or {}).get("attempt_at") or 0
+        if _wall_clock() < begun + self._settings.lookup_after * 1000:
             raise NotYet(f"{letter['message_id']} may still be on its way.")
         return None
 
@@ -376,18 +375,18 @@ class Agent:
         """One conversation with the mail server. Its key is (contact, step) within a sequence: it
         guards across campaigns and imports."""
         stopped = {"status": "stopped", "campaign_id": place["campaign_id"], "at": at}
-        with self._database.reading() as session:
-            if not records.may_send(session, place["campaign_id"], place["contact_id"]):
-                return stopped
-        attempt, begun = uuid.uuid4().hex, round(time.time() * 1000)
-        with self._database.transaction() as session:
-            records.change_touch(session, place, attempt=attempt, attempt_at=begun)
+        attempt = uuid.uuid4().hex
+        [begun] = self._database.write(records.begin(place, attempt, _wall_clock()))
+        if not begun:
+            return stopped
 
         def before_data() -> bool:
-            with self._database.transaction() as session:
-                if not records.go_on(session, place, attempt, round(time.time() * 1000)):
-                    raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
-                return records.may_send(session, place["campaign_id"], place["contact_id"])
+            last, allowed = self._database.write(
+                records.go_on(place, attempt, _wall_clock()), records.may_send(place)
+            )
+            if not last:
+                raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
+            return bool(allowed)
 
         status = self._outgoing.send(self._letter(letter), at, before_data)
         return {**stopped, "status": status}
@@ -418,6 +417,10 @@ def _message_id(sender: str) -> str:
 
 def _place(state: Any) -> dict[str, int]:
     return {name: state[name] for name in ("campaign_id", "contact_id", "step")}
+
+
+def _wall_clock() -> int:
+    return round(time.time() * 1000)
 
 
 def _milliseconds(at: datetime) -> int:

@@ -17,12 +17,16 @@ from . import contacts, records, writer
 from .agent import Agent, thread_of
 from .cadence import Cadence, due, hours, weekdays
 from .contacts import Report
-from .database import Database, Row
+from .database import Conflict, Database, Row, sql
 from .settings import Settings
 
 GRAPH = "campaign"
 PAGE = 500
 STUCK = (State.HELD, State.PAUSED, State.CANCELLED)
+_CREATE = """INSERT INTO campaigns (id, name, sequence, sender, brief, gaps, days, opens, closes,
+  auto_approve, version)
+VALUES (:id, :name, :sequence, :sender, :brief, :gaps, :days, :opens, :closes, :auto_approve,
+  :version)"""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -93,29 +97,33 @@ class App:
 
     def create(self, plan: Plan) -> int:
         """Add a campaign, and give its id."""
-        with self.database.transaction() as session:
-            session.lock("campaigns")
-            if session.run("SELECT 1 FROM campaigns WHERE name = :name", name=plan.name):
-                raise ValueError(f"There is a campaign {plan.name!r} already; choose another name.")
-            row = session.run("SELECT COALESCE(MAX(id), 0) + 1 AS id FROM campaigns")[0]
-            session.run(
-                """INSERT INTO campaigns (id, name, sequence, sender, brief, gaps, days, opens,
-                     closes, auto_approve, version)
-                   VALUES (:id, :name, :sequence, :sender, :brief, :gaps, :days, :opens, :closes,
-                     :auto_approve, 1)""",
-                id=row["id"],
-                name=plan.name,
-                sequence=plan.sequence,
-                sender=plan.sender,
-                brief=plan.brief,
-                auto_approve=int(plan.auto_approve),
-                **plan.cadence.to_columns(),
+        row: Row = {
+            "name": plan.name,
+            "sequence": plan.sequence,
+            "sender": plan.sender,
+            "brief": plan.brief,
+            "auto_approve": int(plan.auto_approve),
+            "version": 1,
+            **plan.cadence.to_columns(),
+        }
+        perhaps_ours = False
+        while True:
+            there, [last] = self.database.read(
+                sql("SELECT * FROM campaigns WHERE name = :name", name=plan.name),
+                sql("SELECT COALESCE(MAX(id), 0) AS id FROM campaigns"),
             )
-        return int(row["id"])
+            if there and perhaps_ours and there[0] == {**row, "id": there[0]["id"]}:
+                return int(there[0]["id"])
+            if there:
+                raise ValueError(f"There is a campaign {plan.name!r} already; choose another name.")
+            try:
+                self.database.write(sql(_CREATE, id=last["id"] + 1, **row))
+                return int(last["id"]) + 1
+            except Conflict as conflict:  # somebody else was faster; or it is this one
+                perhaps_ours = conflict.perhaps_ours
 
     def campaign(self, name: str) -> Row:
-        with self.database.reading() as session:
-            row = session.one("SELECT * FROM campaigns WHERE name = :name", name=name)
+        row = self.database.one("SELECT * FROM campaigns WHERE name = :name", name=name)
         if row is None:
             raise Unknown(f"There is no campaign {name!r}; `status` lists them.")
         return row
@@ -149,8 +157,7 @@ class App:
             zones.add(zone)
         if not started:
             return Launched()
-        with self.database.reading() as session:
-            row = session.one("SELECT * FROM campaigns WHERE id = :id", id=campaign_id)
+        row = self.database.one("SELECT * FROM campaigns WHERE id = :id", id=campaign_id)
         assert row is not None
         now = _EPOCH + timedelta(milliseconds=self.clock.now())
         first, zone = min((due(Cadence.of(row), 1, now, zone), zone) for zone in zones)
@@ -158,34 +165,41 @@ class App:
 
     def set_cadence(self, campaign_id: int, cadence: Cadence) -> int:
         """Change when touches go out, for threads that sleep, too. Gives the new version."""
-        with self.database.transaction() as session:
-            row = session.one(
+        # Run twice, as its answer was lost, this counts two changes: the threads are woken by both.
+        [changed] = self.database.write(
+            sql(
                 """UPDATE campaigns SET gaps = :gaps, days = :days, opens = :opens,
                      closes = :closes, version = version + 1
                    WHERE id = :id RETURNING version""",
                 id=campaign_id,
                 **cadence.to_columns(),
             )
-        if row is None:
+        )
+        if not changed:
             raise Unknown(f"There is no campaign {campaign_id}.")
+        version = int(changed[0]["version"])
         for contact_id, _ in self._members(campaign_id, without_draft=True):
-            self.wake(campaign_id, contact_id, f"cadence {row['version']}")
-        return int(row["version"])
+            self.wake(campaign_id, contact_id, f"cadence {version}")
+        return version
 
     def remove(self, address: str) -> list[int]:
         """Write to a contact no more. Gives the campaigns that end by that."""
-        with self.database.transaction() as session:
-            row = session.one(
-                "SELECT id FROM contacts WHERE address = :address",
-                address=contacts.normalise(address),
-            )
-            if row is None:
-                raise Unknown(f"There is no contact {address!r}.")
-            ended = records.end_contact(session, row["id"], "removed")
-            of = session.run("SELECT campaign_id FROM members WHERE contact_id = :id", id=row["id"])
-        for member in of:  # also those that an attempt before this one did not come to
-            self.wake(member["campaign_id"], row["id"], "removed")
-        return ended
+        row = self.database.one(
+            "SELECT id FROM contacts WHERE address = :address",
+            address=contacts.normalise(address),
+        )
+        if row is None:
+            raise Unknown(f"There is no contact {address!r}.")
+        before = records.campaigns_of(self.database, row["id"])
+        self.database.write(*records.end_contact(row["id"], "removed"))
+        after = records.campaigns_of(self.database, row["id"])
+        for campaign_id in after:  # also those that an attempt before this one did not come to
+            self.wake(campaign_id, row["id"], "removed")
+        return [
+            campaign_id
+            for campaign_id, status in after.items()
+            if status == "removed" and before.get(campaign_id) == "active"
+        ]
 
     def wake(self, campaign_id: int, contact_id: int, key: str) -> None:
         """Let a thread look at reality now."""
@@ -200,16 +214,15 @@ class App:
         held = """AND NOT EXISTS (SELECT 1 FROM touches t WHERE t.campaign_id = m.campaign_id
                     AND t.contact_id = m.contact_id AND t.status = 'draft_pending')"""
         while True:
-            with self.database.reading() as session:
-                page = session.run(
-                    f"""SELECT m.contact_id, c.zone FROM members m
-                        JOIN contacts c ON c.id = m.contact_id
-                        WHERE m.campaign_id = :campaign_id AND m.contact_id > :last
-                        AND m.status = 'active' {held if without_draft else ""}
-                        ORDER BY m.contact_id LIMIT {PAGE}""",  # noqa: S608 (our own words)
-                    campaign_id=campaign_id,
-                    last=last,
-                )
+            page = self.database.rows(
+                f"""SELECT m.contact_id, c.zone FROM members m
+                    JOIN contacts c ON c.id = m.contact_id
+                    WHERE m.campaign_id = :campaign_id AND m.contact_id > :last
+                    AND m.status = 'active' {held if without_draft else ""}
+                    ORDER BY m.contact_id LIMIT {PAGE}""",  # noqa: S608 (our own words)
+                campaign_id=campaign_id,
+                last=last,
+            )
             yield from ((row["contact_id"], row["zone"]) for row in page)
             if len(page) < PAGE:
                 return
@@ -220,22 +233,23 @@ class App:
     def status(self) -> list[dict[str, Any]]:
         """Each campaign, with how many members and touches are how, and how many threads do not go
         on: the tables do not know of those."""
-        with self.database.reading() as session:
-            found = session.run("SELECT * FROM campaigns ORDER BY id")
-            counts: dict[int, dict[str, dict[str, int]]] = {
-                row["id"]: {"members": {}, "touches": {}} for row in found
-            }
-            for table in ("members", "touches"):
-                for row in session.run(
-                    f"""SELECT campaign_id, status, count(*) AS n FROM {table}
-                        GROUP BY campaign_id, status"""  # noqa: S608 (our own names)
-                ):
-                    counts[row["campaign_id"]][table][row["status"]] = row["n"]
-            replies = session.run(
+        by_status = "SELECT campaign_id, status, count(*) AS n FROM {} GROUP BY campaign_id, status"
+        found, members, touches, replies = self.database.read(
+            sql("SELECT * FROM campaigns ORDER BY id"),
+            sql(by_status.format("members")),
+            sql(by_status.format("touches")),
+            sql(
                 """SELECT campaign_id, prompt_version, count(*) AS sent,
                      COALESCE(sum(outcome), 0) AS replies
                    FROM touches WHERE sent_at IS NOT NULL GROUP BY campaign_id, prompt_version"""
-            )
+            ),
+        )
+        counts: dict[int, dict[str, dict[str, int]]] = {
+            row["id"]: {"members": {}, "touches": {}} for row in found
+        }
+        for name, rows in (("members", members), ("touches", touches)):
+            for row in rows:
+                counts[row["campaign_id"]][name][row["status"]] = row["n"]
         threads = self._troubled()
         return [
             {

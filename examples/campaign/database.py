@@ -1,8 +1,16 @@
-"""The application's tables: one way to run a statement, on SQLite and on PostgreSQL.
+"""The application's tables, in the journal's database: SQLite, PostgreSQL or Cloudflare D1.
 
-Inside a transactional effect the statements go through the journal's own transaction
-(`Database.inside`), so that they are there if and only if the effect's outcome is. Everybody else,
-who imports contacts or receives mail, has a short transaction of his own (`Database.transaction`).
+D1 has no open transaction. It takes a batch of statements, and commits all of them or none. So that
+one code serves all three databases, everything here is a batch, with the same rules everywhere:
+
+- What has to be decided together is decided by SQL, in one batch. Who wants to know what came of it
+  reads it afterwards.
+- A key that is taken fails the whole batch (`Conflict`). Who has decided by what he read before
+  reads again, and decides again.
+- A batch that runs a second time changes nothing, or is a `Conflict`: over HTTP an answer can be
+  lost, and then the batch is sent again.
+- A transactional effect only writes (`Database.inside`). Its statements are there if and only if
+  its outcome is.
 """
 
 from __future__ import annotations
@@ -13,63 +21,59 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import perdure
 
 Row = dict[str, Any]
 SCHEMA = Path(__file__).with_name("schema.sql")
+_TAKEN = ("SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE")
 
 
-class Session:
-    """Runs statements with `:name` parameters in a transaction that somebody else ends."""
+class Statement(NamedTuple):
+    """An SQL text of SQLite's with `:name` parameters, and what they are.
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self.is_postgres = not hasattr(connection, "executemany")
+    It keeps to what PostgreSQL reads alike, but for `json_each(:name)`, which is translated.
+    """
 
-    def run(self, sql: str, **params: Any) -> list[Row]:
-        """The rows of a statement, by the names of their columns."""
-        if self.is_postgres:
-            sql = re.sub(r"(?<!:):(\w+)", r"%(\1)s", sql.replace("%", "%%"))
-        cursor = self._connection.execute(sql, params)
-        if cursor.description is None:
-            return []
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    text: str
+    params: dict[str, Any]
 
-    def one(self, sql: str, **params: Any) -> Row | None:
-        """The first row of a statement, if there is one."""
-        rows = self.run(sql, **params)
-        return rows[0] if rows else None
 
-    def lock(self, table: str) -> None:
-        """Let nobody else write to a table until the end. On SQLite nobody does anyway."""
-        if self.is_postgres:
-            self._connection.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
+def sql(text: str, /, **params: Any) -> Statement:
+    return Statement(text, params)
+
+
+class Conflict(Exception):
+    """A row with this key is there already. Nothing of the batch was written, unless it is
+    `perhaps_ours`: then the row may be of the same batch, sent before, whose answer was lost."""
+
+    def __init__(self, error: Exception, *, perhaps_ours: bool = False) -> None:
+        super().__init__(str(error))
+        self.perhaps_ours = perhaps_ours
 
 
 class Database:
     """Where the journal and the tables are.
 
-    With `keep`, connections are kept for the next transaction until `close`. Otherwise each
-    transaction has one of its own.
+    With `keep`, connections are kept for the next batch until `close`. Otherwise each batch has one
+    of its own.
     """
 
     def __init__(self, url: str, *, keep: bool = False) -> None:
         self.url, self._keep = url, keep
+        self.is_postgres = not url.startswith("sqlite")
         self._idle: dict[int, list[Any]] = {}
         """By process: a child has nothing to do with the connections of its parent."""
 
     def create(self) -> None:
         """Make the tables, if they are not there."""
-        statements = re.sub(r"--.*", "", SCHEMA.read_text(encoding="utf-8")).split(";")
-        with self.transaction() as session:
-            if session.is_postgres:  # two who begin at once would both find nothing there
-                session.run("SELECT pg_advisory_xact_lock(7265)")
-            for statement in filter(str.strip, statements):
-                session.run(statement)
+        texts = re.sub(r"--.*", "", SCHEMA.read_text(encoding="utf-8")).split(";")
+        statements = [sql(text) for text in texts if text.strip()]
+        if self.is_postgres:  # two who begin at once would both find nothing there
+            statements.insert(0, sql("SELECT pg_advisory_xact_lock(7265)"))
+        self.write(*statements)
 
     def close(self) -> None:
         """Let the connections go that were kept."""
@@ -77,42 +81,67 @@ class Database:
         while idle:
             idle.pop().close()
 
+    # -- batches
+
+    def rows(self, text: str, /, **params: Any) -> list[Row]:
+        """The rows of one statement that reads."""
+        return self.read(sql(text, **params))[0]
+
+    def one(self, text: str, /, **params: Any) -> Row | None:
+        """The first of them, if there is one."""
+        return next(iter(self.rows(text, **params)), None)
+
+    def read(self, *statements: Statement) -> list[list[Row]]:
+        """The rows of each statement: everything that was committed before. On SQLite a reader does
+        not wait for those who write."""
+        with self._transaction("BEGIN", "ROLLBACK") as connection:
+            return [self._run(connection, statement) for statement in statements]
+
+    def write(self, *statements: Statement) -> list[list[Row]]:
+        """Commit all of the statements, or none; the rows of each. Raises `Conflict`."""
+        with self._transaction("BEGIN IMMEDIATE", "COMMIT") as connection:
+            return [self._run(connection, statement) for statement in statements]
+
+    def inside(self, *statements: Statement) -> None:
+        """Write in the transaction of the effect this is called in."""
+        for statement in statements:
+            self._run(perdure.transaction(), statement)
+
+    def _run(self, connection: Any, statement: Statement) -> list[Row]:
+        text, params = statement
+        if self.is_postgres:
+            text = re.sub(r"json_each\((:\w+)\)", r"json_array_elements(CAST(\1 AS json))", text)
+            text = re.sub(r"(?<!:):(\w+)", r"%(\1)s", text.replace("%", "%%"))
+        cursor = connection.execute(text, params)
+        if cursor.description is None:
+            return []
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    # -- connections
+
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[Session]:
-        """A transaction that writes: all of it is there afterwards, or, if something is raised,
-        nothing. On SQLite it waits for every other one; to read, use `reading`."""
+    def _transaction(self, begin: str, end: str) -> Iterator[Any]:
         with self._connection() as connection:
-            if not self._is_sqlite:
-                with connection.transaction():
-                    yield Session(connection)
+            if self.is_postgres:
+                from psycopg.errors import UniqueViolation
+
+                try:
+                    with connection.transaction():
+                        yield connection
+                except UniqueViolation as error:
+                    raise Conflict(error) from error
                 return
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(begin)
             try:
-                yield Session(connection)
-                connection.execute("COMMIT")
-            except BaseException:
+                yield connection
+                connection.execute(end)
+            except BaseException as error:
                 if connection.in_transaction:  # a full disk has ended it already
                     connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error) and error.sqlite_errorname in _TAKEN:
+                    raise Conflict(error) from error
                 raise
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[Session]:
-        """For who only reads: everything that was committed before. On SQLite he does not wait for
-        those who write."""
-        if not self._is_sqlite:
-            with self.transaction() as session:
-                yield session
-            return
-        with self._connection() as connection:
-            connection.execute("BEGIN")
-            try:
-                yield Session(connection)
-            finally:
-                connection.execute("ROLLBACK")
-
-    @property
-    def _is_sqlite(self) -> bool:
-        return self.url.startswith("sqlite")
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Any]:
@@ -135,7 +164,7 @@ class Database:
             connection.close()
 
     def _connect(self) -> Any:
-        if self._is_sqlite:
+        if not self.is_postgres:
             path = unquote(self.url.removeprefix("sqlite:///").partition("?")[0])
             db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
             db.execute("PRAGMA wal_autocheckpoint=0")  # the journal's connection does that
@@ -144,8 +173,3 @@ class Database:
         import psycopg
 
         return psycopg.connect(self.url)
-
-    @staticmethod
-    def inside() -> Session:
-        """The transaction of the effect this is called in."""
-        return Session(perdure.transaction())

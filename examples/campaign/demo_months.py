@@ -15,6 +15,7 @@ from perdure.types import Run, State
 
 from . import agent, app, stock
 from .clock import SharedClock
+from .database import sql
 from .demo_crew import Crew, Nursery
 from .demo_engine import BRIEF, Seen
 from .demo_plan import Contact, Decision, Plan
@@ -67,12 +68,11 @@ class Campaign:
             lines = [f"{one.address},{one.name},{one.company},{one.zone}" for one in chosen]
             self._app.bring(campaign_id, "\n".join(["email,name,company,zone", *lines]) + "\n")
             self._app.launch(campaign_id)
-            with self._app.database.reading() as session:
-                rows = session.run(
-                    """SELECT address, contact_id FROM members
-                       JOIN contacts ON contacts.id = members.contact_id WHERE campaign_id = :id""",
-                    id=campaign_id,
-                )
+            rows = self._app.database.rows(
+                """SELECT address, contact_id FROM members
+                   JOIN contacts ON contacts.id = members.contact_id WHERE campaign_id = :id""",
+                id=campaign_id,
+            )
             by_address = {row["address"]: row["contact_id"] for row in rows}
             self._ids |= {one.id: (campaign_id, by_address[one.address]) for one in chosen}
         self._threads = {agent.thread_of(*ids): number for number, ids in self._ids.items()}
@@ -84,9 +84,9 @@ class Campaign:
             self._threads[wait.thread_id]: wait
             for wait in self._app.runtime.blocking.waits(kind="human")
         }
-        with self._app.database.reading() as session:
-            members = session.run("SELECT * FROM members")
-            touches = session.run("SELECT * FROM touches")
+        members, touches = self._app.database.read(
+            sql("SELECT * FROM members"), sql("SELECT * FROM touches")
+        )
         seen = {}
         for number, ids in self._ids.items():
             mine = [row for row in touches if (row["campaign_id"], row["contact_id"]) == ids]
@@ -134,13 +134,12 @@ class Campaign:
 
     def _touch(self, contact: Contact, which: str, **params: Any) -> list[dict[str, Any]]:
         campaign_id, contact_id = self._ids[contact.id]
-        with self._app.database.reading() as session:
-            return session.run(
-                f"SELECT * FROM touches WHERE campaign_id = :a AND contact_id = :b AND {which}",  # noqa: S608
-                a=campaign_id,
-                b=contact_id,
-                **params,
-            )
+        return self._app.database.rows(
+            f"SELECT * FROM touches WHERE campaign_id = :a AND contact_id = :b AND {which}",  # noqa: S608
+            a=campaign_id,
+            b=contact_id,
+            **params,
+        )
 
     def driver(self, contact: Contact) -> int | None:
         [run] = self._app.runtime.blocking.runs(

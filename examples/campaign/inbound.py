@@ -23,7 +23,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from aiosmtpd.controller import Controller
@@ -36,7 +38,7 @@ from perdure.types import State
 from . import records
 from .agent import thread_of
 from .app import App
-from .database import Row, Session
+from .database import Conflict, Row, Statement, sql
 from .reading import Incoming, parse
 from .sheet import normalise
 
@@ -55,116 +57,95 @@ class Inbound:
     def receive(self, content: bytes) -> Row:
         """Take a mail in for good, and tell its threads. Gives its row of `messages`."""
         mail = parse(content, self._app.settings.unsubscribe)
-        with self._app.database.transaction() as session:
-            session.lock("messages")
-            message = self._message(session, _id(mail)) or self._store(session, mail)
+        message = self._message(_id(mail))
+        if message is None:
+            with contextlib.suppress(Conflict):  # it was handed over twice, at once
+                self._app.database.write(*self._taking_in(mail))
+            message = self._message(_id(mail))
+            assert message is not None
         if not message["told"]:
             self._tell(message)
         return message
 
     def sweep(self) -> int:
         """Tell the threads of messages whose receiver died before it could, or came too early."""
-        with self._app.database.reading() as session:
-            waiting = session.run("SELECT * FROM messages WHERE told = 0 ORDER BY received_at")
+        waiting = self._app.database.rows(
+            "SELECT * FROM messages WHERE told = 0 ORDER BY received_at"
+        )
         return sum(self._tell(message) for message in waiting)
 
-    def _message(self, session: Session, id: str) -> Row | None:
-        return session.one("SELECT * FROM messages WHERE id = :id", id=id)
+    def _message(self, id: str) -> Row | None:
+        return self._app.database.one("SELECT * FROM messages WHERE id = :id", id=id)
 
-    def _store(self, session: Session, mail: Incoming) -> Row:
-        now = self._app.clock.now()
-        touch, contact_id = self._match(session, mail)
-        message: Row = {
-            "id": _id(mail),
-            "kind": mail.kind if contact_id is not None else "stray",
-            "address": mail.address,
-            "contact_id": contact_id,
-            "run_id": None,
-            "step": None,
-            "late": 0,
-            "received_at": now,
-            "text": mail.text[:10_000],
-            "told": 1,
-        }
-        status = records.ENDED_BY.get(message["kind"])
-        if status is not None and contact_id is not None:
-            message["told"] = 0
-            self._end(session, message, status, touch)
-        session.run(
-            """INSERT INTO messages (id, kind, address, contact_id, run_id, step, late,
-                 received_at, text, told)
-               VALUES (:id, :kind, :address, :contact_id, :run_id, :step, :late, :received_at,
-                 :text, :told)""",
-            **message,
+    def _taking_in(self, mail: Incoming) -> Iterator[Statement]:
+        """What stores a mail, and ends what it ends. Of two who do so at once, one comes to
+        nothing, as a message has one row."""
+        touch, contact_id = self._match(mail)
+        kind = mail.kind if contact_id is not None else "stray"
+        status = records.ENDED_BY.get(kind)
+        yield sql(
+            """INSERT INTO messages (id, kind, address, contact_id, late, received_at, text, told)
+               VALUES (:id, :kind, :address, :contact_id, 0, :received_at, :text, :told)""",
+            id=_id(mail),
+            kind=kind,
+            address=mail.address,
+            contact_id=contact_id,
+            received_at=self._app.clock.now(),
+            text=mail.text[:10_000],
+            told=int(status is None),
         )
-        return message
+        if status is None or contact_id is None:
+            return
+        if status == "replied":
+            yield from records.reply(_id(mail), contact_id, touch)
+        else:
+            yield from records.end_contact(contact_id, status)
 
-    def _match(self, session: Session, mail: Incoming) -> tuple[Row | None, int | None]:
+    def _match(self, mail: Incoming) -> tuple[Row | None, int | None]:
         """The touch that a mail answers, and the contact it is from.
 
         A bounce has to name one of our mails; anybody else is known by his address, too.
         """
-        if session.run("SELECT 1 FROM touches WHERE message_id = :id", id=mail.message_id):
+        people = [_spelling(address) for address in (mail.address, *mail.others)]
+        own, answered, contacts = self._app.database.read(
+            sql("SELECT 1 FROM touches WHERE message_id = :id", id=mail.message_id),
+            sql(
+                """SELECT * FROM touches WHERE attempt IS NOT NULL
+                   AND message_id IN (SELECT value->>'is' FROM json_each(:ids))
+                   ORDER BY CASE WHEN sent_at IS NULL THEN 1 ELSE 0 END""",
+                ids=_listed(mail.in_reply_to),
+            ),
+            sql(
+                """SELECT id, address FROM contacts
+                   WHERE address IN (SELECT value->>'is' FROM json_each(:people))""",
+                people=_listed(people),
+            ),
+        )
+        if own:
             return None, None
-        for answered in mail.in_reply_to:
-            touch = session.one(
-                """SELECT * FROM touches WHERE message_id = :id AND attempt IS NOT NULL
-                   ORDER BY CASE WHEN sent_at IS NULL THEN 1 ELSE 0 END LIMIT 1""",
-                id=answered,
-            )
-            if touch is not None:
-                return touch, touch["contact_id"]
-        if mail.kind == "bounce":
+        for id in mail.in_reply_to:
+            for touch in answered:
+                if touch["message_id"] == id:
+                    return touch, touch["contact_id"]
+        if mail.kind == "bounce" or not contacts:
             return None, None
-        for address in (mail.address, *mail.others):
-            contact = session.one(
-                "SELECT id FROM contacts WHERE address = :address", address=_spelling(address)
-            )
-            if contact is not None:
-                touch = session.one(
-                    """SELECT * FROM touches WHERE contact_id = :id AND sent_at IS NOT NULL
-                       ORDER BY sent_at DESC LIMIT 1""",
-                    id=contact["id"],
-                )
-                return touch, contact["id"]
-        return None, None
-
-    def _end(self, session: Session, message: Row, status: str, touch: Row | None) -> None:
-        """End every campaign of the contact, and note the touch that earned its first reply."""
-        contact_id = message["contact_id"]
-        if status != "replied":
-            records.end_contact(session, contact_id, status)
-            return
-        ended = session.run(
-            """UPDATE members SET status = 'replied' WHERE contact_id = :id AND status = 'active'
-               RETURNING campaign_id""",
+        contact_id = min(contacts, key=lambda row: people.index(row["address"]))["id"]
+        last = self._app.database.one(
+            """SELECT t.* FROM members m JOIN touches t
+               ON t.campaign_id = m.campaign_id AND t.contact_id = m.contact_id
+               WHERE m.contact_id = :id AND t.sent_at IS NOT NULL
+               ORDER BY t.sent_at DESC LIMIT 1""",
             id=contact_id,
         )
-        if touch is None or records.has_reply(session, touch["campaign_id"], contact_id):
-            return
-        campaign_id = touch["campaign_id"]
-        message["run_id"], message["step"] = touch["run_id"], touch["step"]
-        message["late"] = int(campaign_id not in [row["campaign_id"] for row in ended])
-        session.run(
-            """UPDATE members SET status = 'replied' WHERE campaign_id = :campaign_id
-               AND contact_id = :contact_id AND status = 'finished'""",
-            campaign_id=campaign_id,
-            contact_id=contact_id,
-        )
-        place = {name: touch[name] for name in ("campaign_id", "contact_id", "step")}
-        records.change_touch(session, place, outcome=1.0)
+        return last, contact_id
 
     def _tell(self, message: Row) -> bool:
         """Signal the threads of a contact; of one that is over, say what its touch earned.
 
         False if that is to be said later: whoever ends a thread may be about to say what it knows.
         """
-        with self._app.database.reading() as session:
-            members = session.run(
-                "SELECT campaign_id FROM members WHERE contact_id = :id", id=message["contact_id"]
-            )
-        for member in members:
-            thread_id = thread_of(member["campaign_id"], message["contact_id"])
+        for campaign_id in records.campaigns_of(self._app.database, message["contact_id"]):
+            thread_id = thread_of(campaign_id, message["contact_id"])
             self._client.blocking.signal(thread_id, "wake", key=message["id"])
             self._release(thread_id)
         if message["run_id"]:
@@ -174,8 +155,9 @@ class Inbound:
                     self._client.blocking.score(message["run_id"], "reply", 1.0, about=about)
                 elif message["late"]:
                     return False
-        with self._app.database.transaction() as session:
-            session.run("UPDATE messages SET told = 1 WHERE id = :id", id=message["id"])
+        self._app.database.write(
+            sql("UPDATE messages SET told = 1 WHERE id = :id", id=message["id"])
+        )
         return True
 
     def _release(self, thread_id: str) -> None:
@@ -190,6 +172,11 @@ class Inbound:
 def _id(mail: Incoming) -> str:
     """Machines that write `<1@localhost>` into every mail must not make two people one."""
     return f"{mail.message_id} {hashlib.sha256(mail.address.encode()).hexdigest()[:16]}"
+
+
+def _listed(words: list[str]) -> str:
+    """For SQL, which reads each word as `value->>'is'`."""
+    return json.dumps([{"is": word} for word in words])
 
 
 def _spelling(address: str) -> str:

@@ -1,4 +1,5 @@
-"""What is read from and written to the application's tables, each as one function of a session.
+"""What is read from and written to the application's tables: what is read comes as values, what is
+written as statements of a batch.
 
 The row of `members` decides between those who would send and those who have heard from the contact:
 a thread goes on only as long as it says `active`.
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .cadence import Cadence
-from .database import Row, Session
+from .database import Database, Row, Statement, sql
 
 ENDED_BY = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}
 """What becomes of a member by the kind of a message."""
@@ -31,23 +32,28 @@ class Situation:
     """The Message-ID of the last touch that was sent."""
 
 
-def look(session: Session, campaign_id: int, contact_id: int, step: int) -> Situation:
+def look(database: Database, campaign_id: int, contact_id: int, step: int) -> Situation:
     """How things are."""
     of = {"campaign_id": campaign_id, "contact_id": contact_id}
-    campaign = session.one("SELECT * FROM campaigns WHERE id = :id", id=campaign_id)
-    contact = session.one("SELECT * FROM contacts WHERE id = :id", id=contact_id)
-    member = session.one(
-        "SELECT status FROM members WHERE campaign_id = :campaign_id AND contact_id = :contact_id",
-        **of,
+    campaigns, contacts, members, touches = database.read(
+        sql("SELECT * FROM campaigns WHERE id = :id", id=campaign_id),
+        sql("SELECT * FROM contacts WHERE id = :id", id=contact_id),
+        sql(
+            """SELECT status FROM members
+               WHERE campaign_id = :campaign_id AND contact_id = :contact_id""",
+            **of,
+        ),
+        sql(
+            """SELECT * FROM touches WHERE campaign_id = :campaign_id AND contact_id = :contact_id
+               ORDER BY step""",
+            **of,
+        ),
     )
-    if campaign is None or contact is None or member is None:
+    if not (campaigns and contacts and members):
         gone: Row = {"id": contact_id, "zone": "UTC", "address": "", "name": "", "company": ""}
-        return Situation("removed", campaign or {}, contact or gone, Cadence(), None, None)
-    touches = session.run(
-        """SELECT * FROM touches WHERE campaign_id = :campaign_id AND contact_id = :contact_id
-           ORDER BY step""",
-        **of,
-    )
+        campaign, contact = next(iter(campaigns), {}), next(iter(contacts), gone)
+        return Situation("removed", campaign, contact, Cadence(), None, None)
+    [campaign], [contact], [member] = campaigns, contacts, members
     sent = [touch["message_id"] for touch in touches if touch["sent_at"] is not None]
     status = member["status"] if contact["status"] == "active" else contact["status"]
     return Situation(
@@ -60,25 +66,22 @@ def look(session: Session, campaign_id: int, contact_id: int, step: int) -> Situ
     )
 
 
-def may_send(session: Session, campaign_id: int, contact_id: int) -> bool:
-    """Whether nothing has come in that ends it."""
-    return bool(
-        session.run(
-            """SELECT 1 FROM members m JOIN contacts c ON c.id = m.contact_id
-               WHERE m.campaign_id = :campaign_id AND m.contact_id = :contact_id
-                 AND m.status = 'active' AND c.status = 'active'""",
-            campaign_id=campaign_id,
-            contact_id=contact_id,
-        )
-    )
+_MAY_SEND = """SELECT 1 FROM members m JOIN contacts c ON c.id = m.contact_id
+   WHERE m.campaign_id = :campaign_id AND m.contact_id = :contact_id
+     AND m.status = 'active' AND c.status = 'active'"""
+
+
+def may_send(place: dict[str, int]) -> Statement:
+    """A row, if nothing has come in that ends it."""
+    return sql(_MAY_SEND, campaign_id=place["campaign_id"], contact_id=place["contact_id"])
 
 
 # -- touches
 
 
-def store_draft(session: Session, touch: dict[str, Any]) -> None:
+def store_draft(touch: dict[str, Any]) -> Statement:
     """Keep a draft, in place of one that was not sent."""
-    session.run(
+    return sql(
         """INSERT INTO touches (campaign_id, contact_id, step, status, subject, body,
              prompt_version, run_id, message_id, drafted_at)
            VALUES (:campaign_id, :contact_id, :step, :status, :subject, :body,
@@ -92,10 +95,10 @@ def store_draft(session: Session, touch: dict[str, Any]) -> None:
     )
 
 
-def change_touch(session: Session, place: dict[str, int], **columns: Any) -> None:
+def change_touch(place: dict[str, int], **columns: Any) -> Statement:
     """Change columns of a touch."""
     changes = ", ".join(f"{name} = :{name}" for name in columns)
-    session.run(
+    return sql(
         f"""UPDATE touches SET {changes} WHERE campaign_id = :campaign_id
             AND contact_id = :contact_id AND step = :step""",  # noqa: S608 (our own names)
         **place,
@@ -103,80 +106,138 @@ def change_touch(session: Session, place: dict[str, int], **columns: Any) -> Non
     )
 
 
-def go_on(session: Session, place: dict[str, int], attempt: str, now: int) -> bool:
-    """Note that a conversation goes on, if it is still the last one about its touch."""
-    return bool(
-        session.run(
-            """UPDATE touches SET attempt_at = :now WHERE campaign_id = :campaign_id
-               AND contact_id = :contact_id AND step = :step AND attempt = :attempt
-               RETURNING step""",
-            **place,
-            attempt=attempt,
-            now=now,
-        )
+def begin(place: dict[str, int], attempt: str, now: int) -> Statement:
+    """Begin a conversation about a touch. A row, if nothing has come in that ends it."""
+    return sql(
+        f"""UPDATE touches SET attempt = :attempt, attempt_at = :now
+            WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
+            AND EXISTS ({_MAY_SEND}) RETURNING step""",  # noqa: S608 (our own words)
+        **place,
+        attempt=attempt,
+        now=now,
+    )
+
+
+def go_on(place: dict[str, int], attempt: str, now: int) -> Statement:
+    """Note that a conversation goes on. A row, if it is still the last one about its touch."""
+    return sql(
+        """UPDATE touches SET attempt_at = :now WHERE campaign_id = :campaign_id
+           AND contact_id = :contact_id AND step = :step AND attempt = :attempt
+           RETURNING step""",
+        **place,
+        attempt=attempt,
+        now=now,
     )
 
 
 # -- ends
 
 
-def has_reply(session: Session, campaign_id: int, contact_id: int) -> bool:
-    """Whether a touch has earned a reply."""
-    return bool(
-        session.run(
-            """SELECT 1 FROM touches WHERE campaign_id = :campaign_id
-               AND contact_id = :contact_id AND outcome = 1.0""",
-            campaign_id=campaign_id,
-            contact_id=contact_id,
-        )
-    )
-
-
-def close(
-    session: Session, campaign_id: int, contact_id: int, status: str
-) -> tuple[str, dict[str, float]]:
-    """End a member, if nothing else has, and its open draft. Gives how it ended, and what each
-    touch earned, by its step.
+def close(campaign_id: int, contact_id: int, status: str) -> list[Statement]:
+    """End a member, if nothing else has, and its open draft, and say what its touches earned.
 
     Whoever hears of a reply after this has to tell that himself.
     """
     of = {"campaign_id": campaign_id, "contact_id": contact_id}
-    session.run(
-        """UPDATE members SET status = :status WHERE campaign_id = :campaign_id
-           AND contact_id = :contact_id AND status = 'active'""",
-        status=status,
-        **of,
-    )
-    session.run(
-        """UPDATE touches SET status = 'stopped' WHERE campaign_id = :campaign_id
-           AND contact_id = :contact_id AND status IN ('draft_pending', 'approved')""",
-        **of,
-    )
-    session.run(
-        """UPDATE touches SET outcome = 0.0 WHERE campaign_id = :campaign_id
-           AND contact_id = :contact_id AND sent_at IS NOT NULL AND outcome IS NULL""",
-        **of,
-    )
-    rows = session.run(
-        """SELECT step, outcome FROM touches WHERE campaign_id = :campaign_id
-           AND contact_id = :contact_id AND outcome IS NOT NULL ORDER BY step""",
-        **of,
-    )
-    member = session.one(
-        "SELECT status FROM members WHERE campaign_id = :campaign_id AND contact_id = :contact_id",
-        **of,
-    )
-    ended = status if member is None else member["status"]
-    return ended, {str(row["step"]): row["outcome"] for row in rows}
+    return [
+        sql(
+            """UPDATE members SET status = :status WHERE campaign_id = :campaign_id
+               AND contact_id = :contact_id AND status = 'active'""",
+            status=status,
+            **of,
+        ),
+        sql(
+            """UPDATE touches SET status = 'stopped' WHERE campaign_id = :campaign_id
+               AND contact_id = :contact_id AND status IN ('draft_pending', 'approved')""",
+            **of,
+        ),
+        sql(
+            """UPDATE touches SET outcome = 0.0 WHERE campaign_id = :campaign_id
+               AND contact_id = :contact_id AND sent_at IS NOT NULL AND outcome IS NULL""",
+            **of,
+        ),
+    ]
 
 
-def end_contact(session: Session, contact_id: int, status: str) -> list[int]:
-    """Write to a contact no more, in any campaign. Gives the campaigns that end by that."""
-    session.run("UPDATE contacts SET status = :status WHERE id = :id", id=contact_id, status=status)
-    rows = session.run(
-        """UPDATE members SET status = :status WHERE contact_id = :id AND status = 'active'
-           RETURNING campaign_id""",
+def closed(database: Database, campaign_id: int, contact_id: int) -> tuple[str | None, list[Row]]:
+    """How a member ended, and the touches that have an outcome."""
+    of = {"campaign_id": campaign_id, "contact_id": contact_id}
+    members, touches = database.read(
+        sql(
+            """SELECT status FROM members
+               WHERE campaign_id = :campaign_id AND contact_id = :contact_id""",
+            **of,
+        ),
+        sql(
+            """SELECT step, outcome FROM touches WHERE campaign_id = :campaign_id
+               AND contact_id = :contact_id AND outcome IS NOT NULL ORDER BY step""",
+            **of,
+        ),
+    )
+    return next((row["status"] for row in members), None), touches
+
+
+def end_contact(contact_id: int, status: str) -> list[Statement]:
+    """Write to a contact no more, in any campaign."""
+    of = {"id": contact_id, "status": status}
+    return [
+        sql("UPDATE contacts SET status = :status WHERE id = :id", **of),
+        sql(
+            """UPDATE members SET status = :status WHERE contact_id = :id
+               AND status = 'active'""",
+            **of,
+        ),
+    ]
+
+
+def campaigns_of(database: Database, contact_id: int) -> dict[int, str]:
+    """How it stands with a contact in each of his campaigns."""
+    found = database.rows(
+        "SELECT campaign_id, status FROM members WHERE contact_id = :id ORDER BY campaign_id",
         id=contact_id,
-        status=status,
     )
-    return [row["campaign_id"] for row in rows]
+    return {row["campaign_id"]: row["status"] for row in found}
+
+
+def reply(message_id: str, contact_id: int, touch: Row | None) -> list[Statement]:
+    """End every campaign of a contact by a reply that is stored, and note the touch that earned it,
+    if it is the first of its campaign: then the message has the touch's `run_id`.
+
+    The rows of `members` are locked first. So whoever ends a thread at the same time has done it
+    before this, and the reply is `late`, or does it after this, and sees the reply.
+    """
+    ended = sql(
+        """UPDATE members SET status = 'replied' WHERE contact_id = :contact_id
+           AND status = 'active'""",
+        contact_id=contact_id,
+    )
+    if touch is None:
+        return [ended]
+    of = {"id": message_id, "campaign_id": touch["campaign_id"], "contact_id": contact_id}
+    earned = "EXISTS (SELECT 1 FROM messages WHERE id = :id AND run_id IS NOT NULL)"
+    return [
+        sql("UPDATE members SET status = status WHERE contact_id = :id", id=contact_id),
+        sql(
+            """UPDATE messages SET run_id = :run_id, step = :step, late = CASE WHEN EXISTS
+                 (SELECT 1 FROM members WHERE campaign_id = :campaign_id
+                  AND contact_id = :contact_id AND status = 'active') THEN 0 ELSE 1 END
+               WHERE id = :id AND NOT EXISTS
+                 (SELECT 1 FROM touches WHERE campaign_id = :campaign_id
+                  AND contact_id = :contact_id AND outcome = 1.0)""",
+            run_id=touch["run_id"],
+            step=touch["step"],
+            **of,
+        ),
+        ended,
+        sql(
+            f"""UPDATE members SET status = 'replied' WHERE campaign_id = :campaign_id
+                AND contact_id = :contact_id AND status = 'finished' AND {earned}""",  # noqa: S608
+            **of,
+        ),
+        sql(
+            f"""UPDATE touches SET outcome = 1.0 WHERE campaign_id = :campaign_id
+                AND contact_id = :contact_id AND step = :step AND {earned}""",  # noqa: S608
+            step=touch["step"],
+            **of,
+        ),
+    ]

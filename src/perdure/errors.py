@@ -92,6 +92,19 @@ class Unsupported(Error):
         self.operation, self.need, self.limit = operation, need, limit
 
 
+class StatementFailed(Error):
+    """A statement of a transactional effect failed on a database that only takes batches (D1).
+
+    It is raised after the function has returned, when its statements are committed together.
+    """
+
+    def __init__(self, effect: str, reason: str) -> None:
+        super().__init__(
+            f"The statements of {effect} were sent and failed: {reason}. Nothing of it was written."
+        )
+        self.effect, self.reason = effect, reason
+
+
 class Closed(Error):
     """The journal or saver was used after `close()`."""
 

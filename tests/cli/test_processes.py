@@ -10,19 +10,17 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
-import psycopg
 import pytest
 
 import perdure
 from perdure.types import Run, State
 from tests.support.polling import until
+from tests.support.raw import execute
 
 AGENTS = '''
 """A runtime as users write it, in a module of their own."""
@@ -291,16 +289,6 @@ print([name for name in sys.modules if name.partition(".")[0] in ("langgraph", "
 # -- the doctor
 
 
-def by_hand(url: str, statement: str) -> None:
-    """Change a journal as nobody should."""
-    if url.startswith("sqlite:"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
-            connection.execute(statement)
-    else:
-        with psycopg.connect(url, autocommit=True) as server:
-            server.execute(statement.encode())
-
-
 def test_the_doctor_finds_nothing_wrong_with_a_journal_in_use(url: str, cli: Start) -> None:
     accept(url, "quick", 3)
     code, out, err = ended(cli("doctor", "--at", url))
@@ -322,7 +310,7 @@ def test_the_doctor_names_what_is_wrong_with_exit_code_1(
     sqlite_url: str, cli: Start, damage: str, problem: str
 ) -> None:
     [run] = accept(sqlite_url, "quick")
-    by_hand(sqlite_url, damage)
+    execute(sqlite_url, damage)
     code, out, _ = ended(cli("doctor", "--at", sqlite_url))
     assert code == 1
     assert problem in out
@@ -332,7 +320,7 @@ def test_the_doctor_names_what_is_wrong_with_exit_code_1(
 
 def test_the_doctor_examines_postgresql_too(postgres_url: str, cli: Start) -> None:
     [run] = accept(postgres_url, "quick")
-    by_hand(postgres_url, "DELETE FROM perdure_events WHERE n = 1")
+    execute(postgres_url, "DELETE FROM perdure_events WHERE n = 1")
     code, out, _ = ended(cli("doctor", "--at", postgres_url))
     assert code == 1
     assert run.id in out

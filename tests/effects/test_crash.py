@@ -23,7 +23,7 @@ from tests.support.effect_child import TABLE, Line, calls, worker_process, worke
 from tests.support.fork_server import Child, Ended, ForkServer
 from tests.support.polling import auntil, until
 from tests.support.proxy import Proxy
-from tests.support.raw import query
+from tests.support.raw import execute
 from tests.support.runtime_child import Ledger
 from tests.support.sweep import sample
 from tests.support.waiters import named, side_by_side
@@ -52,7 +52,7 @@ class Judge:
         self._server, self._folder = fork_server, folder
         self._order = {"url": url, "story": story, "saver": saver, **options}
         self.url, self.story = url, story
-        query(url, TABLE)
+        execute(url, TABLE)
 
     def ledger(self, thread: str) -> str:
         return str(self._folder / f"{thread}.ledger")
@@ -61,7 +61,7 @@ class Judge:
         return calls(Ledger(self.ledger(thread)))
 
     def bookings(self, thread: str) -> list[str]:
-        found = query(self.url, "SELECT thread, label, pid FROM bookings")
+        found = execute(self.url, "SELECT thread, label, pid FROM bookings")
         return [f"{label} by {pid}" for one, label, pid in found if one == self.ledger(thread)]
 
     def run(self, thread: str, nth: int = 0, kill: tuple[str, int] | None = None) -> Ended:

@@ -26,7 +26,7 @@ from perdure.types import EffectRecord, EffectState, Run, State
 from tests.support.far_side import ANY, FarSide, far_side
 from tests.support.far_side_child import KINDS, ORDERS, TABLE, runtime
 from tests.support.fork_server import ForkServer
-from tests.support.raw import query
+from tests.support.raw import execute
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ async def judged(rt: perdure.Runtime, url: str, shop: FarSide) -> str:
     ledger, runs = shop.ledger(), await all_runs(rt)
     doubtful = {effect.arguments["order"]: effect for effect in await unknown(rt)}
     times = Counter(one["order"] for one in ledger["did"])
-    booked = Counter(name for name, _ in query(url, "SELECT name, receipt FROM orders"))
+    booked = Counter(name for name, _ in execute(url, "SELECT name, receipt FROM orders"))
     receipts = {one["receipt"] for one in ledger["did"]}
     twice = [order for order, n in (times + booked).items() if n > 1]
     lost, wrong = [], []
@@ -120,7 +120,7 @@ async def test_nothing_is_twice_or_lost_in_silence_whatever_the_far_side_does(
     url: str, fork_server: ForkServer, seed: int
 ) -> None:
     rng = random.Random(seed)
-    query(url, TABLE)
+    execute(url, TABLE)
     with far_side(seed) as shop:
         async with runtime(url) as rt:
             for n in range(RUNS):
@@ -142,6 +142,6 @@ async def test_nothing_is_twice_or_lost_in_silence_whatever_the_far_side_does(
             runs = await all_runs(rt)
             assert {run.state for run in runs} == {State.DONE}, counts
             times = Counter(one["order"] for one in shop.ledger()["did"])
-            times += Counter(name for name, _ in query(url, "SELECT name, receipt FROM orders"))
+            times += Counter(name for name, _ in execute(url, "SELECT name, receipt FROM orders"))
             assert times == {f"{run.thread_id}-{n}": 1 for run in runs for n in range(ORDERS)}
             assert await rt.journal.ado(examine()) == []

@@ -13,6 +13,8 @@ from perdure.errors import BadArgument, NotInRun
 from perdure.testing import Clock
 from perdure.types import Message, Retry, State
 from tests.support.agents import NOON, Log, chain, driving, history, opened
+from tests.support.batches import batches_url as batches_url
+from tests.support.batches import url as url
 from tests.support.effects import AT_ONCE, Boom, Times, started
 from tests.support.polling import auntil
 from tests.support.raw import execute

@@ -277,7 +277,7 @@ async def test_of_a_worker_two_ticks_and_a_bound_graph_one_drives_a_run(url: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slow", ["next_due", "note_shape"])
+@pytest.mark.parametrize("slow", ["look", "note_shape"])
 async def test_a_slow_journal_shortens_no_lease_of_a_live_worker(
     url: str, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ from examples.campaign.contacts import (
     normalise,
     read,
 )
-from examples.campaign.database import Database, Row, Session
+from examples.campaign.database import Database, Row, Statement, sql
 
 FORKS = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 CAMPAIGN = """INSERT INTO campaigns VALUES
@@ -49,25 +49,19 @@ def database(url: str) -> Database:
     perdure.connect(url).close()
     database = Database(url)
     database.create()
-    with database.transaction() as session:
-        for number in (1, 2):
-            session.run(CAMPAIGN, id=number, name=f"campaign {number}", **Cadence().to_columns())
+    for number in (1, 2):
+        name, columns = f"campaign {number}", Cadence().to_columns()
+        database.write(sql(CAMPAIGN, id=number, name=name, **columns))
     return database
 
 
-def rows(database: Database, sql: str, **params: Any) -> list[Row]:
-    with database.transaction() as session:
-        return session.run(sql, **params)
-
-
 def contacts(database: Database) -> list[Row]:
-    return rows(database, "SELECT * FROM contacts ORDER BY id")
+    return database.rows("SELECT * FROM contacts ORDER BY id")
 
 
 def members(database: Database, campaign_id: int = 1) -> list[int]:
     """The ids of a campaign's contacts, which are all active in it."""
-    found = rows(
-        database,
+    found = database.rows(
         "SELECT * FROM members WHERE campaign_id = :id ORDER BY contact_id",
         id=campaign_id,
     )
@@ -463,10 +457,9 @@ def test_a_contact_of_another_campaign_keeps_its_id(database: Database) -> None:
 
 
 def test_ids_go_on_after_the_highest(database: Database) -> None:
-    with database.transaction() as session:
-        session.run(
-            "INSERT INTO contacts VALUES (3000000000, 'z@example.com', '', '', 'UTC', 'active')"
-        )
+    database.write(
+        sql("INSERT INTO contacts VALUES (3000000000, 'z@example.com', '', '', 'UTC', 'active')")
+    )
     bring(database, 1, read(text("a@example.com")))
     assert members(database) == [3000000001]
 
@@ -491,8 +484,7 @@ def test_bad_lines_can_be_skipped(database: Database) -> None:
 @pytest.mark.parametrize("status", ["unsubscribed", "bounced", "removed"])
 def test_who_is_not_to_be_written_to_is_a_bad_line(database: Database, status: str) -> None:
     bring(database, 1, read(text("a@example.com", "b@example.com")))
-    with database.transaction() as session:
-        session.run("UPDATE contacts SET status = :status WHERE id = 2", status=status)
+    database.write(sql("UPDATE contacts SET status = :status WHERE id = 2", status=status))
     sheet = read(text("x@", "a@example.com", "B@example.com", "y@"))
     with pytest.raises(Refused) as no:
         bring(database, 2, sheet)
@@ -507,11 +499,12 @@ def test_who_unsubscribed_from_this_campaign_does_not_stop_its_import_from_being
     database: Database,
 ) -> None:
     bring(database, 1, read(text("a@example.com", "b@example.com")))
-    with database.transaction() as session:
-        session.run("UPDATE contacts SET status = 'unsubscribed' WHERE id = 1")
-        session.run("UPDATE members SET status = 'unsubscribed' WHERE contact_id = 1")
+    database.write(
+        sql("UPDATE contacts SET status = 'unsubscribed' WHERE id = 1"),
+        sql("UPDATE members SET status = 'unsubscribed' WHERE contact_id = 1"),
+    )
     assert bring(database, 1, read(text("a@example.com", "b@example.com"))) == Report(0, 2, [])
-    [left] = rows(database, "SELECT status FROM members WHERE contact_id = 1")
+    [left] = database.rows("SELECT status FROM members WHERE contact_id = 1")
     assert left["status"] == "unsubscribed"
 
 
@@ -539,15 +532,15 @@ def test_a_file_without_contacts_adds_nobody(database: Database) -> None:
 def test_a_thousand_lines_are_a_handful_of_statements(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    statements: list[str] = []
-    run = Session.run
+    statements: list[Statement] = []
+    run = Database._run
 
-    def counted(session: Session, sql: str, **params: Any) -> list[Row]:
-        statements.append(sql)
-        return run(session, sql, **params)
+    def counted(database: Database, connection: Any, statement: Statement) -> list[Row]:
+        statements.append(statement)
+        return run(database, connection, statement)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "run", counted)
+        patch.setattr(Database, "_run", counted)
         assert bring(database, 1, read(many(1000))).added == 1000
     assert len(statements) < 10
     assert members(database) == list(range(1, 1001))
@@ -577,27 +570,28 @@ def killed_at(database: Database, number: int) -> bool:
     Whether there was an n-th statement.
     """
     reader, writer = os.pipe()
-    run, transaction = Session.run, Database.transaction
+    run, transaction = Database._run, Database._transaction
     count = 0
 
-    def deadly(session: Session, sql: str, **params: Any) -> list[Row]:
+    def deadly(database: Database, connection: Any, statement: Statement) -> list[Row]:
         nonlocal count
         if count == number:
             os.write(writer, b"x")
             os.kill(os.getpid(), signal.SIGKILL)
         count += 1
-        return run(session, sql, **params)
+        return run(database, connection, statement)
 
     @contextlib.contextmanager
-    def doomed(database: Database) -> Iterator[Session]:
-        with transaction(database) as session:
-            yield session
-            os.kill(os.getpid(), signal.SIGKILL)
+    def doomed(database: Database, begin: str, end: str) -> Iterator[Any]:
+        with transaction(database, begin, end) as connection:
+            yield connection
+            if end == "COMMIT":
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def work() -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Session, "run", deadly)
-            patch.setattr(Database, "transaction", doomed)
+            patch.setattr(Database, "_run", deadly)
+            patch.setattr(Database, "_transaction", doomed)
             bring(database, 1, read(many(5000)))
 
     assert ended(forked(work)) == -signal.SIGKILL
@@ -637,8 +631,6 @@ def test_killed_at_any_moment_it_leaves_all_of_a_file_or_nothing(database: Datab
         select.select([], [], [], moment * 0.004)
         os.kill(pid, signal.SIGKILL)
         acknowledged = ended(pid) == 0
-        with database.transaction() as session:
-            session.lock("contacts")  # if the server still has a COMMIT of the dead, it is first
         found = len(contacts(database))
         assert found in ([before + 2000] if acknowledged else [before, before + 2000])
         assert members(database) == list(range(1, found + 1))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from examples.campaign.clock import SharedClock
-from examples.campaign.database import Database
+from examples.campaign.database import Conflict, Database, sql
 from perdure.testing.postgres import Server
-from tests.support.raw import execute
+from tests.support.raw import execute, held_open
 
 ROOT = Path(__file__).parents[2]
 ADD = "INSERT INTO members (campaign_id, contact_id, status) VALUES (1, :id, 'active')"
@@ -31,31 +31,45 @@ def database(url: str) -> Iterator[Database]:
     made.close()
 
 
+def add(database: Database, *ids: int) -> None:
+    database.write(*(sql(ADD, id=id) for id in ids))
+
+
 def count(database: Database) -> int:
-    with database.reading() as session:
-        return int(session.run(COUNT)[0]["n"])
+    return int(database.rows(COUNT)[0]["n"])
 
 
-def test_of_a_transaction_that_raises_nothing_is_there(database: Database) -> None:
-    with contextlib.suppress(LookupError), database.transaction() as session:
-        session.run(ADD, id=1)
-        raise LookupError
+def test_of_a_batch_whose_key_is_taken_nothing_is_there(database: Database) -> None:
+    with pytest.raises(Conflict) as taken:
+        add(database, 1, 2, 1)
+    assert not taken.value.perhaps_ours
     assert count(database) == 0
-    with database.transaction() as session:
-        session.run(ADD, id=1)
-    assert count(database) == 1
+    add(database, 1, 2)
+    assert count(database) == 2
+
+
+def test_of_a_batch_with_a_statement_that_is_wrong_nothing_is_there(database: Database) -> None:
+    with pytest.raises(Exception, match="nowhere") as wrong:
+        database.write(sql(ADD, id=1), sql("DELETE FROM nowhere"))
+    assert not isinstance(wrong.value, Conflict)
+    assert count(database) == 0
+
+
+def test_a_batch_gives_the_rows_of_each_of_its_statements(database: Database) -> None:
+    name = "UPDATE members SET status = 'finished' WHERE contact_id = :id RETURNING contact_id"
+    add(database, 1, 2)
+    found = database.write(sql(name, id=1), sql(COUNT), sql("DELETE FROM members"), sql(name, id=2))
+    assert found == [[{"contact_id": 1}], [{"n": 2}], [], []]
 
 
 def test_a_kept_connection_sees_what_others_committed(database: Database) -> None:
     assert count(database) == 0
-    with Database(database.url).transaction() as session:
-        session.run(ADD, id=1)
+    add(Database(database.url), 1)
     assert count(database) == 1
 
 
 def test_who_reads_does_not_wait_for_who_writes(database: Database) -> None:
-    with database.transaction() as session:
-        session.run(ADD, id=1)
+    with held_open(database.url, ADD.replace(":id", "1")):
         assert count(database) == 0
     assert count(database) == 1
 
@@ -63,8 +77,7 @@ def test_who_reads_does_not_wait_for_who_writes(database: Database) -> None:
 def test_what_a_reader_writes_on_sqlite_is_not_kept(sqlite_url: str) -> None:
     database = Database(sqlite_url)
     database.create()
-    with database.reading() as session:
-        session.run(ADD, id=1)
+    database.read(sql(ADD, id=1))
     assert count(database) == 0
 
 
@@ -85,8 +98,8 @@ def test_after_a_restart_of_the_server_one_transaction_fails_and_the_next_does_n
 ) -> None:
     database = Database(postgres_url, keep=True)
     database.create()
-    with database.reading(), database.reading(), database.reading():
-        pass  # three are kept
+    with ThreadPoolExecutor(3) as pool:  # some are kept
+        list(pool.map(lambda _: database.rows("SELECT pg_sleep(0.05)"), range(3)))
     postgres_server.restart()
     with pytest.raises(psycopg.OperationalError):
         count(database)
@@ -97,12 +110,11 @@ def test_after_a_restart_of_the_server_one_transaction_fails_and_the_next_does_n
 FORKS = """
 import os, sys
 from examples.campaign.database import Database
-from tests.examples.test_campaign_database import ADD, count
+from tests.examples.test_campaign_database import add, count
 database = Database(sys.argv[1], keep=True)
 database.create()
 if os.fork() == 0:
-    with database.transaction() as session:
-        session.run(ADD, id=1)
+    add(database, 1)
     database.close()
     os._exit(0)
 assert os.wait()[1] == 0

@@ -18,7 +18,6 @@ import psycopg
 import pytest
 
 from examples.campaign.cadence import Cadence
-from examples.campaign.database import Database
 from examples.campaign.desk import Clerk
 from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, scripted
 from perdure.testing.postgres import Server
@@ -39,6 +38,7 @@ from tests.support.campaigns import (
     world,
 )
 from tests.support.polling import until
+from tests.support.raw import held_open
 
 office, workers = campaigns.office, campaigns.workers
 
@@ -447,8 +447,7 @@ def test_a_reader_does_not_wait_for_an_open_transaction(
     office: World,
 ) -> None:
     campaign_id = office.campaign()
-    with Database(office.app.settings.url).transaction() as session:
-        session.run("UPDATE members SET status = 'removed'")
+    with held_open(office.app.settings.url, "UPDATE members SET status = 'removed'"):
         [status] = office.app.status()
         assert (status["id"], status["members"]) == (campaign_id, {"active": 1})
         assert office.app.campaign(PLAN.name)["id"] == campaign_id

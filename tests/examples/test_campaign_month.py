@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from examples.campaign.database import sql
 from examples.campaign.postoffice import Fault, Mail, Moment
 from perdure.operations import invariants
 from perdure.types import State
@@ -51,18 +52,19 @@ class Judge:
             (run.metadata["campaign_id"], run.metadata["contact_id"]): run
             for run in month.app.runtime.blocking.runs(limit=10 * len(month.prospects))
         }
-        with month.app.database.reading() as session:
-            self.campaigns = {
-                row["id"]: row["name"] for row in session.run("SELECT * FROM campaigns")
-            }
-            self.members = session.run(
+        campaigns, self.members, touches = month.app.database.read(
+            sql("SELECT * FROM campaigns"),
+            sql(
                 """SELECT m.*, c.address FROM members m JOIN contacts c ON c.id = m.contact_id
                    ORDER BY m.campaign_id, m.contact_id"""
-            )
-            self.touches: dict[tuple[int, int], list[dict[str, Any]]] = {}
-            for row in session.run("SELECT * FROM touches ORDER BY step"):
-                place = row["campaign_id"], row["contact_id"]
-                self.touches.setdefault(place, []).append(row)
+            ),
+            sql("SELECT * FROM touches ORDER BY step"),
+        )
+        self.campaigns = {row["id"]: row["name"] for row in campaigns}
+        self.touches: dict[tuple[int, int], list[dict[str, Any]]] = {}
+        for row in touches:
+            place = row["campaign_id"], row["contact_id"]
+            self.touches.setdefault(place, []).append(row)
 
     # -- no mail twice, and none that nobody wants
 

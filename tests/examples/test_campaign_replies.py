@@ -14,6 +14,7 @@ import pytest
 from examples.campaign import writer
 from examples.campaign.app import Plan
 from examples.campaign.cadence import Cadence
+from examples.campaign.database import sql
 from examples.campaign.postoffice import Mail, Moment, PostOffice
 from perdure.errors import AnswerRefused
 from tests.support.campaign_ends import (
@@ -159,9 +160,7 @@ def test_a_contact_who_is_removed_gets_no_more_mail(office: World) -> None:
 def test_a_campaign_whose_rows_were_deleted_by_hand_ends(office: World) -> None:
     office.campaign(HELD)
     office.drive()
-    with office.app.database.transaction() as session:
-        session.run("DELETE FROM members")
-        session.run("DELETE FROM touches")
+    office.app.database.write(sql("DELETE FROM members"), sql("DELETE FROM touches"))
     office.app.wake(1, office.contact(), "look")
     office.drive()
     assert office.run().output["ended"] == "removed"

@@ -19,8 +19,8 @@ from perdure.checkpoint import writer
 from perdure.errors import TooLarge, Unsupported
 from perdure.journal import Capabilities, Journal, Row, Statement, connect, postgres, sqlite
 from perdure.journal.sql import positional, render
-from perdure.journal.sqlite import SQLite
 from perdure.saver import Saver
+from tests.support.batches import BatchSQLite
 from tests.support.entries import add, entries
 
 LIMIT = 8
@@ -36,7 +36,7 @@ D1 = Capabilities(
 )
 
 
-class Narrow(SQLite):
+class Narrow(BatchSQLite):
     """A SQLite with the limits of a smaller database. Notes the size of each batch."""
 
     capabilities = replace(D1)
@@ -65,8 +65,9 @@ def journal(backend: Narrow) -> Iterator[Journal]:
 def test_each_database_says_what_it_can_do(url: str) -> None:
     journal = connect(url)
     try:
-        assert journal.capabilities.interactive
-        assert not journal.capabilities.bounded
+        is_d1 = url.startswith("d1:")
+        assert journal.capabilities.interactive is not is_d1
+        assert journal.capabilities.bounded is is_d1
     finally:
         journal.close()
 
@@ -151,15 +152,6 @@ def test_an_operation_with_more_bytes_than_a_batch_holds_is_refused_by_its_large
     with pytest.raises(Unsupported, match=f"add 1 needs {reason}.* at most 25,000"):
         journal.do(op)
     assert journal.do(entries()) == []
-
-
-def test_a_transaction_that_stays_open_is_refused_before_anything_is_called(
-    journal: Journal,
-) -> None:
-    called: list[object] = []
-    with pytest.raises(Unsupported, match="A transactional effect needs a transaction that stays"):
-        journal.transact(called.append, Statement("find_writes", {}))
-    assert called == []
 
 
 def test_every_statement_takes_fewer_parameters_than_the_smallest_database_allows() -> None:
@@ -280,16 +272,31 @@ def test_writes_of_a_task_that_are_too_large_together_are_refused_by_the_largest
     assert found.pending_writes == [("two", "a", "x" * 4_000)]
 
 
-def test_a_transactional_effect_is_refused_and_its_function_is_not_called(saver: Saver) -> None:
-    called = []
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([("x",)] * 10, "9 statements in one transaction"),
+        ([["x"] * 101], "101 parameters in one statement"),
+        ([("x" * 10_001,)], r"10,001 bytes for a statement of its function"),
+    ],
+)
+def test_a_transactional_effect_with_more_than_a_batch_holds_fails_inside_its_function(
+    saver: Saver, backend: Narrow, rows: Any, reason: str
+) -> None:
+    raised = []
 
-    @perdure.effect(transactional=True)
+    @perdure.effect(transactional=True, retry=None)
     def book() -> None:
-        called.append(1)
+        try:
+            perdure.transaction().executemany("INSERT INTO booked VALUES (?)", rows)
+        except Unsupported as error:
+            raised.append(error)
+            raise
 
     def node(state: Chat) -> Any:
         book()
 
-    with pytest.raises(Unsupported, match="A transactional effect needs a transaction that stays"):
+    with pytest.raises(Unsupported, match=f"the transactional effect 'book' needs {reason}"):
         chat(saver, node).invoke({"messages": [HumanMessage("hello")]}, on("t"))
-    assert called == []
+    assert len(raised) == 1
+    assert max(backend.sizes) <= LIMIT

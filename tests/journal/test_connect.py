@@ -24,6 +24,7 @@ from perdure.journal import connect, sqlite_file
 from perdure.journal.migrate import migrations
 from perdure.testing.postgres import Server, local_postgres
 from tests.support.entries import add, entries, stored
+from tests.support.raw import execute
 
 # -- the URL
 
@@ -327,16 +328,6 @@ def test_a_newer_schema_is_refused_and_not_touched(url: str) -> None:
     assert (error.value.found, error.value.known) == (9999, max(migrations()))
     execute(url, "DELETE FROM perdure_schema WHERE version = 9999")
     assert stored(url) == [1]
-
-
-def execute(url: str, statement: str) -> None:
-    if url.startswith("sqlite"):
-        with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
-            database.execute(statement)
-        database.close()
-    else:
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(statement.encode())
 
 
 @pytest.mark.slow

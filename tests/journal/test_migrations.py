@@ -3,20 +3,21 @@ nothing or everything when the process is killed at any statement of them."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
-import sqlite3
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-import psycopg
+import httpx
 import pytest
 
 from perdure.journal import connect, migrate, postgres, sqlite, sqlite_connections
 from perdure.journal.sql import fill, split
 from tests.support.entries import add, stored
+from tests.support.raw import execute
 
 
 @pytest.fixture
@@ -27,6 +28,8 @@ def url(empty_url: str) -> str:
 
 WHOLE_JOURNAL = {"perdure_graphs", "perdure_schedules", "perdure_fence"}
 """Tables of what belongs to no thread."""
+D1_TABLES = {"perdure_chunks", "perdure_revoked"}
+"""Tables that a journal has on D1 only."""
 
 
 def test_numbers_start_at_one_and_have_no_gaps() -> None:
@@ -54,28 +57,24 @@ def declared() -> dict[str, list[str]]:
     return found
 
 
-def query(url: str, statement: str) -> list[Any]:
-    if url.startswith("sqlite"):
-        database = sqlite3.connect(url.removeprefix("sqlite:///"))
-        rows: list[Any] = database.execute(statement).fetchall()
-        database.close()
-        return rows
-    with psycopg.connect(url) as connection:
-        return connection.execute(statement.encode()).fetchall()
+def made(url: str) -> list[str]:
+    """The tables of a journal."""
+    more = D1_TABLES if url.startswith("d1") else ()
+    return sorted([*declared(), "perdure_schema", *more])
 
 
 def tables(url: str) -> list[str]:
-    if url.startswith("sqlite"):
-        rows = query(url, "SELECT name FROM sqlite_schema WHERE type = 'table'")
+    if url.startswith("postgresql"):
+        rows = execute(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     else:
-        rows = query(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-    return sorted(row[0] for row in rows)
+        rows = execute(url, "SELECT name FROM sqlite_schema WHERE type = 'table'")
+    return sorted(row[0] for row in rows if not row[0].startswith("_cf_"))  # workerd's own
 
 
 def columns(url: str, table: str) -> list[str]:
-    if url.startswith("sqlite"):
-        return [row[1] for row in query(url, f"PRAGMA table_info({table})")]
-    rows = query(
+    if not url.startswith("postgresql"):
+        return [row[1] for row in execute(url, f"PRAGMA table_info({table})")]
+    rows = execute(
         url,
         "SELECT column_name FROM information_schema.columns "
         f"WHERE table_name = '{table}' ORDER BY ordinal_position",
@@ -86,21 +85,23 @@ def columns(url: str, table: str) -> list[str]:
 @pytest.mark.smoke
 def test_the_schema_is_what_the_migrations_say(url: str) -> None:
     connect(url).close()
-    assert tables(url) == sorted([*declared(), "perdure_schema"])
+    assert tables(url) == made(url)
     for table, names in declared().items():
         assert columns(url, table) == names
-    assert query(url, "SELECT version FROM perdure_schema") == [(n,) for n in migrate.migrations()]
+    assert execute(url, "SELECT version FROM perdure_schema") == [
+        (n,) for n in migrate.migrations()
+    ]
 
 
 def test_every_key_starts_with_the_thread(url: str) -> None:
     connect(url).close()
     for table in declared().keys() - WHOLE_JOURNAL:
-        if url.startswith("sqlite"):
-            key = [row[1] for row in query(url, f"PRAGMA table_info({table})") if row[5] == 1]
+        if not url.startswith("postgresql"):
+            key = [row[1] for row in execute(url, f"PRAGMA table_info({table})") if row[5] == 1]
         else:
             key = [
                 row[0]
-                for row in query(
+                for row in execute(
                     url,
                     "SELECT a.attname FROM pg_index i JOIN pg_attribute a "
                     "ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] "
@@ -118,7 +119,7 @@ def test_a_second_connect_changes_nothing(url: str) -> None:
     journal.do(add(1))
     journal.close()
     connect(url).close()
-    assert tables(url) == sorted([*declared(), "perdure_schema"])
+    assert tables(url) == made(url)
     assert stored(url) == [1]
 
 
@@ -173,4 +174,42 @@ def test_killed_at_any_statement_it_leaves_nothing_and_the_next_connect_finishes
     journal = connect(url, deadline=10.0)
     assert journal.do(add(1)) == [1]
     journal.close()
-    assert tables(url) == sorted([*declared(), "perdure_schema"])
+    assert tables(url) == made(url)
+
+
+def killed_around(url: str, number: int, moment: str) -> None:
+    """Connect in a forked process that dies before or after its n-th request to D1."""
+    if (pid := os.fork()) == 0:
+        try:
+            original, count = httpx.Client.request, itertools.count()
+
+            def deadly(*args: Any, **options: Any) -> httpx.Response:
+                here = next(count) == number
+                if here and moment == "before":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                reply = original(*args, **options)
+                if here:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return reply
+
+            httpx.Client.request = deadly  # type: ignore[method-assign]
+            connect(url)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_killed_around_a_request_to_d1_it_leaves_nothing_or_everything(
+    empty_d1_url: str, number: int, moment: str
+) -> None:
+    killed_around(empty_d1_url, number, moment)
+    done = (number, moment) == (1, "after")  # one request asks for the version, one does it all
+    assert tables(empty_d1_url) == (made(empty_d1_url) if done else [])
+    journal = connect(empty_d1_url, deadline=10.0)
+    assert journal.do(add(1)) == [1]
+    journal.close()
+    assert tables(empty_d1_url) == made(empty_d1_url)

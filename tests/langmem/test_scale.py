@@ -48,7 +48,7 @@ SUBMIT = (
     "next_of_thread",
     "find_run",
 )
-LOOK = ("next_due", "claim", "insert_claim_events", "suspect_due", "strangers_due")
+LOOK = ("next_due", "next_claimable", "claim", "insert_claim_events", "strangers_due")
 TURN = ("take_turn", "turn_of")
 WATCH = ("runs_by_ids", "run_by_id", "unfinished_runs")
 END = ("let_go", "stop_run", "insert_stop_events", "is_due")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from langchain_core.runnables import RunnableLambda
 from langgraph.config import get_store
@@ -23,8 +22,10 @@ from perdure.errors import (
 )
 from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry
+from tests.support.batches import batches_url as batches_url
 from tests.support.memory import manager, opened_store, remembered, talk, who
 from tests.support.polling import until
+from tests.support.raw import execute
 from tests.support.reflections import ON_A_FILE, ONCE, SOON, VECTORS, embed, notes, remember
 from tests.support.reflections import store as store
 
@@ -204,13 +205,7 @@ def test_how_long_a_memory_lives_comes_to_the_store(tmp_path: Path, url: str) ->
             executor.submit({}).result(SOON)
         assert notes(store).keys() == {"short", "long"}
     query = "SELECT key, ttl_minutes, expires_at IS NOT NULL FROM store ORDER BY key"
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
-            rows: Sequence[Any] = file.execute(query).fetchall()
-    else:
-        with psycopg.connect(url) as server:
-            rows = server.execute(query).fetchall()
-    assert [tuple(row) for row in rows] == [("long", None, False), ("short", 5, True)]
+    assert execute(url, query) == [("long", None, False), ("short", 5, True)]
 
 
 @contextmanager
@@ -290,6 +285,17 @@ def test_memories_in_the_journals_database_are_committed_with_the_outcome(
         monkeypatch.undo()
         executor.retry(made.id)
         until(lambda: not executor.pending())
+        assert remembered(store, "ann") == ["fact-tea"]
+
+
+def test_a_journal_without_open_transactions_has_no_store_in_its_database(batches_url: str) -> None:
+    with (
+        opened_store(batches_url) as store,
+        ReflectionExecutor(manager(), store=store, journal=batches_url) as executor,
+    ):
+        executor.submit(talk("fact-tea"), who("ann")).result(SOON)
+        assert executor._graph.committer is not None
+        assert not executor._graph.committer.shares_database
         assert remembered(store, "ann") == ["fact-tea"]
 
 

@@ -26,6 +26,7 @@ from langgraph.runtime import Runtime as NodeRuntime
 from perdure.engine.schedule_firing import fire_schedules
 from perdure.errors import BadArgument, NotFound, UnknownGraph
 from perdure.journal import Op
+from perdure.operations import schedules
 from perdure.operations.schedules import slots
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.times import milliseconds, moment
@@ -352,7 +353,8 @@ async def test_a_line_changed_while_its_slot_is_started_keeps_its_new_slot(url: 
         rt.register(builder(), name="agent")
         await rt.schedule("mine", "agent", cron="0 * * * *", input={"log": []})
         rt.clock.advance(timedelta(minutes=30))
-        plan, answer = fire_schedules(rt.services, rt.saver.serializer, ["agent"]), None
+        due = await rt.journal.ado(schedules.due(rt.clock.now()))
+        plan, answer = fire_schedules(rt.services, rt.saver.serializer, ["agent"], due), None
         changed = None
         with contextlib.suppress(StopIteration):
             while isinstance(op := plan.send(answer), Op):

@@ -24,6 +24,7 @@ from perdure.testing.postgres import Server
 from perdure.types import Kind, State
 from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil
+from tests.support.raw import execute
 from tests.support.waiters import (
     ANSWER,
     DAY,
@@ -53,24 +54,10 @@ async def test_a_run_that_waits_holds_nothing(url: str) -> None:
             rt, side_by_side(sleeping(DAY), asking("q"), listening("s", timeout=2 * DAY))
         )
         assert run.state is State.WAITING
-        rows = await asyncio.to_thread(_raw, rt.url, "SELECT worker, control FROM perdure_runs")
+        rows = await asyncio.to_thread(execute, url, "SELECT worker, control FROM perdure_runs")
         assert rows == [(None, None)]
         await auntil(lambda: not [t for t in threading.enumerate() if run.id in t.name])
         assert [e.kind for e in await rt.events(run.id)][-1] == "waiting"
-
-
-def _raw(url: str, query: str) -> list[Any]:
-    if url.startswith("sqlite"):
-        import sqlite3
-
-        with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
-            found = connection.execute(query).fetchall()
-        connection.close()
-        return found
-    import psycopg
-
-    with psycopg.connect(url) as server:
-        return [tuple(row) for row in server.execute(query.encode()).fetchall()]
 
 
 async def test_a_person_is_never_answered_for_by_any_clock(url: str) -> None:

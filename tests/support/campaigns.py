@@ -125,8 +125,7 @@ class World:
     # -- what became of it
 
     def rows(self, sql: str, **params: Any) -> list[Row]:
-        with self.app.database.reading() as session:
-            return session.run(sql, **params)
+        return self.app.database.rows(sql, **params)
 
     def touches(self, campaign_id: int = 1, address: str = BO) -> list[Row]:
         return self.rows(
@@ -152,8 +151,7 @@ class World:
 
     def message_id(self, step: int, campaign_id: int = 1, address: str = BO) -> str:
         contact_id = self.contact(address)
-        with self.app.database.reading() as session:
-            found = look(session, campaign_id, contact_id, step)
+        found = look(self.app.database, campaign_id, contact_id, step)
         assert found.touch is not None
         return str(found.touch["message_id"])
 

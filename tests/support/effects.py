@@ -23,6 +23,7 @@ from perdure.errors import OrderChanged
 from perdure.testing import Clock, TemporaryRuntime, crash_at
 from perdure.types import Event, Retry, Run, State
 from tests.support.agents import NOON, Log, opened
+from tests.support.batches import use_batches
 from tests.support.fork_server import ForkServer, Tell
 from tests.support.polling import auntil
 from tests.support.raw import execute
@@ -265,6 +266,8 @@ def _two(call: Callable[[], str], ledger: Ledger) -> Any:
 
 async def play(order: dict[str, Any], tell: Tell) -> None:
     kill = order["kill"]
+    if order.get("batches"):
+        use_batches()
     dies = crash_at(kill, order.get("n", 1)) if kill else contextlib.nullcontext()
     async with opened(order["url"]) as rt:
         rt.register(STORIES[order["story"]](Ledger(order["ledger"])), name="story", deaths=100)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
 from perdure.journal import Journal, Op, Row, Statement, connect, failpoints
-from perdure.journal.operation import Backend, Transaction
+from perdure.journal.operation import Ambiguous, Backend, InteractiveBackend, Transaction
 
 T = TypeVar("T")
 
@@ -100,12 +100,26 @@ class Faulty:
         self.capabilities = backend.capabilities
         self.before: list[BaseException | None] = []
         self.after: list[BaseException | None] = []
+        self.undone: list[BaseException | None] = []
+        """Errors of the next commits, which the database takes back at the last moment."""
         self.unreadable: list[BaseException | None] = []
+        self.late = 0
+        """How many of the next batches get no answer, and arrive before the one after them."""
+        self.late_at = 0
+        """Of all commits, the number of one that does so."""
+        self._held: list[Sequence[Statement]] = []
         self.commits = 0
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         self.commits += 1
         _raise_next(self.before)
+        _raise_next(self.undone)
+        if self.late or self.commits == self.late_at:
+            self.late = max(0, self.late - 1)
+            self._held.append(statements)
+            raise Ambiguous("no answer yet")
+        while self._held:
+            self._backend.commit(self._held.pop(0))
         rows = self._backend.commit(statements)
         _raise_next(self.after)
         return rows
@@ -113,7 +127,13 @@ class Faulty:
     def transact(self, work: Callable[[Transaction], T]) -> T:
         self.commits += 1
         _raise_next(self.before)
-        result = self._backend.transact(work)
+
+        def undone(transaction: Transaction) -> T:
+            result = work(transaction)
+            _raise_next(self.undone)
+            return result
+
+        result = cast(InteractiveBackend, self._backend).transact(undone)
         _raise_next(self.after)
         return result
 

@@ -374,11 +374,9 @@ class Month:
 
     def _look(self) -> tuple[int, list[datetime]]:
         """How many threads are driven, and when the others are due, the next first."""
-        with self.app.database.reading() as session:
-            rows = session.run(
-                """SELECT state, due_at FROM perdure_runs WHERE due_at IS NOT NULL
-                   ORDER BY due_at"""
-            )
+        rows = self.app.database.rows(
+            "SELECT state, due_at FROM perdure_runs WHERE due_at IS NOT NULL ORDER BY due_at"
+        )
         running = sum(row["state"] == "running" for row in rows)
         dues = [row["due_at"] / 1000 for row in rows if row["state"] != "running"]
         return running, [datetime.fromtimestamp(due, UTC) for due in dues]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any, cast
 
 import psycopg
@@ -19,6 +19,9 @@ from perdure.checkpoint.row_format import (
     writes_location,
 )
 from perdure.checkpoint.value_chain import RowKind, ValueRef
+from perdure.journal.d1_binding import quoted, unquoted
+from perdure.journal.d1_client import D1Client
+from perdure.journal.sql import has_rows
 from perdure.serde.encryption import ChecksumEnvelope
 
 LONG = "long enough to be in a row of its own, which is more than 64 bytes, " * 2
@@ -51,18 +54,54 @@ def values_of(saver: Saver, where: RunnableConfig | None = None) -> dict[str, An
     return found.checkpoint["channel_values"]
 
 
-def execute(url: str, sql: str, *params: Any) -> list[tuple[Any, ...]]:
-    """Run a statement past perdure; `?` is a parameter."""
-    if url.startswith("sqlite"):
-        db = sqlite3.connect(url.removeprefix("sqlite:///"))
-        try:
-            with db:
-                return db.execute(sql, params).fetchall()
-        finally:
-            db.close()
-    with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(sql.replace("?", "%s"), params)
+class Database:
+    """A connection past perdure. Each statement is committed."""
+
+    def __init__(self, url: str) -> None:
+        self._db: sqlite3.Connection | D1Client | psycopg.Connection
+        if url.startswith("sqlite"):
+            path = url.removeprefix("sqlite:///")
+            self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
+        elif url.startswith("d1"):
+            self._db = D1Client(url)
+        else:
+            self._db = psycopg.connect(url, autocommit=True)
+
+    def execute(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+        """Run a statement; `?` is a parameter."""
+        if isinstance(self._db, sqlite3.Connection):
+            return self._db.execute(sql, params).fetchall()
+        if isinstance(self._db, D1Client):
+            exact = has_rows(sql) and "*" not in sql.partition("FROM")[0]
+            [rows] = self._db.batch([(quoted(sql) if exact else sql, params)])
+            return [tuple(map(unquoted, row)) if exact else tuple(row) for row in rows]
+        text = sql.replace("?", "%s") if params else sql
+        cursor = self._db.execute(text.encode(), params or None)
         return cursor.fetchall() if cursor.description else []
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def execute(url: str, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+    """Run one statement past perdure; `?` is a parameter."""
+    with closing(Database(url)) as database:
+        return database.execute(sql, *params)
+
+
+@contextmanager
+def held_open(url: str, *statements: str) -> Iterator[None]:
+    """Run statements in a transaction that is committed when the block ends."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db, db:
+            for sql in statements:
+                db.execute(sql)
+            yield
+    else:
+        with psycopg.connect(url) as connection:
+            for sql in statements:
+                connection.execute(sql.encode())
+            yield
 
 
 def rewrite(url: str, table: str, column: str, change: Callable[[bytes], bytes]) -> None:
@@ -112,13 +151,3 @@ def forge_writes(url: str, change: Callable[[bytes], bytes]) -> None:
             change(ChecksumEnvelope().unwrap(bytes(body), where)), where
         )
         execute(url, "UPDATE perdure_writes SET body = ? WHERE stamp = ?", sealed, key[-1])
-
-
-def query(url: str, sql: str) -> list[tuple[Any, ...]]:
-    """Ask, or tell, the database behind the journal's back."""
-    if url.startswith("postgresql"):
-        with psycopg.connect(url, autocommit=True) as server:
-            cursor = server.execute(sql.encode())
-            return cursor.fetchall() if cursor.description else []
-    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=20)) as file, file:
-        return file.execute(sql).fetchall()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from langgraph.config import get_store
 from langgraph.store.base import BaseStore
@@ -16,6 +14,7 @@ from langgraph.store.base import BaseStore
 from perdure.types import Retry
 from tests.support.agents import Gate, chain
 from tests.support.memory import opened_store
+from tests.support.raw import execute
 
 HOUR = timedelta(hours=1)
 AT_ONCE = Retry(attempts=2, first=timedelta(0))
@@ -35,12 +34,8 @@ def store(url: str) -> Iterator[BaseStore]:
 
 def runs_on_disk(url: str) -> list[tuple[str, str]]:
     """Id and state of every run, read by somebody else."""
-    query = "SELECT id, state FROM perdure_runs ORDER BY created_at, id"
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as file:
-            return [(id, state) for id, state in file.execute(query)]
-    with psycopg.connect(url) as server:
-        return [(id, state) for id, state in server.execute(query)]
+    rows = execute(url, "SELECT id, state FROM perdure_runs ORDER BY created_at, id")
+    return [(id, state) for id, state in rows]
 
 
 def keeper() -> Callable[[Any], Any]:

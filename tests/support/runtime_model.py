@@ -4,12 +4,10 @@ Runs follow a script that is their input: one part of it per step.
 """
 
 import operator
-import sqlite3
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, TypedDict
 
-import psycopg
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
@@ -22,6 +20,7 @@ from perdure.operations.runs import RunRow
 from perdure.testing import Clock, runtime
 from perdure.testing.runtimes import TemporaryRuntime
 from perdure.types import ENDED
+from tests.support.raw import Database
 
 LEASE = 3_000
 RETRY = perdure.Retry(attempts=2, first=timedelta(seconds=10))
@@ -495,11 +494,7 @@ class Side:
         self.graph = self.rt.engine.graphs.chosen()["script@"]
         self.ids: dict[str, str] = {}
         """Runs by their names in the model."""
-        self._db: Any = (
-            psycopg.connect(url, autocommit=True)
-            if url.startswith("postgres")
-            else sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
-        )
+        self._db = Database(url)
 
     @property
     def journal(self) -> Journal:
@@ -533,8 +528,7 @@ class Side:
             return "lost"
 
     def read(self, sql: str) -> list[tuple[Any, ...]]:
-        found: list[tuple[Any, ...]] = self._db.execute(sql).fetchall()
-        return found
+        return self._db.execute(sql)
 
     def clear(self) -> None:
         """A journal without runs; what is left of the example before must not be driven."""

@@ -3,8 +3,8 @@
 Exit codes:
 
     0    success
-    1    the command found a problem: `doctor`, `check`, `migrate --check`, `crashtest`, or
-         `start --wait` when the run did not end done
+    1    the command found a problem: `doctor`, `check`, `migrate --check`, `crashtest`,
+         `d1 doctor`, or `start --wait` when the run did not end done
     2    wrong use, or not found: an unknown id, no journal, a run in the wrong state, a module of
          yours that raised while it was imported
     130  interrupted
@@ -34,6 +34,7 @@ from perdure.cli import (
     check,
     control,
     crashtest,
+    d1_commands,
     demo,
     dev,
     effects,
@@ -49,6 +50,7 @@ from perdure.cli import (
 )
 from perdure.cli.command_group import Command, CommandGroup
 from perdure.errors import Error
+from perdure.serde.redaction import hide_in_url
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a problem was found; 2 wrong use, or not found; 130 interrupted."
@@ -80,6 +82,11 @@ _add("Look after a journal", maintenance.prune, maintenance.doctor, maintenance.
 _add("Look after a journal", export.export, thread_import.import_)
 _add("Test an agent", check.check, crashtest.crashtest)
 
+d1 = typer.Typer(name="d1", cls=CommandGroup, help="Cloudflare D1: its Worker, and a check.")
+d1.command("init", cls=Command)(d1_commands.init)
+d1.command("doctor", cls=Command)(d1_commands.doctor)
+app.add_typer(d1, rich_help_panel="Cloudflare")
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -102,12 +109,10 @@ def _perdure(
 def _only(names: list[str]) -> typer.Typer:
     """The app with only the command that is called. Building every command would slow a listing by
     about 10 %."""
-    chosen = [one for one in app.registered_commands if one.name in names]
-    if not chosen:
-        return app
     narrowed = copy.copy(app)
-    narrowed.registered_commands = chosen
-    return narrowed
+    narrowed.registered_commands = [one for one in app.registered_commands if one.name in names]
+    narrowed.registered_groups = [one for one in app.registered_groups if one.name in names]
+    return narrowed if narrowed.registered_commands or narrowed.registered_groups else app
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if format_message is None:
             raise
         path = getattr(getattr(error, "ctx", None), "command_path", "perdure")
-        message = " ".join(format_message().split())
+        message = " ".join(hide_in_url(format_message()).split())  # of an argument, perhaps
         message += "" if message.endswith((".", "?", "!")) else "."
         print(f"perdure: {message} See `{path} --help`.", file=sys.stderr)
         return 2

@@ -38,7 +38,7 @@ def crashtest(
         str | None,
         Option(
             metavar="URL",
-            help="A postgresql:// server to create databases in; default: SQLite files.",
+            help="A postgresql:// server to create databases in, not D1; default: SQLite files.",
         ),
     ] = None,
     stock: Annotated[bool, Option("--stock", help="Use LangGraph's saver, to compare.")] = False,

@@ -62,6 +62,12 @@ class Project:
         path = str(self.folder / FOLDER / "agents.db").replace("%", "%25").replace("?", "%3F")
         return os.environ.get(URL) or self.env.get(URL) or f"sqlite:///{path}"
 
+    def set_secret(self) -> None:
+        """Give this process the secret of a D1 journal, if the project's `env` has it."""
+        for name, value in self.env.items():
+            if name == "PERDURE_D1_SECRET":
+                os.environ.setdefault(name, value)
+
 
 def find_project(start: str | Path | None = None) -> Project | None:
     """The project of a folder, of the nearest one above it, or of a langgraph.json; or None."""

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import BadArgument, Error, NotFound, Unavailable
+from perdure.serde.redaction import hide_in_url
 
 if TYPE_CHECKING:
     from perdure.service.views.event_wording import NextStep
@@ -107,8 +108,8 @@ def confirm_or_abort(question: str, *, yes: bool) -> None:
 
 
 def at_option(at: str | None) -> str:
-    """The --at of a command that follows this one."""
-    return f" --at {shlex.quote(at)}" if at else ""
+    """The --at of a command that follows this one, without the password of its URL."""
+    return f" --at {shlex.quote(hide_in_url(at))}" if at else ""
 
 
 def command_for(action: NextStep, at: str | None) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import BadArgument
+from perdure.serde.redaction import hide_in_url
 
 if TYPE_CHECKING:
     from perdure.cli.langgraph_json import Project
@@ -27,7 +28,7 @@ NAME_RUNTIME = "Name the Runtime: module:name."
 def one_place(place: str | None, at: str | None) -> str | None:
     """The target of a command that takes it as an argument, too."""
     if place is not None and at is not None:
-        raise BadArgument(f"Name one place: {place}, or --at {at}; not both.")
+        raise BadArgument(hide_in_url(f"Name one place: {place}, or --at {at}; not both."))
     return place if at is None else at
 
 
@@ -72,6 +73,7 @@ def client_at(at: str | None, *, create: bool = False) -> Client:
         project = project_of(at)
         if project is None:
             raise _bad_place(place, NAME_JOURNAL)
+        project.set_secret()
         client = Client(project.url)
         if client.schema_version() is None:
             missing = f"The project in {project.folder} has no journal"

@@ -81,3 +81,4 @@ def configure_logging(*, quiet: bool) -> None:
     level = logging.WARNING if quiet else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
     logging.getLogger("perdure").setLevel(level)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request to D1

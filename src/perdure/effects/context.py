@@ -78,7 +78,8 @@ def transaction() -> Any:
     not at all.
 
     On SQLite it has the methods of `sqlite3.Connection` for statements, on PostgreSQL it is a
-    `psycopg.Connection` inside a transaction. Do not commit it, roll it back or keep it.
+    `psycopg.Connection` inside a transaction. On D1 it has `execute` and `executemany`, which only
+    write. Do not commit it, roll it back or keep it.
     """
     context = current()
     if context is None or context.transaction is None:

@@ -9,17 +9,17 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from perdure.effects import context, recording
 from perdure.effects.call_record import CallRecord
 from perdure.effects.context import EffectContext
-from perdure.errors import EffectTimeout, Unavailable
+from perdure.errors import EffectTimeout, StatementFailed, Unavailable, Unsupported
 from perdure.journal import Refused, Statement, failpoints
 from perdure.journal.operation import Transaction
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow
-from perdure.operations.stored_rows import stored as stored_row
 from perdure.types import EffectState
 
 Bound = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -148,13 +148,16 @@ class TransactionalCall:
 
     def run(self) -> CallReturned | CallRaised | EffectRow:
         """How it ended, or the row of another process that has the same business key."""
-        row, task = self.record.row, self.record.task
-        proof = Statement("find_intent", {**row.place, "intent": row.intent})
-        now = task.now
+        task, now = self.record.task, self.record.task.now
+        row = self.record.row._replace(state=EffectState.DONE.value)
+        name = f"the transactional effect {row.name!r}"
+        proof = Statement("find_outcome", {**row.place, "intent": row.intent, "state": row.state})
         try:
-            return task.journal.transact(lambda transaction: self._work(transaction, now), proof)
+            settled, result = task.journal.transact(name, partial(self._work, now=now), proof)
         except _FunctionRaised as raised:
             return CallRaised(cast(BaseException, raised.__cause__))
+        except (StatementFailed, Unsupported) as error:
+            return CallRaised(error)
         except Unavailable as error:
             inside = error.__cause__ and error.__cause__.__cause__
             if not isinstance(inside, _FunctionRaised):
@@ -162,22 +165,23 @@ class TransactionalCall:
             # The connection was lost inside the function each time, so the function causes it.
             return CallRaised(cast(BaseException, inside.__cause__))
         except Refused:
+            there = task.journal.read_committed(effects.at(row.place))
+            if there is not None and there.intent != row.intent:
+                return there
             if task.segment is not None:
                 task.segment.refuse()
             raise
+        task.records.remember(settled)
+        return CallReturned(result)
 
     async def arun(self) -> CallReturned | CallRaised | EffectRow:
         return await asyncio.to_thread(self.run)
 
-    def _work(self, transaction: Transaction, now: int) -> CallReturned | EffectRow:
+    def _work(self, transaction: Transaction, now: int) -> tuple[EffectRow, Any]:
+        """Write in a transaction: the intent, what the function writes, the outcome. Nothing is
+        read, since the statements may be collected first."""
         task, row, spec = self.record.task, self.record.row, self.record.spec
-        [stored] = transaction.run([effects.insert_intent(task.owner, row)])
-        if not stored:
-            there = stored_row(
-                EffectRow, transaction.run([Statement("effect_at", row.place)])[0][0]
-            )
-            if there.intent != row.intent:
-                return there
+        transaction.run(effects.claim_intent(task.owner, row))
         try:
             context = EffectContext(row.key, task.owner, transaction, now)
             result = FunctionCall(spec.name, self.function, self.bound, context).call()
@@ -189,5 +193,4 @@ class TransactionalCall:
         settled = row._replace(state=EffectState.DONE.value, outcome=blob)
         event = (task.serializer, {"attempt": row.attempts, "transactional": True})
         transaction.run(effects.write_state(task.owner, settled, now, event=event).render())
-        task.records.remember(settled)
-        return CallReturned(result)
+        return settled, result

@@ -19,6 +19,7 @@ from perdure.journal.names import check_text
 from perdure.operations.messages import QUESTION
 from perdure.operations.run_payload import load_output
 from perdure.operations.runs import Parent, RunRow
+from perdure.operations.schedules import ScheduleRow
 from perdure.saver import Saver
 from perdure.service.local_engine import LocalEngine
 from perdure.service.services import Services
@@ -135,9 +136,9 @@ class Engine(LocalEngine):
         finally:
             self._workers.discard(worker)
 
-    async def _fire_schedules(self) -> int:
+    async def _fire_schedules(self, due: Iterable[ScheduleRow]) -> int:
         services, graphs = self._get_services(), self.graphs.names
-        return await self.journal.arun(fire_schedules(services, self.serializer, graphs))
+        return await self.journal.arun(fire_schedules(services, self.serializer, graphs, due))
 
     def wake(self, *, stopped: bool = False) -> None:
         if stopped and self._keeper is not None:

@@ -1,8 +1,8 @@
-"""Renew the leases of this process, enforce its time limits, and notice dead workers on this host.
+"""Renew the leases of this process, enforce its time limits, and expire leases of dead workers.
 
-All in one thread, so that it goes on when an event loop is blocked. A lease is renewed only while
-its driver can make progress: a blocked loop has no pulse, and its runs go to another worker. A
-driver that does not return in time loses its lease here, and its late writes are refused.
+The first two in one thread, so that it goes on when an event loop is blocked. A lease is renewed
+only while its driver can make progress: a blocked loop has no pulse, and its runs go to another
+worker. A driver that does not return in time loses its lease here, and its late writes are refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 from perdure.engine.driver import Driver
 from perdure.engine.liveness import ProcessLock
@@ -22,7 +22,7 @@ from perdure.engine.segment_start import stopped
 from perdure.errors import Closed, Error, StepTimeout
 from perdure.journal.clock import JournalClock, host_time
 from perdure.operations import claims, effects
-from perdure.operations.claims import LeaseRow, LeaseTimes, SegmentEnd
+from perdure.operations.claims import LeaseRow, LeaseTimes, SegmentEnd, WorkerLeases
 from perdure.operations.effects import report
 from perdure.operations.runs import RunRow
 from perdure.segments.segment import LoopPulse
@@ -30,6 +30,8 @@ from perdure.types import Control
 
 BEAT = 0.25
 """Seconds between two rounds; fewer if a lease is short."""
+AGREE = 5.0
+"""Seconds after which the keeper asks for the time, if nothing else has."""
 
 log = logging.getLogger("perdure")
 
@@ -49,10 +51,7 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._renewed = 0.0
-        self._agreed = time.monotonic()
         self.pid = os.getpid()
-        self.on_dead: set[Callable[[], None]] = set()
-        """Called when the runs of a dead worker were made due."""
 
     @property
     def worker(self) -> str:
@@ -86,9 +85,9 @@ class LeaseKeeper:
     def renewing(self, row: RunRow, pulse: LoopPulse | None = None) -> Iterator[None]:
         """Keep the lease of a claimed run while its segment begins. That may take longer than a
         lease: the journal is slow, or compensations are made. `pulse` is that of its event loop."""
-        claimed = (row.id, row.token)
+        claimed, is_first = (row.id, row.token), self._keeps_nothing
         self._beginning[claimed] = pulse
-        self._renew_soon(self._left(row))
+        self._renew_in_time(self._left(row), is_first)
         try:
             yield
         finally:
@@ -96,18 +95,24 @@ class LeaseKeeper:
 
     def add(self, drive: Drive) -> None:
         """Keep the lease of a segment from now on."""
-        left = self._left(drive.row)
+        left, is_first = self._left(drive.row), self._keeps_nothing
         drive.segment.keep(min(left, self._lease))
         self._driven[drive.segment.lease.name] = drive
-        self._renew_soon(left)
+        self._renew_in_time(left, is_first)
 
     def _left(self, row: RunRow) -> float:
         """Seconds left of a lease as it was claimed."""
         return ((row.due_at or 0) - self._clock.now()) / 1000
 
-    def _renew_soon(self, left: float) -> None:
+    @property
+    def _keeps_nothing(self) -> bool:
+        return not self._driven and not self._beginning
+
+    def _renew_in_time(self, left: float, is_first: bool) -> None:
         if left < self._lease - self.pause:
             self.nudge()  # it took long to claim it, or to begin
+        elif is_first:
+            self._renewed = time.monotonic()  # a segment that ends soon needs no renewal
 
     def remove(self, drive: Drive) -> None:
         """Keep the lease of a segment no longer."""
@@ -161,12 +166,9 @@ class LeaseKeeper:
         if (every or self._beginning) and now - self._renewed >= self.pause:
             self._renewed = now
             self._renew_all(every)
-        if isinstance(self._clock, JournalClock) and now - self._agreed > 5.0:
-            self._agreed = now
+        if isinstance(self._clock, JournalClock) and self._clock.age > AGREE:
             self._clock.agree()
         self._lock.beat()
-        if self.on_dead:
-            self.find_dead()
 
     def _renew_all(self, every: list[Drive]) -> None:
         journal = self._driver.journal
@@ -176,11 +178,11 @@ class LeaseKeeper:
         beginning = list(self._beginning.items())
         ids = [id for (id, _), pulse in beginning if pulse is None or pulse.at > recent]
         ids += [one.row.id for one in alive]
+        renewing = claims.renew(self.worker, self.times(), ids)
+        if isinstance(self._clock, JournalClock):
+            renewing = self._clock.agree_by(renewing)
         # Past the queue: leases are renewed however long a commit takes.
-        journal.do_unqueued(claims.renew(self.worker, self.times(), ids))
-        found = {
-            lease.run_id: lease for lease in journal.read_committed(claims.leases(self.worker))
-        }
+        found = {lease.run_id: lease for lease in journal.do_unqueued(renewing)}
         for drive in every:
             if drive.segment.lease.name not in self._driven or drive.segment.closing:
                 continue
@@ -234,11 +236,11 @@ class LeaseKeeper:
         self.remove(drive)
         drive.give_up(ended)
 
-    def find_dead(self) -> None:
+    def expire_dead(self, every: Sequence[WorkerLeases]) -> bool:
         """Make the runs of dead workers on this host due, and those of stopped ones, whose leases
-        are over by the host's clock, even if the journal's was set back since."""
+        are over by the host's clock, even if the journal's was set back since. `every` is who has
+        a lease. Returns whether any run was made due."""
         journal, host = self._driver.journal, host_time(self._clock)
-        every = journal.read_committed(claims.workers())
         dead = [one.worker for one in every if self._lock.is_dead(one.worker)]
         for worker in dead:
             journal.do(claims.expire(worker, self._clock.now()))
@@ -250,6 +252,4 @@ class LeaseKeeper:
         stopped = [worker for worker in stopped if self._lock.is_alive(worker)]
         for worker in stopped:
             journal.do(claims.expire(worker, now, before=host.tick))
-        if dead or stopped:
-            for callback in list(self.on_dead):
-                callback()
+        return bool(dead or stopped)

@@ -27,13 +27,6 @@ class OutboxDelivery:
     def __init__(self) -> None:
         self.handlers: dict[str, Callable[[Message], Any]] = {}
 
-    async def is_due(self, driver: Driver) -> bool:
-        """Whether there is a message for one of the handlers."""
-        if not self.handlers:
-            return False
-        due = await driver.journal.ado(messages.next_due(self.handlers))
-        return due is not None and due <= driver.clock.now()
-
     async def deliver(self, driver: Driver) -> int:
         """Deliver the due messages concurrently. Returns how many were delivered."""
         now = driver.clock.now()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from perdure.errors import UNREADABLE
 from perdure.journal import Plan
 from perdure.operations import schedules
+from perdure.operations.schedules import ScheduleRow
 from perdure.serde.serializer import Serializer
 from perdure.service.services import Services
 
@@ -15,11 +16,15 @@ log = logging.getLogger("perdure")
 
 
 def fire_schedules(
-    services: Services, serializer: Serializer, graphs: Collection[str]
+    services: Services,
+    serializer: Serializer,
+    graphs: Collection[str],
+    found: Iterable[ScheduleRow],
 ) -> Plan[int]:
-    """Start a run for each due slot of these graphs. Returns how many were started."""
+    """Start a run for each due slot of these schedules, if their graphs are among `graphs`. Returns
+    how many were started."""
     now, started = services.clock.now(), 0
-    for row in (yield schedules.due(now)):
+    for row in found:
         if row.graph not in graphs:
             continue  # another application's, with other types and keys
         try:

@@ -12,8 +12,7 @@ import dataclasses
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph
@@ -25,18 +24,21 @@ from perdure.engine.shutdown import drain_on_signals
 from perdure.engine.thread_pool import NodeThreadPool
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal import Refused
+from perdure.journal.clock import JournalClock
 from perdure.operations import claims
-from perdure.operations.claims import LeaseTimes, SegmentEnd
+from perdure.operations.claims import SegmentEnd
+from perdure.operations.look import Found, look
 from perdure.operations.runs import RunRow
+from perdure.operations.schedules import ScheduleRow
 from perdure.segments.segment import LoopPulse
 from perdure.types import Counts, DrivenBy
 
 log = logging.getLogger("perdure")
 
-POLL = 0.2
-"""Seconds between two looks for runs that other processes made due."""
 SUSPECT_PATIENCE = 10_000
 """Milliseconds a suspect waits for an idle worker before one makes room for it."""
+SLOTS = SUSPECTS = 1.0
+"""Seconds between two looks for slots of schedules, and for suspects while something is driven."""
 ALONE = 5.0
 """Seconds a suspect is driven alone, unless it makes progress sooner."""
 NAMES = {field.name for field in dataclasses.fields(Counts)}
@@ -68,7 +70,7 @@ class Worker:
         budget: float | None = None,
         until_idle: bool = False,
         grace: float = 10.0,
-        schedules: Callable[[], Any] | None = None,
+        schedules: Callable[[Sequence[ScheduleRow]], Awaitable[int]] | None = None,
         delivery: OutboxDelivery | None = None,
         driven_by: DrivenBy = DrivenBy.WORKER,
     ) -> None:
@@ -88,22 +90,20 @@ class Worker:
         self._driven: set[Drive] = set()
         self._draining = False
         self._pulse = LoopPulse()
-        self._fired = self._looked = self._asked_around = float("-inf")
+        self._poll = driver.journal.capabilities.poll
+        self._has_looked = False
+        self._fired = self._suspected = self._asked_around = float("-inf")
         self._others: set[str] = set()
-        self._next = POLL
         self._alone: _Alone | None = None
         self._crowded = False
 
     async def run(self, *, handle_signals: bool) -> Counts:
         """Drive runs; see `Runtime.work` and `Runtime.tick`."""
         NodeThreadPool.serve(self._loop)
-        wake = self.wake
-        self._keeper.on_dead.add(wake)
         beating = asyncio.create_task(self._beat())
         try:
             if not self._keeper.is_started:
                 await asyncio.to_thread(self._keeper.start)
-            await asyncio.to_thread(self._keeper.find_dead)  # a tick may be over before the thread
             signals = drain_on_signals(self._loop, self.drain)
             with signals if handle_signals else contextlib.nullcontext():
                 try:
@@ -111,7 +111,6 @@ class Worker:
                 finally:
                     await self._drain()
         finally:
-            self._keeper.on_dead.discard(wake)
             beating.cancel()
         return Counts(**{name: self._counts[name] for name in NAMES})
 
@@ -135,18 +134,20 @@ class Worker:
     async def _drive_all(self) -> None:
         while not self._draining:
             self._woken.clear()
+            claimed, soon_at = 0, None
             try:
-                await self._fire_schedules()
-                claimed = await self._claim()
-                await self._deliver()
+                found = await self._look_and_prepare()
+                soon_at = found.soon_at
+                claimed = await self._claim(found)
+                self._deliver(found)
             except (Unavailable, WriteLost) as error:
+                if not self._has_looked:
+                    raise  # it has not begun
                 log.warning("The journal cannot be used now: %s", error)
-                claimed = 0
                 await asyncio.sleep(1.0)
             if self._is_over(claimed):
                 return
-            if not claimed:
-                await self._rest()
+            await self._rest(soon_at)
 
     def _is_over(self, claimed: int) -> bool:
         if self._end is not None and time.monotonic() >= self._end:
@@ -158,32 +159,69 @@ class Worker:
         idle = not claimed and not busy and not self._woken.is_set()
         return self._until_idle and idle
 
-    async def _claim(self) -> int:
+    async def _look_and_prepare(self) -> Found:
+        """What is due, once the runs of dead workers and the slots of schedules are."""
+        found = await self._look()
+        self._has_looked = True
+        changed = await self._expire_dead(found)
+        if found.schedules and self._schedules is not None:
+            started = await self._schedules(found.schedules)
+            self._counts["scheduled"] += started
+            changed = changed or bool(started)
+        return await self._look() if changed else found
+
+    async def _look(self) -> Found:
+        """One request, whatever is looked for: it is all that an idle worker asks."""
+        here, times = time.monotonic(), self._keeper.times()
+        suspects = not self._tasks or here - self._suspected >= SUSPECTS
+        slots = self._schedules is not None and here - self._fired >= SLOTS
+        op = look(
+            times,
+            self._graphs,
+            until=times.now + round(self._poll * 1000),
+            suspects=suspects,
+            slots=slots,
+            topics=self._delivery.handlers,
+        )
+        if isinstance(self._clock, JournalClock):
+            op = self._clock.agree_by(op)
+        found = await self._driver.journal.ado(op)
+        self._fired = here if slots else self._fired
+        if suspects:
+            self._suspected = here
+            # Not for ever: what is driven here may take hours. One chance a minute.
+            since = found.suspect_at
+            late = None if since is None else (times.now - since) % 60_000
+            self._crowded = late is not None and SUSPECT_PATIENCE < late < 3 * SUSPECT_PATIENCE
+        return found
+
+    async def _expire_dead(self, found: Found) -> bool:
+        others = [one for one in found.workers if one.worker != self._keeper.worker]
+        return bool(others) and await asyncio.to_thread(self._keeper.expire_dead, others)
+
+    async def _claim(self, found: Found) -> int:
         free = self._concurrency - len(self._tasks)
         if self._limit is not None:
             free = min(free, self._limit - self._counts["claimed"])
-        if free <= 0:
+        if free <= 0 or (self._alone is not None and not self._alone.is_over()):
             return 0
-        journal, times = self._driver.journal, self._keeper.times()
-        now = times.now
-        due = await journal.ado(claims.next_due())
-        self._next = POLL if due is None else min(POLL, max(0, due - now) / 1000)
-        if due is None or due > now:
-            return 0
-        if self._alone is not None and not self._alone.is_over():
-            return 0
-        if await self._make_room(times):
-            return 0
-        claimed = await self._claim_up_to(free)
-        if not claimed and not self._tasks:
+        if self._crowded and self._tasks:
+            return 0  # a suspect has waited too long for an idle worker: make room for it
+        claimed = 0
+        if found.due_at is not None:
+            claimed = await self._claim_up_to(free)
+        if not claimed and not self._tasks and found.suspect_at is not None:
             claimed = await self._claim_up_to(1, suspect=True)
         if not claimed:
-            await self._warn_once(times)
+            await self._warn_once(found)
         return claimed
 
-    async def _warn_once(self, times: LeaseTimes) -> None:
+    async def _warn_once(self, found: Found) -> None:
         """Log once for each graph that has due runs and is not registered in this worker."""
-        if self._schedules is None or time.monotonic() - self._asked_around < 10.0:
+        times = self._keeper.times()
+        if found.first_at is None or found.first_at > times.now or self._schedules is None:
+            return
+        if time.monotonic() - self._asked_around < 10.0:
             return
         self._asked_around = time.monotonic()
         for name in await self._driver.journal.ado(claims.unregistered_due(times, self._graphs)):
@@ -218,25 +256,17 @@ class Worker:
             if suspect:
                 self._alone = _Alone(task, self._driven)
 
-    async def _make_room(self, times: LeaseTimes) -> bool:
-        """Whether to claim nothing, because a suspect has waited too long for an idle worker."""
-        if time.monotonic() - self._looked >= 1.0:
-            self._looked = time.monotonic()
-            since = await self._driver.journal.ado(claims.suspect_due(times, self._graphs))
-            # Not for ever: what is driven here may take hours. One chance a minute.
-            late = None if since is None else (times.now - since) % 60_000
-            self._crowded = late is not None and SUSPECT_PATIENCE < late < 3 * SUSPECT_PATIENCE
-        return self._crowded and bool(self._tasks)
-
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._woken.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("Driving a run failed", exc_info=error)
 
-    async def _rest(self) -> None:
+    async def _rest(self, soon_at: int | None) -> None:
         """Wait until something may be due."""
-        pause = self._next or POLL
+        pause = self._poll
+        if soon_at is not None:
+            pause = min(pause, max(0, soon_at - self._clock.now()) / 1000)
         if self._end is not None:
             pause = min(pause, max(0.0, self._end - time.monotonic()))
         # Not wait_for: up to Python 3.11 it can swallow a cancellation that comes with the event.
@@ -244,14 +274,10 @@ class Worker:
             async with asyncio.timeout(pause):
                 await self._woken.wait()
 
-    async def _fire_schedules(self) -> None:
-        if self._schedules is not None and time.monotonic() - self._fired >= 1.0:
-            self._fired = time.monotonic()
-            self._counts["scheduled"] += await self._schedules()
-
-    async def _deliver(self) -> None:
+    def _deliver(self, found: Found) -> None:
         """Deliver messages of the outbox, beside the runs."""
-        if self._delivering is None and await self._delivery.is_due(self._driver):
+        at = found.message_at
+        if self._delivering is None and at is not None and at <= self._clock.now():
             self._delivering = asyncio.create_task(self._delivery.deliver(self._driver))
             self._delivering.add_done_callback(self._delivered)
 

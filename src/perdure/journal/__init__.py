@@ -1,4 +1,4 @@
-"""The journal: one ordered log of small atomic batches, on SQLite or PostgreSQL.
+"""The journal: one ordered log of small atomic batches, on SQLite, PostgreSQL or D1.
 
 An operation (`Op`) is a batch of named statements and a pure function from their rows to a
 result; it has no colour. The journal takes operations in order and commits them in groups.
@@ -14,11 +14,14 @@ queued before it.
     journal             what can be asked of a journal
     group_commit        the ordered queue whose first waiter commits for all
     committer           one batch, and whether it was committed
+    collected_transaction
+                        a transaction that is one batch, where none stays open
     reader_threads      where coroutines read
     opened_later        a database that its first use opens
     commit_listener     tells a listener of committed events
     capabilities        what a database can do
     sqlite, postgres    the databases; sqlite_connections, sqlite_file, postgres_pool under them
+    d1                  Cloudflare D1; d1_client, d1_binding, d1_large_values under it
     sql, queries.sql    every statement, by name, rendered for a dialect
     migrate             the schema's numbered migrations
     clock, ids, names   the time, ids and texts that the database can hold
@@ -112,6 +115,11 @@ def connect_later(url: str | None = None, *, deadline: float = 30.0) -> Journal:
         postgres = _postgres().Postgres
         opening = functools.partial(postgres, url, deadline=deadline)
         return Journal(OpenedLater(postgres.capabilities, functools.partial(_open, url, opening)))
+    if scheme == "d1":
+        from perdure.journal.d1 import D1
+
+        opening = functools.partial(D1, url, deadline=deadline)
+        return Journal(OpenedLater(D1.capabilities, functools.partial(_open, url, opening)))
     raise _unknown(url)
 
 
@@ -131,6 +139,10 @@ def version(url: str) -> int | None:
     if scheme in ("postgresql", "postgres"):
         found: int | None = _postgres().schema_version(url)
         return found
+    if scheme == "d1":
+        from perdure.journal.d1 import schema_version as d1_version
+
+        return d1_version(url)
     raise _unknown(url)
 
 
@@ -151,8 +163,8 @@ def _unknown(url: str) -> BadURL:
     # What is given for a URL may be anything, a password among it: only its scheme is shown.
     return BadURL(
         f"{_scheme(url) or 'What was given'} is not the start of a database URL perdure knows. Use "
-        "sqlite:///agents.db, sqlite:////absolute/path.db, sqlite:///:memory: or "
-        "postgresql://user@host/database, without a +driver."
+        "sqlite:///agents.db, sqlite:////absolute/path.db, sqlite:///:memory:, "
+        "postgresql://user@host/database or d1://:SECRET@host/, without a +driver."
     )
 
 

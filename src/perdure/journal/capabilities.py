@@ -48,6 +48,9 @@ class Capabilities:
     """Bytes of a blob that one statement takes; the backend sends a larger one in several."""
     rows_per_delete: int | None = None
     """Rows that one statement deletes at most."""
+    poll: float = 0.2
+    """Seconds between two looks for what other processes changed. A request takes longer, or costs
+    more, on some databases than on others."""
 
     @property
     def bounded(self) -> bool:
@@ -79,15 +82,14 @@ class Capabilities:
     def check(self, operation: str, statements: Sequence[tuple[str, Mapping[str, Any]]]) -> Size:
         """The size of an operation. Raises `Unsupported` if this database cannot take it."""
         size = self.size(statements)
-        values = [
-            (found, what, is_text)
-            for name, params in statements
-            for what, found, is_text in _values(name, params)
-        ]
-        for found, what, is_text in values:
-            most = self.largest_text if is_text else self.largest_blob
-            if most is not None and found > most:
-                raise Unsupported(operation, f"{found:,} bytes for {what}", most)
+        values = []
+        for name, params in statements:
+            for what, found, is_text in _values(name, params):
+                whole = is_text or name not in parameters()  # a blob of the user's is not split
+                most = self.largest_text if whole else self.largest_blob
+                if most is not None and found > most:
+                    raise Unsupported(operation, f"{found:,} bytes for {what}", most)
+                values.append((found, what, is_text))
         if self.holds(size):
             return size
         if self.bytes_per_batch is not None and size.bytes > self.bytes_per_batch:
@@ -115,9 +117,10 @@ class Capabilities:
 def _values(name: str, params: Mapping[str, Any]) -> Iterator[tuple[str, int, bool]]:
     """Each text and blob that a statement sends: what it is, its bytes, whether it is a text.
 
-    Statements may share their parameters: those that a statement does not use are not sent.
+    Statements may share their parameters: those that a statement does not use are not sent. A
+    statement of the user's uses all of its own.
     """
-    for parameter in parameters()[name]:
+    for parameter in parameters().get(name, params):
         value = params.get(parameter)
         if isinstance(value, str):
             size = len(value) if value.isascii() else len(value.encode())

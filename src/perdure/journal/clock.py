@@ -14,14 +14,19 @@ import contextlib
 import hashlib
 import os
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from perdure.journal import Journal, Op, Statement
+from perdure.journal import Journal, Op, Row, Statement
+
+T = TypeVar("T")
 
 STALE = 60.0
 """Seconds after which the database is asked again."""
+RECENT = 2.0
+"""Seconds during which an operation that reads anyway does not ask for the time again."""
 UNLIMITED = 2**62
 LONGEST_LEASE = 60_000
 """Milliseconds. A lease that ends later than this, and than one of ours would, is of another
@@ -93,9 +98,26 @@ class JournalClock:
     def host_time(self) -> HostTime:
         return HostTime(host_clock(), int(time.monotonic() * 1000))
 
+    @property
+    def age(self) -> float:
+        """Seconds since the database was asked."""
+        return float("inf") if self._asked is None else time.monotonic() - self._asked
+
     def agree(self) -> None:
         """Ask the database for the time."""
         self._set(self._journal.read_committed(journal_time()))
+
+    def agree_by(self, op: Op[T]) -> Op[T]:
+        """An operation that also asks the database for the time, unless that was done just now."""
+        if self.age < RECENT:
+            return op
+
+        def result(rows: Sequence[Sequence[Row]]) -> T:
+            self._set(int(rows[-1][0][0]))  # in the thread that read it, so right then
+            return op.result(rows[:-1])
+
+        statements = [*op.render(), Statement("journal_time", {})]
+        return op._replace(statements=statements, result=result)
 
     def _set(self, there: int, here: float | None = None) -> None:
         # However long the answer took: late is right, early is not.

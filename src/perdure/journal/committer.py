@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal.capabilities import NOTHING, Size
@@ -20,6 +20,7 @@ from perdure.journal.commit_listener import CommitListener
 from perdure.journal.operation import (
     Ambiguous,
     Backend,
+    InteractiveBackend,
     Op,
     Refused,
     Row,
@@ -42,6 +43,7 @@ class QueuedOperation(Generic[T]):
     waited: bool
     size: Size = NOTHING  # if the database limits it
     doubtful: bool = False  # it was in a commit whose outcome is still unknown
+    resent: bool = False  # its reply was lost: it may be committed when it is sent again
     sent: Sequence[Statement] = ()  # if there is a listener
     settled: bool = False
     value: Any = None
@@ -112,18 +114,24 @@ class Committer:
         except (Exception, LeaseLost) as mistake:
             self._fail(queued, mistake)
         else:
+            queued.resent = False
             self.commit([queued])
 
     def _send_and_settle(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
         """Commit a batch; when the reply is lost, read our own key, or send it again."""
         lost: Exception | None = None
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             try:
-                results = self._send(batch)
-                # The attempt before may have been committed after all.
-                return self._check_results(batch, results) if attempt else results
+                return self._check_results(batch, self._send(batch))
             except Ambiguous as error:
                 lost = error
+            except Refused:
+                # What refused it may be its own first copy, which arrived late.
+                if len(batch) > 1 or not self._is_stored(batch[0]):
+                    raise
+                return [self._results_again(batch[0])]
+            for queued in batch:
+                queued.resent = True
             try:
                 if self._is_committed(batch):
                     return [self._results_again(queued) for queued in batch]
@@ -135,25 +143,34 @@ class Committer:
         raise _unknown_outcome(lost) from lost
 
     def transact(self, work: Callable[[Transaction], T], proof: Statement) -> T:
-        """Commit what `work` does; when the reply is lost, read `proof`, or do the work again."""
+        """Commit what `work` does; when the reply is lost, read `proof`, or do the work again.
+
+        Work that is done again must be refused if the first was committed after all.
+        """
         done: list[T] = []
         noted: list[Statement] = []
 
         def doing(transaction: Transaction) -> None:
-            def run(statements: Sequence[Statement]) -> list[list[Row]]:
-                noted.extend(statements)
-                return transaction.run(statements)
+            statements: list[Statement] = []
 
-            noted.clear()
+            def run(more: Sequence[Statement]) -> list[list[Row]]:
+                statements.extend(more)
+                return transaction.run(more)
+
             done[:] = [work(Transaction(transaction.connection, run))]
+            noted[:] = statements
 
         lost: Ambiguous | None = None
         for _ in range(ATTEMPTS):
             try:
-                self.backend.transact(doing)
+                cast(InteractiveBackend, self.backend).transact(doing)
                 break
             except Ambiguous as error:
                 lost = error
+            except Refused:
+                if lost is None or not self.backend.read([proof])[0]:
+                    raise
+                break
             if self.backend.read([proof])[0]:
                 break
         else:
@@ -189,13 +206,16 @@ class Committer:
     def _check_results(
         self, batch: list[QueuedOperation[Any]], sent: list[Results]
     ) -> list[Results]:
-        """The results of a batch that was sent twice; where there is a trace, the trace decides."""
-        results = []
-        for queued, rows in zip(batch, sent, strict=True):
-            trace = queued.op.proof or queued.op.key
-            found = trace is not None and bool(self.backend.read([trace])[0])
-            results.append(self._results_again(queued) if found else rows)
-        return results
+        """The results of a batch; of what was sent twice, the trace decides where there is one."""
+        return [
+            self._results_again(queued) if self._is_stored(queued) else rows
+            for queued, rows in zip(batch, sent, strict=True)
+        ]
+
+    def _is_stored(self, queued: QueuedOperation[Any]) -> bool:
+        """Whether an operation that was sent twice has left its trace."""
+        trace = (queued.op.proof or queued.op.key) if queued.resent else None
+        return trace is not None and bool(self.backend.read([trace])[0])
 
     def _results_again(self, queued: QueuedOperation[Any]) -> Results:
         """The rows of an operation that is committed but whose reply was lost."""

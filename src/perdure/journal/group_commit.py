@@ -63,7 +63,7 @@ class GroupCommit:
         self._append_lock = threading.Lock()
         self._commit_lock = threading.Lock()
         self._changed = threading.Condition()
-        self._transaction_thread: int | None = None
+        self._transaction_threads: set[int] = set()
         self._timer: threading.Thread | None = None
         self._due: float | None = None
         self._immediately = False
@@ -77,7 +77,7 @@ class GroupCommit:
 
     def append(self, op: Op[T], *, waited: bool) -> QueuedOperation[T]:
         """Queue an operation. Raises `Unsupported` for one that the database cannot take."""
-        if waited and self._transaction_thread is not None:
+        if waited and self._transaction_threads:
             self.check_outside_transaction()
         queued = QueuedOperation(op, waited)
         if self._bounded:
@@ -99,15 +99,21 @@ class GroupCommit:
 
     def transact(self, work: Callable[[Transaction], T], proof: Statement) -> T:
         """Commit what `work` does, while nothing else is committed."""
-        with self._exclusive():
-            self._transaction_thread = threading.get_ident()
-            try:
-                return self.committer.transact(work, proof)
-            finally:
-                self._transaction_thread = None
+        with self._exclusive(), self.in_transaction():
+            return self.committer.transact(work, proof)
+
+    @contextmanager
+    def in_transaction(self) -> Iterator[None]:
+        """While this thread does the work of a transaction."""
+        thread = threading.get_ident()
+        self._transaction_threads.add(thread)
+        try:
+            yield
+        finally:
+            self._transaction_threads.discard(thread)
 
     def check_outside_transaction(self) -> None:
-        if self._transaction_thread == threading.get_ident():
+        if threading.get_ident() in self._transaction_threads:
             raise BadArgument(
                 "Inside of a transactional effect the journal cannot be used in any other way: no "
                 "other effects, waits or recorded reads. Do that before or after it."

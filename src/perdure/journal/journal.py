@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from perdure.errors import Closed, Unavailable, Unsupported
+from perdure.errors import Closed, Error, StatementFailed, Unavailable
 from perdure.journal.capabilities import Capabilities
+from perdure.journal.collected_transaction import CollectedTransaction
 from perdure.journal.commit_listener import CommitListener, Listener
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.group_commit import CLOSED, GroupCommit
@@ -174,19 +175,33 @@ class Journal:
         except Ambiguous as error:
             raise Unavailable(f"{error}. Whether it was stored is not known.") from error
 
-    def transact(self, work: Callable[[Transaction], T], proof: Statement) -> T:
+    def transact(self, name: str, work: Callable[[Transaction], T], proof: Statement) -> T:
         """Do `work` in one transaction of its own, after everything queued.
 
-        `proof` finds a row if it is committed: a lost reply is settled by reading that, and if it
-        is not there, by doing the work again. Raises `Unsupported` on a database that only takes
-        batches; nothing was called then.
+        `proof` finds a row if it is committed: a lost reply is settled by reading that. If it is
+        not there, the work is done again; on a database that only takes batches, the same batch is
+        sent again. There a statement that the work collected and the database refuses raises
+        `StatementFailed`. `name` is what messages call it.
         """
-        if not self.capabilities.interactive:
-            raise Unsupported(
-                "A transactional effect", "a transaction that stays open while it runs", None
-            )
-        self.flush()
-        return self._group.transact(work, proof)
+        if self.capabilities.interactive:
+            self.flush()
+            return self._group.transact(work, proof)
+        group = self._check()
+        group.check_outside_transaction()
+        collected = CollectedTransaction(name, self.capabilities)
+        with group.in_transaction():
+            result = collected.collect(work)
+        queued = group.append(collected.commit(proof), waited=True)
+        try:
+            self.wait(queued)
+        except Error as error:
+            if error is not queued.error or isinstance(error, Unavailable):
+                raise
+            if not collected.has_user_statements:
+                raise
+            cause = error.__cause__ or error
+            raise StatementFailed(name, str(cause)) from cause
+        return result
 
     def defer(self, op: Op[T], *, hold: bool = False) -> QueuedOperation[T]:
         """Queue `op` for the next commit, within 20 ms; with `hold`, within a second."""

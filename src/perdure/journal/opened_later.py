@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from perdure.errors import Closed
 from perdure.journal.capabilities import Capabilities
-from perdure.journal.operation import Backend, Row, Statement, Transaction
+from perdure.journal.operation import Backend, InteractiveBackend, Row, Statement, Transaction
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class OpenedLater:
         return self.open().commit(statements)
 
     def transact(self, work: Callable[[Transaction], T]) -> T:
-        return self.open().transact(work)
+        return cast(InteractiveBackend, self.open()).transact(work)
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         return self.open().read(statements)

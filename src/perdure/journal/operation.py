@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from perdure.journal.capabilities import Capabilities
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
+
+USER = "a statement of its function"
+"""The name of a statement that is not one of `queries.sql`."""
 
 
 class Statement(NamedTuple):
@@ -30,6 +33,25 @@ class EventStatement(Statement):
     ) -> EventStatement:
         self = super().__new__(cls, name, params)
         self.event = event
+        return self
+
+
+class UserStatement(Statement):
+    """A statement of the user's own, in a transactional effect on a database without open
+    transactions. It gives no rows.
+
+    sql      as the user wrote it, with `?`, `?1` or `:name` for its parameters
+    values   of the parameters, by position or by name
+    """
+
+    sql: str
+    values: Sequence[Any] | Mapping[str, Any]
+
+    def __new__(cls, sql: str, values: Sequence[Any] | Mapping[str, Any]) -> UserStatement:
+        by_position = isinstance(values, Sequence)
+        pairs = enumerate(values, 1) if by_position else cast(Mapping[str, Any], values).items()
+        self = super().__new__(cls, USER, {str(name): value for name, value in pairs})
+        self.sql, self.values = sql, values
         return self
 
 
@@ -133,13 +155,11 @@ class Backend(Protocol):
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Run all statements in one transaction and commit it.
 
-        Raises `Refused` when a guard refused, `Ambiguous` when the outcome of the commit is
-        unknown, `Unavailable` when it failed and may be tried again; anything else is the
-        statement's own fault. After all but `Ambiguous` the database is as before.
+        There are `UserStatement`s among them only if the database has no open transactions.
+        Raises `Refused` when a guard of perdure's tables refused, `Ambiguous` when the outcome of
+        the commit is unknown, `Unavailable` when it failed and may be tried again; anything else is
+        the statement's own fault. After all but `Ambiguous` the database is as before.
         """
-
-    def transact(self, work: Callable[[Transaction], T]) -> T:
-        """Commit what `work` does in one transaction. Raises like `commit`, and what it raises."""
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Run all statements on one snapshot."""
@@ -148,6 +168,13 @@ class Backend(Protocol):
         """Forget connections that belong to the process this one was forked from."""
 
     def close(self) -> None: ...
+
+
+class InteractiveBackend(Backend, Protocol):
+    """A database with transactions that stay open: `Capabilities.interactive`."""
+
+    def transact(self, work: Callable[[Transaction], T]) -> T:
+        """Commit what `work` does in one transaction. Raises like `commit`, and what it raises."""
 
 
 class Refused(Exception):

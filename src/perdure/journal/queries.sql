@@ -2,7 +2,8 @@
 --
 -- Words: a checkpoint belongs to (thread_id, ns); its state is made of values; writes are what
 -- the tasks of its step returned. Time is always a parameter. Several rows are several
--- statements of one batch, so that each finds its row by its key, without table statistics.
+-- statements of one batch, so that each finds its row by its key, without table statistics. A statement
+-- that is to use a partial index repeats its condition, such as run_id <> '' of perdure_effects_run.
 --
 -- Fragments, where the two differ: {keep} keeps a row from being deleted until commit, {share} from
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
@@ -428,7 +429,8 @@ WHERE thread_id = :thread_id AND id = :id AND state IN ({names})
       AND r.n > (SELECT n FROM perdure_runs WHERE thread_id = :thread_id AND id = :id)))
   AND (CAST(:decision AS BIGINT) IS NULL
        OR change = CAST(:decision AS BIGINT) AND NOT EXISTS (
-         SELECT 1 FROM perdure_effects AS e WHERE e.run_id = :id AND e.state = 'unknown'))
+         SELECT 1 FROM perdure_effects AS e
+         WHERE e.run_id = :id AND e.run_id <> '' AND e.state = 'unknown'))
 RETURNING id;
 
 -- name: unpause
@@ -549,8 +551,15 @@ RETURNING {run};
 -- Our own key: the runs of one claim.
 SELECT {run} FROM perdure_runs WHERE worker = :worker AND change = :change;
 
+-- name: next_claimable
+-- When the first run is due, after one time and by another, that `claim` would take.
+SELECT due_at FROM perdure_runs
+WHERE due_at > :after AND due_at <= :before AND graph || '@' || version IN ({names}) AND NOT {held}
+  AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
+ORDER BY due_at LIMIT 1;
+
 -- name: next_due
--- When the next run is due.
+-- When the first run is due, of whichever graph.
 SELECT due_at FROM perdure_runs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
 
 -- name: take_turn
@@ -601,13 +610,6 @@ SELECT DISTINCT graph, version FROM (
   SELECT graph, version, token FROM perdure_runs WHERE created_at < :before
   ORDER BY created_at DESC, id DESC LIMIT :count) AS accepted
 WHERE token > 0;
-
--- name: suspect_due
--- Since when a suspect waits for a worker that drives nothing else.
-SELECT due_at FROM perdure_runs
-WHERE due_at <= :now AND state = 'running' AND attempts >= 2 AND NOT {held}
-  AND graph || '@' || version IN ({names})
-ORDER BY due_at LIMIT 1;
 
 -- name: renew
 -- Keeps leases. A run that is being written to just now is passed over until the next time.
@@ -1003,6 +1005,15 @@ VALUES (:scope, :task, :name, :n, :key, :thread_id, :run_id, :checkpoint_id,
 ON CONFLICT DO NOTHING
 RETURNING intent;
 
+-- name: fence_intent
+-- Refuses the batch unless this intent is stored, and its call has no outcome: another process may have
+-- stored its own first, or our own batch may have arrived before.
+INSERT INTO perdure_fence (refused)
+SELECT NULL WHERE NOT EXISTS (
+  SELECT 1 FROM perdure_effects
+  WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
+    AND state = 'open' {lock});
+
 -- name: take_effect
 -- Takes an effect for a call, if the row is still as the caller saw it: of two callers, one does. How the
 -- last attempt of another run failed is bound to that run, and goes.
@@ -1058,7 +1069,7 @@ WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
 -- name: abandon_effects
 -- Marks open effects whose run will not come back to them: a person has to settle them.
 UPDATE perdure_effects SET state = 'unknown', updated_at = :now
-WHERE run_id = :id AND state = 'open' AND mark <> 1;
+WHERE run_id = :id AND run_id <> '' AND state = 'open' AND mark <> 1;
 
 -- name: count_effect
 -- Counts an event of an effect, and an outcome as progress. Refuses the batch unless the lease is
@@ -1129,7 +1140,7 @@ RETURNING key;
 -- A person tries a run again: what failed for good may be called once more.
 UPDATE perdure_effects
 SET state = 'again', attempts = 0, due_at = NULL, intent = :change, updated_at = :now
-WHERE run_id = :id AND state = 'failed' AND mark = 0 AND EXISTS (
+WHERE run_id = :id AND run_id <> '' AND state = 'failed' AND mark = 0 AND EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
 
 -- name: count_decision
@@ -1169,7 +1180,7 @@ RETURNING thread_id, id, run_id, topic, attempts, sent_at, body;
 -- name: taken_messages
 -- Our own key: the messages of one such call.
 SELECT thread_id, id, run_id, topic, attempts, sent_at, body FROM perdure_outbox
-WHERE change = :change;
+WHERE due_at = :until AND change = :change;
 
 -- name: delete_message
 -- It was delivered.

@@ -84,7 +84,7 @@ COMMON["withdrawable"] = (
     "OR r.state = 'failed' AND NOT EXISTS (SELECT 1 FROM perdure_runs AS l "
     "WHERE l.thread_id = r.thread_id AND l.n > r.n AND (l.begun = 1 OR l.state = 'running')) "
     "AND NOT EXISTS (SELECT 1 FROM perdure_effects AS e "
-    "WHERE e.run_id = r.id AND e.state = 'unknown')))"
+    "WHERE e.run_id = r.id AND e.run_id <> '' AND e.state = 'unknown')))"
 )
 """A person's answer that its task has not gone on with, of a run that is not driven."""
 

@@ -45,6 +45,8 @@ FRAGMENTS = {
     "names": "SELECT value FROM json_each(:names)",
     "clock": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
 }
+GUARD = "NOT NULL constraint failed: perdure_"
+"""In the message of a guard that refuses; a table of the user's may have such columns, too."""
 # The database failed, and not the statement.
 _UNAVAILABLE = {
     getattr(sqlite3, f"SQLITE_{name}")
@@ -120,7 +122,7 @@ class SQLite:
                 failpoints.at("commit.before")
             except BaseException as error:
                 _roll_back(writer)
-                if isinstance(error, sqlite3.IntegrityError) and "NOT NULL" in str(error):
+                if isinstance(error, sqlite3.IntegrityError) and GUARD in str(error):
                     raise Refused(str(error)) from error
                 code = getattr(error, "sqlite_errorcode", 0) & 0xFF
                 if isinstance(error, sqlite3.OperationalError) and code in _UNAVAILABLE:

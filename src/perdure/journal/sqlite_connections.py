@@ -143,6 +143,12 @@ class Connections:
             # Also when nothing is to be migrated: a file that cannot be written is refused here.
             with transaction(writer, "BEGIN IMMEDIATE"):
                 migrate(lambda sql: writer.execute(sql).fetchall(), self._fragments)
+                if writer.execute(
+                    "SELECT 1 FROM sqlite_master WHERE name = 'perdure_chunks'"
+                ).fetchall():
+                    from perdure.journal import d1_large_values
+
+                    d1_large_values.put_back(writer)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in LOCKED:
                 raise Unavailable(f"{self.path} stayed locked by another process.") from error

@@ -23,7 +23,6 @@ from langgraph.store.base import BaseStore
 from perdure.context_managed import ContextManaged
 from perdure.effects.context import key as effect_key
 from perdure.effects.decorator import effect
-from perdure.engine.worker import POLL
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
 from perdure.langgraph_port import stores, task_config
 from perdure.langmem import debounce
@@ -278,7 +277,9 @@ class ReflectionExecutor(ContextManaged):
                 reflection.abandon()
                 return reflection
             self._start_worker().watch(reflection, after, shared_thread)
-        if after < POLL:  # a later one is found by polling before it is due
+        if (
+            after < self._runtime.journal.capabilities.poll
+        ):  # a later one is found by polling before it is due
             self._runtime.look_now()
         return reflection
 

@@ -57,7 +57,7 @@ class StoreCommitter:
     def shares_database(self) -> bool:
         """Whether the tables of the store can be written in the journal's own transaction."""
         store, is_sqlite = self._store, _is_langgraph_store(self._store, "sqlite")
-        if not stores.can_write_queries(store):
+        if not self._journal.capabilities.interactive or not stores.can_write_queries(store):
             return False
         if is_sqlite:
             from perdure.journal.sqlite import FRAGMENTS

@@ -146,7 +146,7 @@ def as_time(rows: Sequence[Sequence[Row]]) -> int | None:
 
 
 def next_due() -> Op[int | None]:
-    """When the next run is due."""
+    """When the first run is due, of whichever graph."""
     return read_op("next_due", {}, as_time)
 
 
@@ -160,12 +160,6 @@ def unregistered_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[list[str]]:
     )
 
 
-def suspect_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[int | None]:
-    """Since when a suspect has been due."""
-    params = {**times.params, "names": json.dumps(sorted(graphs))}
-    return read_op("suspect_due", params, as_time)
-
-
 def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool]:
     """Whether a graph has runs scheduled before `before` that are due by `soon`, or that this
     worker drives."""
@@ -173,16 +167,16 @@ def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool
     return read_op("is_due", params, lambda rows: bool(rows[0]))
 
 
-def renew(worker: str, times: LeaseTimes, run_ids: Iterable[str]) -> Op[None]:
-    """Renew a worker's leases of these runs."""
+def renew(worker: str, times: LeaseTimes, run_ids: Iterable[str]) -> Op[list[LeaseRow]]:
+    """Renew a worker's leases of these runs. Returns all that it has."""
     params = {"worker": worker, **times.params}
     statements = [Statement("renew", {**params, **some}) for some in names_in_pieces(run_ids)]
-    return Op("renew", statements, lambda rows: None, write=True)
-
-
-def leases(worker: str) -> Op[list[LeaseRow]]:
-    """The leases a worker has."""
-    return read_op("leases", {"worker": worker}, lambda rows: [LeaseRow(*row) for row in rows[0]])
+    return Op(
+        "renew",
+        [*statements, Statement("leases", params)],
+        lambda rows: [LeaseRow(*row) for row in rows[-1]],
+        write=True,
+    )
 
 
 def workers() -> Op[list[WorkerLeases]]:

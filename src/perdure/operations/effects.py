@@ -188,6 +188,13 @@ def store_intent(owner: Owner, row: EffectRow) -> Op[bool]:
     return Op(name, [insert], lambda rows: bool(rows[0]), write=True, key=key)
 
 
+def claim_intent(owner: Owner, row: EffectRow) -> list[Statement]:
+    """Store an intent, unless it is there. Refuse the batch when the lease is lost, when another
+    process has its own intent there, or when the call has an outcome."""
+    fence = Statement("fence_intent", {**row.place, "intent": row.intent})
+    return [insert_intent(owner, row), fence]
+
+
 def take_over(owner: Owner, row: EffectRow, intent: int, attempts: int, now: int) -> Op[EffectRow]:
     """Replace the intent of `row`. Gives the stored row: it has our intent, unless another process
     replaced it first."""

@@ -162,6 +162,8 @@ def _spellings(secret: Any) -> Iterator[str]:
 
 # Without the limits a long list of URLs would take the square of its length.
 _URL_PASSWORD = re.compile(r"(://[^\s:/@'\"]{0,200}):([^\s'\"]{1,1000})@")
+_D1_SECRET = re.compile(r"\b(d1://)(\S{1,1000})@", re.IGNORECASE)
+"""The same in the URL of a D1 journal, which has no user: it may be there by mistake."""
 _USERINFO = re.compile(r"(://[^\s:/?#@]*):([^\s/?#]+)@")
 """The same in a well-formed URL: an `@` may also be in its path or query, behind a port."""
 _ONE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+\Z")
@@ -200,6 +202,7 @@ def _redact_named(found: re.Match[str]) -> str:
 
 def hide_in_url(text: str) -> str:
     """A text with the passwords of its URLs, and the secrets in their queries, hidden."""
+    text = _D1_SECRET.sub(rf"\1:{HIDDEN}@", text)
     return _hide_query(_URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text))
 
 

@@ -11,12 +11,10 @@ small watcher, which holds nothing but a pipe to this process, cleans up once th
 import importlib.util
 import os
 import pwd
-import random
 import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -28,6 +26,8 @@ from typing import Literal, TypedDict
 
 import psycopg
 from psycopg import sql
+
+from perdure.testing.ports import free_port
 
 StopMode = Literal["fast", "immediate"]
 
@@ -74,7 +74,7 @@ class Server:
     def __init__(
         self, bin_directory: Path, data: Path, identity: _Identity, *, fsync: bool
     ) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.url = self._url("postgres")
         self._identity = identity
         self._data = data
@@ -341,15 +341,3 @@ def _environment() -> dict[str, str]:
 def _give(directory: Path, identity: _Identity) -> None:
     if identity:
         os.chown(directory, identity["user"], identity["group"])
-
-
-def _free_port() -> int:
-    """A free port below the range from which systems pick the near end of outgoing connections.
-
-    A client that keeps trying to reach a stopped server inside that range may connect to itself.
-    """
-    for port in random.sample(range(20_000, 32_000), 100):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise RuntimeError("No free TCP port between 20000 and 32000 on 127.0.0.1 for PostgreSQL.")

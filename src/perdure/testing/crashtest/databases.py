@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from perdure.errors import BadArgument, needs_extra
+from perdure.serde.redaction import hide_in_url
 
 
 class Databases(Protocol):
@@ -40,8 +41,9 @@ def databases(url: str | None) -> Iterator[Databases]:
             made.drop(made.template)
     else:
         raise BadArgument(
-            f"url={url!r}: crashtest makes SQLite files of its own, one for each trial. Leave the "
-            "URL out, or name a PostgreSQL database in whose server it may make others."
+            f"url={hide_in_url(url)!r}: crashtest makes SQLite files of its own, one for each "
+            "trial. Leave the URL out, or name a PostgreSQL database in whose server it may make "
+            "others. On D1 it cannot make any."
         )
 
 

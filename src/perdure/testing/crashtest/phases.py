@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_CLAIMING = {"claim", "insert_claim_events", "claimed", "next_due", "workers", "expire"}
+_CLAIMING = {"claim", "insert_claim_events", "claimed", "next_claimable", "workers", "expire"}
 _LETTING_GO = {"let_go", "consume_waits", "close_stale"}
 _STEPS = {"progress", "insert_checkpoint", "put"}
 

@@ -1,0 +1,186 @@
+"""`perdure d1 init` and `perdure d1 doctor`: the Worker in front of a D1 database.
+
+`init` writes a folder for Cloudflare's `wrangler`. What was set in a wrangler.jsonc that is there
+stays: names, the database's id, the cron line, the address of the ticks. Killed in the middle, it
+has written some of the files, and writes the others when it is called again.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import re
+import secrets
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from typer import Argument, Exit, Option
+
+from perdure.cli.options import Json
+from perdure.cli.output import paint, print_json, printable
+from perdure.cli.target import one_place
+from perdure.errors import BadArgument
+
+CONFIG = "wrangler.jsonc"
+FILES = ("worker.js", CONFIG, "README.md")
+SETTINGS = {
+    "worker": r'("name": )(".*?")',
+    "database": r'("database_name": )(".*?")',
+    "database_id": r'("database_id": )(".*?")',
+    "tick_url": r'("TICK_URL": )(".*?")',
+    "cron": r'("crons": )(\[.*?\])',
+}
+"""Where a setting is in wrangler.jsonc: what is before it, and its value in JSON."""
+NAMES = {"worker": "[a-z0-9][a-z0-9-]{0,62}", "database": "[A-Za-z0-9][A-Za-z0-9_-]{0,62}"}
+STYLES = {"ok": "green", "failed": "red", "note": "yellow"}
+
+
+def init(
+    folder: Annotated[
+        Path, Argument(metavar="FOLDER", help="Made if it is not there.", show_default=False)
+    ],
+    worker: Annotated[
+        str | None, Option(metavar="NAME", help="Of the Worker.  [default: perdure]")
+    ] = None,
+    database: Annotated[
+        str | None, Option(metavar="NAME", help="Of the database.  [default: perdure]")
+    ] = None,
+    cron: Annotated[
+        list[str] | None,
+        Option(metavar="LINE", help="When to tick; repeatable.  [default: */5 * * * *]"),
+    ] = None,
+    tick_url: Annotated[
+        str | None, Option(metavar="URL", help="Of your /cron/tick; without it nothing ticks.")
+    ] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite files that differ.")] = False,
+) -> None:
+    """Write the Worker for a D1 journal into a folder, and print what to do with it."""
+    given = {"worker": worker, "database": database, "cron": cron or None, "tick_url": tick_url}
+    settings = _settings(folder) | {name: one for name, one in given.items() if one is not None}
+    _check(settings)
+    wanted = {name: _rendered(name, settings) for name in FILES}
+    differing = [name for name, text in wanted.items() if _read(folder / name) not in (None, text)]
+    if differing and not force:
+        raise BadArgument(
+            f"{', '.join(differing)} in {folder} differs from what would be written. Pass --force "
+            "to overwrite it; the settings of wrangler.jsonc stay."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in wanted.items():
+            state = "unchanged" if _read(folder / name) == text else "written"
+            if state == "written":
+                (folder / name).write_text(text, encoding="utf-8")
+            print(f"{state:9}  {folder / name}")
+    except OSError as error:
+        raise BadArgument(f"{folder} cannot be written: {error.strerror}.") from error
+    print(_next_steps(folder, settings))
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """The settings of the wrangler.jsonc that is there, or of ours."""
+    text = _read(folder / CONFIG) or _packaged(CONFIG)
+    found = {}
+    for name, pattern in SETTINGS.items():
+        places = re.findall(pattern, text)
+        if len(places) != 1:
+            key = pattern.split('"')[1]
+            raise BadArgument(
+                f'{folder / CONFIG} has "{key}" {len(places)} times, not once. Change it by hand, '
+                "or write into another folder."
+            )
+        found[name] = jsonlib.loads(places[0][1])
+    return found
+
+
+def _check(settings: dict[str, Any]) -> None:
+    for name, pattern in NAMES.items():
+        if not re.fullmatch(pattern, settings[name]):
+            raise BadArgument(
+                f"--{name} {settings[name]!r} is not a name that Cloudflare takes. Use letters, "
+                "digits and hyphens, up to 63; a Worker's are lower-case."
+            )
+    for line in settings["cron"]:
+        if len(line.split()) != 5:
+            raise BadArgument(f"--cron {line!r} has not five fields: write '*/5 * * * *'.")
+    address = urlsplit(settings["tick_url"])
+    is_safe = address.scheme == "https" and address.hostname and "@" not in address.netloc
+    if settings["tick_url"] and not is_safe:
+        raise BadArgument(
+            "--tick-url is the address of /cron/tick on your Python host, such as "
+            "https://agents.example.com/cron/tick; https, because a secret is sent there, and "
+            "without a user, because the secret is TICK_SECRET."
+        )
+
+
+def _rendered(name: str, settings: dict[str, Any]) -> str:
+    text = _packaged(name)
+    if name == CONFIG:
+        for setting, pattern in SETTINGS.items():
+            [[before, old]] = re.findall(pattern, text)
+            text = text.replace(before + old, before + jsonlib.dumps(settings[setting]))
+        return text.replace("create perdure     ", f"create {settings['database']:11} ")
+    if name == "README.md":
+        text = text.replace("DATABASE", settings["database"]).replace("WORKER", settings["worker"])
+    return text
+
+
+def _packaged(name: str) -> str:
+    return (files("perdure") / "cloudflare" / name).read_text(encoding="utf-8")
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise BadArgument(f"{file} cannot be read: {error}.") from error
+
+
+def _next_steps(folder: Path, settings: dict[str, Any]) -> str:
+    worker, database = settings["worker"], settings["database"]
+    return f"""
+A secret, which is shown now and stored nowhere: {secrets.token_urlsafe(32)}
+
+Next, in {folder}:
+  npx wrangler d1 create {database}
+      put the database_id that it prints into {CONFIG}
+  npx wrangler secret put PERDURE_SECRET
+      paste the secret
+  npx wrangler secret put TICK_SECRET
+      for the cron: what PERDURE_CRON_SECRET is on your Python host
+  npx wrangler deploy
+On your Python host, with the address that this printed and the secret:
+  export PERDURE_URL=d1://{worker}.YOUR-SUBDOMAIN.workers.dev/ PERDURE_D1_SECRET=...
+  perdure d1 doctor"""
+
+
+def doctor(
+    url: Annotated[
+        str | None, Argument(metavar="URL", help="d1://…; the default is PERDURE_URL.")
+    ] = None,
+    at: Annotated[str | None, Option("--at", "-a", metavar="URL", help="The same.")] = None,
+    json: Json = False,
+) -> None:
+    """Check a D1 database and what is in front of it. Exit 1 if something failed."""
+    from perdure.cli.d1_checks import checks
+
+    place = one_place(url, at) or os.environ.get("PERDURE_URL", "")
+    if not place.lower().startswith("d1:"):
+        raise BadArgument(
+            "Which D1 database? Pass its URL, d1://:SECRET@host/, or set PERDURE_URL and "
+            "PERDURE_D1_SECRET. `perdure doctor` checks any journal."
+        )
+    failed = 0
+    for check in checks(place):
+        failed += check.result == "failed"
+        if json:
+            print_json(check._asdict())
+        else:
+            result = paint(f"{check.result:6}", STYLES[check.result])
+            print(f"{result}  {check.check:11}  {printable(check.detail)}", flush=True)
+    if failed:
+        raise Exit(1)

@@ -1,0 +1,14 @@
+"""Your own tables beside the journal, in the same Cloudflare D1 database.
+
+    database = perdure.d1.Client("d1://:SECRET@journal.example.workers.dev/")
+    [rows] = database.batch([("SELECT name FROM contacts WHERE id = ?", [7])], idempotent=True)
+
+Writes that belong to an effect go through `perdure.transaction()`, and are committed with it.
+"""
+
+from __future__ import annotations
+
+from perdure.journal.d1_client import D1Client as Client
+from perdure.journal.d1_client import D1Error, Usage
+
+__all__ = ["Client", "D1Error", "Usage"]

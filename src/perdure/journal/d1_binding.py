@@ -1,0 +1,166 @@
+"""Values on their way to D1 and back, exactly.
+
+D1 speaks JavaScript: an integer is a double, exact up to 2^53, and a blob is a list of numbers. So
+an integer beyond that goes as text that the statement casts, and a blob as hexadecimal text that it
+decodes (`bind`). On the way back every column is SQLite's `quote()` of its value (`quoted`), which
+says its type and keeps each digit (`unquoted`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from perdure.errors import BadArgument
+from perdure.journal.sql import has_rows
+
+EXACT = 2**53
+Params = Sequence[Any] | Mapping[str, Any]
+
+_TOKEN = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/"""  # no parameter in it
+    r"""|(?P<mark>\?\d*|[:@$][A-Za-z_]\w*)""",
+    re.DOTALL,
+)
+_WRAPPED = {"plain": "?{}", "blob": "unhex(?{})", "integer": "CAST(?{} AS INTEGER)"}
+_WRAPPED["real"] = "CAST(?{} AS REAL)"
+
+
+def bind(sql: str, params: Params, *, as_text: bool = False) -> tuple[str, list[Any]]:
+    """A statement for D1, and its parameters: None, numbers, texts, and bytes for blobs.
+
+    With `as_text` numbers are texts too, which is all that the REST API is said to take.
+    """
+    _, marks = _parsed(sql)
+    values, kinds = [], []
+    for mark in marks:
+        kind, value = _encoded(_value(sql, mark, params), as_text)
+        kinds.append(kind)
+        values.append(value)
+    if not isinstance(params, Mapping) and len(params) > len(marks):
+        raise BadArgument(f"{len(params)} parameters for the {len(marks)} of {sql[:80]!r}.")
+    return _rendered(sql, tuple(kinds)), values
+
+
+@lru_cache(maxsize=1024)
+def _parsed(sql: str) -> tuple[tuple[str | int, ...], tuple[str | int, ...]]:
+    """The pieces of a statement, texts and numbers of parameters, and the parameters by number."""
+    pieces: list[str | int] = []
+    marks: list[str | int] = []
+    end, anonymous = 0, 0
+    for found in _TOKEN.finditer(sql):
+        if found["mark"] is None:
+            continue
+        mark: str | int = found["mark"]
+        if mark == "?":
+            mark, anonymous = anonymous, anonymous + 1
+        else:
+            mark = int(found["mark"][1:]) - 1 if found["mark"][0] == "?" else found["mark"][1:]
+        if mark not in marks:
+            marks.append(mark)
+        pieces += [sql[end : found.start()], marks.index(mark)]
+        end = found.end()
+    return (*pieces, sql[end:]), tuple(marks)
+
+
+@lru_cache(maxsize=2048)
+def _rendered(sql: str, kinds: tuple[str, ...]) -> str:
+    pieces, _ = _parsed(sql)
+    return "".join(
+        piece if isinstance(piece, str) else _WRAPPED[kinds[piece]].format(piece + 1)
+        for piece in pieces
+    )
+
+
+def _value(sql: str, mark: str | int, params: Params) -> Any:
+    try:
+        return params[mark]  # type: ignore[index]
+    except (KeyError, IndexError, TypeError):
+        name = f"number {mark + 1}" if isinstance(mark, int) else f":{mark}"
+        raise BadArgument(f"No value is given for parameter {name} of {sql[:80]!r}.") from None
+
+
+def _encoded(value: Any, as_text: bool) -> tuple[str, Any]:
+    if value is None or isinstance(value, str):
+        return "plain", value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "blob", bytes(value)
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise OverflowError(f"{value} is over the 64 bits of an integer in D1")
+        if as_text or abs(value) >= EXACT:
+            return "integer", str(int(value))
+        return "plain", int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise BadArgument(f"D1 cannot store the number {value}.")
+        return ("real", repr(value)) if as_text else ("plain", value)
+    raise BadArgument(
+        f"D1 takes None, int, float, str and bytes as parameters, not {type(value).__name__}."
+    )
+
+
+# -- and back
+
+
+def quoted(sql: str) -> str:
+    """A statement whose columns are c0, c1, ..., each the `quote()` of what it was.
+
+    Columns have names of their own because D1 gives rows as objects, in which two of one name
+    would be one.
+    """
+    if not has_rows(sql):
+        return sql
+    start, end = _columns(sql)
+    columns = [
+        f"quote({column}) AS c{n}" for n, column in enumerate(_split(sql[start:end].strip()))
+    ]
+    return f"{sql[:start]} {', '.join(columns)} {sql[end:]}".strip()
+
+
+def unquoted(cell: Any) -> Any:
+    """The value that a cell of such a column stands for. Blobs may be bytes already."""
+    if not isinstance(cell, str):
+        return cell
+    if cell[0] == "'":
+        return cell[1:-1].replace("''", "'")
+    if cell[0] == "X":
+        return bytes.fromhex(cell[2:-1])
+    if cell == "NULL":
+        return None
+    return float(cell) if "." in cell or "e" in cell else int(cell)
+
+
+def _columns(sql: str) -> tuple[int, int]:
+    """Where the list of a statement's columns begins and ends."""
+    words = dict(reversed([(word, (start, end)) for word, start, end in _outer_words(sql)]))
+    if "RETURNING" in words:
+        return words["RETURNING"][1], len(sql)
+    start = words["SELECT"][1]
+    if "DISTINCT" in words and words["DISTINCT"][0] == start + 1:
+        start = words["DISTINCT"][1]
+    return start, words["FROM"][0] if "FROM" in words else len(sql)
+
+
+def _outer_words(sql: str) -> Iterator[tuple[str, int, int]]:
+    """The words of a statement that are not in parentheses or a text, with their places."""
+    depth = 0
+    for found in re.finditer(r"'(?:[^']|'')*'|[()]|\w+", sql):
+        depth += {"(": 1, ")": -1}.get(found[0], 0)
+        if depth == 0 and found[0][0] not in "')":
+            yield found[0], found.start(), found.end()
+
+
+def _split(columns: str) -> list[str]:
+    """The columns of a list, which commas outside of parentheses separate."""
+    found, depth = [""], 0
+    for part in re.findall(r"'(?:[^']|'')*'|[(),]|[^'(),]+", columns):
+        depth += {"(": 1, ")": -1}.get(part, 0)
+        if part == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += part
+    return [column.strip() for column in found]

@@ -1,0 +1,399 @@
+"""Batches of SQL over HTTP to Cloudflare D1: through perdure's Worker, or the account's REST API.
+
+A batch is one transaction. What comes of it is one of these:
+
+    rows         it is committed
+    D1Error      a statement is at fault; nothing is written
+    Refused      a guard of the journal refused; nothing is written
+    NotWritten   it was not taken in, and may be sent again
+    Ambiguous    no answer, or not the Worker's: it may be committed
+    Denied       the secret or the address is wrong; nothing is written
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+from perdure.errors import BadURL, Unavailable
+from perdure.journal.d1_binding import Params, bind
+from perdure.journal.operation import Ambiguous, Refused, Row
+
+T = TypeVar("T")
+
+CONNECTIONS = 8
+KEEP_ALIVE = 20.0
+"""Seconds that an idle connection is kept. Cloudflare's end closes them too, later."""
+CONNECT = 5.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+SHORTEST_SECRET = 32
+PROTOCOL = 1
+"""The version of what is spoken with the Worker, which its status names."""
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_REST_PATH = re.compile(r"/accounts/[^/]+/d1/database/[^/]+$")
+
+
+class D1Error(Exception):
+    """A statement is at fault. Nothing of its batch is written."""
+
+
+class NotWritten(Exception):
+    """The batch was not taken in. It may be sent again."""
+
+
+class Denied(Unavailable):
+    """The secret is wrong, or this is not the address of a D1 database."""
+
+
+class Call(NamedTuple):
+    """One statement. Its parameters are `?` or `?1` and a sequence, or `:name` and a mapping."""
+
+    sql: str
+    params: Params = ()
+
+
+@dataclass
+class Usage:
+    """What was asked of D1 so far."""
+
+    requests: int = 0
+    rows_read: int = 0
+    rows_written: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    database_bytes: int = 0
+    """The size of the database, by its last answer."""
+
+
+class D1Client:
+    """A D1 database, for any thread. `repr` shows its address and not its secret.
+
+    url        d1://:SECRET@host/ for perdure's Worker; with the path of an account's database,
+               d1://:TOKEN@api.cloudflare.com/client/v4/accounts/A/d1/database/B, the REST API
+    deadline   seconds after which a batch is given up that D1 does not take in
+    """
+
+    def __init__(self, url: str, *, deadline: float = 30.0) -> None:
+        self._url, self._deadline = url, deadline
+        self._http = _connect(url, deadline)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.place!r})"
+
+    @property
+    def place(self) -> str:
+        """The address, without the secret."""
+        return self._http.place
+
+    @property
+    def by_rest(self) -> bool:
+        """Whether it goes through the REST API, and not through a Worker."""
+        return isinstance(self._http, _Rest)
+
+    @property
+    def usage(self) -> Usage:
+        return self._http.usage
+
+    def batch(
+        self, calls: Sequence[tuple[str, Params]], *, idempotent: bool = False
+    ) -> list[list[Row]]:
+        """Run statements in one transaction; gives the rows of each.
+
+        An `idempotent` batch, such as one that only reads, is sent again when its answer is lost.
+        Otherwise `Unavailable` says that it may be committed. D1 rounds integers over 2^53 on
+        their way back: select `CAST(x AS TEXT)`.
+        """
+        sent = [Call(*call) for call in calls]
+        try:
+            return self.read(sent) if idempotent else self.write(sent)
+        except Ambiguous as error:
+            raise Unavailable(f"{error}. Whether the batch is committed is not known.") from error
+
+    def write(self, calls: Sequence[Call]) -> list[list[Row]]:
+        """Commit a batch. One that is not taken in is sent again until the deadline."""
+        return self._until_deadline(lambda: self._http.send(calls), NotWritten)
+
+    def read(self, calls: Sequence[Call]) -> list[list[Row]]:
+        """Run a batch that may be run twice."""
+        return self._until_deadline(lambda: self._http.send(calls), NotWritten, Ambiguous)
+
+    def status(self) -> Mapping[str, Any]:
+        """What the Worker says of itself; empty for the REST API."""
+        return self._until_deadline(self._http.status, NotWritten, Ambiguous)
+
+    def _until_deadline(self, send: Callable[[], T], *again: type[Exception]) -> T:
+        give_up, pause = time.monotonic() + self._deadline, FIRST_PAUSE
+        while True:
+            try:
+                return send()
+            except again as error:
+                if time.monotonic() + pause > give_up:
+                    raise Unavailable(
+                        f"{self.place} did not take the batch in: {error}. Nothing was written."
+                    ) from error
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (spreads the attempts)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def reopen(self) -> None:
+        """Leave the connections to the process that this one was forked from."""
+        _ABANDONED.append(self._http)
+        self._http = _connect(self._url, self._deadline)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+_ABANDONED: list[Any] = []
+
+
+def _connect(url: str, deadline: float) -> _Worker | _Rest:
+    address, secret = _address(url)
+    kind = _Rest if _REST_PATH.search(address) else _Worker
+    return kind(address, secret, deadline)
+
+
+def _address(url: str) -> tuple[str, str]:
+    """The HTTP address that a URL names, and the secret. What is malformed is not shown."""
+    try:
+        parts = urlsplit(url)
+        host, port, password = parts.hostname, parts.port, unquote(parts.password or "")
+    except ValueError:
+        host, port, password, parts = None, None, "", urlsplit("")
+    if not host or parts.username or parts.query or parts.fragment:
+        raise BadURL(
+            "The D1 URL is malformed. It is d1://:SECRET@host/, with the address of perdure's "
+            "Worker; percent-encode the characters / ? # @ : of the secret."
+        )
+    path = parts.path.rstrip("/")
+    secret = password or os.environ.get("PERDURE_D1_SECRET", "")
+    if len(secret) < (1 if _REST_PATH.search(path) else SHORTEST_SECRET):
+        raise BadURL(
+            f"d1://{host} needs the secret of its Worker, of {SHORTEST_SECRET} characters or more: "
+            "d1://:SECRET@host/, or PERDURE_D1_SECRET."
+        )
+    if not re.fullmatch("[!-~]+", secret):  # an HTTP library would show it in its error
+        raise BadURL(
+            f"The secret of d1://{host} has a space, a line break or a letter that is not ASCII."
+        )
+    scheme = "http" if host in _LOOPBACK else "https"  # a secret never leaves this host unencrypted
+    name = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{name}{'' if port is None else f':{port}'}{path}", secret
+
+
+class _Http:
+    """One of the two ways to D1, over kept connections."""
+
+    def __init__(self, address: str, secret: str, deadline: float) -> None:
+        self.address, self.place = address, address.replace("http", "d1", 1).replace("d1s:", "d1:")
+        self.usage = Usage()
+        self._secret = secret
+        self._counting = threading.Lock()
+        self._client = httpx.Client(
+            headers={"Authorization": f"Bearer {secret}"},
+            timeout=httpx.Timeout(deadline, connect=min(CONNECT, deadline)),
+            limits=httpx.Limits(
+                max_connections=CONNECTIONS,
+                max_keepalive_connections=CONNECTIONS,
+                keepalive_expiry=KEEP_ALIVE,
+            ),
+            trust_env=address.startswith("https"),
+            verify=address.startswith("https"),  # loads no certificates for a loopback address
+        )
+
+    def send(self, calls: Sequence[Call]) -> list[list[Row]]:
+        raise NotImplementedError
+
+    def status(self) -> Mapping[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _request(self, method: str, path: str, body: bytes | None, kind: str) -> httpx.Response:
+        try:
+            reply = self._client.request(
+                method, self.address + path, content=body, headers={"Content-Type": kind}
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise NotWritten(f"no connection: {error}") from error
+        except httpx.TransportError as error:
+            raise Ambiguous(f"{self.place}: {str(error) or type(error).__name__}") from error
+        with self._counting:
+            self.usage.requests += 1
+            self.usage.bytes_sent += len(body or b"")
+            self.usage.bytes_received += len(reply.content)
+        return reply
+
+    def _count(self, read: int, written: int, size: int) -> None:
+        with self._counting:
+            self.usage.rows_read += read
+            self.usage.rows_written += written
+            self.usage.database_bytes = size or self.usage.database_bytes
+
+    def _text(self, reply: httpx.Response) -> str:
+        """The beginning of a page. A page may show what it was sent: the secret is hidden."""
+        text = reply.text.replace(self._secret, "***")
+        return re.sub(r"<[^>]*>|\s+", " ", text).strip()[:200] or "no text"
+
+    def _raise_for(self, status: int, message: str) -> None:
+        """Raise for a reply that is not about the statements."""
+        if status == 429:
+            raise NotWritten(f"too many requests: {message}")
+        if status in (401, 403):
+            raise Denied(f"{self.place} refused the secret: {message}")
+        if status == 404:
+            raise Denied(f"{self.place} is not the address of a D1 journal: {message}")
+        raise Ambiguous(f"{self.place} answered with HTTP status {status}: {message}")
+
+
+class _Worker(_Http):
+    """Through perdure's own Worker (`cloudflare/worker.js`)."""
+
+    def send(self, calls: Sequence[Call]) -> list[list[Row]]:
+        texts: dict[str, int] = {}
+        head: list[Any] = []
+        blobs: list[bytes] = []
+        for sql, params in calls:
+            text, values = bind(sql, params)
+            head.append([texts.setdefault(text, len(texts)), _without_blobs(values, blobs)])
+        body = _frame({"sql": list(texts), "calls": head}, blobs)
+        reply = self._request("POST", "/v1/batch", body, "application/octet-stream")
+        self._check(reply)
+        answer, found = self._opened(reply.content)
+        self._count(answer["read"], answer["written"], answer["size"])
+        return found
+
+    def status(self) -> Mapping[str, Any]:
+        reply = self._request("GET", "/v1/status", None, "application/json")
+        self._check(reply)
+        found: Mapping[str, Any] = reply.json()
+        return found
+
+    def _check(self, reply: httpx.Response) -> None:
+        """Raise unless the Worker answered, and all went well."""
+        if "X-Perdure" not in reply.headers:
+            self._raise_for(reply.status_code, self._text(reply))
+        if reply.status_code != 200:
+            answer, _ = self._opened(reply.content)
+            self._raise(answer["kind"], answer["message"])
+
+    def _opened(self, content: bytes) -> tuple[Any, list[list[Row]]]:
+        """The head of a reply, and the rows of each call, with their blobs."""
+        try:
+            [length] = struct.unpack_from(">I", content)
+            head = json.loads(content[4 : 4 + length])
+            place = 4 + length
+
+            def cell(value: Any) -> Any:
+                nonlocal place
+                if not isinstance(value, dict):
+                    return value
+                start, place = place, place + value["b"]
+                return content[start:place]
+
+            rows = [[tuple(map(cell, row)) for row in each] for each in head.get("rows", ())]
+            if place != len(content):
+                raise ValueError(f"it has {len(content)} bytes, not {place}")
+            return head, rows
+        except (struct.error, ValueError, LookupError, TypeError) as error:
+            raise Ambiguous(f"{self.place}: the reply cannot be read: {error}") from error
+
+    def _raise(self, kind: str, message: str) -> None:
+        if kind == "refused":
+            raise Refused(message)
+        if kind == "statement":
+            raise D1Error(message)
+        if kind == "busy":
+            raise NotWritten(message)
+        if kind == "full":
+            raise Unavailable(f"{self.place} is full: {message}. Nothing was written.")
+        if kind == "unauthorized":
+            raise Denied(f"{self.place} refused the secret: {message}")
+        if kind == "bad_request":
+            raise D1Error(f"the Worker did not understand the request: {message}")
+        raise Ambiguous(f"{self.place}: {message}")
+
+
+class _Rest(_Http):
+    """Through the REST API of a Cloudflare account, which takes 1,200 requests in five minutes."""
+
+    def send(self, calls: Sequence[Call]) -> list[list[Row]]:
+        batch = []
+        for sql, params in calls:
+            text, values = bind(sql, params, as_text=True)
+            hexed = [one.hex().upper() if isinstance(one, bytes) else one for one in values]
+            batch.append({"sql": text, "params": hexed})
+        if not batch:
+            return []
+        body = json.dumps({"batch": batch}).encode()
+        reply = self._request("POST", "/query", body, "application/json")
+        try:
+            answer = reply.json()
+            errors = "; ".join(one["message"] for one in answer["errors"])
+            if answer["success"]:
+                results = answer["result"]
+                meta = [one.get("meta") or {} for one in results]
+                self._count(
+                    sum(one.get("rows_read", 0) for one in meta),
+                    sum(one.get("rows_written", 0) for one in meta),
+                    meta[-1].get("size_after", 0),
+                )
+                return [
+                    [tuple(map(_from_rest, row.values())) for row in one["results"]]
+                    for one in results
+                ]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            self._raise_for(reply.status_code, self._text(reply))
+            raise  # unreachable
+        if reply.status_code in (401, 403, 404, 429):
+            self._raise_for(reply.status_code, errors)
+        self._raise(errors)
+        raise AssertionError
+
+    def _raise(self, message: str) -> None:
+        """Raise for an error of D1, which only its text tells."""
+        for pattern, kind in _KINDS:
+            if re.search(pattern, message, re.IGNORECASE):
+                raise kind(message)
+        raise Ambiguous(f"{self.place}: {message}")
+
+
+_KINDS: list[tuple[str, type[Exception]]] = [  # as in worker.js, first match first
+    (r"NOT NULL constraint failed: perdure_\w+\.\w+: SQLITE_CONSTRAINT", Refused),
+    (r": SQLITE_FULL|exceeded maximum DB size", Unavailable),
+    (r": SQLITE_(BUSY|LOCKED)", NotWritten),
+    (r": SQLITE_(CONSTRAINT|ERROR|TOOBIG|MISMATCH|RANGE|AUTH)|^D1_TYPE", D1Error),
+    (r"Wrong number of parameter bindings|too many SQL variables", D1Error),
+    (r"overloaded|too many requests", NotWritten),
+]
+
+
+def _from_rest(cell: Any) -> Any:
+    return bytes(cell) if isinstance(cell, list) else cell
+
+
+def _frame(head: Any, blobs: Sequence[bytes]) -> bytes:
+    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+    return b"".join([struct.pack(">I", len(text)), text, *blobs])
+
+
+def _without_blobs(values: Sequence[Any], blobs: list[bytes]) -> list[Any]:
+    """The values for the head of a frame. Blobs are appended to `blobs`."""
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, bytes):
+            blobs.append(value)
+            value = {"b": len(value)}
+        found.append(value)
+    return found

@@ -1,0 +1,229 @@
+"""Blobs that are too large for a row of D1: compressed, then split over rows of `perdure_chunks`.
+
+A row of D1 takes 2,000,000 bytes, and a parameter as many characters, which is half as many bytes
+of a blob. So a blob over `INLINE` is compressed. If that is not enough, the column holds a marker,
+and the blob is in chunks, in the same batch:
+
+    F0  then zlib data                     compressed, in its column
+    F1  then id, flag, number of chunks    split; with the flag 1 the chunks are zlib data
+
+Every blob of the journal begins with a byte below F0 (`serde/encryption.py`). The id is a hash of
+the blob, so that a batch that is sent twice makes the same chunks, and equal blobs are compared by
+their markers.
+
+Triggers count the columns that have a marker (`uses`): chunks are deleted with the last of them, by
+whatever statement. A batch inserts chunks before the statement that needs them, and drops those
+that it left unused, because its row was there already, or another's.
+
+A D1 database that was exported is a SQLite file. `put_back` makes it a plain SQLite journal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from perdure.journal.d1_binding import unquoted
+from perdure.journal.d1_client import Call
+from perdure.journal.operation import Row
+
+INLINE = 256 * 1024
+CHUNK = 900_000
+LARGEST = 8_000_000
+"""Bytes of a blob, before it is compressed."""
+CHUNKS_PER_READ = 8
+
+BLOBS = {
+    "perdure_checkpoints": ("state",),
+    "perdure_values": ("body",),
+    "perdure_writes": ("body",),
+    "perdure_runs": ("setup", "output", "error", "labels"),
+    "perdure_waits": ("body", "answer", "seal"),
+    "perdure_signals": ("body",),
+    "perdure_reads": ("body",),
+    "perdure_events": ("body",),
+    "perdure_schedules": ("body",),
+    "perdure_effects": ("arguments", "outcome"),
+    "perdure_outbox": ("body",),
+    "perdure_scores": ("body",),
+}
+"""Every column that can hold one."""
+
+_PACKED, _SPLIT = 0xF0, 0xF1
+_MARKER = struct.Struct(">B16s?I")
+_INSERT = (
+    "INSERT INTO perdure_chunks (id, n, uses, body) VALUES (:id, :n, 0, :body) "
+    "ON CONFLICT DO NOTHING"
+)
+_DROP = "DELETE FROM perdure_chunks WHERE id = :id AND uses = 0"
+_READ = "SELECT quote(n) AS c0, quote(body) AS c1 FROM perdure_chunks WHERE id = :id ORDER BY n"
+
+
+def schema() -> Iterator[str]:
+    """The table of the chunks, and the triggers that count who uses them."""
+    yield (
+        "CREATE TABLE IF NOT EXISTS perdure_chunks (id BLOB NOT NULL, n INTEGER NOT NULL, "
+        "uses INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (id, n))"
+    )
+    for table, columns in BLOBS.items():
+        for column in columns:
+            yield from _triggers(table, column)
+
+
+def _triggers(table: str, column: str) -> Iterator[str]:
+    def marked(row: str) -> str:
+        return f"substr({row}.{column}, 1, 1) = X'F1'"
+
+    def count(row: str, change: str) -> str:
+        where = f"WHERE id = substr({row}.{column}, 2, 16) AND {marked(row)}"
+        return f"UPDATE perdure_chunks SET uses = uses {change} {where};"  # noqa: S608 (no input)
+
+    release = (
+        f"{count('OLD', '- 1')} DELETE FROM perdure_chunks "  # noqa: S608 (no input)
+        f"WHERE id = substr(OLD.{column}, 2, 16) AND {marked('OLD')} AND uses <= 0;"
+    )
+    name = f"CREATE TRIGGER IF NOT EXISTS {table}_{column}"
+    yield (
+        f"{name}_inserted AFTER INSERT ON {table} WHEN {marked('NEW')} "
+        f"BEGIN {count('NEW', '+ 1')} END"
+    )
+    yield f"{name}_deleted AFTER DELETE ON {table} WHEN {marked('OLD')} BEGIN {release} END"
+    yield (
+        f"{name}_updated AFTER UPDATE OF {column} ON {table} "
+        f"WHEN OLD.{column} IS NOT NEW.{column} AND ({marked('OLD')} OR {marked('NEW')}) "
+        f"BEGIN {count('NEW', '+ 1')} {release} END"
+    )
+
+
+class Stored(NamedTuple):
+    """The parameters of a statement as they are stored, and the calls around it."""
+
+    params: Mapping[str, Any]
+    before: Sequence[Call] = ()
+    after: Sequence[Call] = ()
+
+
+def store(params: Mapping[str, Any]) -> Stored:
+    """What to send for a statement with these parameters."""
+    large = {
+        name: bytes(value)
+        for name, value in params.items()
+        if isinstance(value, (bytes, bytearray, memoryview)) and len(value) > INLINE
+    }
+    if not large:
+        return Stored(params)
+    changed, before, after = dict(params), [], []
+    for name, blob in large.items():
+        packed = bytes([_PACKED]) + zlib.compress(blob, 1)
+        if len(packed) <= INLINE:
+            changed[name] = packed
+            continue
+        id = hashlib.blake2b(blob, digest_size=16).digest()
+        is_packed = len(packed) < len(blob)
+        body = packed[1:] if is_packed else blob
+        chunks = [body[start : start + CHUNK] for start in range(0, len(body), CHUNK)]
+        changed[name] = _MARKER.pack(_SPLIT, id, is_packed, len(chunks))
+        before += [Call(_INSERT, {"id": id, "n": n, "body": one}) for n, one in enumerate(chunks)]
+        after.append(Call(_DROP, {"id": id}))
+    return Stored(changed, before, after)
+
+
+class ChunksGone(Exception):
+    """A marker's chunks are not there, or no longer: its row was changed since it was read."""
+
+
+def load(
+    results: list[list[Row]], read: Callable[[Sequence[Call]], list[list[Row]]], *, last: bool
+) -> list[list[Row]]:
+    """The rows with their blobs as they were given to `store`.
+
+    Raises `ChunksGone`; the `last` time the marker stays, and what opens it finds it damaged.
+    """
+    markers = [cell for rows in results for row in rows for cell in row if _is(cell, _SPLIT)]
+    is_plain = not markers and not any(
+        _is(cell, _PACKED) for rows in results for row in rows for cell in row
+    )
+    if is_plain:
+        return results
+    blobs = _fetch(list(dict.fromkeys(markers)), read, last)
+
+    def opened(cell: Any) -> Any:
+        if _is(cell, _PACKED):
+            return _unpacked(cell[1:], cell)
+        return blobs.get(cell, cell) if isinstance(cell, bytes) else cell
+
+    return [[tuple(map(opened, row)) for row in rows] for rows in results]
+
+
+def _is(cell: Any, kind: int) -> bool:
+    return isinstance(cell, bytes) and len(cell) > 0 and cell[0] == kind
+
+
+def _fetch(
+    markers: list[bytes], read: Callable[[Sequence[Call]], list[list[Row]]], last: bool
+) -> dict[bytes, bytes]:
+    found = {}
+    for group in _groups(markers):
+        calls = [Call(_READ, {"id": id}) for _, (_, id, _, _) in group]
+        for (marker, (_, _, is_packed, count)), rows in zip(group, read(calls), strict=True):
+            if len(rows) != count:
+                if not last:
+                    raise ChunksGone
+                continue
+            body = b"".join(unquoted(row[1]) for row in rows)
+            found[marker] = _unpacked(body, marker) if is_packed else body
+    return found
+
+
+def _groups(markers: list[bytes]) -> Iterator[list[tuple[bytes, Any]]]:
+    """Markers whose chunks are read together: a few, or those of one."""
+    group: list[tuple[bytes, Any]] = []
+    size = 0
+    for marker in markers:
+        if len(marker) != _MARKER.size:  # damaged
+            continue
+        parts = _MARKER.unpack(marker)
+        if group and size + parts[3] > CHUNKS_PER_READ:
+            yield group
+            group, size = [], 0
+        group.append((marker, parts))
+        size += parts[3]
+    if group:
+        yield group
+
+
+def _unpacked(data: bytes, otherwise: bytes) -> bytes:
+    """The blob; or `otherwise`, if that is not what it was."""
+    try:
+        return zlib.decompressobj().decompress(data, LARGEST + 1024)
+    except zlib.error:
+        return otherwise
+
+
+def put_back(database: sqlite3.Connection) -> None:
+    """Put every blob whole into its column, and drop the chunks and their triggers."""
+    for table, columns in BLOBS.items():
+        for column in columns:
+            for when in ("inserted", "deleted", "updated"):
+                database.execute(f"DROP TRIGGER IF EXISTS {table}_{column}_{when}")
+    chunks = database.cursor()
+
+    def read(calls: Sequence[Call]) -> list[list[Row]]:
+        return [chunks.execute(sql, params).fetchall() for sql, params in calls]
+
+    def whole(blob: bytes) -> bytes:
+        [[[found]]] = load([[(blob,)]], read, last=True)
+        return bytes(found)
+
+    database.create_function("perdure_whole", 1, whole)
+    for table, columns in BLOBS.items():
+        for column in columns:
+            database.execute(
+                f"UPDATE {table} SET {column} = perdure_whole({column}) "  # noqa: S608 (no input)
+                f"WHERE substr({column}, 1, 1) IN (X'F0', X'F1')"
+            )
+    database.execute("DROP TABLE perdure_chunks")

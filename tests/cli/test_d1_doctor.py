@@ -1,0 +1,246 @@
+"""`perdure d1 doctor`, on a real D1 in workerd, through its Worker and by the REST API."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.cli import d1_checks
+from perdure.journal import connect
+from perdure.journal.d1_client import Call, D1Client
+from perdure.testing.d1 import Workerd
+from tests.support.commands import Command, Told
+from tests.support.fork_server import ForkServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.d1, pytest.mark.d1_sample]
+
+CHECKS = ["address", "schema", "latency", "clock", "transaction", "statements", "value"]
+CHECKS += ["parameters", "integers", "columns", "cron", "size"]
+
+
+@pytest.fixture
+def server(d1_server: Workerd) -> Workerd:
+    d1_server.start()
+    return d1_server
+
+
+@pytest.fixture
+def n(empty_d1_url: str) -> int:
+    """The number of a database with nothing in it."""
+    return int(empty_d1_url.split("/")[-2])
+
+
+def tables(url: str) -> list[Any]:
+    """Everything in a database, but D1's own."""
+    with closing(D1Client(url)) as client:
+        [rows] = client.read([Call("SELECT name, sql FROM sqlite_master ORDER BY name")])
+    return [row for row in rows if not row[0].startswith(("_cf", "sqlite"))]
+
+
+def results(told: Told) -> dict[str, str]:
+    """What the doctor says of each check."""
+    return {line.split()[1]: line.split()[0] for line in told.out.splitlines()}
+
+
+@pytest.mark.parametrize("by", ["worker", "rest"])
+def test_a_database_is_checked_and_nothing_is_left_in_it(
+    server: Workerd, n: int, command: Command, by: str
+) -> None:
+    url = server.url(n) if by == "worker" else server.rest_url(n)
+    told = command("d1", "doctor", url).done
+    found = results(told)
+    assert list(found) == (CHECKS if by == "worker" else [*CHECKS, "rate"])
+    notes = {name for name, result in found.items() if result == "note"}
+    assert notes == {"schema", "cron"} | set(found) - set(CHECKS)
+    assert set(found.values()) == {"ok", "note"}
+    assert "there is no journal yet" in told.out
+    assert ("1,200 requests in five minutes" in told.out) == (by == "rest")
+    assert tables(url) == []
+
+
+def test_a_journal_is_found_and_not_changed(
+    server: Workerd, n: int, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(server.url(n)).close()
+    before = tables(server.url(n))
+    monkeypatch.setenv("PERDURE_URL", server.url(n))
+    found = {one["check"]: one for one in command("d1", "doctor", "--json").done.json}
+    assert (found["schema"]["result"], found["schema"]["detail"]) == ("ok", "9, the newest")
+    assert re.match(r"0\.[1-9] MB", found["size"]["detail"])
+    assert tables(server.url(n)) == before
+
+
+def test_the_journal_of_a_newer_perdure_fails(server: Workerd, n: int, command: Command) -> None:
+    with closing(D1Client(server.url(n))) as client:
+        client.batch([("CREATE TABLE perdure_schema (version)", ())])
+        client.batch([("INSERT INTO perdure_schema VALUES (99)", ())])
+    told = command("d1", "doctor", server.url(n))
+    assert (told.code, results(told)["schema"]) == (1, "failed")
+    assert "Upgrade perdure" in told.out
+
+
+class Host(BaseHTTPRequestHandler):
+    """Answers a tick; everything else with a page that repeats the secret."""
+
+    def do_GET(self) -> None:
+        status = int(self.path.split("/")[1])
+        self._answer(status, f"<html>{status}\n{self.headers['Authorization']}</html>")
+
+    def do_POST(self) -> None:
+        if self.path == "/cron/tick":
+            self._answer(200, '{"claimed": 3}')
+        else:
+            self.do_GET()
+
+    def _answer(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Host)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_last_tick_is_shown_with_its_age(
+    server: Workerd, n: int, command: Command, host: str
+) -> None:
+    url = server.url(n)
+    assert server.trigger_cron(n, tick_url="http://127.0.0.1:9/", tick_secret="x") is not None
+    failed = command("d1", "doctor", url)
+    assert (failed.code, results(failed)["cron"]) == (1, "failed")
+    assert re.search(r"the tick \d+s ago failed after 3 tries: .* Check TICK_URL", failed.out)
+    assert server.trigger_cron(n, tick_url=f"http://{host}/cron/tick", tick_secret="x") is None
+    for address in (url, server.rest_url(n)):
+        ticked = command("d1", "doctor", address).done
+        assert re.search(r'^ok +cron +ticked \d+s ago: {"claimed": 3}$', ticked.out, re.MULTILINE)
+    with closing(D1Client(url)) as client:
+        old = "json_set(result, '$.time', '2026-01-01T00:00:00Z')"
+        client.batch([(f"UPDATE perdure_cron SET result = {old}", ())])
+    assert results(command("d1", "doctor", url).done)["cron"] == "note"
+
+
+def test_an_address_that_is_wrong_is_the_only_line(
+    server: Workerd, command: Command, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(d1_checks, "DEADLINE", 0.3)
+    secret = server.secret
+    wrong = {
+        server.url(0).replace(secret, "w" * 40): "refused the secret.*PERDURE_SECRET",
+        server.rest_url(0).replace(secret, "w" * 40): "refused the secret",
+        server.url(999): "is not the address",
+        server.rest_url(999): "is not the address",
+        f"d1://:{secret}@127.0.0.1:9/": "no connection",
+        f"d1://{secret}@127.0.0.1/": "malformed",
+        f"d1://:{secret}\n@127.0.0.1/": "no connection|malformed",
+        f"d1://:{secret}%0A@127.0.0.1/": "line break",
+        f"d1://:{secret}%20é@127.0.0.1/": "not ASCII",
+        f"d1://:{secret}@[127.0.0.1/": "malformed",
+        f"d1://127.0.0.1:{server.port}/0/": "needs the secret",
+    }
+    for status in (200, 403, 404, 429, 500):
+        wrong[f"d1://:{secret}@{host}/{status}/"] = f"{status} Bearer \\*\\*\\*"
+        rest = f"d1://:{secret}@{host}/{status}/client/v4/accounts/A/d1/database/B"
+        wrong[rest] = f"{status} Bearer \\*\\*\\*"
+    for url, words in wrong.items():
+        told = command("d1", "doctor", url)
+        assert (told.code, told.err, results(told)) == (1, "", {"address": "failed"}), url
+        assert re.search(words, told.out), (url, told.out)
+        assert secret not in told.out
+
+
+def test_what_is_no_d1_url_is_refused(server: Workerd, command: Command) -> None:
+    assert "d1://:SECRET@host/" in command("d1", "doctor", "sqlite:///x.db").refused
+    twice = command("d1", "doctor", server.url(0), "--at", server.url(1)).refused
+    other = command("d1", "doctor", server.url(0), server.url(1)).refused
+    assert server.secret not in twice + other
+
+
+def test_a_worker_of_another_protocol_is_named(
+    server: Workerd, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(d1_checks, "PROTOCOL", 2)
+    told = command("d1", "doctor", server.url(0))
+    assert (told.code, results(told)) == (1, {"address": "failed"})
+    assert "speaks protocol 1, and this perdure 2" in told.out
+    assert "npx wrangler deploy" in told.out
+
+
+def test_a_clock_that_is_off_and_a_full_database_fail(
+    server: Workerd, n: int, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(d1_checks, "CLOCK_TOLERANCE", -1.0)
+    monkeypatch.setattr(d1_checks, "LARGEST_DATABASE", 1)
+    told = command("d1", "doctor", server.url(n))
+    assert told.code == 1
+    assert (results(told)["clock"], results(told)["size"]) == ("failed", "failed")
+    assert "set its clock" in told.out
+    assert "perdure prune" in told.out
+
+
+def test_batches_that_are_not_transactions_are_found_and_cleaned_up(
+    server: Workerd, n: int, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = D1Client.read
+
+    def one_by_one(self: D1Client, calls: Sequence[Call]) -> Any:
+        if calls[0].sql.startswith("CREATE TABLE"):
+            return [read(self, [call])[0] for call in calls]
+        return read(self, calls)
+
+    monkeypatch.setattr(D1Client, "read", one_by_one)
+    told = command("d1", "doctor", server.url(n))
+    assert (told.code, results(told)["transaction"]) == (1, "failed")
+    assert "is not one transaction" in told.out
+    assert tables(server.url(n)) == []
+
+
+def test_a_plan_that_takes_fewer_statements_is_named_and_the_rest_is_checked(
+    server: Workerd, n: int, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = D1Client.read
+
+    def free_plan(self: D1Client, calls: Sequence[Call]) -> Any:
+        if len(calls) > 50:
+            raise perdure.Unavailable("Too many API requests by single worker invocation")
+        return read(self, calls)
+
+    monkeypatch.setattr(D1Client, "read", free_plan)
+    told = command("d1", "doctor", server.url(n))
+    assert told.code == 1
+    assert "Workers Paid" in told.out
+    assert [name for name, one in results(told).items() if one == "failed"] == ["statements"]
+    assert list(results(told)) == CHECKS
+
+
+@pytest.mark.parametrize("when", ["before", "sent", "after"])
+def test_killed_at_a_request_that_writes_it_leaves_nothing(
+    server: Workerd, n: int, fork_server: ForkServer, when: str
+) -> None:
+    order: dict[str, Any] = {"url": server.url(n), "when": when}
+    for nth in (1, 2):
+        ended = fork_server.run("d1_doctor_child:doctor", nth=nth, **order)
+        assert ended.status == -signal.SIGKILL
+        assert tables(server.url(n)) == []
+    last = fork_server.run("d1_doctor_child:doctor", nth=0, **order)
+    assert last.one("ended") == [0, 2]  # there are no others that write
+    assert tables(server.url(n)) == []

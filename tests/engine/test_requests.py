@@ -1,0 +1,162 @@
+"""What a runtime asks of its database: on one that is paid by the request, that is its cost.
+
+Each figure is exact: a read or a commit more is found here, and not on a bill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+import perdure
+from perdure.engine.worker import Worker
+from perdure.journal import group_commit
+from perdure.runtime import Runtime
+from perdure.types import Message, State
+from tests.support.agents import Calls, Log, chain, driving, reaches
+from tests.support.counting import Counting, Request, count_requests
+from tests.support.polling import auntil
+
+HOUR = timedelta(hours=1)
+
+
+@asynccontextmanager
+async def counted(
+    url: str, monkeypatch: pytest.MonkeyPatch, *, poll: float = 3600.0
+) -> AsyncIterator[tuple[Runtime, Counting]]:
+    """A runtime that is open, and has had its first tick. However slow this machine is: it looks
+    again when a segment ended, leases need no renewal, and what is deferred waits for a commit."""
+    monkeypatch.setattr(group_commit, "HOLD", 60.0)
+    backend = count_requests(url, monkeypatch, poll)
+    async with Runtime(url, lease=HOUR) as rt:
+        rt.journal.set_interval(60.0)
+        calls = Calls()
+        for steps in (1, 3):
+            rt.register(chain(*(calls.node(f"step {n}") for n in range(steps))), name=f"{steps}")
+        rt.register(chain(nap), name="nap")
+        rt.register(chain(mail), name="mail")
+        for graph in ("1", "3", "nap", "mail"):  # a graph is stored with its first run
+            await rt.start(graph, {"log": []})
+        await rt.tick()
+        backend.take()
+        yield rt, backend
+
+
+def nap(state: Log) -> Log:
+    perdure.sleep(HOUR)
+    return {"log": ["nap"]}
+
+
+def mail(state: Log) -> Log:
+    return {"log": [send("ada")]}
+
+
+@perdure.effect(name="send of test_requests")
+def send(to: str) -> str:
+    return to
+
+
+def kinds(requests: list[Request]) -> str:
+    """Reads and commits in order: `rwwr`."""
+    return "".join("w" if one.writes else "r" for one in requests)
+
+
+async def test_a_tick_with_nothing_due_is_one_request(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counted(url, monkeypatch) as (rt, backend):
+        for n in range(5):
+            await rt.start("nap", {"log": []}, thread_id=f"asleep {n}")
+        await rt.tick()
+        await rt.schedule("yearly", "1", cron="0 0 1 1 *")
+        backend.take()
+        assert (await rt.tick()).claimed == 0
+        assert kinds(backend.take()) == "r"
+
+        def deliver(message: Message) -> None: ...
+
+        rt.deliver("news", deliver)
+        assert (await rt.tick()).claimed == 0
+        assert kinds(backend.take()) == "r"
+
+
+@pytest.mark.parametrize(("graph", "asked"), [("1", "rwwr"), ("3", "rwwr"), ("mail", "rwwwwr")])
+async def test_a_run_of_a_tick_is_a_look_a_claim_its_commits_and_a_look(
+    url: str, monkeypatch: pytest.MonkeyPatch, graph: str, asked: str
+) -> None:
+    async with counted(url, monkeypatch) as (rt, backend):
+        run = await rt.start(graph, {"log": []}, thread_id="t")
+        assert kinds(backend.take()) == "w"
+        await rt.tick()
+        assert kinds(found := backend.take()) == asked, found
+        assert (await rt.get(run.id)).state is State.DONE
+
+
+async def test_runs_that_a_tick_drives_at_once_share_their_requests(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counted(sqlite_url, monkeypatch) as (rt, backend):
+        for n in range(25):
+            await rt.start("3", {"log": []}, thread_id=f"{n}")
+        backend.take()
+        assert (await rt.tick()).done == 25
+        assert len(backend.take()) < 25
+
+
+async def test_a_due_run_that_a_worker_cannot_drive_is_not_claimed_at_every_look(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counted(sqlite_url, monkeypatch) as (rt, backend):
+        await rt.start("3", {"log": []})
+        backend.take()
+        assert (await rt.work(graphs=["1"], until_idle=True)).claimed == 0
+        assert kinds(backend.take()) == "r"
+
+
+async def test_an_idle_worker_asks_once_per_poll_and_for_everything(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests = 0
+    real = Worker._rest
+
+    async def rest(self: Worker, soon_at: int | None) -> None:
+        nonlocal rests
+        rests += 1
+        await real(self, soon_at)
+
+    async with counted(url, monkeypatch, poll=0.01) as (rt, backend):
+        await rt.start("nap", {"log": []})
+        await rt.tick()
+        await rt.schedule("yearly", "1", cron="0 0 1 1 *")
+        monkeypatch.setattr(Worker, "_rest", rest)
+        backend.take()
+        async with driving(rt):
+            await auntil(lambda: rests >= 50, "a worker that looked 50 times")
+        found = backend.take()
+        assert rests <= len(found) <= rests + 1  # it may have been stopped right after a look
+        assert kinds(found) == "r" * len(found)
+        assert {one for request in found for one in request.statements} == {
+            "workers",
+            "next_due",
+            "next_claimable",
+            "due_schedules",
+        }
+
+
+async def test_how_often_an_idle_worker_asks_is_said_by_its_database(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were it asked more often than once an hour, the second look would find the run of another
+    process; and a run that this process starts does not wait for it."""
+    async with counted(sqlite_url, monkeypatch) as (rt, backend), driving(rt):
+        await auntil(lambda: backend.requests, "the first look")
+        async with perdure.Client(sqlite_url) as other:
+            far = await other.start("1", {"log": []}, thread_id="far")
+            assert [one for one in backend.take() if one.writes] == []
+            assert (await other.get(far.id)).state is State.PENDING
+            near = await rt.start("1", {"log": []}, thread_id="near")
+            await reaches(rt, near, State.DONE)
+            await reaches(rt, far, State.DONE)

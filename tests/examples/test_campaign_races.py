@@ -1,0 +1,83 @@
+"""Two who change the campaign's tables at once: one of them is first, and the other one sees it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from examples.campaign.cadence import Cadence
+from examples.campaign.contacts import bring, read
+from examples.campaign.records import close
+from tests.support import campaigns
+from tests.support.campaigns import DAY, PLAN, World, reply, world
+from tests.support.polling import until
+from tests.support.raw import execute, held_open
+
+office = campaigns.office
+
+THREE = Cadence((0, 4, 7))
+SHEETS = [
+    "email\n" + "".join(f"p{n}@example.com\n" for n in range(start, start + 40))
+    for start in (0, 10, 20, 30)
+]
+
+
+def test_of_replies_at_once_one_has_earned_its_touch(office: World) -> None:
+    office.campaign(cadence=THREE)
+    office.drive()
+    office.advance(4 * DAY)
+    mails = [reply(office.message_id(step)).as_bytes() for step in (1, 2) * 3]
+    with ThreadPoolExecutor(6) as pool:
+        received = list(pool.map(office.inbound.receive, mails))
+    office.drive()
+    [earned] = [row for row in received if row["run_id"]]
+    outcomes = {touch["step"]: touch["outcome"] for touch in office.touches()}
+    assert outcomes == {1: 0.0, 2: 0.0} | {earned["step"]: 1.0}
+    assert office.scores() == {f"touch {step}": value for step, value in outcomes.items()}
+
+
+def test_a_reply_that_comes_as_its_thread_is_closed_is_late(postgres_url: str) -> None:
+    """The one that closes has told that the touch earned nothing, so the receiver has to tell."""
+    closing = [
+        text.replace(":campaign_id", "1")
+        .replace(":contact_id", "1")
+        .replace(":status", "'finished'")
+        for text, _ in close(1, 1, "finished")
+    ]
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    with world(postgres_url) as office:
+        office.campaign(cadence=THREE)
+        office.drive()
+        mail = reply(office.message_id(1)).as_bytes()
+        with ThreadPoolExecutor(1) as pool, held_open(postgres_url, *closing):
+            received = pool.submit(office.inbound.receive, mail)
+            until(lambda: execute(postgres_url, waiting) != [(0,)], "a receiver that waits")
+        assert (received.result()["run_id"], received.result()["late"]) == (office.run().id, 1)
+        assert office.member() == "replied"
+        office.drive()
+        assert office.scores() == {"touch 1": 1.0}
+
+
+def test_imports_at_once_come_one_after_the_other(office: World) -> None:
+    ids = [office.app.create(replace(PLAN, name=name)) for name in ("a", "b")]
+    with ThreadPoolExecutor(4) as pool:
+        reports = list(
+            pool.map(lambda n: bring(office.app.database, ids[n % 2], read(SHEETS[n])), range(4))
+        )
+    assert [report.added + report.known for report in reports] == [40] * 4
+    assert sum(report.added for report in reports) == 120
+    found = office.rows("SELECT id, address FROM contacts ORDER BY id")
+    assert [row["id"] for row in found] == list(range(1, 71))
+    assert {row["address"] for row in found} == {f"p{n}@example.com" for n in range(70)}
+
+
+def test_campaigns_that_are_created_at_once_have_ids_of_their_own(office: World) -> None:
+    def create(n: int) -> int | None:
+        try:
+            return office.app.create(replace(PLAN, name=f"campaign {n % 4}"))
+        except ValueError:  # the name is taken
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        made = [id for id in pool.map(create, range(8)) if id is not None]
+    assert sorted(made) == [1, 2, 3, 4]

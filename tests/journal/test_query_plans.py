@@ -1,0 +1,134 @@
+"""What a statement costs does not grow with the journal: it finds its rows by a key, or it is named
+here with the reason why it reads more. SQLite says how it finds them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+import pytest
+
+from perdure import sleep
+from perdure.journal import Statement, sqlite
+from perdure.journal.clock import HostTime
+from perdure.journal.sql import positional, render
+from perdure.operations.claims import LeaseTimes
+from perdure.operations.look import look
+from perdure.testing import runtime
+from tests.support.agents import Log, chain
+
+STATEMENTS = render(sqlite.FRAGMENTS)
+DOCTOR = {name: "doctor looks at everything" for name in STATEMENTS if name.startswith("doctor_")}
+SCANS = DOCTOR | {
+    "list_all": "a list of all threads' checkpoints, in an order without an index",
+    "threads": "a list of all threads",
+    "graphs_in_use": "`perdure check` looks at every unfinished run",
+    "effects_after": "a list of all effects, in an order without an index",
+    "messages": "a list of what is not delivered yet, in an order without an index",
+    "next_message": "messages without a handler here come before the first with one",
+    "schedules": "a list of all schedules",
+    "due_schedules": "schedules are a few rows",
+}
+"""Statements that read a whole table, or a whole partial index."""
+RANGES = {
+    "claim": "what is due",
+    "next_claimable": "what is due, and what is soon",
+    "strangers_due": "what is due",
+    "late_graphs": "what is due",
+    "is_due": "what is due, and what is driven",
+    "take_messages": "what is due",
+    "next_due": "the first row",
+    "workers": "what is driven",
+    "runs_before": "a page of a list, which filters may stretch",
+    "unfinished_runs": "a page of a list, which filters may stretch",
+    "runs_last_driven_with": "a page of a list, which filters may stretch",
+    "old_runs": "a page of a list, which filters may stretch",
+    "open_waits": "a page of a list, which filters may stretch",
+    "unknown_effects": "a page of a list",
+    "driven_graphs": "a page of a list",
+    "runs_of_prefix": "six rows",
+    "waits_of_prefix": "six rows",
+    "effects_of_prefix": "ids that begin with a prefix",
+}
+"""Statements that read a part of an index, from a place or up to one."""
+
+
+@pytest.fixture
+def database(sqlite_url: str) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
+    yield connection
+    connection.close()
+
+
+def _accesses(database: sqlite3.Connection, name: str) -> list[str]:
+    """How a statement finds its rows in the tables of the journal, each line as SQLite says it."""
+    sql, params = positional(STATEMENTS[name])
+    plan = database.execute(f"EXPLAIN QUERY PLAN {sql}", [None] * len(params)).fetchall()
+    aliases = {alias for _, alias in re.findall(r"\b(perdure_\w+) AS (\w+)", sql)}
+    lines = [re.match(r"(SCAN|SEARCH) (\S+)(.*)", line) for *_, line in plan]
+    return [
+        line[0] for line in lines if line and (line[2] in aliases or line[2].startswith("perdure_"))
+    ]
+
+
+def _is_by_key(access: str) -> bool:
+    return access.startswith("SEARCH") and "=?" in access
+
+
+def test_a_statement_finds_its_rows_by_a_key(database: sqlite3.Connection) -> None:
+    others = {
+        name: [one for one in _accesses(database, name) if not _is_by_key(one)]
+        for name in STATEMENTS
+    }
+    scans = {name for name, found in others.items() if any(one.startswith("SCAN") for one in found)}
+    assert scans - SCANS.keys() == set()
+    assert {name for name, found in others.items() if found} - {*SCANS, *RANGES} == set()
+    unlisted = {*SCANS, *RANGES} - DOCTOR.keys() - {name for name, found in others.items() if found}
+    assert unlisted == set(), "each of these finds its rows by a key now"
+
+
+async def test_a_look_does_not_depend_on_how_many_runs_sleep(sqlite_url: str) -> None:
+    """Counted in instructions of SQLite's virtual machine, so to the row."""
+    async with runtime(sqlite_url) as rt:
+        rt.register(chain(nap), name="nap")
+        await rt.start("nap", {"log": []}, thread_id="asleep")
+        await rt.tick()
+        now = rt.clock.now()
+    times = LeaseTimes(now, now + 3_000, HostTime("host", 1))
+    found = look(times, ["nap@"], until=now + 200, suspects=True, slots=True, topics=["news"])
+    with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as database:
+        _work(database, found.render())  # which also reads the schema
+        few = _work(database, found.render())
+        columns = [row[1] for row in database.execute("PRAGMA table_info(perdure_runs)")]
+        copied = ", ".join("id || i" if name == "id" else name for name in columns)
+        copied = copied.replace("thread_id", "thread_id || i").replace("due_at", "due_at + i")
+        database.execute(
+            f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 2000) "
+            f"INSERT INTO perdure_runs SELECT {copied} FROM n, perdure_runs"
+        )
+        assert _work(database, found.render()) == few
+
+
+def _work(database: sqlite3.Connection, statements: Sequence[Statement]) -> int:
+    """How many instructions it takes to run these."""
+    done = 0
+
+    def count() -> int:
+        nonlocal done
+        done += 1
+        return 0
+
+    database.set_progress_handler(count, 1)
+    for name, params in statements:
+        sql, names = positional(STATEMENTS[name])
+        database.execute(sql, [params[one] for one in names]).fetchall()
+    database.set_progress_handler(None, 0)
+    return done
+
+
+def nap(state: Log) -> Log:
+    sleep(timedelta(days=30))
+    return {}

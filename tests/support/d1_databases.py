@@ -1,0 +1,68 @@
+"""The databases of one workerd, which tests use one after the other: there are few of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import perdure
+from perdure.journal.d1_client import D1Client
+from perdure.testing.d1 import Workerd
+
+EMPTY = 2
+"""How many of a server's databases are for tests that want nothing in them."""
+_SCHEMA = """SELECT type, name, sql FROM sqlite_schema
+             WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE '\\_cf\\_%' ESCAPE '\\'
+             ORDER BY type, name"""
+
+
+class Databases:
+    """A database is cleaned before it is used again, and least recently used ones come first."""
+
+    def __init__(self, server: Workerd) -> None:
+        self._server = server
+        self._with_journal = itertools.cycle(range(EMPTY, server.databases))
+        self._empty = itertools.cycle(range(EMPTY))
+        self._schema: list[tuple[str, str, str]] | None = None
+        """Of an empty journal."""
+
+    def with_journal(self) -> str:
+        """The URL of a database with an empty journal."""
+        return self._cleaned(next(self._with_journal), journal=True)
+
+    def empty(self) -> str:
+        """The URL of a database with nothing in it."""
+        return self._cleaned(next(self._empty), journal=False)
+
+    def _cleaned(self, n: int, *, journal: bool) -> str:
+        self._server.start()  # in case the test before this one left it stopped
+        url = self._server.url(n)
+        client = D1Client(url)
+        try:
+            found = _schema(client)
+            if journal and found == self._schema:
+                _delete_rows(client, found)
+                return url
+            _drop(client, found)
+            if journal:
+                perdure.connect(url).close()
+                self._schema = _schema(client)
+            return url
+        finally:
+            client.close()
+
+
+def _schema(client: D1Client) -> list[tuple[str, str, str]]:
+    [rows] = client.batch([(_SCHEMA, ())])
+    return [(kind, name, sql) for kind, name, sql in rows]
+
+
+def _delete_rows(client: D1Client, schema: list[tuple[str, str, str]]) -> None:
+    tables = [name for kind, name, _ in schema if kind == "table" and name != "perdure_schema"]
+    client.batch([(f'DELETE FROM "{name}"', ()) for name in tables], idempotent=True)
+
+
+def _drop(client: D1Client, schema: list[tuple[str, str, str]]) -> None:
+    """Drop what is there; indexes go with their tables."""
+    kinds = ("trigger", "view", "table")
+    drop = [f'DROP {kind} "{name}"' for kind in kinds for k, name, _ in schema if k == kind]
+    client.batch([(sql, ()) for sql in drop])

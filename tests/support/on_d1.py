@@ -1,0 +1,26 @@
+"""Which of the tests that depend on the database run on D1, and which of them in `make test`.
+
+A test is named by its file and function, or by its file alone for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+SAMPLE: tuple[str, ...] = ()
+"""What `make test` runs on D1: two minutes of two cores. `make test-all` runs all."""
+
+NOT_ON_D1: dict[str, str] = {
+    "journal/test_migrations.py::"
+    "test_killed_at_any_statement_it_leaves_nothing_and_the_next_connect_finishes_it": (
+        "all statements are one batch; the next test there kills around each request"
+    ),
+}
+"""Tests that do not run on D1, and why."""
+
+
+def named(nodeid: str, names: Iterable[str]) -> str | None:
+    """The name that is a test's own, if there is one."""
+    file, _, function = nodeid.removeprefix("tests/").partition("::")
+    own = (file, f"{file}::{function.partition('[')[0]}")
+    return next((name for name in names if name in own), None)
