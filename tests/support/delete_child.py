@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from perdure.client import Client
-from perdure.journal import Capabilities, failpoints, postgres
+from perdure.journal import failpoints
+from perdure.journal.d1 import D1
+from perdure.journal.postgres import Postgres
 from perdure.journal.sqlite import SQLite
 from perdure.saver import Saver
 from tests.support.fork_server import Tell
 
-LIMITED = Capabilities(
-    statements_per_batch=20,
-    bytes_per_batch=1_000_000,
-    largest_text=100_000,
-    largest_blob=500_000,
-    rows_per_delete=4,
-)
+LIMITS: dict[str, Any] = {
+    "statements_per_batch": 20,
+    "bytes_per_batch": 1_000_000,
+    "largest_text": 100_000,
+    "largest_blob": 500_000,
+    "rows_per_delete": 4,
+}
 POINTS = ("commit.before", "commit.after")
 
 
 def live(order: dict[str, Any], tell: Tell) -> None:
     """Do what is ordered, and be killed at the nth point. Tells how many points there are."""
-    SQLite.capabilities = LIMITED
-    postgres.Postgres.capabilities = LIMITED
+    for backend in (SQLite, Postgres, D1):
+        backend.capabilities = replace(backend.capabilities, **LIMITS)
     passed = 0
 
     def hook(point: str) -> None:
