@@ -13,7 +13,7 @@ SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 MINIFLARE := 4.20260426.0
 WORKERD   := .miniflare/.ready-$(MINIFLARE)
 
-.PHONY: help install workerd demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month constraints \
+.PHONY: help install workerd demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 constraints \
         compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
@@ -81,7 +81,10 @@ kills: $(READY) ## Kill two agents at single I/O operations (KILLS='--sqlite 200
 	$(BIN)/python -m matrix.kills --write $(KILLS)
 
 campaign-month: $(READY) ## A month of the campaign for 1,000 contacts while everything goes wrong
-	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-1000} $(BIN)/python -m pytest -q -s -p no:xdist tests/examples/test_campaign_month.py
+	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-1000} $(BIN)/python -m pytest -q -s -p no:xdist -m 'not d1' tests/examples/test_campaign_month.py
+
+campaign-month-d1: $(WORKERD) ## A month for 60 contacts on D1 while a fifth of all requests fails, and workerd is killed
+	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-60} $(BIN)/python -m pytest -q -s -p no:xdist -m d1 tests/examples/test_campaign_month.py
 
 constraints: $(READY) ## Compile constraints.txt again, with the newest versions that fit
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \

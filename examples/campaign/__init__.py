@@ -8,9 +8,9 @@ to run it; the tutorial in the project's docs builds it step by step.
     app          the application put together       sheet contacts   CSV files, their import
     inbound      mail that comes in                 mail lookup      sending; asking what arrived
     records      what the tables are asked          reading          what an incoming mail means
-    writer       who writes the drafts              database         one way to run a statement
+    writer       who writes the drafts              database         batches of statements
     settings     what the environment says          schema.sql       the tables
     service      for workers and web servers        __main__         the command line
-    demo stock   a month in a minute, and what stock LangGraph makes of it
+    demo stock   a month in a minute, and what stock LangGraph makes of it; demo_d1: on D1
     postoffice desk faults   a mail server that fails as it is told
 """

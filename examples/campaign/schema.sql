@@ -81,3 +81,5 @@ CREATE TABLE IF NOT EXISTS messages (
   text        TEXT NOT NULL,
   told        INTEGER NOT NULL
 );
+
+CREATE INDEX IF NOT EXISTS messages_untold ON messages (received_at) WHERE told = 0;

@@ -43,6 +43,8 @@ class Workerd:
         self.secret = secrets.token_hex(24)
         self.databases = databases
         self._log = home / "workerd.log"
+        self._temporary = home / "tmp"  # Miniflare's; it cannot tidy up after a kill
+        self._temporary.mkdir(exist_ok=True)
         package = files("perdure")
         options = {
             "miniflare": str(_miniflare()),
@@ -78,6 +80,7 @@ class Workerd:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                env={**os.environ, "TMPDIR": str(self._temporary)},
                 start_new_session=True,  # Ctrl-C is for the tests, not for the server
             )
         assert self._node.stdout is not None  # noqa: S101 - asked for above
