@@ -13,7 +13,7 @@ SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 MINIFLARE := 4.20260426.0
 WORKERD   := .miniflare/.ready-$(MINIFLARE)
 
-.PHONY: help install workerd demo test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month constraints \
+.PHONY: help install workerd demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month constraints \
         compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
@@ -43,6 +43,9 @@ $(WORKERD): $(READY)
 	$$npm install --prefix .miniflare --no-save --no-package-lock --no-audit --no-fund --ignore-scripts \
 	  --no-update-notifier --loglevel=error miniflare@$(MINIFLARE)
 	@touch $@
+
+demo-d1: $(WORKERD) ## See the same agent on Cloudflare D1 in workerd, ticked by the Worker's cron
+	$(BIN)/python -m examples.campaign.demo_d1
 
 demo: $(READY) ## See a month-long agent survive being killed all the time, beside stock LangGraph
 	$(BIN)/python -m examples.campaign.demo

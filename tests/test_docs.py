@@ -20,17 +20,16 @@ import textwrap
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-import typer
 from langgraph.pregel import Pregel
 
-from perdure import cli, errors
+from perdure import errors
 from perdure.engine.bound_graph import BoundGraph
 from perdure.operations import invariants
 from perdure.runtime import BlockingRuntime, Runtime
 from perdure.types import Counts, Event, Run, Schedule, State, Wait
+from tests.support.commands import every_command as commands
 from tests.support.pages import Block, blocks
 
 ROOT = Path(__file__).parent.parent
@@ -226,15 +225,6 @@ def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
 
 REFERENCE = ROOT / "docs" / "runtime.md"
 COMMANDS = ROOT / "docs" / "command-line.md"
-
-
-def commands() -> dict[str, Any]:
-    """Every command by its name; those of a group as `d1 init`."""
-    found: dict[str, Any] = {}
-    for name, one in typer.main.get_command(cli.app).commands.items():  # type: ignore[attr-defined]
-        group = getattr(one, "commands", None)
-        found |= {name: one} if group is None else {f"{name} {sub}": group[sub] for sub in group}
-    return found
 
 
 def section(heading: str) -> str:

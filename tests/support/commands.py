@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+import typer
 
-from perdure.cli import main
+from perdure.cli import app, main
 
 
 class Told(NamedTuple):
@@ -46,6 +47,15 @@ class Told(NamedTuple):
 
 
 Command = Callable[..., Told]
+
+
+def every_command() -> dict[str, Any]:
+    """Every command by its name; those of a group as `d1 init`."""
+    found: dict[str, Any] = {}
+    for name, one in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        group = getattr(one, "commands", None)
+        found |= {name: one} if group is None else {f"{name} {sub}": group[sub] for sub in group}
+    return found
 
 
 def commands_at(capsys: pytest.CaptureFixture[str], url: str) -> Command:
