@@ -13,7 +13,7 @@ SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 MINIFLARE := 4.20260426.0
 WORKERD   := .miniflare/.ready-$(MINIFLARE)
 
-.PHONY: help install workerd demo test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month constraints \
+.PHONY: help install workerd demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month constraints \
         compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
@@ -44,6 +44,9 @@ $(WORKERD): $(READY)
 	  --no-update-notifier --loglevel=error miniflare@$(MINIFLARE)
 	@touch $@
 
+demo-d1: $(WORKERD) ## See the same agent on Cloudflare D1 in workerd, ticked by the Worker's cron
+	$(BIN)/python -m examples.campaign.demo_d1
+
 demo: $(READY) ## See a month-long agent survive being killed all the time, beside stock LangGraph
 	$(BIN)/python -m examples.campaign.demo
 
@@ -68,7 +71,7 @@ types: $(READY) ## Check types with mypy --strict
 pytest: $(WORKERD)
 	$(SUITE) -m 'not d1 or d1_sample'
 
-bench: $(READY) ## Measure, and print the tables of the docs
+bench: $(WORKERD) ## Measure, and print the tables of the docs
 	$(BIN)/python -m bench
 
 crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/crash-matrix.md

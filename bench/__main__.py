@@ -11,6 +11,7 @@ from bench.accept import accept
 from bench.agent import agent
 from bench.commits import commits
 from bench.crowd import crowd
+from bench.d1 import d1
 from bench.databases import databases
 from bench.drive import drive
 from bench.due import due
@@ -47,6 +48,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "agent": agent,
     "reflections": reflections,
     "tick": tick,
+    "d1": d1,
 }
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"

@@ -18,6 +18,7 @@ _LIBRARIES = (
     "langgraph-checkpoint",
     "langgraph-checkpoint-sqlite",
     "langgraph-checkpoint-postgres",
+    "langgraph-checkpoint-cloudflare-d1",
     "langchain-core",
     "aiosqlite",
     "psycopg",

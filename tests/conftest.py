@@ -16,6 +16,7 @@ from perdure.effects import decorator
 from perdure.testing.d1 import Workerd, local_d1
 from perdure.testing.postgres import Server, local_postgres
 from tests.support.d1_databases import Databases
+from tests.support.databases import DATABASES
 from tests.support.fork_server import ForkServer
 from tests.support.on_d1 import NOT_ON_D1, SAMPLE, named
 
@@ -136,13 +137,6 @@ def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
 def empty_sqlite_url(tmp_path: Path) -> str:
     """A SQLite file that does not exist yet."""
     return f"sqlite:///{tmp_path}/journal.db"
-
-
-DATABASES = [
-    "sqlite",
-    pytest.param("postgres", marks=pytest.mark.postgres),
-    pytest.param("d1", marks=pytest.mark.d1),
-]
 
 
 @pytest.fixture(params=DATABASES)

@@ -60,6 +60,8 @@ DECISION = {
     "then": {"required": ["body"]},
 }
 """What a person may say of a draft: send it, send this instead, write another, leave it out."""
+SLOW = 5_000
+"""Milliseconds that the last look before a mail goes out may take."""
 
 Next = Literal["compose_touch", "schedule_next", "__end__"]
 Approved = Literal["send_touch", "compose_touch", "approval", "schedule_next", "check_reply"]
@@ -375,17 +377,21 @@ class Agent:
         """One conversation with the mail server. Its key is (contact, step) within a sequence: it
         guards across campaigns and imports."""
         stopped = {"status": "stopped", "campaign_id": place["campaign_id"], "at": at}
-        attempt = uuid.uuid4().hex
-        [begun] = self._database.write(records.begin(place, attempt, _wall_clock()))
-        if not begun:
+        allowed, touches = self._database.read(records.may_send(place), records.attempt(place))
+        if not allowed or not touches:
             return stopped
+        mine, previous = uuid.uuid4().hex, touches[0]["attempt"]
+        self._database.write(records.begin(place, mine, previous, _wall_clock()))
 
         def before_data() -> bool:
-            last, allowed = self._database.write(
-                records.go_on(place, attempt, _wall_clock()), records.may_send(place)
+            now = _wall_clock()
+            _, [last], allowed = self._database.write(
+                records.go_on(place, mine, now), records.attempt(place), records.may_send(place)
             )
-            if not last:
+            if last["attempt"] != mine:
                 raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
+            if _wall_clock() > now + SLOW:  # the mail would arrive later than `now` tells
+                raise TemporaryTrouble("the database took too long")
             return bool(allowed)
 
         status = self._outgoing.send(self._letter(letter), at, before_data)

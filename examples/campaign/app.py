@@ -27,6 +27,9 @@ _CREATE = """INSERT INTO campaigns (id, name, sequence, sender, brief, gaps, day
   auto_approve, version)
 VALUES (:id, :name, :sequence, :sender, :brief, :gaps, :days, :opens, :closes, :auto_approve,
   :version)"""
+_CHANGE = """UPDATE campaigns SET gaps = :gaps, days = :days, opens = :opens, closes = :closes,
+  version = :version
+WHERE id = :id AND version = :version - 1"""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -165,19 +168,18 @@ class App:
 
     def set_cadence(self, campaign_id: int, cadence: Cadence) -> int:
         """Change when touches go out, for threads that sleep, too. Gives the new version."""
-        # Run twice, as its answer was lost, this counts two changes: the threads are woken by both.
-        [changed] = self.database.write(
-            sql(
-                """UPDATE campaigns SET gaps = :gaps, days = :days, opens = :opens,
-                     closes = :closes, version = version + 1
-                   WHERE id = :id RETURNING version""",
-                id=campaign_id,
-                **cadence.to_columns(),
+        columns = cadence.to_columns()
+        while True:
+            row = self.database.one("SELECT version FROM campaigns WHERE id = :id", id=campaign_id)
+            if row is None:
+                raise Unknown(f"There is no campaign {campaign_id}.")
+            version = int(row["version"]) + 1
+            _, [found] = self.database.write(
+                sql(_CHANGE, id=campaign_id, version=version, **columns),
+                sql("SELECT * FROM campaigns WHERE id = :id", id=campaign_id),
             )
-        )
-        if not changed:
-            raise Unknown(f"There is no campaign {campaign_id}.")
-        version = int(changed[0]["version"])
+            if found.items() >= {"version": version, **columns}.items():
+                break  # else somebody else changed it meanwhile
         for contact_id, _ in self._members(campaign_id, without_draft=True):
             self.wake(campaign_id, contact_id, f"cadence {version}")
         return version

@@ -7,8 +7,8 @@ one code serves all three databases, everything here is a batch, with the same r
   reads it afterwards.
 - A key that is taken fails the whole batch (`Conflict`). Who has decided by what he read before
   reads again, and decides again.
-- A batch that runs a second time changes nothing, or is a `Conflict`: over HTTP an answer can be
-  lost, and then the batch is sent again.
+- A batch that runs a second time, right away or late, changes nothing, or is a `Conflict`: over
+  HTTP an answer can be lost, and then the batch is sent again.
 - A transactional effect only writes (`Database.inside`). Its statements are there if and only if
   its outcome is.
 """
@@ -19,7 +19,8 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -29,6 +30,10 @@ import perdure
 Row = dict[str, Any]
 SCHEMA = Path(__file__).with_name("schema.sql")
 _TAKEN = ("SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE")
+
+
+PATIENCE = 30.0
+"""Seconds after which a batch is given up whose answers are lost, each time."""
 
 
 class Statement(NamedTuple):
@@ -63,7 +68,7 @@ class Database:
 
     def __init__(self, url: str, *, keep: bool = False) -> None:
         self.url, self._keep = url, keep
-        self.is_postgres = not url.startswith("sqlite")
+        self.is_postgres, self.is_d1 = url.startswith("postgres"), url.startswith("d1:")
         self._idle: dict[int, list[Any]] = {}
         """By process: a child has nothing to do with the connections of its parent."""
 
@@ -94,11 +99,17 @@ class Database:
     def read(self, *statements: Statement) -> list[list[Row]]:
         """The rows of each statement: everything that was committed before. On SQLite a reader does
         not wait for those who write."""
+        if self.is_d1:
+            with self._connection() as client:
+                found: list[list[Row]] = client.rows(statements, idempotent=True)
+            return found
         with self._transaction("BEGIN", "ROLLBACK") as connection:
             return [self._run(connection, statement) for statement in statements]
 
     def write(self, *statements: Statement) -> list[list[Row]]:
         """Commit all of the statements, or none; the rows of each. Raises `Conflict`."""
+        if self.is_d1:
+            return self._send(statements)
         with self._transaction("BEGIN IMMEDIATE", "COMMIT") as connection:
             return [self._run(connection, statement) for statement in statements]
 
@@ -106,6 +117,25 @@ class Database:
         """Write in the transaction of the effect this is called in."""
         for statement in statements:
             self._run(perdure.transaction(), statement)
+
+    def _send(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        """Commit a batch on D1. If its answer is lost, it is sent again."""
+        from perdure.d1 import D1Error
+
+        give_up, in_doubt = time.monotonic() + PATIENCE, False
+        while True:
+            try:
+                with self._connection() as client:
+                    found: list[list[Row]] = client.rows(statements)
+                return found
+            except D1Error as error:
+                if "UNIQUE constraint failed" in str(error):
+                    raise Conflict(error, perhaps_ours=in_doubt) from error
+                raise
+            except perdure.errors.Unavailable:
+                if time.monotonic() > give_up:
+                    raise
+                in_doubt = True
 
     def _run(self, connection: Any, statement: Statement) -> list[Row]:
         text, params = statement
@@ -164,6 +194,10 @@ class Database:
             connection.close()
 
     def _connect(self) -> Any:
+        if self.is_d1:
+            from perdure.d1 import Client
+
+            return Client(self.url)
         if not self.is_postgres:
             path = unquote(self.url.removeprefix("sqlite:///").partition("?")[0])
             db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)

@@ -77,7 +77,7 @@ def main(contacts: int = 5, seed: int | None = None, plain: bool = False) -> int
         return 2
     on = console(plain=plain)
     plan = draw(random.randrange(10_000) if seed is None else seed, contacts)  # noqa: S311
-    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as name, _ends_well():
+    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as name, ends_well():
         folder = Path(name)
         logging.basicConfig(filename=folder / "log", level=logging.WARNING, force=True)
         try:
@@ -86,17 +86,18 @@ def main(contacts: int = 5, seed: int | None = None, plain: bool = False) -> int
             on.print("Interrupted; everything is cleaned up.")
             return 130
         except RuntimeError as error:
-            on.print(f"{error}\n{_last_words(folder)}", markup=False)
+            on.print(f"{error}\n{last_words(folder)}", markup=False)
             return 1
         summary(on, plan, ours, stock)
         for line in ours.wrong:
             on.print(f"WRONG  {line}", markup=False)
         if ours.wrong:
-            on.print(_last_words(folder), markup=False)
+            on.print(last_words(folder), markup=False)
     return 1 if ours.wrong else 0
 
 
-def _last_words(folder: Path) -> str:
+def last_words(folder: Path) -> str:
+    """The end of what the processes logged."""
     said = (folder / "log").read_text(errors="replace")
     return f"What the processes said last:\n{said[-3000:] or 'nothing'}"
 
@@ -115,7 +116,7 @@ def _both(on: Console, plan: Plan, folder: Path) -> tuple[Result, Result]:
 
 
 @contextlib.contextmanager
-def _ends_well() -> Iterator[None]:
+def ends_well() -> Iterator[None]:
     """SIGTERM, or a terminal that is closed, is as good as Ctrl-C: everything is cleaned up."""
 
     def stop(*_: object) -> NoReturn:

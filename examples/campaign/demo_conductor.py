@@ -24,8 +24,6 @@ from .postoffice import PostOffice
 
 PATIENCE = 150.0
 """Seconds after which a month that does not come to its end is given up."""
-PAUSE = (0.5, 1.5)
-"""Seconds between two kills at random."""
 PACE = 0.4
 """Seconds before the clock is moved, so that one can follow."""
 AT = {
@@ -101,7 +99,7 @@ class Conductor:
             with self._lock:
                 self.by_plan += 1
             what = f"touch {touch} to {contact.name} {AT[moment]}"
-            self._tell("kill", f"process {pid} killed: {what}")
+            self._tell("kill", f"{self._month.crew.name(pid)} killed: {what}")
 
     def _watch(self, contact: Contact, touch: int, mail: Mail) -> None:
         """Say it, if this mail should not have been sent."""
@@ -118,13 +116,13 @@ class Conductor:
     def play(self) -> None:
         """From the first touch until nothing will happen any more."""
         chance = self._plan.chance()
-        next_kill = time.monotonic() + chance.uniform(*PAUSE)
+        next_kill = time.monotonic() + chance.uniform(*self._month.pause)
         while self._screen.seconds < PATIENCE:
             self.look()
             self._month.crew.check()
             if time.monotonic() >= next_kill:
                 self._kill_one(chance)
-                next_kill = time.monotonic() + chance.uniform(*PAUSE)
+                next_kill = time.monotonic() + chance.uniform(*self._month.pause)
             if not self._go_on():
                 return
             time.sleep(0.05)
@@ -209,7 +207,7 @@ class Conductor:
     def _kill_one(self, chance: random.Random) -> None:
         pid = chance.choice(self._month.crew.pids)
         if self._month.bears(pid) and self._month.crew.kill(pid):
-            self._tell("kill", f"process {pid} killed, at random")
+            self._tell("kill", f"{self._month.crew.name(pid)} killed, at random")
 
     def _tell(self, kind: str, text: str) -> None:
         self._screen.event(self._clock.now(), kind, text)

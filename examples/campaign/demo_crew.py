@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib
 import json
 import os
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +83,9 @@ class Crew:
 
     def _start(self) -> int:
         return int(self._nursery.order("start", self._kind, self._given))
+
+    def name(self, pid: int) -> str:
+        return f"process {pid}"
 
     def kill(self, pid: int) -> bool:
         """Kill one of them, now, and start another. False: it is none of them any more."""
@@ -158,6 +163,28 @@ def campaign(settings: dict[str, Any], clock: str) -> None:
         asyncio.run(app.runtime.work())
 
 
+def host(settings: dict[str, Any], clock: str, port: int, secret: str, spent: str) -> None:
+    """A web server that a cron ticks. What it has asked of D1 is in a file, as of a moment ago."""
+    import uvicorn
+
+    from perdure import d1
+
+    from .app import App
+    from .clock import SharedClock
+    from .settings import Settings
+
+    def count() -> None:
+        file = Path(spent, f"{os.getpid()}.json")
+        while True:
+            file.with_suffix(".new").write_text(json.dumps(dataclasses.asdict(d1.TOTAL)))
+            file.with_suffix(".new").replace(file)
+            time.sleep(0.05)
+
+    with App(Settings(**settings), clock=SharedClock(clock)) as app:
+        threading.Thread(target=count, daemon=True).start()
+        uvicorn.run(app.runtime.asgi(secret=secret), port=port, log_level="warning")
+
+
 def cron(path: str, smtp_port: int, clock: str) -> None:
     """The cron of the same campaign on stock LangGraph."""
     from .clock import SharedClock
@@ -166,4 +193,4 @@ def cron(path: str, smtp_port: int, clock: str) -> None:
     Cron(path, smtp_port, SharedClock(clock)).run()
 
 
-WORKERS: dict[str, Callable[..., None]] = {"campaign": campaign, "cron": cron}
+WORKERS: dict[str, Callable[..., None]] = {"campaign": campaign, "host": host, "cron": cron}

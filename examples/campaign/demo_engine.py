@@ -40,6 +40,8 @@ class Month(Protocol):
     """An engine with its database, its processes and its post office."""
 
     crew: Crew
+    pause: tuple[float, float]
+    """Seconds between two kills at random, at least and at most."""
 
     def __enter__(self) -> Self: ...
 
@@ -70,6 +72,9 @@ class Month(Protocol):
 
     def driver(self, contact: Contact) -> int | None:
         """The process that drives a contact's thread."""
+
+    def problems(self) -> list[str]:
+        """What is not sound in its database."""
 
     def bears(self, pid: int) -> bool:
         """Whether that process may be killed. perdure holds, for a person, what five workers in a

@@ -33,6 +33,8 @@ class Result:
     decided: int = 0
     right: int = 0
     """Threads at their right end."""
+    unsound: int = 0
+    """Complaints of the doctor."""
     killed: int = 0
     by_plan: int = 0
     seconds: float = 0.0
@@ -69,6 +71,8 @@ class Judge:
         for contact in self.plan.contacts:
             self._mails(contact, found)
             self._end(contact, found)
+        problems = self.month.problems()
+        found.unsound, found.wrong = len(problems), [*found.wrong, *problems]
         return found
 
     def _mails(self, contact: Contact, found: Result) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import smtplib
-import socket
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from perdure.errors import AlreadyAnswered, WaitClosed
+from perdure.operations.invariants import examine
+from perdure.testing.ports import free_port
 from perdure.times import milliseconds
 from perdure.types import Run, State
 
@@ -31,14 +32,24 @@ LOOKUP_AFTER = 1.5
 class Campaign:
     """The campaign application: two campaigns, one of them with a person who approves drafts."""
 
-    def __init__(self, plan: Plan, folder: Path, office: PostOffice, clock: SharedClock) -> None:
+    pause = (0.5, 1.5)
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        office: PostOffice,
+        clock: SharedClock,
+        *,
+        url: str | None = None,
+    ) -> None:
         self._plan, self._clock = plan, clock
         self._settings = Settings(
-            url=f"sqlite:///{folder}/campaign.db",
+            url=url or f"sqlite:///{folder}/campaign.db",
             smtp_port=office.smtp_port,
             lookup_url=office.lookup_url,
             lookup_after=LOOKUP_AFTER,
-            inbound_port=_free_port(),
+            inbound_port=free_port(),
         )
         self._given = {"settings": asdict(self._settings), "clock": f"{folder}/clock"}
 
@@ -150,6 +161,9 @@ class Campaign:
                 return int(event.data["worker"].split(":")[1])
         return None
 
+    def problems(self) -> list[str]:
+        return [str(one) for one in self._app.runtime.journal.do(examine())]
+
     def bears(self, pid: int) -> bool:
         running = self._app.runtime.blocking.runs(state=State.RUNNING, output=False)
         return all(run.attempts < 4 for run in running)
@@ -157,6 +171,8 @@ class Campaign:
 
 class Stock:
     """The same with stock LangGraph, and one cron."""
+
+    pause = (0.5, 1.5)
 
     def __init__(self, plan: Plan, folder: Path, office: PostOffice, clock: SharedClock) -> None:
         self._plan, self._clock = plan, clock
@@ -234,11 +250,8 @@ class Stock:
     def driver(self, contact: Contact) -> int | None:
         return self.crew.pids[0]
 
+    def problems(self) -> list[str]:
+        return []
+
     def bears(self, pid: int) -> bool:
         return True
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind((HOST, 0))
-        return int(taken.getsockname()[1])

@@ -66,14 +66,15 @@ def look(database: Database, campaign_id: int, contact_id: int, step: int) -> Si
     )
 
 
-_MAY_SEND = """SELECT 1 FROM members m JOIN contacts c ON c.id = m.contact_id
-   WHERE m.campaign_id = :campaign_id AND m.contact_id = :contact_id
-     AND m.status = 'active' AND c.status = 'active'"""
-
-
 def may_send(place: dict[str, int]) -> Statement:
     """A row, if nothing has come in that ends it."""
-    return sql(_MAY_SEND, campaign_id=place["campaign_id"], contact_id=place["contact_id"])
+    return sql(
+        """SELECT 1 FROM members m JOIN contacts c ON c.id = m.contact_id
+           WHERE m.campaign_id = :campaign_id AND m.contact_id = :contact_id
+             AND m.status = 'active' AND c.status = 'active'""",
+        campaign_id=place["campaign_id"],
+        contact_id=place["contact_id"],
+    )
 
 
 # -- touches
@@ -106,24 +107,34 @@ def change_touch(place: dict[str, int], **columns: Any) -> Statement:
     )
 
 
-def begin(place: dict[str, int], attempt: str, now: int) -> Statement:
-    """Begin a conversation about a touch. A row, if nothing has come in that ends it."""
+def attempt(place: dict[str, int]) -> Statement:
+    """The last conversation about a touch."""
     return sql(
-        f"""UPDATE touches SET attempt = :attempt, attempt_at = :now
-            WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
-            AND EXISTS ({_MAY_SEND}) RETURNING step""",  # noqa: S608 (our own words)
+        """SELECT attempt FROM touches WHERE campaign_id = :campaign_id
+           AND contact_id = :contact_id AND step = :step""",
+        **place,
+    )
+
+
+def begin(place: dict[str, int], attempt: str, previous: str | None, now: int) -> Statement:
+    """Begin a conversation about a touch, unless there was one after the `previous`."""
+    return sql(
+        """UPDATE touches SET attempt = :attempt, attempt_at = :now
+           WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
+           AND COALESCE(attempt, '') = :previous""",
         **place,
         attempt=attempt,
+        previous=previous or "",
         now=now,
     )
 
 
 def go_on(place: dict[str, int], attempt: str, now: int) -> Statement:
-    """Note that a conversation goes on. A row, if it is still the last one about its touch."""
+    """Note that a conversation goes on, if it is still the last one about its touch."""
     return sql(
         """UPDATE touches SET attempt_at = :now WHERE campaign_id = :campaign_id
            AND contact_id = :contact_id AND step = :step AND attempt = :attempt
-           RETURNING step""",
+           AND attempt_at < :now""",
         **place,
         attempt=attempt,
         now=now,

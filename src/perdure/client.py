@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 from perdure.blocking import LoopThread, blocking_method
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument
-from perdure.journal import Journal, version
+from perdure.journal import Journal, Poll, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
 from perdure.operations import claims, runs
@@ -289,11 +289,10 @@ class Client(ContextManaged):
         """
         if timeout is not None:
             check_duration("timeout", timeout)
-        pause = 0.02
+        poll = Poll(0.02, longest=0.5)
         async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
             while not (run := await self.get(run_id)).ended:
-                await asyncio.sleep(pause)
-                pause = min(0.5, pause * 1.5)
+                await self.journal.apause(poll)
         return run
 
     async def runs(

@@ -27,6 +27,7 @@ from perdure.types import Retry, State
 from tests.support.agents import NOON, Log, chain, driving, gate, history, opened, reaches
 from tests.support.batches import BatchSQLite, takes_only_batches
 from tests.support.batches import batches_url as batches_url
+from tests.support.batches import only_batches as only_batches
 from tests.support.batches import url as url
 from tests.support.effects import AT_ONCE, Boom, Mortals, Times, settled, started, states
 from tests.support.effects import children as children
@@ -570,11 +571,13 @@ async def test_a_lost_reply_to_its_commit_is_settled_by_its_outcome(
 
 
 @pytest.mark.parametrize("fails", [0, 1])
-async def test_a_batch_that_arrives_late_is_not_written_twice(batches_url: str, fails: int) -> None:
-    execute(batches_url, "CREATE TABLE booked (what TEXT NOT NULL)")
+async def test_a_batch_that_arrives_late_is_not_written_twice(
+    only_batches: str, fails: int
+) -> None:
+    execute(only_batches, "CREATE TABLE booked (what TEXT NOT NULL)")
     seen = Seen()
-    async with opened(batches_url, observer=seen) as rt:
-        graph, calls = now_and_then(batches_url, fails)
+    async with opened(only_batches, observer=seen) as rt:
+        graph, calls = now_and_then(only_batches, fails)
         faults = faulty(rt.journal)
 
         def delay(name: str, key: str) -> None:
@@ -583,7 +586,7 @@ async def test_a_batch_that_arrives_late_is_not_written_twice(batches_url: str, 
         with called(delay):
             run = await started(rt, graph)
         assert len(calls) == fails + 1
-        assert run.output["log"] == booked(batches_url) == [f"room {len(calls)}"]
+        assert run.output["log"] == booked(only_batches) == [f"room {len(calls)}"]
     assert seen.states == ["open"] * fails + ["done"]
 
 
@@ -674,9 +677,9 @@ async def test_whatever_batch_of_a_run_arrives_late_nothing_is_lost_or_done_twic
 
 
 @pytest.mark.parametrize("round", range(3))
-def test_two_processes_with_one_key_write_once(batches_url: str, round: int) -> None:
+def test_two_processes_with_one_key_write_once(only_batches: str, round: int) -> None:
     """The second one does everything while the function of the first runs."""
-    execute(batches_url, "CREATE TABLE booked (what TEXT NOT NULL)")
+    execute(only_batches, "CREATE TABLE booked (what TEXT NOT NULL)")
     others: list[Any] = []
 
     @perdure.effect(name="by key", transactional=True, key=lambda what, who: what)
@@ -689,19 +692,19 @@ def test_two_processes_with_one_key_write_once(batches_url: str, round: int) -> 
         return f"{what} for {who}"
 
     def invoke(who: str) -> Any:
-        with perdure.Saver(batches_url) as saver:
+        with perdure.Saver(only_batches) as saver:
             graph = node_of(book, "room", who).compile(checkpointer=saver)
             return graph.invoke({"log": []}, {"configurable": {"thread_id": who}})["log"]
 
     assert invoke("first") == ["room for second"]
     assert others == [["room for second"]]
-    assert booked(batches_url) == ["room for second"]
-    assert states(batches_url) == ["done"]
+    assert booked(only_batches) == ["room for second"]
+    assert states(only_batches) == ["done"]
 
 
-def test_a_call_that_another_process_took_over_writes_nothing(batches_url: str) -> None:
+def test_a_call_that_another_process_took_over_writes_nothing(only_batches: str) -> None:
     """Its intent is stored, since an attempt failed; then another process makes the call."""
-    execute(batches_url, "CREATE TABLE booked (what TEXT NOT NULL)")
+    execute(only_batches, "CREATE TABLE booked (what TEXT NOT NULL)")
     calls: list[str] = []
 
     @perdure.effect(transactional=True, retry=AT_ONCE)
@@ -719,19 +722,19 @@ def test_a_call_that_another_process_took_over_writes_nothing(batches_url: str) 
 
     def invoke(log: list[str] | None = None) -> Any:
         config: Any = {"configurable": {"thread_id": "t"}}
-        with perdure.Saver(batches_url) as saver:
+        with perdure.Saver(only_batches) as saver:
             graph = node_of(book, "room").compile(checkpointer=saver)
             return graph.invoke(None if log is None else {"log": log}, config)["log"]
 
     assert invoke([]) == ["room 3"]
-    assert booked(batches_url) == ["room 3"]
+    assert booked(only_batches) == ["room 3"]
 
 
 # -- without open transactions
 
 
 async def test_a_statement_that_fails_when_it_is_sent_is_the_functions_failure(
-    batches_url: str,
+    only_batches: str,
 ) -> None:
     calls: list[str] = []
 
@@ -743,15 +746,15 @@ async def test_a_statement_that_fails_when_it_is_sent_is_the_functions_failure(
         write(what)
         return what
 
-    async with opened(batches_url) as rt:
+    async with opened(only_batches) as rt:
         run = await started(rt, node_of(book, "room"))
         assert (run.state, len(calls)) == (State.DONE, 3)
-        assert booked(batches_url) == ["room"]
+        assert booked(only_batches) == ["room"]
         [first, _, _] = await settled(rt, run)
         assert "no such table: booked" in first.data["error"]
 
 
-async def test_its_final_failure_is_recorded_and_raised_to_the_node(batches_url: str) -> None:
+async def test_its_final_failure_is_recorded_and_raised_to_the_node(only_batches: str) -> None:
     fails = Times(1)
     calls: list[int] = []
 
@@ -766,17 +769,17 @@ async def test_its_final_failure_is_recorded_and_raised_to_the_node(batches_url:
         fails()
         return {"log": ["caught"]}
 
-    async with opened(batches_url) as rt:
+    async with opened(only_batches) as rt:
         run = await started(rt, chain(node), retry=AT_ONCE)
         assert (run.output["log"], len(calls)) == (["caught"], 1)
 
 
-async def test_reading_inside_is_refused_with_a_sentence(batches_url: str) -> None:
+async def test_reading_inside_is_refused_with_a_sentence(only_batches: str) -> None:
     @perdure.effect(transactional=True, retry=None)
     def book(what: str) -> str:
         return str(perdure.transaction().execute("SELECT 1").fetchone())
 
-    async with opened(batches_url) as rt:
+    async with opened(only_batches) as rt:
         run = await started(rt, node_of(book, "room"), retry=ONCE)
         assert run.state is State.FAILED
         assert run.error is not None
@@ -784,9 +787,9 @@ async def test_reading_inside_is_refused_with_a_sentence(batches_url: str) -> No
         assert "On D1 a transactional effect only writes" in run.error.message
 
 
-async def test_effects_of_several_runs_are_committed_together(batches_url: str) -> None:
+async def test_effects_of_several_runs_are_committed_together(only_batches: str) -> None:
     """No transaction of its own: what is queued at the same time is one batch."""
-    execute(batches_url, "CREATE TABLE booked (what TEXT NOT NULL)")
+    execute(only_batches, "CREATE TABLE booked (what TEXT NOT NULL)")
     together = threading.Barrier(5)
 
     @perdure.effect(transactional=True)
@@ -798,10 +801,10 @@ async def test_effects_of_several_runs_are_committed_together(batches_url: str) 
     def node(state: Log) -> Log:
         return {"log": [book("room")]}
 
-    async with opened(batches_url) as rt:
+    async with opened(only_batches) as rt:
         rt.register(chain(node), name="agent")
         for n in range(5):
             await rt.start("agent", {"log": []}, thread_id=str(n))
         counts = await rt.tick()
         assert counts.done == 5
-        assert booked(batches_url) == ["room"] * 5
+        assert booked(only_batches) == ["room"] * 5

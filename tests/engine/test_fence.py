@@ -96,13 +96,13 @@ def rt(url: str) -> Iterator[TemporaryRuntime]:
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("colour", ["function", "coroutine"])
 async def test_a_write_with_an_old_token_is_refused_in_each_durability_mode(
-    rt: TemporaryRuntime, durability: Durability, colour: str
+    url: str, rt: TemporaryRuntime, durability: Durability, colour: str
 ) -> None:
     left: list[Any] = []
 
     def work(state: Mine) -> Mine:
         steal(rt, "t")
-        left.append(rows_of(rt.url, "t"))
+        left.append(rows_of(url, "t"))
         return {"log": ["too late"]}
 
     async def awork(state: Mine) -> Mine:
@@ -119,7 +119,7 @@ async def test_a_write_with_an_old_token_is_refused_in_each_durability_mode(
     rt.journal.flush()
     assert (counts.claimed, counts.lost, counts.done) == (1, 1, 0)
     assert left[0]["perdure_runs"]
-    assert rows_of(rt.url, "t") == left[0], "a fenced driver wrote"
+    assert rows_of(url, "t") == left[0], "a fenced driver wrote"
     if durability == "sync":  # else it may have been in the middle of the next step
         assert left[1:] == []
     assert (await rt.get(run.id)).state is State.RUNNING
@@ -144,7 +144,9 @@ async def test_a_wait_that_is_asked_with_an_old_token_is_not_stored(rt: Temporar
     assert kinds.count("wait") == kinds.count("answer") == kinds.count("done") == 1
 
 
-async def test_recorded_reads_of_a_fenced_driver_are_not_kept(rt: TemporaryRuntime) -> None:
+async def test_recorded_reads_of_a_fenced_driver_are_not_kept(
+    url: str, rt: TemporaryRuntime
+) -> None:
     seen: list[object] = []
 
     def work(state: Mine) -> Mine:
@@ -162,7 +164,7 @@ async def test_recorded_reads_of_a_fenced_driver_are_not_kept(rt: TemporaryRunti
     await rt.tick()
     assert len(seen) == 3
     assert (await rt.get(run.id)).output == {"log": [str(seen[2])]}
-    assert execute(rt.url, "SELECT count(*) FROM perdure_reads") == [(2,)]
+    assert execute(url, "SELECT count(*) FROM perdure_reads") == [(2,)]
 
 
 async def test_an_answer_that_a_fenced_driver_saw_is_handed_over_by_its_successor(
@@ -288,20 +290,21 @@ async def test_other_runs_of_the_process_are_not_disturbed(rt: TemporaryRuntime)
 
 
 async def test_a_bound_graph_that_lost_its_lease_says_so_and_writes_nothing(
+    url: str,
     rt: TemporaryRuntime,
 ) -> None:
     left: list[Any] = []
 
     def work(state: Mine) -> Mine:
         steal(rt, "t")
-        left.append(rows_of(rt.url, "t"))
+        left.append(rows_of(url, "t"))
         return {"log": ["too late"]}
 
     bound: Any = rt.register(chain(work), name="g")
     with pytest.raises(ThreadBusy):
         await asyncio.to_thread(bound.invoke, {"log": []}, {"configurable": {"thread_id": "t"}})
     rt.journal.flush()
-    assert rows_of(rt.url, "t") == left[0]
+    assert rows_of(url, "t") == left[0]
 
 
 # -- processes that were stopped, or that stand still

@@ -5,18 +5,20 @@ Each figure is exact: a read or a commit more is found here, and not on a bill.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 
 import perdure
 from perdure.engine.worker import Worker
-from perdure.journal import group_commit
+from perdure.journal import Poll, group_commit
 from perdure.runtime import Runtime
 from perdure.types import Message, State
-from tests.support.agents import Calls, Log, chain, driving, reaches
+from tests.support.agents import Calls, Log, chain, driving, gate, reaches
 from tests.support.counting import Counting, Request, count_requests
 from tests.support.polling import auntil
 
@@ -25,13 +27,13 @@ HOUR = timedelta(hours=1)
 
 @asynccontextmanager
 async def counted(
-    url: str, monkeypatch: pytest.MonkeyPatch, *, poll: float = 3600.0
+    url: str, monkeypatch: pytest.MonkeyPatch, *, poll: float = 3600.0, lease: timedelta = HOUR
 ) -> AsyncIterator[tuple[Runtime, Counting]]:
     """A runtime that is open, and has had its first tick. However slow this machine is: it looks
     again when a segment ended, leases need no renewal, and what is deferred waits for a commit."""
     monkeypatch.setattr(group_commit, "HOLD", 60.0)
     backend = count_requests(url, monkeypatch, poll)
-    async with Runtime(url, lease=HOUR) as rt:
+    async with Runtime(url, lease=lease) as rt:
         rt.journal.set_interval(60.0)
         calls = Calls()
         for steps in (1, 3):
@@ -160,3 +162,59 @@ async def test_how_often_an_idle_worker_asks_is_said_by_its_database(
             near = await rt.start("1", {"log": []}, thread_id="near")
             await reaches(rt, near, State.DONE)
             await reaches(rt, far, State.DONE)
+
+
+async def test_leases_are_renewed_by_one_commit_and_no_read(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = timedelta(seconds=1)
+    async with counted(url, monkeypatch, lease=lease) as (rt, backend):
+        with gate() as closed:
+            rt.register(chain(("wait", closed.wait)), name="closed")
+            await rt.start("closed", {"log": []})
+            async with driving(rt):
+                await closed.reached()
+                backend.take()
+                await auntil(lambda: len(backend.requests) >= 3, "three renewals")
+                found = backend.take()
+                assert {one.statements[:2] for one in found} == {("renew", "leases")}
+
+
+async def test_a_call_that_waits_for_its_turn_asks_once_per_poll(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counted(url, monkeypatch, poll=0.01) as (rt, backend):
+        with gate() as closed:
+            graph = rt.register(chain(("wait", closed.wait)), name="closed")
+            on_thread: RunnableConfig = {"configurable": {"thread_id": "t"}}
+            first = asyncio.create_task(graph.ainvoke({"log": []}, on_thread))
+            await closed.reached()
+            backend.take()
+            second = asyncio.create_task(graph.ainvoke({"log": []}, on_thread))
+            await auntil(lambda: len(backend.requests) >= 10, "a call that waits")
+            accepted, claimed, *looks = backend.take()
+            assert "insert_run" in accepted.statements
+            assert "claim_run" in claimed.statements
+            assert {one.statements for one in looks} == {("run_by_id", "head_of_thread")}
+            closed.open()
+            await asyncio.gather(first, second)
+
+
+async def test_a_call_whose_turn_comes_in_its_own_process_does_not_wait_for_the_poll(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Poll, "next_rest", lambda self, poll: poll)  # an hour, from the first on
+    async with counted(sqlite_url, monkeypatch) as (rt, backend):
+        with gate() as closed:
+            graph = rt.register(chain(("wait", closed.wait)), name="closed")
+            on_thread: RunnableConfig = {"configurable": {"thread_id": "t"}}
+            first = asyncio.create_task(graph.ainvoke({"log": []}, on_thread))
+            await closed.reached()
+            second = asyncio.create_task(graph.ainvoke({"log": []}, on_thread))
+            found = await auntil(lambda: rt.runs(thread_id="t", state=State.PENDING))
+            joined = asyncio.create_task(rt.join(found[0].id))
+            looked = ("run_by_id", "head_of_thread")
+            await auntil(lambda: looked in [one.statements for one in backend.requests])
+            closed.open()
+            await asyncio.gather(first, second)
+            assert (await joined).state is State.DONE

@@ -80,6 +80,29 @@ def test_a_demo_that_is_interrupted_leaves_no_process_and_no_folder(
     assert not processes_with(place["TMPDIR"])
 
 
+@pytest.mark.slow
+@pytest.mark.d1
+def test_the_demo_on_d1_keeps_every_promise_while_host_and_workerd_are_killed(
+    place: dict[str, str],
+) -> None:
+    module = "examples.campaign.demo_d1"
+    played = subprocess.run(
+        [word.replace("examples.campaign.demo", module) for word in COMMAND],
+        cwd=ROOT,
+        env=place,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert played.returncode == 0, played.stdout + played.stderr
+    told = dict(re.findall(r"^ *(\S.*?) {2,}([\d,]+(?: of \d+)?) *$", played.stdout, re.M))
+    assert told["touches sent"] == "10 of 10"
+    assert told["duplicates"] == told["lost"] == told["complaints of the doctor"] == "0"
+    assert told["threads at their right end"] == "3 of 3"
+    assert int(told["crons answered"]) >= 10
+    assert int(told["hosts killed"]) >= 2
+
+
 def processes_with(text: str) -> list[str]:
     """The command lines of those whose environment has a text."""
     found = []
@@ -120,6 +143,9 @@ class Played:
 
     def look(self) -> None:
         pass
+
+    def problems(self) -> list[str]:
+        return []
 
     def message_id(self, contact: Contact, touch: int) -> str:
         return f"<{contact.id}.{touch}@sender.example>"

@@ -275,7 +275,7 @@ def test_writes_of_a_task_that_are_too_large_together_are_refused_by_the_largest
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        ([("x",)] * 10, "more than 8 statements"),
+        ([("x",)] * 10, "9 statements in one transaction"),
         ([["x"] * 101], "101 parameters in one statement"),
         ([("x" * 10_001,)], r"10,001 bytes for a statement of its function"),
     ],

@@ -3,7 +3,6 @@ cannot be asked meanwhile is refused with a sentence."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from perdure.journal import Capabilities, Journal, Refused, Statement, connect
 from perdure.journal.collected_transaction import CollectedTransaction, check_writes
 from perdure.journal.operation import Ambiguous, Transaction, UserStatement
 from tests.support.batches import batches_url as batches_url
+from tests.support.batches import only_batches as only_batches
 from tests.support.entries import Faulty, add, entries, faulty
 from tests.support.raw import execute
 
@@ -137,9 +137,9 @@ def test_parameters_are_a_sequence_or_a_mapping(values: Any) -> None:
 
 
 @pytest.fixture
-def journal(batches_url: str) -> Iterator[Journal]:
-    journal = connect(batches_url)
-    execute(batches_url, "CREATE TABLE seats (seat TEXT PRIMARY KEY, holder TEXT NOT NULL)")
+def journal(only_batches: str) -> Iterator[Journal]:
+    journal = connect(only_batches)
+    execute(only_batches, "CREATE TABLE seats (seat TEXT PRIMARY KEY, holder TEXT NOT NULL)")
     yield journal
     journal.close()
 
@@ -171,23 +171,23 @@ def take(n: int, *more: tuple[str, Any]) -> tuple[Callable[[Transaction], int], 
 
 
 def test_everything_is_one_batch_after_what_was_queued(
-    journal: Journal, faults: Faulty, batches_url: str
+    journal: Journal, faults: Faulty, only_batches: str
 ) -> None:
     journal.defer(add(1), hold=True)
     work, proof, _ = take(2)
     assert journal.transact("a trial", work, proof) == 1
-    assert (seats(batches_url), journal.do(entries()), faults.commits) == (["2"], [1, 2], 1)
+    assert (seats(only_batches), journal.do(entries()), faults.commits) == (["2"], [1, 2], 1)
 
 
 def test_a_lost_answer_is_settled_by_reading_and_the_work_is_not_done_again(
-    journal: Journal, faults: Faulty, batches_url: str
+    journal: Journal, faults: Faulty, only_batches: str
 ) -> None:
     for n, (before, after) in enumerate([(None, Ambiguous()), (Ambiguous(), None)]):
         faults.before, faults.after = [before], [after]
         work, proof, calls = take(n)
         assert journal.transact("a trial", work, proof) == 1
         assert calls == [n]
-    assert seats(batches_url) == ["0", "1"]
+    assert seats(only_batches) == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -196,21 +196,25 @@ def test_a_lost_answer_is_settled_by_reading_and_the_work_is_not_done_again(
         ("INSERT INTO none_such VALUES (1)", (), "no such table"),
         ("INSERT INTO seats VALUES (?, ?)", ("1", "ben"), "UNIQUE"),
         ("INSERT INTO seats VALUES (?, ?)", ("2", None), "NOT NULL"),
-        ("INSERT INTO seats VALUES (?, ?)", ("2",), "bindings"),
+        (
+            "INSERT INTO seats VALUES (?, ?)",
+            ("2",),
+            "bindings|No value is given for parameter number 2",
+        ),
         ("INSERT INTO", (), "incomplete input"),
     ],
 )
 def test_a_statement_that_fails_takes_back_its_own_batch_and_no_other(
-    journal: Journal, batches_url: str, sql: str, values: Any, reason: str
+    journal: Journal, only_batches: str, sql: str, values: Any, reason: str
 ) -> None:
     queued = journal.defer(add(5), hold=True)
     work, proof, calls = take(1, (sql, values))
-    with pytest.raises(StatementFailed, match=f"a trial were sent.*{reason}") as caught:
+    with pytest.raises(StatementFailed, match=f"a trial were sent.*({reason})") as caught:
         journal.transact("a trial", work, proof)
-    assert isinstance(caught.value.__cause__, sqlite3.Error)
+    assert caught.value.__cause__ is not None
     assert journal.wait(queued) == [5]
     assert journal.do(add(6)) == [5, 6]
-    assert (seats(batches_url), calls) == ([], [1])
+    assert (seats(only_batches), calls) == ([], [1])
 
 
 def test_an_exception_of_the_work_sends_nothing(journal: Journal, faults: Faulty) -> None:
@@ -226,7 +230,7 @@ def test_an_exception_of_the_work_sends_nothing(journal: Journal, faults: Faulty
 
 
 def test_a_guard_that_refuses_and_a_database_that_is_away_are_what_they_are(
-    journal: Journal, faults: Faulty, batches_url: str
+    journal: Journal, faults: Faulty, only_batches: str
 ) -> None:
     _, proof, _ = take(1)
 
@@ -245,4 +249,4 @@ def test_a_guard_that_refuses_and_a_database_that_is_away_are_what_they_are(
         journal.flush()
     except WriteLost as lost:  # a caller was told already
         raise AssertionError from lost
-    assert (journal.do(entries()), seats(batches_url)) == ([], [])
+    assert (journal.do(entries()), seats(only_batches)) == ([], [])

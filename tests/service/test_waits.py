@@ -54,7 +54,7 @@ async def test_a_run_that_waits_holds_nothing(url: str) -> None:
             rt, side_by_side(sleeping(DAY), asking("q"), listening("s", timeout=2 * DAY))
         )
         assert run.state is State.WAITING
-        rows = await asyncio.to_thread(execute, rt.url, "SELECT worker, control FROM perdure_runs")
+        rows = await asyncio.to_thread(execute, url, "SELECT worker, control FROM perdure_runs")
         assert rows == [(None, None)]
         await auntil(lambda: not [t for t in threading.enumerate() if run.id in t.name])
         assert [e.kind for e in await rt.events(run.id)][-1] == "waiting"

@@ -12,6 +12,7 @@ import pytest
 from perdure.journal import Capabilities, Row, Statement, connect_later, sqlite
 from perdure.journal.operation import Transaction, UserStatement
 from perdure.journal.sqlite import SQLite
+from tests.support.databases import DATABASES
 
 T = TypeVar("T")
 
@@ -54,9 +55,14 @@ def batches_url(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return sqlite_url
 
 
-@pytest.fixture(
-    params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres), "batches"],
-)
+@pytest.fixture(params=["batches", pytest.param("d1", marks=pytest.mark.d1)])
+def only_batches(request: pytest.FixtureRequest) -> str:
+    """A journal that takes only batches."""
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture(params=[*DATABASES, "batches"])
 def url(request: pytest.FixtureRequest) -> str:
     """A journal. A test that takes it runs once per database, and once with batches only."""
     found: str = request.getfixturevalue(f"{request.param}_url")

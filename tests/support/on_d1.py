@@ -15,6 +15,12 @@ NOT_ON_D1: dict[str, str] = {
     "test_killed_at_any_statement_it_leaves_nothing_and_the_next_connect_finishes_it": (
         "all statements are one batch; the next test there kills around each request"
     ),
+    "examples/test_campaign_database.py::test_who_reads_does_not_wait_for_who_writes": (
+        "no transaction stays open"
+    ),
+    "examples/test_campaign_faults.py::test_a_reader_does_not_wait_for_an_open_transaction": (
+        "no transaction stays open"
+    ),
 }
 """Tests that do not run on D1, and why."""
 

@@ -7,7 +7,6 @@ polls is not shown. Events from before the feed began are left out.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import Iterable
@@ -16,13 +15,14 @@ from datetime import datetime
 from perdure.cli.output import command_for, display_width, one_line, paint, printable, truncate
 from perdure.client import Client
 from perdure.errors import Error, NotFound
+from perdure.journal import Poll
 from perdure.service.views.attention import answer_action
 from perdure.service.views.event_wording import EventView, Verb, view_event
 from perdure.service.views.formatting import duration
 from perdure.types import Event, EventKind, Run, State
 
 INTERVAL = 0.25
-"""Seconds between two looks."""
+"""Seconds between two looks, if the database is not to be asked less often."""
 NEWEST = 100
 """How many of the newest runs are followed."""
 MARGIN = " " * 10
@@ -44,10 +44,11 @@ class EventFeed:
 
     async def follow(self) -> None:
         """Print events until cancelled. The worker logs it when the journal is in trouble."""
+        poll = Poll(INTERVAL)
         while True:
             with contextlib.suppress(Error):
                 await self.look()
-            await asyncio.sleep(INTERVAL)
+            await self._client.journal.apause(poll)
 
     async def look(self) -> None:
         """Print what is new."""

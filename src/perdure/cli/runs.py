@@ -188,5 +188,5 @@ def _watch(client: Client, filters: dict[str, Any], limit: int) -> None:
         ) as live,
     ):
         while True:
-            time.sleep(1)
+            time.sleep(max(1.0, client.journal.capabilities.poll))
             live.update(render(), refresh=True)

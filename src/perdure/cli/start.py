@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Exit, Option
@@ -133,13 +132,15 @@ def _warn_of_unknown(client: Client, run: Run) -> None:
 
 def _follow(client: Client, run_id: str, at: str | None) -> Run:
     """Print the events of a run to stderr until it has ended or is held."""
+    from perdure.journal import Poll
     from perdure.service.views.event_wording import view_event
     from perdure.types import State
 
-    seen, is_told = 0, False
+    last, seen, is_told, poll = None, 0, False, Poll(POLL_INTERVAL)
     while True:
         run = client.blocking.get(run_id, output=False)
-        for event in client.blocking.events(run_id, after=seen):
+        is_changed, last = run != last, run
+        for event in client.blocking.events(run_id, after=seen) if is_changed else ():
             seen = event.n
             view = view_event(event, run.id, run.thread_id)
             if view.routine:
@@ -154,4 +155,4 @@ def _follow(client: Client, run_id: str, at: str | None) -> Run:
         if not is_told and (late := _why_late(client, run)):
             print(f"          {printable(late)}", file=sys.stderr)
             is_told = True
-        time.sleep(POLL_INTERVAL)
+        client.journal.pause(poll)

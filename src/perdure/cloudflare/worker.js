@@ -75,9 +75,9 @@ function digest(text) {
 }
 
 async function batch(request, db) {
-  let calls;
+  let calls, names;
   try {
-    calls = readCalls(await request.arrayBuffer());
+    ({ calls, names } = readCalls(await request.arrayBuffer()));
   } catch (error) {
     return failure("bad_request", error.message);
   }
@@ -95,6 +95,7 @@ async function batch(request, db) {
     {
       ok: true,
       rows: results.map((result) => result.results.map((row) => cells(row, blobs))),
+      ...(names && { names: results.map((result) => Object.keys(result.results[0] ?? {})) }),
       read: sum(metas.map((meta) => meta.rows_read ?? 0)),
       written: sum(metas.map((meta) => meta.rows_written ?? 0)),
       size: metas.at(-1).size_after ?? 0,
@@ -103,7 +104,7 @@ async function batch(request, db) {
   );
 }
 
-/** The statements of a request's frame; throws if it is not one. */
+/** The statements of a request's frame, and whether it wants the names of columns; throws if it is not one. */
 function readCalls(body) {
   if (body.byteLength < 4) throw new Error("The frame is shorter than its length field.");
   let at = 4 + new DataView(body).getUint32(0);
@@ -118,7 +119,7 @@ function readCalls(body) {
     return { sql, params: params.map(value) };
   });
   if (at !== body.byteLength) throw new Error("The frame has more bytes than its blobs.");
-  return calls;
+  return { calls, names: head.names === true };
 
   function value(param) {
     if (param === null || typeof param === "number" || typeof param === "string") return param;

@@ -28,7 +28,7 @@ from perdure.engine.segment_drive import (
     latest_checkpoint,
 )
 from perdure.errors import AmbiguousAnswer, Error, ThreadBusy
-from perdure.journal import Plan
+from perdure.journal import Plan, Poll
 from perdure.langgraph_port import call_config, task_interrupts
 from perdure.operations import claims, runs, waits
 from perdure.operations.claims import SegmentEnd
@@ -40,7 +40,7 @@ from perdure.service.waits import WaitService
 from perdure.types import ENDED, Control, EventKind, State, WaitState
 
 POLL = 0.05
-"""Seconds between two looks at a run that another process drives."""
+"""Seconds between the first two looks at a run that waits for its turn."""
 UPDATED = "its state was changed"
 """The reason of a pending run that waited when its state was changed."""
 
@@ -91,31 +91,43 @@ class BoundRuns:
                     return claimed
                 raise ThreadBusy(call.thread_id, "another worker drives")
         accepted = yield from self._accept(call)
+        poll = Poll(POLL)
         while True:
             claimed = yield from self._claim(accepted)
             if claimed is not None:
                 return claimed
-            yield POLL
-            accepted = (yield runs.find(accepted.id)) or accepted
+            accepted = yield from self._wait_for_turn(accepted, poll)
+
+    def _wait_for_turn(self, accepted: RunRow, poll: Poll) -> Plan[RunRow]:
+        """Wait until a claim of a run that was accepted may succeed. Raises `ThreadBusy` if it
+        cannot. Each look is one read."""
+        while True:
+            yield poll
+            found, head = yield runs.find_with_head(accepted.thread_id, accepted.id)
+            accepted = found or accepted
             if accepted.state == State.DONE and accepted.parent_id is not None:
                 raise calls_in_nodes.AlreadyDone(accepted)  # a worker went on with it
             if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
-                raise ThreadBusy(call.thread_id, f"was {accepted.state} by another caller")
-            head: RunRow | None = yield runs.head(call.thread_id)
+                raise ThreadBusy(accepted.thread_id, f"was {accepted.state} by another caller")
             if head is None or head.n >= accepted.n:
-                continue
+                if accepted.state == State.RUNNING and not self._is_due(accepted):
+                    continue  # another worker has it
+                return accepted
             if head.state in (State.HELD, State.PAUSED):
                 yield from self._withdraw(accepted)
-                raise ThreadBusy(call.thread_id, f"is {head.state} ({head.id})")
+                raise ThreadBusy(accepted.thread_id, f"is {head.state} ({head.id})")
             now, until, _ = self._engine.keeper.times()
             if head.state == State.WAITING and not self._is_due(head):
                 made = change(accepted.thread_id, accepted.id, now)
                 yield runs.supersede(self._driver.serializer, made)
-            elif self._is_mine(head) and (head.state, head.reason) == (State.PENDING, UPDATED):
+                return accepted
+            if self._is_mine(head) and (head.state, head.reason) == (State.PENDING, UPDATED):
                 yield from self._replace(head, accepted, UPDATED)
-            elif self._is_abandoned(head, 2 * now - until):
+                return accepted
+            if self._is_abandoned(head, 2 * now - until):
                 yield from self._replace(head, accepted, "its caller died")
-            elif accepted.ready_at < (now + until) // 2:
+                return accepted
+            if accepted.ready_at < (now + until) // 2:
                 yield runs.reserve(accepted, until)
 
     def _accept(self, call: BoundCall) -> Plan[RunRow]:

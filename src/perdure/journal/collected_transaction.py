@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from perdure.errors import BadArgument, Unsupported
-from perdure.journal.capabilities import Capabilities
+from perdure.journal.capabilities import NOTHING, Capabilities
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Op,
@@ -69,6 +69,7 @@ class CollectedTransaction:
 
     def __init__(self, name: str, capabilities: Capabilities) -> None:
         self._name, self._capabilities = name, capabilities
+        self._size = NOTHING
         self.statements: list[Statement] = []
         """Named statements of perdure, and `UserStatement`s."""
 
@@ -91,13 +92,13 @@ class CollectedTransaction:
 
     def add(self, statement: Statement) -> None:
         """Raises `Unsupported` for a statement that the database cannot take."""
-        self._capabilities.check(self._name, [statement])
+        size = self._size.plus(self._capabilities.check(self._name, [statement]))
+        if not self._capabilities.holds(size):
+            self._capabilities.check(self._name, [*self.statements, statement])
         limit, found = self._capabilities.parameters_per_statement, len(statement.params)
         if limit is not None and found > limit and isinstance(statement, UserStatement):
             raise Unsupported(self._name, f"{found:,} parameters in one statement", limit)
-        limit = self._capabilities.statements_per_batch
-        if limit is not None and len(self.statements) >= limit:
-            raise Unsupported(self._name, f"more than {limit:,} statements", limit)
+        self._size = size
         self.statements.append(statement)
 
     def _run(self, statements: Sequence[Statement]) -> list[list[Row]]:

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from perdure.errors import BadArgument, Closed, Unavailable
 from perdure.journal.capabilities import NOTHING
+from perdure.journal.commit_watch import CommitWatch
 from perdure.journal.committer import Committer, QueuedOperation
 from perdure.journal.operation import Backend, Op, Statement, Transaction
 from perdure.journal.reader_threads import ReaderThreads
@@ -53,6 +54,7 @@ class GroupCommit:
         self.closed = False
         self.committer = Committer(backend)
         self.readers = ReaderThreads()
+        self.watch = CommitWatch()
         self.newest: QueuedOperation[Any] | None = None
         self.waiting: dict[threading.Lock, QueuedOperation[Any]] = {}
         """Threads that sleep until their operation is settled, each at a lock of its own."""
@@ -212,6 +214,7 @@ class GroupCommit:
         commit to learn of theirs, and nothing would gather behind it.
         """
         self._commit_lock.release()
+        self.watch.note()
         if self.waiting:
             with self._changed:
                 woken = False

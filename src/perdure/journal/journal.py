@@ -19,7 +19,7 @@ from perdure.journal.collected_transaction import CollectedTransaction
 from perdure.journal.commit_listener import CommitListener, Listener
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.group_commit import CLOSED, GroupCommit
-from perdure.journal.operation import Ambiguous, Backend, Op, Plan, Statement, Transaction
+from perdure.journal.operation import Ambiguous, Backend, Op, Plan, Poll, Statement, Transaction
 
 T = TypeVar("T")
 
@@ -118,6 +118,8 @@ class Journal:
                 answer = None
                 if isinstance(step, float):
                     time.sleep(step)
+                elif isinstance(step, Poll):
+                    self.pause(step)
                 elif not isinstance(step, Op):
                     answer = step.run()
                 else:
@@ -138,6 +140,8 @@ class Journal:
                 answer = None
                 if isinstance(step, float):
                     await asyncio.sleep(step)
+                elif isinstance(step, Poll):
+                    await self.apause(step)
                 elif not isinstance(step, Op):
                     answer = await step.arun()
                 elif flush or step.write:
@@ -148,6 +152,22 @@ class Journal:
             return cast(T, done.value)
         finally:
             plan.close()  # now, and not when the exception is let go
+
+    def pause(self, poll: Poll) -> None:
+        """Wait between two looks at what others may have changed."""
+        watch, rest = self._group.watch, poll.next_rest(self.capabilities.poll)
+        time.sleep(poll.first)
+        if poll.seen is not None:
+            watch.wait(poll.seen, rest)
+        poll.seen = watch.count
+
+    async def apause(self, poll: Poll) -> None:
+        """Like `pause`, without blocking the event loop."""
+        watch, rest = self._group.watch, poll.next_rest(self.capabilities.poll)
+        await asyncio.sleep(poll.first)
+        if poll.seen is not None:
+            await watch.await_(poll.seen, rest)
+        poll.seen = watch.count
 
     def read_committed(self, op: Op[T]) -> T:
         """Read what is on disk now, without waiting for what is queued."""

@@ -114,8 +114,28 @@ class Blocking:
         return await asyncio.to_thread(self.work)
 
 
-Plan = Generator[Op[Any] | float | Action, Any, T]
-"""Several operations: a plan yields each, or seconds to wait, and gets the result back.
+class Poll:
+    """The pauses of one caller that waits for what others do, between two looks.
+
+    They grow to what the database says, or to `longest` if that is more. A commit of this process
+    ends one early, though not before it was as long as the first.
+    """
+
+    def __init__(self, first: float, longest: float = 0.0) -> None:
+        self.first, self._longest = first, longest
+        self._pause = first
+        self.seen: int | None = None
+        """How often this process had committed at the last look. None: it was the first one."""
+
+    def next_rest(self, poll: float) -> float:
+        """Seconds of the next pause after as long as the first."""
+        pause = self._pause
+        self._pause = min(1.5 * pause, max(self.first, self._longest, poll))
+        return pause - self.first
+
+
+Plan = Generator[Op[Any] | float | Poll | Action, Any, T]
+"""Several operations: a plan yields each, or how long to wait, and gets the result back.
 
 A plan has no colour either: `Journal.run` and `Journal.arun` follow any of them.
 """

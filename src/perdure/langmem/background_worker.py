@@ -13,6 +13,7 @@ from datetime import timedelta
 from weakref import WeakValueDictionary
 
 from perdure.errors import Closed, Error, NotFound
+from perdure.journal import Poll
 from perdure.langmem.reflection_future import Reflection
 from perdure.operations import runs
 from perdure.runtime import Runtime
@@ -21,7 +22,7 @@ from perdure.types import ENDED, State
 log = logging.getLogger("perdure")
 
 POLL_FUTURES = 0.05
-"""Seconds between two looks at reflections whose futures are held."""
+"""Seconds between two looks at reflections whose futures are held, if this process commits."""
 GRACE = timedelta(seconds=0.2)
 """Time a running reflection gets when its executor stops; then it is given back to the journal."""
 BATCH = 200
@@ -130,8 +131,9 @@ class BackgroundWorker:
             await _end_tasks()
 
     async def _settle_futures(self) -> None:
+        poll = Poll(POLL_FUTURES)
         while True:
-            await asyncio.sleep(POLL_FUTURES)
+            await self._runtime.journal.apause(poll)
             try:
                 await self._settle_due()
             except Closed:
@@ -145,7 +147,7 @@ class BackgroundWorker:
         now = time.monotonic()
         futures = self._due_futures(now)
         for future in futures:
-            future.check_at = now + POLL_FUTURES
+            future.check_at = now  # behind those that were not read yet
         if futures:
             await self._settle_ended(futures)
 

@@ -298,6 +298,16 @@ def head(thread_id: str) -> Op[RunRow | None]:
     return read_op("head_of_thread", {"thread_id": thread_id}, _first)
 
 
+def find_with_head(thread_id: str, run_id: str) -> Op[tuple[RunRow | None, RunRow | None]]:
+    """A run, and the first one of its thread that is not over."""
+    params = {"thread_id": thread_id, "id": run_id}
+    return Op(
+        "find_with_head",
+        with_params(params, "run_by_id", "head_of_thread"),
+        lambda rows: (_first(rows[:1]), _first(rows[1:])),
+    )
+
+
 def page(
     *,
     thread_id: str | None = None,

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from perdure.errors import UNREADABLE, NotFound, WrongState
-from perdure.journal import Plan
+from perdure.journal import Plan, Poll
 from perdure.journal.clock import Clock
 from perdure.operations import claims, runs
 from perdure.operations.error_text import describe_error
@@ -27,7 +27,7 @@ from perdure.types import Control, EventKind, RunError, State
 PREFIX = "reflection:"
 """Prefix of graph names and thread ids that belong to reflections."""
 DRAIN_PAUSE = 0.02
-"""Seconds between two looks while `drain` waits."""
+"""Seconds between the first two looks while `drain` waits."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,12 @@ class ReflectionService:
         """Wait until every reflection that is due now has ended, or the worker stops. One that
         waits for its turn counts as due if it tries again within `soon`."""
         begun, margin = self._clock.now(), round(soon.total_seconds() * 1000)
+        poll = Poll(DRAIN_PAUSE)
         while is_alive():
             now = self._clock.now()
             if not (yield claims.is_due(graph_name(executor), worker, begun, now, now + margin)):
                 return
-            yield DRAIN_PAUSE
+            yield poll
 
     def _show(self, row: RunRow) -> Pending:
         error: RunError | None = None

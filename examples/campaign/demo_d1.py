@@ -1,0 +1,192 @@
+"""`make demo-d1`: the month of the campaign on Cloudflare D1, which is killed all the time, too.
+
+workerd, the server that Cloudflare runs Workers on, has the Worker that perdure ships and a D1
+database with the journal and the campaign's tables. Its cron POSTs `/cron/tick` to a Python host,
+which does all the work; a real cron does that every minute, this one five times a second. The host
+is killed with SIGKILL where the plan of the month says, and both are at random.
+
+The mail server's own log decides. Exit code 0: every touch that should be sent was sent once, none
+after a reply, every thread is at its right end, and the doctor has no complaint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import logging
+import random
+import secrets
+import sys
+import tempfile
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from perdure.testing.d1 import Workerd, local_d1
+from perdure.testing.ports import free_port
+
+from .clock import SharedClock
+from .demo import ends_well, last_words, month
+from .demo_crew import Crew, Nursery
+from .demo_judge import Result
+from .demo_months import Campaign
+from .demo_plan import Plan, draw
+from .demo_screen import console
+from .postoffice import HOST, PostOffice
+
+PAUSE = 0.2
+"""Seconds between two crons."""
+WORKERD = 0
+"""Stands for workerd among the processes that are killed."""
+
+
+class HostAndWorkerd(Crew):
+    """A Python host, and workerd, which comes back at the same address with the same data."""
+
+    def __init__(self, workerd: Workerd, nursery: Nursery, **given: Any) -> None:
+        super().__init__(nursery, 1, "host", **given)
+        self._workerd, self.outages = workerd, 0
+        self.pids.append(WORKERD)
+
+    def name(self, pid: int) -> str:
+        return "workerd" if pid == WORKERD else f"host {pid}"
+
+    def kill(self, pid: int) -> bool:
+        if pid != WORKERD:
+            return super().kill(pid)
+        with self._changing:
+            self._workerd.kill()
+            self._workerd.start()
+            self.outages += 1
+            self.killed += 1
+            return True
+
+    def end(self) -> None:
+        with self._changing:
+            self.pids.remove(WORKERD)
+            super().end()
+
+
+class OnD1(Campaign):
+    """The campaign on D1, driven by nothing but the Worker's cron."""
+
+    crew: HostAndWorkerd
+    pause = (3.0, 6.0)
+
+    def __init__(
+        self, workerd: Workerd, plan: Plan, folder: Path, office: PostOffice, clock: SharedClock
+    ) -> None:
+        super().__init__(plan, folder, office, clock, url=workerd.url())
+        self._workerd, self._over = workerd, threading.Event()
+        self._spent = folder / "spent"
+        self._spent.mkdir()
+        self._host = {"port": free_port(), "secret": secrets.token_hex(16)}
+        self.crons: Counter[str] = Counter()
+
+    def staff(self, nursery: Nursery) -> None:
+        given = {**self._given, **self._host, "spent": str(self._spent)}
+        self.crew = HostAndWorkerd(self._workerd, nursery, **given)
+        self._cron = threading.Thread(target=self._trigger)
+        self._cron.start()
+
+    def _trigger(self) -> None:
+        url = f"http://{HOST}:{self._host['port']}/cron/tick"
+        secret = str(self._host["secret"])
+        while not self._over.wait(PAUSE):
+            try:
+                failed = self._workerd.trigger_cron(tick_url=url, tick_secret=secret, pause=PAUSE)
+            except (OSError, http.client.HTTPException):
+                self.crons["missed, as workerd was down"] += 1
+            else:
+                self.crons["failed, as the host was down" if failed else "answered"] += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if hasattr(self, "_cron"):
+            self._cron.join()
+        super().__exit__(*error)
+
+    @property
+    def spent(self) -> Counter[str]:
+        """What all hosts have asked of D1."""
+        found = (json.loads(one.read_text()) for one in self._spent.glob("*.json"))
+        return sum(map(Counter, found), Counter())
+
+
+def main(contacts: int = 5, seed: int | None = None, plain: bool = False) -> int:
+    """Run the demo. 0: all promises were kept; 1: they were not; 2: wrong use."""
+    if not 3 <= contacts <= 10:
+        print(f"The demo writes to 3 to 10 contacts, not to {contacts}.", file=sys.stderr)
+        return 2
+    on = console(plain=plain)
+    plan = draw(random.randrange(10_000) if seed is None else seed, contacts)  # noqa: S311
+    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as name, ends_well():
+        folder = Path(name)
+        logging.basicConfig(filename=folder / "log", level=logging.WARNING, force=True)
+        try:
+            on.print("Starting workerd with D1, a mail server, and a Python host ...\n")
+            with local_d1(databases=1) as workerd, Nursery(folder) as nursery:
+                nursery.wait()
+                made: list[OnD1] = []
+
+                def make(*given: Any) -> OnD1:
+                    made.append(OnD1(workerd, *given))
+                    return made[0]
+
+                title = f"perdure on D1: a month of mail to {contacts} people, all of it killed"
+                result = month(make, title, plan, nursery, folder / "month", on)
+                [lived] = made
+                _summary(on, plan, result, lived)
+        except KeyboardInterrupt:
+            on.print("Interrupted; everything is cleaned up.")
+            return 130
+        except RuntimeError as error:
+            on.print(f"{error}\n{last_words(folder)}", markup=False)
+            return 1
+        for line in result.wrong:
+            on.print(f"WRONG  {line}", markup=False)
+        if result.wrong:
+            on.print(last_words(folder), markup=False)
+    return 1 if result.wrong else 0
+
+
+def _summary(on: Console, plan: Plan, result: Result, lived: OnD1) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
+    table.add_column(f"one month on D1, {len(plan.contacts)} contacts, seed {plan.seed}")
+    table.add_column("", justify="right")
+    spent = lived.spent
+    rows: list[tuple[str, Any]] = [
+        ("touches sent", f"{result.sent} of {result.touches}"),
+        ("duplicates", result.duplicates),
+        ("lost", result.touches - result.sent),
+        ("sends after a reply", result.after_reply),
+        ("replies, bounces, unsubscribes honoured", f"{result.honoured} of {result.endings}"),
+        ("drafts still held in the end", f"{result.held} of {result.should_be_held}"),
+        ("threads at their right end", f"{result.right} of {len(plan.contacts)}"),
+        ("complaints of the doctor", result.unsound),
+        ("hosts killed", result.killed - lived.crew.outages),
+        ("  of those in the middle of a send", result.by_plan),
+        ("workerd killed", lived.crew.outages),
+        *((f"crons {how}", count) for how, count in sorted(lived.crons.items())),
+        ("requests of the hosts to D1", f"{spent['requests']:,}"),
+        ("rows read", f"{spent['rows_read']:,}"),
+        ("rows written", f"{spent['rows_written']:,}"),
+        ("seconds", f"{result.seconds:.0f}"),
+    ]
+    for name, value in rows:
+        table.add_row(name, str(value))
+    on.print(table)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--contacts", type=int, default=5, help="3 to 10")
+    parser.add_argument("--seed", type=int, help="the same one gives the same month")
+    parser.add_argument("--plain", action="store_true", help="lines, no live display")
+    raise SystemExit(main(**vars(parser.parse_args())))

@@ -1,0 +1,34 @@
+"""Rows of a D1 database with the names of their columns, over both ways to it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from perdure.d1 import Client
+from perdure.testing.d1 import Workerd
+
+SELECT = "SELECT value AS id, 'x' || value AS name, NULL AS absent FROM json_each(:values)"
+
+
+@pytest.mark.parametrize("way", ["url", "rest_url"])
+def test_rows_have_the_names_of_their_columns(d1_server: Workerd, way: str) -> None:
+    d1_server.start()
+    with closing(Client(getattr(d1_server, way)(0))) as client:
+        assert client.rows(
+            [
+                (SELECT, {"values": "[1, 2]"}),
+                (SELECT, {"values": "[]"}),
+                ("SELECT ? AS own", [b"a"]),
+            ]
+        ) == [
+            [
+                {"id": 1, "name": "x1", "absent": None},
+                {"id": 2, "name": "x2", "absent": None},
+            ],
+            [],
+            [{"own": b"a"}],
+        ]
+        assert client.batch([("SELECT 1, 2 AS two", [])]) == [[(1, 2)]]
+        assert client.rows([]) == []
