@@ -74,8 +74,10 @@ def d1_server() -> Iterator[Workerd]:
 
 
 @pytest.fixture(scope="session")
-def d1_databases(d1_server: Workerd) -> Databases:
-    return Databases(d1_server)
+def d1_databases(d1_server: Workerd) -> Iterator[Databases]:
+    databases = Databases(d1_server)
+    yield databases
+    databases.close()
 
 
 @pytest.fixture(scope="session")

@@ -62,7 +62,7 @@ from perdure.types import Durability
 class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     """Checkpoints in a journal: smaller, faster, ordered, safe to load.
 
-    `url` is `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`; `PERDURE_URL` by
+    `url` is `sqlite:///path`, `sqlite:///:memory:`, `postgresql://…` or `d1://…`; `PERDURE_URL` by
     default. It opens on first use, and closes as a context manager, by `close()` or at exit.
     Use one saver from any number of threads and event loops, and one per process.
 

@@ -12,7 +12,9 @@ Only types that the target's saver allows are loaded from the source: nothing el
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +81,8 @@ def import_threads(
     """Copy threads of another checkpointer into the journal of `target`, all of them by default.
 
     `source` is an open checkpointer, or where one of LangGraph's keeps its tables: the path or
-    `sqlite:///` URL of a `SqliteSaver`, the `postgresql://` URL of a `PostgresSaver`. A thread that
+    `sqlite:///` URL of a `SqliteSaver`, the `postgresql://` URL of a `PostgresSaver`. The path may
+    also be that of an exported D1 database of langgraph-checkpoint-cloudflare-d1. A thread that
     cannot be copied is listed with the reason, and the others go on. Call it again after a crash,
     or when the source has grown: what is there is not stored twice. `progress` is called after each
     thread, with its number and the number of all.
@@ -264,7 +267,8 @@ def _opened(source: str | BaseCheckpointSaver[Any], target: Saver) -> Iterator[_
     else:
         raise BadArgument(
             f"{scheme!r} names no checkpointer that can be imported from. Pass the path of a "
-            "SqliteSaver's file, or the postgresql:// URL of a PostgresSaver."
+            "SqliteSaver's file, or of an exported D1 database (`wrangler d1 export`), or the "
+            "postgresql:// URL of a PostgresSaver."
         )
     with opened as found:
         yield found
@@ -272,8 +276,6 @@ def _opened(source: str | BaseCheckpointSaver[Any], target: Saver) -> Iterator[_
 
 @contextlib.contextmanager
 def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
-    import sqlite3
-
     try:
         from langgraph.checkpoint.sqlite import SqliteSaver
     except ImportError as error:
@@ -291,10 +293,35 @@ def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
             if ("checkpoints",) not in tables:
                 raise BadArgument(f"{path} holds no checkpoints of LangGraph's SqliteSaver.")
             saver.setup()
+            _read_base64(connection)
         except sqlite3.DatabaseError as error:
             raise BadArgument(f"{path} cannot be read: {error}.") from error
         query = lambda sql, params: connection.execute(sql, params).fetchall()  # noqa: E731
         yield _Tables(saver, query, "?", "writes")
+
+
+def _read_base64(connection: sqlite3.Connection) -> None:
+    """Read the tables of langgraph-checkpoint-cloudflare-d1, which are those of LangGraph's
+    `SqliteSaver` with base64 for its blobs. Views of this connection decode them."""
+    [[is_text]] = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM checkpoints WHERE typeof(checkpoint) = 'text')"
+    )
+    if not is_text:
+        return
+    decoded = {"checkpoint", "metadata", "value"}
+    connection.create_function("from_base64", 1, _from_base64, deterministic=True)
+    for table in ("checkpoints", "writes"):
+        names = [row[1] for row in connection.execute(f"PRAGMA main.table_info({table})")]
+        columns = ", ".join(
+            f"from_base64({name}) AS {name}" if name in decoded else name for name in names
+        )
+        connection.execute(
+            f"CREATE TEMP VIEW {table} AS SELECT {columns} FROM main.{table}"  # noqa: S608 (ours)
+        )
+
+
+def _from_base64(value: Any) -> Any:
+    return base64.b64decode(value) if isinstance(value, str) else value
 
 
 @contextlib.contextmanager

@@ -61,7 +61,8 @@ def test_init_again_keeps_what_was_set_and_brings_the_worker_up_to_date(
 ) -> None:
     command("d1", "init", str(tmp_path), "--worker", "agents").done  # noqa: B018
     config, worker = tmp_path / "wrangler.jsonc", tmp_path / "worker.js"
-    config.write_text(config.read_text().replace("FILL IN: what d1 create printed", "0a1b-2c3d"))
+    text = config.read_text().replace("FILL IN: what d1 create printed", "0a1b-2c3d")
+    config.write_text(text.replace('"main"', '"routes": [],\n  "main"'))
     unchanged = command("d1", "init", str(tmp_path)).done.out
     assert unchanged.count("unchanged ") == 3
     assert (setting(tmp_path, "name"), setting(tmp_path, "database_id")) == ("agents", "0a1b-2c3d")
@@ -77,6 +78,7 @@ def test_init_again_keeps_what_was_set_and_brings_the_worker_up_to_date(
     assert worker.read_text() == ours
     assert (setting(tmp_path, "name"), setting(tmp_path, "database_id")) == ("agents", "0a1b-2c3d")
     assert setting(tmp_path, "database_name") == "new"
+    assert '"routes": []' in config.read_text()  # what else is in it is the user's
 
 
 def test_a_config_of_another_shape_is_left_alone(command: Command, tmp_path: Path) -> None:

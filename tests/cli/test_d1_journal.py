@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import sqlite3
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph
+from langgraph.types import Command as Resume
 from langgraph.types import interrupt
+from langgraph_checkpoint_cloudflare_d1 import CloudflareD1Saver
 
 import perdure
 from perdure import cli
 from perdure.journal.d1_client import D1Client
+from perdure.testing.d1 import Workerd, local_d1
 from tests.support.agents import Log, chain
 from tests.support.commands import Command, every_command
 
@@ -235,3 +240,88 @@ def test_crashtest_refuses_d1_by_name(d1_url: str, command: Command) -> None:
     refused = command("crashtest", "tests.support.crashtest_agents:tidy", "--url", d1_url).refused
     assert "On D1 it cannot" in refused
     assert "***" in refused
+
+
+# -- into D1, and out of it
+
+
+def test_threads_of_the_public_saver_are_imported_from_its_exported_database(
+    d1_server: Workerd, empty_d1_url: str, sqlite_url: str, command: Command, tmp_path: Path
+) -> None:
+    """Also those that it cannot read itself, because of bytes beside a failed sibling."""
+    failing: list[str] = []
+
+    def first(state: Picture) -> Picture:
+        return {"picture": b"\x89PNG", "note": None}
+
+    def second(state: Picture) -> Picture:
+        if failing:
+            raise ConnectionError(failing.pop())
+        return {"answer": interrupt("May I?")}
+
+    builder = StateGraph(Picture).add_node(first).add_node(second)
+    builder.add_edge(START, "first").add_edge(START, "second")
+    saver = CloudflareD1Saver("A", f"DB{empty_d1_url.split('/')[-2]}", d1_server.secret)
+    address = f"http://127.0.0.1:{d1_server.port}"
+    saver.base_url = saver.base_url.replace("https://api.cloudflare.com", address)
+    there = builder.compile(checkpointer=saver)
+    there.invoke({"note": "old"}, on("waits"))
+    failing.append("no answer")
+    with pytest.raises(ConnectionError):
+        there.invoke({"note": "old"}, {**on("failed"), "max_concurrency": 1})
+    export(empty_d1_url, tmp_path / "old.db")
+
+    told = command("import", str(tmp_path / "old.db"), "--at", sqlite_url).done.out
+    assert told.startswith("2 threads in the journal, 4 checkpoints")
+    assert "1 thread waiting; 0 not imported" in told
+    with perdure.Saver(sqlite_url) as ours:
+        here = builder.compile(checkpointer=ours)
+        done = {"picture": b"\x89PNG", "note": None, "answer": "yes"}
+        assert here.invoke(Resume(resume="yes"), on("waits")) == done
+        assert "__interrupt__" in here.invoke(None, on("failed"))
+        assert here.invoke(Resume(resume="yes"), on("failed")) == done
+
+
+class Picture(TypedDict, total=False):
+    picture: bytes
+    note: str | None
+    answer: str
+
+
+def on(thread: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread}}
+
+
+def export(url: str, path: Path) -> None:
+    """A D1 database as a SQLite file, as `wrangler d1 export` and `sqlite3` make one."""
+    tables = "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE '\\_cf%'"
+    with closing(D1Client(url)) as client, closing(sqlite3.connect(path)) as made:
+        for name, sql in client.batch([(f"{tables} ESCAPE '\\'", ())])[0]:
+            made.execute(sql)
+            for row in client.batch([(f"SELECT * FROM {name}", ())])[0]:
+                made.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(row))})", row)
+        made.commit()
+
+
+def test_an_exported_journal_is_opened_as_a_sqlite_file(tmp_path: Path, command: Command) -> None:
+    picture = random.Random(7).randbytes(3_000_000)  # in chunks on D1
+    builder = StateGraph(Picture).add_node("draw", lambda state: {"picture": picture})
+    builder.add_edge(START, "draw")
+    with local_d1(databases=1, directory=tmp_path) as server, perdure.Runtime(server.url()) as rt:
+        rt.register(builder, name="draw")
+        run = rt.blocking.start("draw", {"note": "x"}, thread_id="t")
+        rt.blocking.tick()
+        assert rt.blocking.get(run.id).output["picture"] == picture
+    [data] = (one for one in tmp_path.rglob("*.sqlite") if one.name != "metadata.sqlite")
+    with closing(sqlite3.connect(data)) as d1, closing(sqlite3.connect(tmp_path / "j.db")) as made:
+        dump = [line for line in d1.iterdump() if "_cf_" not in line]
+        made.executescript("\n".join(dump))
+        assert made.execute("SELECT count(*) FROM perdure_chunks").fetchone()[0] > 3
+    url = f"sqlite:///{tmp_path}/j.db"
+    assert "invariants hold" in command("doctor", url).done.out
+    with perdure.Runtime(url) as rt, closing(sqlite3.connect(tmp_path / "j.db")) as made:
+        assert rt.blocking.get(run.id).output["picture"] == picture
+        graph = builder.compile(checkpointer=rt.saver)
+        assert graph.get_state(on("t")).values == {"picture": picture, "note": "x"}
+        names = {name for [name] in made.execute("SELECT name FROM sqlite_master")}
+        assert not [name for name in names if "chunk" in name or name.endswith("_inserted")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Annotated, Any
 
 import pytest
@@ -68,6 +69,22 @@ async def test_a_state_that_is_too_large_fails_its_run_once_and_names_channel_an
     check_failed(run, r"channel 'value'")
     assert calls == ["one", "two"]
     assert run.attempts == 1
+
+
+async def test_on_d1_a_state_over_its_limit_fails_its_run_and_no_other(d1_url: str) -> None:
+    async with opened(d1_url) as rt:
+        nodes = chain(("one", lambda state: {"value": "x" * int(state["log"][0])}))
+        rt.register(nodes, name="g", timeout=timedelta(minutes=5))
+        sizes = [8_000_001, 3_000_000, 10]
+        started = [await rt.start("g", {"log": [str(size)]}) for size in sizes]
+        await rt.tick()
+        failed, *others = [await rt.get(run.id) for run in started]
+        assert failed.state == State.FAILED
+        assert failed.error is not None
+        says = r"channel 'value'.*over the limit of 8,000,000 of this journal's database"
+        assert re.search(says, failed.error.message), failed.error.message
+        assert [run.state for run in others] == [State.DONE, State.DONE]
+        assert [len(run.output["value"]) for run in others] == sizes[1:]
 
 
 async def test_a_step_whose_writes_are_too_large_together_is_not_stored_at_all(rt: Any) -> None:

@@ -40,7 +40,8 @@ async def counted(
             rt.register(chain(*(calls.node(f"step {n}") for n in range(steps))), name=f"{steps}")
         rt.register(chain(nap), name="nap")
         rt.register(chain(mail), name="mail")
-        for graph in ("1", "3", "nap", "mail"):  # a graph is stored with its first run
+        rt.register(chain(question), name="question")
+        for graph in ("1", "3", "nap", "mail", "question"):  # a graph is stored with its first run
             await rt.start(graph, {"log": []})
         await rt.tick()
         backend.take()
@@ -50,6 +51,10 @@ async def counted(
 def nap(state: Log) -> Log:
     perdure.sleep(HOUR)
     return {"log": ["nap"]}
+
+
+def question(state: Log) -> Log:
+    return {"log": [perdure.ask("sure?")]}
 
 
 def mail(state: Log) -> Log:
@@ -95,6 +100,23 @@ async def test_a_run_of_a_tick_is_a_look_a_claim_its_commits_and_a_look(
         await rt.tick()
         assert kinds(found := backend.take()) == asked, found
         assert (await rt.get(run.id)).state is State.DONE
+
+
+async def test_a_run_that_was_answered_goes_on_with_nine_requests(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counted(url, monkeypatch) as (rt, backend):
+        run = await rt.start("question", {"log": []})
+        await rt.tick()
+        [wait] = await rt.waits(run_id=run.id)
+        backend.take()
+        await rt.answer(wait.id, "yes")
+        assert kinds(backend.take()) == "rw"
+        await rt.tick()
+        found = backend.take()
+        assert kinds(found) == "rwrwrwrwr", found
+        assert found[2].statements == ("waits_of_run", "signals_of_run")
+        assert (await rt.get(run.id)).output == {"log": ["yes"]}
 
 
 async def test_runs_that_a_tick_drives_at_once_share_their_requests(

@@ -47,6 +47,7 @@ class Narrow(BatchSQLite):
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         self.sizes.append(len(statements))
+        assert self.capabilities.holds(self.capabilities.size(statements))
         return super().commit(statements)
 
 
@@ -221,6 +222,23 @@ def test_a_thread_with_many_rows_is_copied_in_small_batches(saver: Saver, backen
     assert chat(saver).get_state(on("copy")).values == values
     assert list(map(_plain, saver.list(on("copy")))) == list(map(_plain, saver.list(on("t"))))
     assert max(backend.sizes) <= LIMIT
+
+
+def test_a_thread_with_large_rows_is_copied_in_batches_that_hold_their_bytes(
+    saver: Saver, backend: Narrow
+) -> None:
+    def long(state: Chat) -> Any:
+        return {"messages": [AIMessage(f"{len(state['messages'])} " * 1_500)]}
+
+    graph = chat(saver, long)
+    graph.invoke({"messages": [HumanMessage("hello " * 600)]}, on("t"))
+    graph.invoke({"messages": []}, on("t"))
+    saver.flush()
+    before = len(backend.sizes)
+    backend.capabilities = replace(D1, statements_per_batch=100, bytes_per_batch=8_000)
+    saver.copy_thread("t", "copy")
+    assert len(backend.sizes) - before == 3, "two of values and writes, one of checkpoints"
+    assert list(map(_plain, saver.list(on("copy")))) == list(map(_plain, saver.list(on("t"))))
 
 
 def _plain(found: Any) -> Any:

@@ -148,7 +148,7 @@ def test_when_a_reply_is_lost_an_operation_without_a_key_does_not_run_again_behi
     bench: Bench,
 ) -> None:
     bench.journal.do(add(1))
-    deleted = bench.journal.defer(delete_thread("t"), hold=True)
+    deleted = bench.journal.defer(delete_thread("t", 100), hold=True)
     deleted.waited = True
     bench.journal.defer(add(2), hold=True)
     bench.faults.after = [unsure()]

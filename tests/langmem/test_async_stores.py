@@ -15,7 +15,7 @@ from langgraph.store.postgres import AsyncPostgresStore
 from langgraph.store.sqlite import AsyncSqliteStore
 
 from perdure.langmem import ReflectionExecutor
-from tests.support.memory import manager, remembered, talk, who
+from tests.support.memory import manager, remembered, store_url, talk, who
 from tests.support.reflections import (
     ONCE,
     SOON,
@@ -68,7 +68,7 @@ async def ended(task: Any) -> None:
 def test_a_store_with_coroutines_may_live_in_the_loop_of_another_thread(
     url: str, tmp_path: Path, place: str
 ) -> None:
-    there = url if place == "same" else f"sqlite:///{tmp_path}/apart.db"
+    there = store_url(url) if place == "same" else f"sqlite:///{tmp_path}/apart.db"
     with (
         loop_in_a_thread() as loop,
         coroutine_store(there, loop) as store,
@@ -77,7 +77,7 @@ def test_a_store_with_coroutines_may_live_in_the_loop_of_another_thread(
         executor.submit(talk("fact-tea"), who("ann", "t")).result(SOON)
         executor.submit(talk("fact-rain", "fact-tea"), who("ann", "u")).result(SOON)
         assert executor._graph.committer is not None
-        assert executor._graph.committer.shares_database == (place == "same")
+        assert executor._graph.committer.shares_database == (there == url)
         assert remembered(store, "ann") == ["fact-rain", "fact-tea"]
         found = asyncio.run(executor.asearch(namespace=("memories", "ann")))
         assert len(found) == 2

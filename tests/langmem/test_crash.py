@@ -54,6 +54,7 @@ from perdure.testing.postgres import Server
 from tests.support.fork_server import Child, ForkServer
 from tests.support.memory import manager, opened_store, remembered, talk, who
 from tests.support.memory_child import LATER
+from tests.support.on_d1 import NO_STORE
 from tests.support.polling import until
 from tests.support.runtime_child import Ledger
 from tests.support.sweep import examples, parts, sample
@@ -271,8 +272,10 @@ def judge(
 ) -> Iterator[Judge]:
     """Its store is in the journal's database, or in another one."""
     if request.param == "together":
+        if url.startswith("d1"):
+            pytest.skip(NO_STORE)
         yield Judge(fork_server, url, url, tmp_path)
-    elif url.startswith("sqlite"):
+    elif not url.startswith("postgresql"):
         yield Judge(fork_server, url, f"sqlite:///{tmp_path}/store.db", tmp_path)
     else:
         server: Server = request.getfixturevalue("postgres_server")

@@ -23,7 +23,7 @@ from perdure.errors import (
 from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry
 from tests.support.batches import batches_url as batches_url
-from tests.support.memory import manager, opened_store, remembered, talk, who
+from tests.support.memory import manager, opened_store, remembered, store_url, talk, who
 from tests.support.polling import until
 from tests.support.raw import execute
 from tests.support.reflections import ON_A_FILE, ONCE, SOON, VECTORS, embed, notes, remember
@@ -205,7 +205,7 @@ def test_how_long_a_memory_lives_comes_to_the_store(tmp_path: Path, url: str) ->
             executor.submit({}).result(SOON)
         assert notes(store).keys() == {"short", "long"}
     query = "SELECT key, ttl_minutes, expires_at IS NOT NULL FROM store ORDER BY key"
-    assert execute(url, query) == [("long", None, False), ("short", 5, True)]
+    assert execute(store_url(url), query) == [("long", None, False), ("short", 5, True)]
 
 
 @contextmanager

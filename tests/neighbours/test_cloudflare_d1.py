@@ -268,7 +268,7 @@ def test_there_bytes_beside_a_failed_sibling_make_threads_unreadable(there: Open
 
 
 def test_here_bytes_beside_a_failed_sibling_are_kept(here: Open) -> None:
-    assert set(islice(resumed_threads(here(HERE)), 8)) == {"done"}
+    assert set(islice(resumed_threads(here(HERE)), 4)) == {"done"}
 
 
 # None beside a sibling that failed.

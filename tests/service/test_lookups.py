@@ -15,6 +15,7 @@ import perdure
 from perdure.errors import BadArgument, NotFound
 from perdure.journal.sql import render
 from perdure.journal.sqlite import FRAGMENTS
+from perdure.operations import runs
 from perdure.operations.prefixes import resolve
 from perdure.testing import Clock
 from tests.support.agents import NOON, Log, chain, opened
@@ -31,6 +32,19 @@ def ask(state: Log) -> Any:
 
 def pay(state: Log) -> Any:
     return {"log": [charge(1)]}
+
+
+async def test_a_long_list_of_ids_is_looked_up_in_pieces(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "NAMES", 2)
+    async with opened(url) as rt:
+        rt.register(chain(ask), name="ask")
+        ids = {(await rt.start("ask", {"log": []})).id for _ in range(5)}
+        found = await rt.journal.ado(runs.find_all([*ids, *ids, "nobody"]))
+        assert len(found) == 5
+        assert {row.id for row in found} == ids
+        assert await rt.journal.ado(runs.find_all([])) == []
 
 
 @pytest.mark.smoke

@@ -221,7 +221,7 @@ async def test_whoever_takes_over_from_a_silent_worker_has_the_same_answers(url:
         run = await begin(rt, chain(node))
         await rt.signal("t", "s", [2])
         await rt.answer((await only_wait(rt, run)).id, {"n": 1})
-        hanging = asyncio.create_task(rt.tick())
+        hanging = asyncio.create_task(rt.tick(limit=2))  # so it does not take the run over itself
         await auntil(inside.is_set)
 
         async def taken_over() -> bool:  # unless its keeper has just renewed the lease
@@ -257,7 +257,7 @@ async def test_an_answer_may_be_nothing(answer: Any) -> None:
 
 
 async def test_an_answer_may_be_big(url: str) -> None:
-    answer = {"text": "long " * 400_000, "rows": list(range(10_000))}
+    answer = {"text": "long " * 200_000, "rows": list(range(10_000))}
 
     def node(state: Log) -> Log:
         given = perdure.ask("q")
@@ -269,7 +269,7 @@ async def test_an_answer_may_be_big(url: str) -> None:
         await drive(rt)
         await rt.answer((await only_wait(rt, run)).id, answer)
         await drive(rt)
-        assert await log_of(rt, run) == [2_000_000, 9_999, answer]
+        assert await log_of(rt, run) == [1_000_000, 9_999, answer]
 
 
 async def test_an_answer_may_be_an_array() -> None:

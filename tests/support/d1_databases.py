@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import perdure
 from perdure.journal.d1_client import D1Client
@@ -13,6 +16,13 @@ EMPTY = 2
 _SCHEMA = """SELECT type, name, sql FROM sqlite_schema
              WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE '\\_cf\\_%' ESCAPE '\\'
              ORDER BY type, name"""
+
+
+def store_file(url: str) -> Path:
+    """The file of the store that belongs to a journal: LangGraph has none that is on D1."""
+    parts = urlsplit(url)
+    name = f"perdure-store-{parts.port}-{parts.path.strip('/')}.db"
+    return Path(tempfile.gettempdir()) / name
 
 
 class Databases:
@@ -33,9 +43,14 @@ class Databases:
         """The URL of a database with nothing in it."""
         return self._cleaned(next(self._empty), journal=False)
 
+    def close(self) -> None:
+        for n in range(self._server.databases):
+            _remove_store(self._server.url(n))
+
     def _cleaned(self, n: int, *, journal: bool) -> str:
         self._server.start()  # in case the test before this one left it stopped
         url = self._server.url(n)
+        _remove_store(url)
         client = D1Client(url)
         try:
             found = _schema(client)
@@ -49,6 +64,12 @@ class Databases:
             return url
         finally:
             client.close()
+
+
+def _remove_store(url: str) -> None:
+    file = store_file(url)
+    for one in file.parent.glob(f"{file.name}*"):
+        one.unlink()
 
 
 def _schema(client: D1Client) -> list[tuple[str, str, str]]:

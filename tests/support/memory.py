@@ -24,6 +24,8 @@ from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 from langmem import create_memory_store_manager
 
+from tests.support.d1_databases import store_file
+
 NAMESPACE = ("memories", "{user}")
 FACT = re.compile(r"fact-[\w-]+")
 
@@ -84,9 +86,15 @@ def remembered(store: BaseStore, user: str) -> list[str]:
     return sorted(item.value["content"]["content"] for item in found)
 
 
+def store_url(url: str) -> str:
+    """Where LangGraph's own store of a journal is: there, or for D1 in a file of this machine."""
+    return f"sqlite:///{store_file(url)}" if url.startswith("d1") else url
+
+
 @contextmanager
 def opened_store(url: str) -> Iterator[BaseStore]:
-    """LangGraph's own store at a journal's URL, or in memory."""
+    """LangGraph's own store of a journal's URL, or in memory."""
+    url = store_url(url)
     if url == "memory":
         yield InMemoryStore()
     elif url.startswith("sqlite"):

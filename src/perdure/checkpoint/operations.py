@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from perdure.checkpoint.value_chain import ValueRef
 from perdure.errors import Damaged
-from perdure.journal import Op, Row, Statement
+from perdure.journal import Op, Row, Statement, is_left, with_params
 
 T = TypeVar("T")
 LAST = "\U0010ffff"
@@ -153,24 +153,34 @@ def threads_of_runs(run_ids: Iterable[str]) -> Op[list[str]]:
     return _select("threads_of_run", str, [{"run_id": run_id} for run_id in run_ids])
 
 
-def delete_thread(thread_id: str) -> Op[None]:
+def delete_thread(thread_id: str, count: int) -> Op[bool]:
+    """Delete the checkpoints of a thread, and up to `count` of its writes, values and effects each.
+    True: rows are left, so it has to be done again."""
     names = (
         "delete_thread_checkpoints",
         "delete_thread_writes",
         "delete_thread_values",
         "delete_thread_effects",
+        "is_thread_left",
     )
-    return _delete("delete_thread", [Statement(name, {"thread_id": thread_id}) for name in names])
+    params = {"thread_id": thread_id, "count": count}
+    return Op("delete_thread", with_params(params, *names), is_left, write=True)
 
 
 def delete_checkpoints(thread_id: str, checkpoints: Iterable[tuple[str, str]]) -> Op[None]:
-    """Delete checkpoints given as (namespace, id), their writes, and effects no task needs."""
+    """Delete checkpoints given as (namespace, id), each with its writes."""
     statements = []
     for ns, id in checkpoints:
         params = {"thread_id": thread_id, "ns": ns, "id": id}
-        statements += [Statement("delete_checkpoint", params), Statement("delete_writes", params)]
-    statements.append(Statement("delete_old_effects", {"thread_id": thread_id}))
+        statements += with_params(params, "delete_checkpoint", "delete_writes")
     return _delete("delete_checkpoints", statements)
+
+
+def delete_old_effects(thread_id: str, count: int) -> Op[bool]:
+    """Delete up to `count` effects whose tasks cannot run again. True: some are left."""
+    params = {"thread_id": thread_id, "count": count}
+    statements = with_params(params, "delete_old_effects", "are_old_effects_left")
+    return Op("delete_old_effects", statements, is_left, write=True)
 
 
 def value_bases(

@@ -24,7 +24,7 @@ from perdure.checkpoint.row_format import (
 )
 from perdure.checkpoint.value_chain import ValueRef
 from perdure.errors import Error
-from perdure.journal import Capabilities, Op, Plan, Row, Statement
+from perdure.journal import Capabilities, Op, Plan, Row, Statement, in_pieces
 from perdure.journal.names import check_text
 
 T = TypeVar("T")
@@ -51,8 +51,10 @@ class Pruner:
         self._cache.forget(thread_id)
 
     def delete_thread(self, thread_id: str) -> Plan[None]:
+        """Delete a thread. Its checkpoints go first and at once, so a crash in between leaves rows
+        that nothing refers to: deleting again deletes them."""
         check_text("thread_id", thread_id)
-        yield operations.delete_thread(thread_id)
+        yield from in_pieces(operations.delete_thread(thread_id, self._capabilities.delete_count))
         self._cache.forget(thread_id)
 
     def delete_for_runs(self, run_ids: Sequence[str], only: str | None = None) -> Plan[None]:
@@ -62,7 +64,8 @@ class Pruner:
         for thread_id in sorted({*threads}):
             checkpoints = yield operations.checkpoints_of(thread_id)
             doomed = {row[1:3] for row in checkpoints if row.run_id in runs}
-            yield from self._delete(thread_id, self._spare(checkpoints, doomed))
+            if doomed := self._spare(checkpoints, doomed):
+                yield from self._delete(thread_id, doomed)
 
     def prune(
         self, thread_ids: Sequence[str] | None, strategy: str, older_than: timedelta | None
@@ -83,21 +86,22 @@ class Pruner:
             if strategy == "keep_latest":
                 newest = {row.ns: row.id for row in checkpoints}
                 doomed = self._spare(checkpoints, doomed - newest.items())
-            yield from self._delete(thread_id, doomed)
+            if doomed or threads is not None:  # what is asked for by name may be half done
+                yield from self._delete(thread_id, doomed)
 
     def _delete(self, thread_id: str, doomed: set[tuple[str, str]]) -> Plan[None]:
-        """Delete checkpoints, newest first, then the values that no checkpoint refers to.
+        """Delete checkpoints, newest first, then the effects and values that none refers to.
 
         In this order nothing in use can be lost: once they are gone, no checkpoint can build on
         them, and what was built before shows among the values in use. A crash in between leaves
-        checkpoints and values that the next deletion finds.
+        checkpoints, effects and values that the next deletion in this thread finds.
         """
-        if not doomed:
-            return
         newest_first = sorted(doomed, key=lambda one: one[1], reverse=True)
-        for some in _chunks(newest_first, max(1, (self._per_batch - 1) // 2)):
+        for some in _chunks(newest_first, max(1, self._per_batch // 2)):
             yield operations.delete_checkpoints(thread_id, some)
         self._cache.forget(thread_id)
+        count = self._capabilities.delete_count
+        yield from in_pieces(operations.delete_old_effects(thread_id, count))
         bases, used = yield operations.value_bases(thread_id)
         reached: set[tuple[str, ValueRef]] = set()
         for ns, ref in used:

@@ -1,8 +1,8 @@
 """`perdure d1 init` and `perdure d1 doctor`: the Worker in front of a D1 database.
 
-`init` writes a folder for Cloudflare's `wrangler`. What was set in a wrangler.jsonc that is there
-stays: names, the database's id, the cron line, the address of the ticks. Killed in the middle, it
-has written some of the files, and writes the others when it is called again.
+`init` writes a folder for Cloudflare's `wrangler`. A wrangler.jsonc that is there stays as it is,
+but for what an option changes. Killed in the middle, it has written some of the files, and writes
+the others when it is called again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from perdure.cli.target import one_place
 from perdure.errors import BadArgument
 
 CONFIG = "wrangler.jsonc"
-FILES = ("worker.js", CONFIG, "README.md")
 SETTINGS = {
     "worker": r'("name": )(".*?")',
     "database": r'("database_name": )(".*?")',
@@ -58,14 +57,22 @@ def init(
 ) -> None:
     """Write the Worker for a D1 journal into a folder, and print what to do with it."""
     given = {"worker": worker, "database": database, "cron": cron or None, "tick_url": tick_url}
-    settings = _settings(folder) | {name: one for name, one in given.items() if one is not None}
+    config = _read(folder / CONFIG) or _packaged(CONFIG)
+    settings = _settings(folder / CONFIG, config)
+    settings |= {name: one for name, one in given.items() if one is not None}
     _check(settings)
-    wanted = {name: _rendered(name, settings) for name in FILES}
+    wanted = {
+        "worker.js": _packaged("worker.js"),
+        CONFIG: _configured(config, settings),
+        "README.md": _packaged("README.md")
+        .replace("DATABASE", settings["database"])
+        .replace("WORKER", settings["worker"]),
+    }
     differing = [name for name, text in wanted.items() if _read(folder / name) not in (None, text)]
     if differing and not force:
         raise BadArgument(
             f"{', '.join(differing)} in {folder} differs from what would be written. Pass --force "
-            "to overwrite it; the settings of wrangler.jsonc stay."
+            "to overwrite it. In wrangler.jsonc only what you pass as an option is changed."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,16 +86,15 @@ def init(
     print(_next_steps(folder, settings))
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """The settings of the wrangler.jsonc that is there, or of ours."""
-    text = _read(folder / CONFIG) or _packaged(CONFIG)
+def _settings(file: Path, text: str) -> dict[str, Any]:
+    """The settings of a wrangler.jsonc."""
     found = {}
     for name, pattern in SETTINGS.items():
         places = re.findall(pattern, text)
         if len(places) != 1:
             key = pattern.split('"')[1]
             raise BadArgument(
-                f'{folder / CONFIG} has "{key}" {len(places)} times, not once. Change it by hand, '
+                f'{file} has "{key}" {len(places)} times, not once. Change it by hand, '
                 "or write into another folder."
             )
         found[name] = jsonlib.loads(places[0][1])
@@ -115,16 +121,13 @@ def _check(settings: dict[str, Any]) -> None:
         )
 
 
-def _rendered(name: str, settings: dict[str, Any]) -> str:
-    text = _packaged(name)
-    if name == CONFIG:
-        for setting, pattern in SETTINGS.items():
-            [[before, old]] = re.findall(pattern, text)
+def _configured(text: str, settings: dict[str, Any]) -> str:
+    """A wrangler.jsonc with these settings, and everything else in it as it is."""
+    for setting, pattern in SETTINGS.items():
+        [[before, old]] = re.findall(pattern, text)
+        if jsonlib.loads(old) != settings[setting]:
             text = text.replace(before + old, before + jsonlib.dumps(settings[setting]))
-        return text.replace("create perdure     ", f"create {settings['database']:11} ")
-    if name == "README.md":
-        text = text.replace("DATABASE", settings["database"]).replace("WORKER", settings["worker"])
-    return text
+    return text.replace("create perdure     ", f"create {settings['database']:11} ")
 
 
 def _packaged(name: str) -> str:

@@ -34,7 +34,7 @@ const KINDS = [
   ["full", /: SQLITE_FULL|exceeded maximum DB size/i],
   ["busy", /: SQLITE_(BUSY|LOCKED)/],
   ["statement", /: SQLITE_(CONSTRAINT|ERROR|TOOBIG|MISMATCH|RANGE|AUTH)|^D1_(TYPE|COLUMN_NOTFOUND)/],
-  ["statement", /Wrong number of parameter bindings|too many SQL variables/],
+  ["statement", /Wrong number of parameter bindings|too many SQL variables|^D1_ERROR: To execute a transaction/],
   ["busy", /overloaded|too many requests queued|too many requests|\b429\b/i],
 ];
 

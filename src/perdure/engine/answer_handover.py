@@ -8,7 +8,7 @@ answer over again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.types import RESUME
 
 from perdure.engine.segment_drive import Drive, SegmentPlans, latest_checkpoint
 from perdure.errors import Damaged
-from perdure.journal import Plan
+from perdure.journal import Plan, Row
 from perdure.operations import runs, waits
 from perdure.operations.run_payload import check_state, load_error, load_output
 from perdure.operations.runs import RunRow
@@ -31,19 +31,25 @@ log = logging.getLogger("perdure")
 class AnswerHandover(SegmentPlans):
     """Plans that hand answers over at the start of a segment."""
 
-    def readable_waits(self, row: RunRow) -> Plan[tuple[list[WaitRow], bool]]:
-        """The waits of a run, and whether open ones were deleted because they cannot be read.
-        Whatever asked asks again. Nothing in such a row is trusted, not even that a task asked."""
-        found: list[WaitRow] = yield waits.of_run(row.id)
+    def readable_waits(self, row: RunRow) -> Plan[tuple[list[WaitRow], Sequence[Row], bool]]:
+        """The waits of a run, the signals that answered some, and whether open waits were deleted
+        because they cannot be read. Whatever asked asks again. Nothing in such a row is trusted,
+        not even that a task asked."""
+        found: list[WaitRow]
+        found, signals = yield waits.of_run_with_signals(row.thread_id, row.id)
         open = [wait for wait in found if wait.state == WaitState.OPEN]
         damaged = [wait for wait in open if waits.is_to_be_asked_again(self.serializer, wait)]
         for wait in damaged:
             log.warning("run %s asks again: its wait %s is damaged", row.id, wait.id)
             yield waits.discard(wait, row)
-        return [wait for wait in found if wait not in damaged], bool(damaged)
+        return [wait for wait in found if wait not in damaged], signals, bool(damaged)
 
     def hand_over(
-        self, drive: Drive, found: list[WaitRow], in_command: Collection[str]
+        self,
+        drive: Drive,
+        found: list[WaitRow],
+        signals: Sequence[Row],
+        in_command: Collection[str],
     ) -> Plan[list[WaitRow]]:
         """Hand the answers of people, signals and the clock to the tasks that wait for them.
         LangGraph hands over those of the waits `in_command`."""
@@ -64,9 +70,10 @@ class AnswerHandover(SegmentPlans):
                 yield waits.fire(self.serializer, wait, value, row.token, now)
                 answered = True
         if answered:
-            found = yield waits.of_run(row.id)
+            found, signals = yield waits.of_run_with_signals(row.thread_id, row.id)
         if any(wait.state in ANSWERED or _is_reopened(wait) for wait in found):
-            yield from self._resume_tasks(drive, found, in_command)
+            values = waits.load_signals(self.serializer, row.thread_id, signals)
+            yield from self._resume_tasks(drive, found, values, in_command)
         return found
 
     def _joined(self, wait: WaitRow) -> Plan[list[dict[str, Any]] | None]:
@@ -95,10 +102,13 @@ class AnswerHandover(SegmentPlans):
         return None if at is None else at.checkpoint["channel_values"]
 
     def _resume_tasks(
-        self, drive: Drive, found: list[WaitRow], in_command: Collection[str]
+        self,
+        drive: Drive,
+        found: list[WaitRow],
+        signals: Mapping[tuple[str, str | None], Any],
+        in_command: Collection[str],
     ) -> Plan[None]:
         row = drive.row
-        signals = yield waits.signals_of_run(self.serializer, row.thread_id, row.id)
         bodies = {
             wait.id: waits.load_body(self.serializer, wait)
             for wait in found

@@ -105,10 +105,10 @@ class SegmentStart(SegmentPlans):
         if isinstance(drive.input, Command) and not row.begun:
             yield from begin_with_command(self._saver, drive, setup)
         if row.begun:
-            found, discarded = yield from self._handover.readable_waits(drive.row)
+            found, signals, discarded = yield from self._handover.readable_waits(drive.row)
             in_command = yield from take_command(self._saver, drive, setup, found)
             drive.segment.questions.in_command = in_command
-            found = yield from self._handover.hand_over(drive, found, in_command)
+            found = yield from self._handover.hand_over(drive, found, signals, in_command)
             stops = is_at_breakpoint(self._saver, drive, found, discarded)
             if (discarded or not inline) and (yield from stops):
                 # To drive it would let it go on, which no person has done.

@@ -53,6 +53,8 @@ from perdure.journal.operation import (
     Refused,
     Row,
     Statement,
+    in_pieces,
+    is_left,
     read_op,
     with_params,
 )
@@ -72,6 +74,8 @@ __all__ = [
     "Statement",
     "connect",
     "connect_later",
+    "in_pieces",
+    "is_left",
     "read_op",
     "version",
     "with_params",

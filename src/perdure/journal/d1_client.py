@@ -404,6 +404,7 @@ _KINDS: list[tuple[str, type[Exception]]] = [  # as in worker.js, first match fi
     (r": SQLITE_(BUSY|LOCKED)", NotWritten),
     (r": SQLITE_(CONSTRAINT|ERROR|TOOBIG|MISMATCH|RANGE|AUTH)|^D1_TYPE", D1Error),
     (r"Wrong number of parameter bindings|too many SQL variables", D1Error),
+    (r"^To execute a transaction", D1Error),
     (r"overloaded|too many requests", NotWritten),
 ]
 

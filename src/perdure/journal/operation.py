@@ -141,6 +141,17 @@ A plan has no colour either: `Journal.run` and `Journal.arun` follow any of them
 """
 
 
+def is_left(rows: Sequence[Sequence[Row]]) -> bool:
+    """The result of a piece of work: whether its last statement says, with 1, that more is left."""
+    return not rows[-1] or bool(rows[-1][0][0])
+
+
+def in_pieces(piece: Op[bool]) -> Plan[None]:
+    """Repeat an operation that does a bounded piece of the work, until nothing is left."""
+    while (yield piece):
+        pass
+
+
 class Transaction(NamedTuple):
     """A transaction of the journal's database while it is open."""
 

@@ -166,24 +166,54 @@ WHERE thread_id = :thread_id AND ns = :ns AND channel = :channel AND chain = :ch
   AND seq = :seq AND step = :step;
 
 -- name: delete_thread_checkpoints
+-- All at once: a thread must not be seen, or gone on from, in an older state.
 DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id;
 
--- name: delete_thread_values
-DELETE FROM perdure_values WHERE thread_id = :thread_id;
-
 -- name: delete_thread_writes
-DELETE FROM perdure_writes WHERE thread_id = :thread_id;
+-- This and the next: up to :count rows of a thread that has no checkpoints left.
+DELETE FROM perdure_writes
+WHERE thread_id = :thread_id AND (ns, checkpoint_id, task_id, stamp) IN (
+    SELECT ns, checkpoint_id, task_id, stamp FROM perdure_writes
+    WHERE thread_id = :thread_id LIMIT :count)
+  AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id);
+
+-- name: delete_thread_values
+DELETE FROM perdure_values
+WHERE thread_id = :thread_id AND (ns, channel, chain, seq, step) IN (
+    SELECT ns, channel, chain, seq, step FROM perdure_values
+    WHERE thread_id = :thread_id LIMIT :count)
+  AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id);
 
 -- name: delete_thread_effects
 -- Effects with a business key are kept: they still prevent a second call.
-DELETE FROM perdure_effects WHERE scope = :thread_id;
+DELETE FROM perdure_effects
+WHERE scope = :thread_id AND (task, name, n) IN (
+    SELECT task, name, n FROM perdure_effects WHERE scope = :thread_id LIMIT :count)
+  AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id);
+
+-- name: is_thread_left
+-- 1: rows are left of a thread that is being deleted.
+SELECT CASE WHEN EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
+              OR EXISTS (SELECT 1 FROM perdure_writes WHERE thread_id = :thread_id)
+              OR EXISTS (SELECT 1 FROM perdure_values WHERE thread_id = :thread_id)
+              OR EXISTS (SELECT 1 FROM perdure_effects WHERE scope = :thread_id)
+       THEN 1 ELSE 0 END;
 
 -- name: delete_old_effects
--- Without a runtime: those of tasks whose checkpoint is gone, and that cannot run again.
+-- Without a runtime: up to :count of tasks whose checkpoint is gone, and that cannot run again.
 DELETE FROM perdure_effects
-WHERE scope = :thread_id AND run_id = '' AND state IN ('done', 'failed') AND NOT EXISTS (
-  SELECT 1 FROM perdure_checkpoints AS c
-  WHERE c.thread_id = :thread_id AND c.id = perdure_effects.checkpoint_id);
+WHERE scope = :thread_id AND (task, name, n) IN (
+  SELECT task, name, n FROM perdure_effects
+  WHERE scope = :thread_id AND run_id = '' AND state IN ('done', 'failed')
+    AND checkpoint_id NOT IN (SELECT id FROM perdure_checkpoints WHERE thread_id = :thread_id)
+  LIMIT :count);
+
+-- name: are_old_effects_left
+SELECT CASE WHEN EXISTS (
+  SELECT 1 FROM perdure_effects
+  WHERE scope = :thread_id AND run_id = '' AND state IN ('done', 'failed')
+    AND checkpoint_id NOT IN (SELECT id FROM perdure_checkpoints WHERE thread_id = :thread_id))
+THEN 1 ELSE 0 END;
 
 -- name: all_values
 -- The values of a thread, for copying it.
@@ -1192,65 +1222,123 @@ UPDATE perdure_schedules SET next_at = :next_at WHERE name = :name AND next_at =
 DELETE FROM perdure_schedules WHERE name = :name;
 
 -- name: old_runs
--- Runs that ended before a time, for pruning. A child is kept until its parent has ended.
+-- Runs that ended before a time, and those whose deletion was begun, for pruning. A child is kept until
+-- its parent has ended.
 SELECT thread_id, id, state FROM perdure_runs
-WHERE created_at <= :before AND updated_at <= :before AND state IN ({names})
+WHERE created_at <= :before AND updated_at <= :before
+  AND (state IN ({names}) OR state = 'cancelled' AND reason = :deleting)
   AND NOT EXISTS (SELECT 1 FROM perdure_runs AS p
                   WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
 ORDER BY created_at LIMIT :count;
 
--- name: delete_run
-DELETE FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND state IN {ended};
+-- name: delete_idle_checkpoints
+-- The state of a thread that has no other run than the ended one that is deleted: all checkpoints at
+-- once, so that it is not seen, or gone on from, in an older state; then up to :count writes and values.
+DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND {alone};
+
+-- name: delete_idle_writes
+DELETE FROM perdure_writes
+WHERE thread_id = :thread_id AND (ns, checkpoint_id, task_id, stamp) IN (
+    SELECT ns, checkpoint_id, task_id, stamp FROM perdure_writes
+    WHERE thread_id = :thread_id LIMIT :count)
+  AND {alone} AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id);
+
+-- name: delete_idle_values
+DELETE FROM perdure_values
+WHERE thread_id = :thread_id AND (ns, channel, chain, seq, step) IN (
+    SELECT ns, channel, chain, seq, step FROM perdure_values
+    WHERE thread_id = :thread_id LIMIT :count)
+  AND {alone} AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id);
 
 -- name: delete_run_events
--- This and the next: what belonged to a run that is gone.
-DELETE FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND NOT EXISTS (
-  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+-- This and the next: up to :count rows of a run that has ended. The last events first: those that are
+-- left have no gap.
+DELETE FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND n IN (
+    SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id
+    ORDER BY n DESC LIMIT :count)
+  AND {over};
 
 -- name: delete_run_reads
-DELETE FROM perdure_reads WHERE thread_id = :thread_id AND run_id = :id AND NOT EXISTS (
-  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+DELETE FROM perdure_reads
+WHERE thread_id = :thread_id AND run_id = :id AND (task, n) IN (
+    SELECT task, n FROM perdure_reads WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
+  AND {over};
 
 -- name: delete_run_effects
 -- Effects with a business key are kept: they still prevent a second call.
 DELETE FROM perdure_effects
-WHERE scope = :thread_id AND run_id = :id AND NOT EXISTS (
-  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+WHERE scope = :thread_id AND (task, name, n) IN (
+    SELECT task, name, n FROM perdure_effects
+    WHERE scope = :thread_id AND run_id = :id AND run_id <> '' LIMIT :count)
+  AND {over};
 
 -- name: delete_run_signals
-DELETE FROM perdure_signals WHERE thread_id = :thread_id AND wait_id IN (
-    SELECT id FROM perdure_waits WHERE run_id = :id)
-  AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+DELETE FROM perdure_signals
+WHERE thread_id = :thread_id AND id IN (
+    SELECT id FROM perdure_signals WHERE thread_id = :thread_id
+      AND wait_id IN (SELECT id FROM perdure_waits WHERE run_id = :id) LIMIT :count)
+  AND {over};
 
 -- name: delete_run_joins
-DELETE FROM perdure_joins WHERE thread_id = :thread_id AND wait_id IN (
-    SELECT id FROM perdure_waits WHERE run_id = :id)
-  AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+DELETE FROM perdure_joins
+WHERE thread_id = :thread_id AND (wait_id, joined_id) IN (
+    SELECT wait_id, joined_id FROM perdure_joins WHERE thread_id = :thread_id
+      AND wait_id IN (SELECT id FROM perdure_waits WHERE run_id = :id) LIMIT :count)
+  AND {over};
 
 -- name: delete_run_waits
-DELETE FROM perdure_waits WHERE thread_id = :thread_id AND run_id = :id AND NOT EXISTS (
-  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+-- Once no signals and joins are left, which are found by their waits.
+DELETE FROM perdure_waits
+WHERE thread_id = :thread_id AND id IN (
+    SELECT id FROM perdure_waits WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
+  AND NOT EXISTS (
+    SELECT 1 FROM perdure_signals WHERE thread_id = :thread_id
+      AND wait_id IN (SELECT id FROM perdure_waits WHERE run_id = :id))
+  AND NOT EXISTS (
+    SELECT 1 FROM perdure_joins WHERE thread_id = :thread_id
+      AND wait_id IN (SELECT id FROM perdure_waits WHERE run_id = :id))
+  AND {over};
 
 -- name: delete_run_scores
-DELETE FROM perdure_scores WHERE thread_id = :thread_id AND run_id = :id
-  AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+DELETE FROM perdure_scores
+WHERE thread_id = :thread_id AND run_id = :id AND (name, about) IN (
+    SELECT name, about FROM perdure_scores
+    WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
+  AND {over};
 
 -- name: delete_run_turn
-DELETE FROM perdure_turns WHERE run_id = :id
-  AND NOT EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id);
+DELETE FROM perdure_turns WHERE run_id = :id AND {over};
 
--- name: delete_idle_checkpoints
--- This and the next: the state of a thread that has no runs left.
-DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND NOT EXISTS (
-  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id);
+-- name: delete_run
+-- The last of its rows: as long as it is there, pruning finds what is left.
+DELETE FROM perdure_runs
+WHERE thread_id = :thread_id AND id = :id AND state IN {ended}
+  AND NOT EXISTS (SELECT 1 FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_reads WHERE thread_id = :thread_id AND run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_effects
+                  WHERE scope = :thread_id AND run_id = :id AND run_id <> '')
+  AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_scores WHERE thread_id = :thread_id AND run_id = :id)
+  AND (EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
+       OR NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
+          AND NOT EXISTS (SELECT 1 FROM perdure_writes WHERE thread_id = :thread_id)
+          AND NOT EXISTS (SELECT 1 FROM perdure_values WHERE thread_id = :thread_id));
 
--- name: delete_idle_writes
-DELETE FROM perdure_writes WHERE thread_id = :thread_id AND NOT EXISTS (
-  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id);
+-- name: retire_run
+-- A run of which rows are left is not retried any more, and what is gone is not looked for.
+UPDATE perdure_runs
+SET state = 'cancelled', reason = :deleting, output = NULL, error = NULL,
+    events = (SELECT COALESCE(MAX(n), 0) FROM perdure_events
+              WHERE thread_id = :thread_id AND run_id = :id)
+WHERE thread_id = :thread_id AND id = :id AND state IN {ended};
 
--- name: delete_idle_values
-DELETE FROM perdure_values WHERE thread_id = :thread_id AND NOT EXISTS (
-  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id);
+-- name: is_run_left
+-- 1: rows are left of a run that is being deleted.
+SELECT CASE WHEN EXISTS (
+  SELECT 1 FROM perdure_runs
+  WHERE thread_id = :thread_id AND id = :id AND state = 'cancelled' AND reason = :deleting)
+THEN 1 ELSE 0 END;
 
 -- name: identity
 -- Which database this is: asked on two connections, it says whether they lead to one.

@@ -88,6 +88,15 @@ COMMON["withdrawable"] = (
 )
 """A person's answer that its task has not gone on with, of a run that is not driven."""
 
+COMMON["over"] = (
+    "EXISTS (SELECT 1 FROM perdure_runs AS r WHERE r.thread_id = :thread_id AND r.id = :id "
+    "AND r.state IN ('done', 'failed', 'cancelled'))"
+)
+"""The run has ended."""
+_OTHERS = "EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)"
+COMMON["alone"] = f"{COMMON['over']} AND NOT {_OTHERS}"
+"""The run has ended, and its thread has no other."""
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 

@@ -23,7 +23,7 @@ from perdure.journal.clock import LONGEST_LEASE, HostTime
 from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, dump_event
-from perdure.operations.runs import RunRow, stop_children, wake_joiners
+from perdure.operations.runs import RunRow, names_in_pieces, stop_children, wake_joiners
 from perdure.serde.serializer import Serializer
 from perdure.types import DrivenBy, EventKind, State
 
@@ -169,10 +169,11 @@ def is_due(graph: str, worker: str, before: int, now: int, soon: int) -> Op[bool
 
 def renew(worker: str, times: LeaseTimes, run_ids: Iterable[str]) -> Op[list[LeaseRow]]:
     """Renew a worker's leases of these runs. Returns all that it has."""
-    params = {"worker": worker, **times.params, "names": json.dumps(sorted(run_ids))}
+    params = {"worker": worker, **times.params}
+    statements = [Statement("renew", {**params, **some}) for some in names_in_pieces(run_ids)]
     return Op(
         "renew",
-        with_params(params, "renew", "leases"),
+        [*statements, Statement("leases", params)],
         lambda rows: [LeaseRow(*row) for row in rows[-1]],
         write=True,
     )

@@ -18,13 +18,18 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
-from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
+from perdure.journal import EventStatement, Op, Row, Statement, is_left, read_op, with_params
 from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, change, dump_event
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS
 from perdure.types import Control, EventKind, State
+
+NAMES = 1000
+"""How many ids one statement looks for."""
+DELETING = "it is being deleted: prune again to finish that"
+"""The reason of a run that is deleted in several pieces, until the last."""
 
 
 class RunRow(NamedTuple):
@@ -269,7 +274,19 @@ def find(run_id: str) -> Op[RunRow | None]:
 
 
 def find_all(run_ids: Iterable[str]) -> Op[list[RunRow]]:
-    return read_op("runs_by_ids", {"names": json.dumps(sorted(run_ids))}, _runs)
+    return Op(
+        "runs_by_ids",
+        [Statement("runs_by_ids", params) for params in names_in_pieces(run_ids)],
+        lambda rows: _runs([[row for some in rows for row in some]]),
+    )
+
+
+def names_in_pieces(names: Iterable[str]) -> list[dict[str, str]]:
+    """The parameter `:names` of several statements, for a list that may be long."""
+    every = sorted({*names})
+    return [
+        {"names": json.dumps(every[start : start + NAMES])} for start in range(0, len(every), NAMES)
+    ]
 
 
 def children(of: Iterable[str], most: int, count: int) -> Op[list[ChildRow]]:
@@ -481,18 +498,25 @@ def driven_graphs(before: int, count: int) -> Op[set[tuple[str, str]]]:
 
 
 def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tuple[str, str]]]:
-    """(thread, run) of each run that ended before a time."""
+    """(thread, run) of each run that ended before a time, or whose deletion was begun."""
     params = {"before": before, "names": json.dumps(sorted(states)), "count": count}
+    params["deleting"] = DELETING
     return read_op("old_runs", params, lambda rows: [(row[0], row[1]) for row in rows[0]])
 
 
-def delete(thread_id: str, run_id: str) -> Op[None]:
-    """Delete an ended run with all its rows, and the checkpoints of a thread left without runs."""
-    params = {"thread_id": thread_id, "id": run_id}
-    names = ["lock_thread", "delete_run"]
+def delete(thread_id: str, run_id: str, count: int) -> Op[bool]:
+    """Delete an ended run with all its rows, and the checkpoints of a thread left without runs: up
+    to `count` rows of a table. True: rows are left, so it has to be done again.
+
+    The state of the thread goes first and at once, the run's own row last. A crash between two such
+    operations leaves a cancelled run whose reason is `DELETING`; pruning again finds it.
+    """
+    params = {"thread_id": thread_id, "id": run_id, "count": count, "deleting": DELETING}
+    names = ["lock_thread"]
+    names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
     names += [
         f"delete_run_{what}"
         for what in ("events", "reads", "effects", "signals", "joins", "waits", "scores", "turn")
     ]
-    names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
-    return Op("delete_run", with_params(params, *names), lambda rows: None, write=True)
+    names += ["delete_run", "retire_run", "is_run_left"]
+    return Op("delete_run", with_params(params, *names), is_left, write=True)

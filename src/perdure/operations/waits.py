@@ -18,12 +18,12 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE, BadArgument, Damaged
-from perdure.journal import Op, Statement, read_op, with_params
+from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.journal.names import check_text
 from perdure.operations import stored_rows
 from perdure.operations.events import Change, change
@@ -534,17 +534,21 @@ def signal(
     )
 
 
-def signals_of_run(
-    serializer: Serializer, thread_id: str, run_id: str
-) -> Op[dict[tuple[str, str], Any]]:
-    """The values of the signals that answered a run's waits, by wait id and name."""
-    return read_op(
-        "signals_of_run",
-        {"thread_id": thread_id, "id": run_id},
-        lambda rows: {
-            (wait_id, name): serializer.loads(
-                body, places.of_signal(thread_id, id, name, key, sent_at)
-            )
-            for id, wait_id, name, key, sent_at, body in rows[0]
-        },
+def of_run_with_signals(thread_id: str, run_id: str) -> Op[tuple[list[WaitRow], Sequence[Row]]]:
+    """Every wait of a run, and the signals that answered some of them, for `load_signals`."""
+    params = {"thread_id": thread_id, "id": run_id}
+    return Op(
+        "waits_and_signals",
+        with_params(params, "waits_of_run", "signals_of_run"),
+        lambda rows: (_waits(rows[:1]), rows[1]),
     )
+
+
+def load_signals(
+    serializer: Serializer, thread_id: str, rows: Iterable[Row]
+) -> dict[tuple[str, str | None], Any]:
+    """The values of signals by wait id and name."""
+    return {
+        (wait_id, name): serializer.loads(body, places.of_signal(thread_id, id, name, key, sent_at))
+        for id, wait_id, name, key, sent_at, body in rows
+    }

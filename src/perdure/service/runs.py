@@ -19,7 +19,7 @@ from perdure.errors import (
     WrongState,
     did_you_mean,
 )
-from perdure.journal import Op, Plan
+from perdure.journal import Op, Plan, in_pieces
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id
@@ -344,16 +344,20 @@ class RunService:
         *,
         dry_run: bool = False,
     ) -> Plan[int]:
-        """Delete runs that ended longer ago than that. Returns how many; `dry_run` only counts."""
+        """Delete runs that ended longer ago than that. Returns how many; `dry_run` only counts.
+
+        Each run is deleted in one transaction, or in as many as the database needs: after a crash
+        between two of them, pruning again goes on with it.
+        """
         before = self._clock.now() - round(older_than.total_seconds() * 1000)
         if dry_run:
             return len((yield runs.ended_before(states, before, limit or sys.maxsize)))
-        count = 0
+        count, rows = 0, self._engine.journal.capabilities.delete_count
         while limit is None or count < limit:
             size = PAGE if limit is None else min(PAGE, limit - count)
             found = yield runs.ended_before(states, before, size)
             for thread_id, run_id in found:
-                yield runs.delete(thread_id, run_id)
+                yield from in_pieces(runs.delete(thread_id, run_id, rows))
                 self._engine.forget(thread_id)
             count += len(found)
             if len(found) < size:

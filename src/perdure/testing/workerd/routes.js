@@ -3,6 +3,9 @@
 //   /N/...                                              the shipped Worker, on database N
 //   /client/v4/accounts/A/d1/database/DBN/query         Cloudflare's REST API, in its shape
 //   /cron/N                                             runs the shipped scheduled()
+//
+// The header `X-Env` (JSON) replaces variables and secrets of the Worker for one request, and with
+// `X-D1-Error` its database fails with that message: errors that D1 cannot be made to raise.
 import worker from "./worker.js";
 
 const REST = /^\/client\/v4\/accounts\/[^/]+\/d1\/database\/([^/]+)\/query$/;
@@ -16,9 +19,21 @@ export default {
     if (n === "cron") return cron(request, env, path.slice(1));
     if (!env[`DB${n}`]) return new Response("There is no such database.", { status: 404 });
     url.pathname = path;
-    return worker.fetch(new Request(url, request), { ...env, DB: env[`DB${n}`] });
+    const message = request.headers.get("X-D1-Error");
+    const DB = message === null ? env[`DB${n}`] : failing(message);
+    const changed = JSON.parse(request.headers.get("X-Env") ?? "{}");
+    return worker.fetch(new Request(url, request), { ...env, ...changed, DB });
   },
 };
+
+function failing(message) {
+  const statement = { bind: () => statement, first: fail };
+  return { prepare: () => statement, batch: fail };
+
+  async function fail() {
+    throw new Error(message);
+  }
+}
 
 async function cron(request, env, n) {
   const vars = await request.json();
