@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -194,6 +195,21 @@ def test_two_rows_with_the_same_blob_share_its_chunks_until_the_last_is_gone(sma
     assert small.chunks() == []
 
 
+def test_hosts_whose_zlib_makes_different_data_of_a_blob_do_not_mix_chunks(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = b"\x01" + random.Random(1).randbytes(2 * CHUNK).translate(bytes(range(16)) * 16)
+    compress = zlib.compress
+    for id, level in (("a", 0), ("b", 1), ("c", 9)):
+        monkeypatch.setattr(zlib, "compress", lambda blob, _, level=level: compress(blob, level))
+        small.run("insert_signal", signal(half, id=id))
+    assert small.bodies() == [half] * 3
+    small.database.execute("DELETE FROM perdure_signals WHERE id <> 'b'")
+    assert small.bodies() == [half]
+    small.database.execute("DELETE FROM perdure_signals")
+    assert small.chunks() == []
+
+
 def test_a_blob_in_the_place_of_another_takes_its_chunks_away(small: Small) -> None:
     def put(state: bytes) -> None:
         names = ("base", "base_step", "lease_of", "parent_id", "run_id")
@@ -217,6 +233,9 @@ def test_a_damaged_chunk_is_not_taken_for_the_blob(small: Small) -> None:
     small.database.execute("UPDATE perdure_signals SET body = X'F0010203'")
     [body] = small.bodies()
     assert body == bytes.fromhex("F0010203")
+    cut = b"\xf0" + zlib.compress(noise(1000))[:-100]
+    small.database.execute("UPDATE perdure_signals SET body = ?", (cut,))
+    assert small.bodies() == [cut]
 
 
 def test_an_exported_database_is_a_plain_sqlite_journal(small: Small, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ import re
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -158,13 +159,19 @@ class D1Client:
 
     def _until_deadline(self, send: Callable[[], T], *again: type[Exception]) -> T:
         give_up, pause = time.monotonic() + self._deadline, FIRST_PAUSE
+        unanswered = False
         while True:
             try:
                 return send()
             except again as error:
+                unanswered = unanswered or isinstance(error, Ambiguous)
                 if time.monotonic() + pause > give_up:
                     raise Unavailable(
-                        f"{self.place} did not take the batch in: {error}. Nothing was written."
+                        f"{error}. It was asked again until the deadline; what it was to write, if "
+                        "anything, may be written."
+                        if unanswered
+                        else f"{self.place} did not take the batch in: {error}. Nothing was "
+                        "written."
                     ) from error
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (spreads the attempts)
             pause = min(pause * 2, LONGEST_PAUSE)
@@ -253,7 +260,7 @@ class _Http:
             )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise NotWritten(f"no connection: {error}") from error
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:  # also a reply that cannot be decompressed
             raise Ambiguous(f"{self.place}: {str(error) or type(error).__name__}") from error
         with _COUNTING:
             for usage in (self.usage, TOTAL):
@@ -299,43 +306,36 @@ class _Worker(_Http):
         body = _frame({"sql": list(texts), "calls": head, **asked}, blobs)
         reply = self._request("POST", "/v1/batch", body, "application/octet-stream")
         self._check(reply)
-        answer, found = self._opened(reply.content)
-        self._count(answer["read"], answer["written"], answer["size"])
-        return answer.get("names", []), found
+        with self._reading():
+            answer, found = _opened(reply.content)
+            if len(found) != len(calls):
+                raise ValueError(f"it answers {len(found)} of {len(calls)} statements")
+            self._count(answer["read"], answer["written"], answer["size"])
+            return answer["names"] if names else [], found
 
     def status(self) -> Mapping[str, Any]:
         reply = self._request("GET", "/v1/status", None, "application/json")
         self._check(reply)
-        found: Mapping[str, Any] = reply.json()
-        return found
+        with self._reading():
+            found: Mapping[str, Any] = reply.json()
+            return found
 
     def _check(self, reply: httpx.Response) -> None:
         """Raise unless the Worker answered, and all went well."""
         if "X-Perdure" not in reply.headers:
             self._raise_for(reply.status_code, self._text(reply))
         if reply.status_code != 200:
-            answer, _ = self._opened(reply.content)
-            self._raise(answer["kind"], answer["message"])
+            with self._reading():
+                answer, _ = _opened(reply.content)
+                kind, message = answer["kind"], answer["message"]
+            self._raise(kind, message)
 
-    def _opened(self, content: bytes) -> tuple[Any, list[list[Row]]]:
-        """The head of a reply, and the rows of each call, with their blobs."""
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A reply that is not what the Worker sends says nothing about the batch."""
         try:
-            [length] = struct.unpack_from(">I", content)
-            head = json.loads(content[4 : 4 + length])
-            place = 4 + length
-
-            def cell(value: Any) -> Any:
-                nonlocal place
-                if not isinstance(value, dict):
-                    return value
-                start, place = place, place + value["b"]
-                return content[start:place]
-
-            rows = [[tuple(map(cell, row)) for row in each] for each in head.get("rows", ())]
-            if place != len(content):
-                raise ValueError(f"it has {len(content)} bytes, not {place}")
-            return head, rows
-        except (struct.error, ValueError, LookupError, TypeError) as error:
+            yield
+        except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
             raise Ambiguous(f"{self.place}: the reply cannot be read: {error}") from error
 
     def _raise(self, kind: str, message: str) -> None:
@@ -370,6 +370,7 @@ class _Rest(_Http):
         try:
             answer = reply.json()
             errors = "; ".join(one["message"] for one in answer["errors"])
+            errors = errors.replace(self._secret, "***")
             if answer["success"]:
                 results = answer["result"]
                 meta = [one.get("meta") or {} for one in results]
@@ -379,6 +380,8 @@ class _Rest(_Http):
                     meta[-1].get("size_after", 0),
                 )
                 found = [one["results"] for one in results]
+                if len(found) != len(calls):
+                    raise ValueError(f"{len(found)} of {len(calls)} statements are answered")
                 return [list(rows[0]) if rows else [] for rows in found], [
                     [tuple(map(_from_rest, row.values())) for row in rows] for rows in found
                 ]
@@ -407,6 +410,25 @@ _KINDS: list[tuple[str, type[Exception]]] = [  # as in worker.js, first match fi
     (r"^To execute a transaction", D1Error),
     (r"overloaded|too many requests", NotWritten),
 ]
+
+
+def _opened(content: bytes) -> tuple[Any, list[list[Row]]]:
+    """The head of a reply's frame, and the rows of each call, with their blobs."""
+    [length] = struct.unpack_from(">I", content)
+    head = json.loads(content[4 : 4 + length])
+    place = 4 + length
+
+    def cell(value: Any) -> Any:
+        nonlocal place
+        if not isinstance(value, dict):
+            return value
+        start, place = place, place + value["b"]
+        return content[start:place]
+
+    rows = [[tuple(map(cell, row)) for row in each] for each in head.get("rows", ())]
+    if place != len(content):
+        raise ValueError(f"it has {len(content)} bytes, not {place}")
+    return head, rows
 
 
 def _from_rest(cell: Any) -> Any:

@@ -8,8 +8,8 @@ and the blob is in chunks, in the same batch:
     F1  then id, flag, number of chunks    split; with the flag 1 the chunks are zlib data
 
 Every blob of the journal begins with a byte below F0 (`serde/encryption.py`). The id is a hash of
-the blob, so that a batch that is sent twice makes the same chunks, and equal blobs are compared by
-their markers.
+what the chunks hold, so that a batch that is sent twice makes the same chunks. It is not one of the
+blob: another host's zlib may make other data of it, and chunks of both would be mixed.
 
 Triggers count the columns that have a marker (`uses`): chunks are deleted with the last of them, by
 whatever statement. A batch inserts chunks before the statement that needs them, and drops those
@@ -122,9 +122,9 @@ def store(params: Mapping[str, Any]) -> Stored:
         if len(packed) <= INLINE:
             changed[name] = packed
             continue
-        id = hashlib.blake2b(blob, digest_size=16).digest()
         is_packed = len(packed) < len(blob)
         body = packed[1:] if is_packed else blob
+        id = hashlib.blake2b(body, digest_size=16, person=b"zlib" if is_packed else b"").digest()
         chunks = [body[start : start + CHUNK] for start in range(0, len(body), CHUNK)]
         changed[name] = _MARKER.pack(_SPLIT, id, is_packed, len(chunks))
         before += [Call(_INSERT, {"id": id, "n": n, "body": one}) for n, one in enumerate(chunks)]
@@ -198,10 +198,12 @@ def _groups(markers: list[bytes]) -> Iterator[list[tuple[bytes, Any]]]:
 
 def _unpacked(data: bytes, otherwise: bytes) -> bytes:
     """The blob; or `otherwise`, if that is not what it was."""
+    unpacking = zlib.decompressobj()
     try:
-        return zlib.decompressobj().decompress(data, LARGEST + 1024)
+        blob = unpacking.decompress(data, LARGEST + 1024)
     except zlib.error:
         return otherwise
+    return blob if unpacking.eof else otherwise
 
 
 def put_back(database: sqlite3.Connection) -> None:

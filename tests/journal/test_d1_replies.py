@@ -1,0 +1,105 @@
+"""A reply that is not what D1 sends says nothing: the batch may be committed."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from perdure.errors import Unavailable
+from perdure.journal.d1_client import Call, D1Client
+from perdure.journal.operation import Ambiguous
+
+SECRET = "a-secret-of-more-than-32-characters"
+WORKER = "/"
+REST = "/client/v4/accounts/A/d1/database/B"
+OURS = {"X-Perdure": "1"}
+
+
+def frame(head: Any, blobs: bytes = b"") -> bytes:
+    text = json.dumps(head).encode()
+    return struct.pack(">I", len(text)) + text + blobs
+
+
+def counted(rows: Any) -> dict[str, Any]:
+    return {"ok": True, "rows": rows, "read": 0, "written": 0, "size": 0}
+
+
+def rest(**answer: Any) -> bytes:
+    return json.dumps({"success": True, "errors": [], "result": [], **answer}).encode()
+
+
+class Server(ThreadingHTTPServer):
+    """Gives one answer to whatever it is asked."""
+
+    answer: tuple[int, dict[str, str], bytes]
+
+    def url(self, path: str) -> str:
+        return f"d1://:{SECRET}@127.0.0.1:{self.server_address[1]}{path}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        status, headers, body = self.server.answer
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, args=[0.02])
+        serving.start()
+        yield server
+        server.shutdown()
+        serving.join()
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        (WORKER, (200, OURS, frame([]))),
+        (WORKER, (200, OURS, frame({"ok": True, "rows": [[]]}))),
+        (WORKER, (200, OURS, frame({**counted([[]]), "read": "1"}))),
+        (WORKER, (200, OURS, frame(counted([])))),
+        (WORKER, (200, OURS, frame(counted([[], []])))),
+        (WORKER, (200, OURS, frame(counted([[[{"b": 2}]]]), b"1"))),
+        (WORKER, (200, OURS, b"")),
+        (WORKER, (500, OURS, frame({"ok": False}))),
+        (WORKER, (409, OURS, frame([]))),
+        (WORKER, (302, {"Location": "/elsewhere"}, b"")),
+        (WORKER, (200, {**OURS, "Content-Encoding": "gzip"}, b"not gzip")),
+        (REST, (502, {"Content-Encoding": "gzip"}, b"not gzip")),
+        (REST, (200, {}, b"[]")),
+        (REST, (200, {}, rest())),
+        (REST, (200, {}, rest(result=[{"results": []}, {"results": []}]))),
+        (REST, (200, {}, rest(result=[{"success": True}]))),
+        (REST, (500, {}, rest(success=False, errors=[{"message": f"Bearer {SECRET}"}]))),
+        (REST, (500, {}, rest(success=False, errors=None))),
+    ],
+)
+def test_a_reply_that_makes_no_sense_leaves_open_whether_the_batch_is_committed(
+    server: Server, path: str, answer: tuple[int, dict[str, str], bytes]
+) -> None:
+    server.answer = answer
+    with closing(D1Client(server.url(path), deadline=0.1)) as client:
+        with pytest.raises(Ambiguous) as error:
+            client.write([Call("INSERT INTO t VALUES (1)")])
+        assert SECRET not in str(error.value)
+        with pytest.raises(Unavailable, match="may be written"):
+            client.batch([("INSERT INTO t VALUES (1)", ())], idempotent=True)
