@@ -1,4 +1,4 @@
-"""Rows of a D1 database with the names of their columns, over both ways to it."""
+"""Rows of a D1 database, their values and the names of their columns, over both ways to it."""
 
 from __future__ import annotations
 
@@ -32,3 +32,19 @@ def test_rows_have_the_names_of_their_columns(d1_server: Workerd, way: str) -> N
         ]
         assert client.batch([("SELECT 1, 2 AS two", [])]) == [[(1, 2)]]
         assert client.rows([]) == []
+
+
+@pytest.mark.parametrize("way", ["url", "rest_url"])
+def test_a_whole_number_stays_one_where_no_column_makes_it_one(
+    d1_server: Workerd, way: str
+) -> None:
+    d1_server.start()
+    with closing(Client(getattr(d1_server, way)(0))) as client:
+        create = "CREATE TABLE whole_numbers (name TEXT, anything)"
+        insert = "INSERT INTO whole_numbers VALUES (:n, :n)"
+        select = "SELECT name, typeof(anything) FROM whole_numbers WHERE name = ?"
+        drop = "DROP TABLE whole_numbers"
+        calls = [(create, ()), (insert, {"n": 5}), (select, [5]), (drop, ())]
+        assert client.batch(calls)[2] == [("5", "integer")]
+        [[row]] = client.batch([("SELECT json_object('n', ?1), ?1 || 'x', ?1 / 2", [-5])])
+        assert row == ('{"n":-5}', "-5x", -2)

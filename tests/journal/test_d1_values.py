@@ -66,13 +66,28 @@ def test_any_value_comes_back_as_it_was(value: Any) -> None:
 
 
 def test_marks_in_texts_names_and_comments_are_not_parameters() -> None:
-    sql = """SELECT '?', "a?b", [c?], `d?`, :x -- ? :y\n, /* ? :z */ :x, @y"""
+    sql = """SELECT '?', "a?b", [c?], `d?`, :x -- ? :y\n, /* ? :z */ :x, @y, a$x /* ?"""
     text, values = bind(sql, {"x": b"1", "y": 2**60})
     assert text == (
         """SELECT '?', "a?b", [c?], `d?`, unhex(?1) -- ? :y\n, """
-        """/* ? :z */ unhex(?1), CAST(?2 AS INTEGER)"""
+        """/* ? :z */ unhex(?1), (+CAST(?2 AS INTEGER)), a$x /* ?"""
     )
     assert values == [b"1", str(2**60)]
+
+
+def test_parameters_are_numbered_as_sqlite_does() -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        for sql in (
+            "SELECT ?, ?",
+            "SELECT ?2, ?1",
+            "SELECT ?1, ?",
+            "SELECT ?2, ?1, ?",
+            "SELECT ?3",
+        ):
+            values = ["a", "b", "c"][: 3 if "3" in sql or sql.count("?") == 3 else 2]
+            assert database.execute(*bind(sql, values)).fetchall() == (
+                database.execute(sql, values).fetchall()
+            )
 
 
 def test_a_parameter_that_d1_cannot_take_is_refused_with_its_name() -> None:

@@ -1,9 +1,10 @@
 """Values on their way to D1 and back, exactly.
 
 D1 speaks JavaScript: an integer is a double, exact up to 2^53, and a blob is a list of numbers. So
-an integer beyond that goes as text that the statement casts, and a blob as hexadecimal text that it
-decodes (`bind`). On the way back every column is SQLite's `quote()` of its value (`quoted`), which
-says its type and keeps each digit (`unquoted`).
+the statement casts an integer, since 5 would be '5.0' in a column of texts; one beyond that goes as
+text; and a blob goes as hexadecimal text that the statement decodes (`bind`). On the way back every
+column is SQLite's `quote()` of its value (`quoted`), which says its type and keeps each digit
+(`unquoted`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,17 @@ EXACT = 2**53
 Params = Sequence[Any] | Mapping[str, Any]
 
 _TOKEN = re.compile(
-    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/"""  # no parameter in it
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?(?:\*/|\Z)"""
+    r"""|[A-Za-z_\x80-\U0010ffff][\w$]*"""  # no parameter in any of these
     r"""|(?P<mark>\?\d*|[:@$][A-Za-z_]\w*)""",
     re.DOTALL,
 )
-_WRAPPED = {"plain": "?{}", "blob": "unhex(?{})", "integer": "CAST(?{} AS INTEGER)"}
-_WRAPPED["real"] = "CAST(?{} AS REAL)"
+_WRAPPED = {  # The plus is for none: the cast alone would have an affinity, as a column has.
+    "plain": "?{}",
+    "blob": "unhex(?{})",
+    "integer": "(+CAST(?{} AS INTEGER))",
+    "real": "(+CAST(?{} AS REAL))",
+}
 
 
 def bind(sql: str, params: Params, *, as_text: bool = False) -> tuple[str, list[Any]]:
@@ -40,8 +46,9 @@ def bind(sql: str, params: Params, *, as_text: bool = False) -> tuple[str, list[
         kind, value = _encoded(_value(sql, mark, params), as_text)
         kinds.append(kind)
         values.append(value)
-    if not isinstance(params, Mapping) and len(params) > len(marks):
-        raise BadArgument(f"{len(params)} parameters for the {len(marks)} of {sql[:80]!r}.")
+    wanted = 1 + max((mark for mark in marks if isinstance(mark, int)), default=-1)
+    if not isinstance(params, Mapping) and len(params) > wanted:
+        raise BadArgument(f"{len(params)} parameters for the {wanted} of {sql[:80]!r}.")
     return _rendered(sql, tuple(kinds)), values
 
 
@@ -50,15 +57,19 @@ def _parsed(sql: str) -> tuple[tuple[str | int, ...], tuple[str | int, ...]]:
     """The pieces of a statement, texts and numbers of parameters, and the parameters by number."""
     pieces: list[str | int] = []
     marks: list[str | int] = []
-    end, anonymous = 0, 0
+    end, highest = 0, -1
     for found in _TOKEN.finditer(sql):
         if found["mark"] is None:
             continue
         mark: str | int = found["mark"]
-        if mark == "?":
-            mark, anonymous = anonymous, anonymous + 1
+        if mark == "?":  # one more than the highest so far
+            mark = highest + 1
+        elif found["mark"][0] == "?":
+            mark = int(found["mark"][1:]) - 1
         else:
-            mark = int(found["mark"][1:]) - 1 if found["mark"][0] == "?" else found["mark"][1:]
+            mark = found["mark"][1:]
+        if isinstance(mark, int):
+            highest = max(highest, mark)
         if mark not in marks:
             marks.append(mark)
         pieces += [sql[end : found.start()], marks.index(mark)]
@@ -91,9 +102,7 @@ def _encoded(value: Any, as_text: bool) -> tuple[str, Any]:
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise OverflowError(f"{value} is over the 64 bits of an integer in D1")
-        if as_text or abs(value) >= EXACT:
-            return "integer", str(int(value))
-        return "plain", int(value)
+        return "integer", str(int(value)) if as_text or abs(value) >= EXACT else int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise BadArgument(f"D1 cannot store the number {value}.")

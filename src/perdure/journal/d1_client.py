@@ -308,10 +308,11 @@ class _Worker(_Http):
         self._check(reply)
         with self._reading():
             answer, found = _opened(reply.content)
-            if len(found) != len(calls):
+            columns = answer.get("names", [])
+            if len(found) != len(calls) or (names and len(columns) != len(calls)):
                 raise ValueError(f"it answers {len(found)} of {len(calls)} statements")
             self._count(answer["read"], answer["written"], answer["size"])
-            return answer["names"] if names else [], found
+            return columns, found
 
     def status(self) -> Mapping[str, Any]:
         reply = self._request("GET", "/v1/status", None, "application/json")
