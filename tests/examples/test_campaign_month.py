@@ -4,7 +4,8 @@ Workers and crons are killed the whole time, the mail server fails in every way 
 write at every moment: before the first touch, while one is sent, right after, asleep, while a draft
 is held, when all is over. What must hold then is asked of the mail server's own log.
 
-`CAMPAIGN_CONTACTS=1000` (`make campaign-month`) is the month that docs/campaign-month.md shows.
+`CAMPAIGN_CONTACTS=1000` (`make campaign-month`) is the month that docs/campaign-month.md shows, and
+so is `CAMPAIGN_CONTACTS=60` on D1 (`make campaign-month-d1`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ import pytest
 from examples.campaign.database import sql
 from examples.campaign.postoffice import Fault, Mail, Moment
 from perdure.operations import invariants
+from perdure.testing.d1 import Workerd
 from perdure.types import State
 from tests.support import sweep
+from tests.support.faulty_proxy import FaultyProxy
 from tests.support.fork_server import ForkServer
 from tests.support.month import ENDS, TOUCHES, Month, Prospect
 
 CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 30)))
+ON_D1 = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 3)))
 SEED = int(os.environ.get("CAMPAIGN_SEED", "7"))
 GAPS = (0, 4, 7, 7, 7, 7)
 
@@ -249,11 +253,25 @@ def figures(month: Month, judge: Judge) -> dict[str, Any]:
         "drafts": {
             name.removeprefix("draft "): n for name, n in sorted(counts.items()) if "draft" in name
         },
-        "held, and retried by a person": counts["retried by a person"],
+        "held, and retried by a person": dict(month.held_by),
         "ends": dict(Counter(member["status"] for member in judge.members)),
         "waves": counts["waves"],
         "seconds": round(month.took),
     }
+
+
+def assert_right(judge: Judge) -> None:
+    """No mail twice, none after a reply, none unapproved, and every thread at the right end."""
+    for name, value in figures(judge.month, judge).items():
+        print(f"{name}: {value}")
+    assert judge.duplicates() == []
+    assert judge.after_the_end() == []
+    assert judge.unapproved() == []
+    assert list(judge.out_of_hours()) == []
+    assert list(judge.wrong_ends()) == []
+    assert list(judge.wrong_touches()) == []
+    assert list(judge.wrong_scores()) == []
+    assert judge.month.app.runtime.journal.do(invariants.examine()) == []
 
 
 @pytest.mark.slow
@@ -261,18 +279,34 @@ def figures(month: Month, judge: Judge) -> dict[str, Any]:
 def test_a_month_in_which_everything_goes_wrong(
     fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
-    """No mail twice, none after a reply, none unapproved, and every thread at the right end."""
     with Month(fork_server, url, tmp_path, CONTACTS, SEED) as month:
         month.run(seconds=300 + 2 * CONTACTS)
-        judge = Judge(month)
-        for name, value in figures(month, judge).items():
-            print(f"{name}: {value}")
-        assert judge.duplicates() == []
-        assert judge.after_the_end() == []
-        assert judge.unapproved() == []
-        assert list(judge.out_of_hours()) == []
-        assert list(judge.wrong_ends()) == []
-        assert list(judge.wrong_touches()) == []
-        assert list(judge.wrong_scores()) == []
-        assert month.app.runtime.journal.do(invariants.examine()) == []
+        assert_right(Judge(month))
         assert sum(month.crew.killed.values()) >= CONTACTS / 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_a_month_on_d1_in_which_a_fifth_of_all_requests_fails(
+    fork_server: ForkServer, d1_server: Workerd, d1_url: str, tmp_path: Path
+) -> None:
+    """In every way, and workerd is killed, too."""
+
+    def outage() -> None:
+        d1_server.kill()
+        d1_server.start()
+
+    with (
+        FaultyProxy(d1_url, rate=0.2, seed=SEED) as proxy,
+        Month(fork_server, proxy.url, tmp_path, ON_D1, SEED, outage=outage) as month,
+    ):
+        month.run(seconds=600 + 30 * ON_D1)
+        proxy.rate = 0.0
+        print(f"requests: {proxy.requests}, of which failed: {proxy.seen.total()}")
+        for fault, count in proxy.seen.most_common():
+            print(f"  {fault}: {count}")
+        print(f"workerd killed: {month.counts['outages']}")
+        assert_right(Judge(month))
+        assert 0.15 < proxy.seen.total() / proxy.requests < 0.25
+        assert sum(month.crew.killed.values()) >= ON_D1 / 20
+        assert month.counts["outages"] >= max(1, ON_D1 // 20)

@@ -237,7 +237,7 @@ def test_a_thread_with_large_rows_is_copied_in_batches_that_hold_their_bytes(
     before = len(backend.sizes)
     backend.capabilities = replace(D1, statements_per_batch=100, bytes_per_batch=8_000)
     saver.copy_thread("t", "copy")
-    assert len(backend.sizes) - before == 3, "two of values and writes, one of checkpoints"
+    assert len(backend.sizes) - before > 1, "one would hold the statements, but not the bytes"
     assert list(map(_plain, saver.list(on("copy")))) == list(map(_plain, saver.list(on("t"))))
 
 

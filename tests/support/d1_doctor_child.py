@@ -25,7 +25,7 @@ def doctor(order: dict[str, Any], tell: Tell) -> None:
         if is_here and order["when"] == when:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def sending(self: _Worker, calls: Sequence[Call]) -> Any:
+    def sending(self: Any, calls: Sequence[Call]) -> Any:
         nonlocal is_here, made
         is_making = calls[0].sql.startswith("CREATE TABLE")
         made += is_making

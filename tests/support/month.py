@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
@@ -145,9 +145,17 @@ class Month:
     """The month itself. After `run`, what was seen is in its attributes."""
 
     def __init__(
-        self, server: ForkServer, url: str, folder: Path, contacts: int, seed: int = 7
+        self,
+        server: ForkServer,
+        url: str,
+        folder: Path,
+        contacts: int,
+        seed: int = 7,
+        *,
+        outage: Callable[[], None] | None = None,
     ) -> None:
-        self.seed, self.url = seed, url
+        """`outage` kills the database, and has it back when it returns."""
+        self.seed, self.url, self._outage = seed, url, outage
         self.dice = random.Random(seed)
         self.prospects = {p.address: p for p in (Prospect.draw(seed, n) for n in range(contacts))}
         self.happened: dict[str, Happened] = {}
@@ -158,6 +166,8 @@ class Month:
         self.said: dict[tuple[str, int], list[tuple[str, float]]] = defaultdict(list)
         """What was said to drafts, by address and touch, and when."""
         self.counts: Counter[str] = Counter()
+        self.held_by: Counter[str] = Counter()
+        """Why threads were held, until a person tried them again."""
         self.accepted: dict[str, list[Mail]] = defaultdict(list)
         self._kills = self._plan_kills()
         self._lock = threading.RLock()
@@ -301,7 +311,7 @@ class Month:
                 done += 1
                 self.counts[f"draft {says}"] += 1
         for run in self.app.runtime.blocking.runs(state="held", limit=1000, output=False):
-            self.counts["retried by a person"] += 1
+            self.held_by[str(run.error or run.reason)] += 1
             unknown = self.app.runtime.blocking.effects(run.id, state="unknown")
             for effect in unknown:
                 self.app.runtime.blocking.settle(effect.key, "retry", by="Eva")
@@ -323,6 +333,7 @@ class Month:
         self.began = time.monotonic()
         self._launch()
         self._act_all("early")
+        self._have_outage()
         wave = 0
         while True:
             self._drive(seconds, by_cron=wave % 4 == 3)
@@ -411,6 +422,13 @@ class Month:
                 self.office.lookup_down = True
             case 8:
                 self.office.busy = True
+            case 9 | 10 | 11 | 12:
+                self._have_outage()
+
+    def _have_outage(self) -> None:
+        if self._outage is not None:
+            self._outage()
+            self.counts["outages"] += 1
 
     def _jump(self, dues: list[datetime]) -> None:
         """To what is tried again soon, or else to the next wave: when an eighth of all threads is

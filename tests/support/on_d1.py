@@ -18,6 +18,9 @@ NOT_ON_D1: dict[str, str] = {
     "test_killed_at_any_statement_it_leaves_nothing_and_the_next_connect_finishes_it": (
         "all statements are one batch; the next test there kills around each request"
     ),
+    "examples/test_campaign_month.py::test_a_month_in_which_everything_goes_wrong": (
+        "the next test there is the same with a fifth of all requests failing"
+    ),
     "examples/test_campaign_database.py::test_who_reads_does_not_wait_for_who_writes": (
         "no transaction stays open"
     ),

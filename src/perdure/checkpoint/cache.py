@@ -158,9 +158,13 @@ class CheckpointCache:
         self._stamp = 0
 
     def next_stamp(self) -> int:
-        """A number for a call of put_writes: later calls have larger ones."""
+        """A number for a call of put_writes: later calls have larger ones.
+
+        It is below 2^53, which JavaScript holds exactly: what exports a D1 database is written in
+        it, and a row is sealed with its stamp.
+        """
         with self._lock:
-            self._stamp = max(self._stamp + 1, time.time_ns())
+            self._stamp = max(self._stamp + 1, time.time_ns() // 1_000)
             return self._stamp
 
     def observe_stamp(self, stamp: int) -> None:

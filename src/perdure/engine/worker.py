@@ -172,6 +172,7 @@ class Worker:
 
     async def _look(self) -> Found:
         """One request, whatever is looked for: it is all that an idle worker asks."""
+        await self._driver.journal.aopen()  # the time is that of the database
         here, times = time.monotonic(), self._keeper.times()
         suspects = not self._tasks or here - self._suspected >= SUSPECTS
         slots = self._schedules is not None and here - self._fired >= SLOTS

@@ -976,8 +976,7 @@ SELECT thread_id, id, CAST(:name AS TEXT), CAST(:about AS TEXT), CAST(:value AS 
        CAST(:now AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id
 ON CONFLICT (thread_id, run_id, name, about)
-DO UPDATE SET value = excluded.value, at = excluded.at, body = excluded.body
-RETURNING at;
+DO UPDATE SET value = excluded.value, at = excluded.at, body = excluded.body;
 
 -- name: scores_of_run
 SELECT name, about, value, at, body FROM perdure_scores

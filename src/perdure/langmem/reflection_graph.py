@@ -120,7 +120,7 @@ class ReflectionGraph:
         # A worker may have given this run back between the two nodes. If another reflection had
         # the turn since, this one was made without knowing what that one wrote.
         scope = self._scope(state["request"]["namespace"])
-        is_current = not scope or journal.do(turns.has_turn(scope, run_id))
+        is_current = not scope or journal.run(turns.has_turn(scope, run_id))
         if self.committer is None:
             self.committer = StoreCommitter(self.required_store(), journal)
         with self.store_calls:

@@ -24,8 +24,8 @@ class ScoreRow(NamedTuple):
     body: bytes
 
 
-def put(serializer: Serializer, thread_id: str, score: Score) -> Op[bool]:
-    """Store a score, replacing the one of the same name and part. False if the run is gone."""
+def put(serializer: Serializer, thread_id: str, score: Score) -> Op[None]:
+    """Store a score, replacing the one of the same name and part; not if the run is gone."""
     value, at = score.value + 0.0, milliseconds(score.at)  # SQLite has no -0.0
     place = places.of_score(thread_id, score.run_id, score.name, score.about, value, at)
     params = {
@@ -38,7 +38,7 @@ def put(serializer: Serializer, thread_id: str, score: Score) -> Op[bool]:
         "body": serializer.dumps([score.comment, score.by], place, "the score"),
     }
     statement = Statement("put_score", params)
-    return Op(f"score {score.name!r}", [statement], lambda rows: bool(rows[0]), write=True)
+    return Op(f"score {score.name!r}", [statement], lambda rows: None, write=True)
 
 
 def of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[Score]]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from perdure.journal import Op, Plan, Statement
+from perdure.journal import Op, Plan, Statement, read_op
 
 
 def take_turn(scope: str, run_id: str) -> Plan[bool]:
     """Take the turn in a scope. False if a run that is driven now has it."""
     params = {"scope": scope, "run_id": run_id}
     yield Op("take_turn", [Statement("take_turn", params)], lambda rows: None, write=True)
-    turn = yield Op("turn_of", [Statement("turn_of", params)], lambda rows: rows[0][0][0])
-    return bool(turn == run_id)
+    return bool((yield _is_turn_of(scope, run_id)))
 
 
-def has_turn(scope: str, run_id: str) -> Op[bool]:
-    """Whether this run still has the turn."""
-    statement = Statement("lock_turn", {"scope": scope})
-    return Op("has_turn", [statement], lambda rows: [run_id] in map(list, rows[0]), write=True)
+def has_turn(scope: str, run_id: str) -> Plan[bool]:
+    """Whether this run still has the turn, after everybody who is taking it right now."""
+    lock = Statement("lock_turn", {"scope": scope})
+    yield Op("lock_turn", [lock], lambda rows: None, write=True)
+    return bool((yield _is_turn_of(scope, run_id)))
+
+
+def _is_turn_of(scope: str, run_id: str) -> Op[bool]:
+    return read_op("turn_of", {"scope": scope}, lambda rows: [run_id] in map(list, rows[0]))

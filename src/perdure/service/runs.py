@@ -378,8 +378,7 @@ class RunService:
     ) -> Plan[None]:
         row = yield from self.find(run_id)
         made = Score(row.id, name, value, about, moment(self._clock.now()), comment, by)
-        if not (yield scores.put(self._serializer, row.thread_id, made)):
-            raise NotFound("run", run_id)
+        yield scores.put(self._serializer, row.thread_id, made)
 
     def scores(self, run_id: str) -> Plan[list[Score]]:
         row = yield from self.find(run_id)
