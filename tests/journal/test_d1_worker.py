@@ -161,12 +161,12 @@ def test_a_quoted_blob_becomes_bytes_in_a_column_of_the_journal_only(worker: Wor
     assert answer.blobs == b"\x00\xff"
 
 
-def test_an_empty_blob_is_one(worker: Worker) -> None:
+def test_an_empty_blob_comes_back_as_a_blob(worker: Worker) -> None:
     answer = worker.batch(("SELECT quote(unhex(?)) AS c0, unhex('') AS b", [{"b": 0}]))
     assert answer.head["rows"] == [[[{"b": 0}, {"b": 0}]]]
 
 
-def test_a_batch_without_calls_is_answered(worker: Worker) -> None:
+def test_a_batch_without_calls_is_answered_without_asking_d1(worker: Worker) -> None:
     answer = worker.batch(error="D1 was asked")
     assert (answer.status, answer.head["rows"]) == (200, [])
 

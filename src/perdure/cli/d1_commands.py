@@ -110,7 +110,7 @@ def _check(settings: dict[str, Any]) -> None:
             )
     for line in settings["cron"]:
         if len(line.split()) != 5:
-            raise BadArgument(f"--cron {line!r} has not five fields: write '*/5 * * * *'.")
+            raise BadArgument(f"--cron {line!r} does not have five fields: write '*/5 * * * *'.")
     address = urlsplit(settings["tick_url"])
     is_safe = address.scheme == "https" and address.hostname and "@" not in address.netloc
     if settings["tick_url"] and not is_safe:

