@@ -234,7 +234,7 @@ def test_an_error_of_sqlite_has_its_kind_and_nothing_is_written(
         ("D1_ERROR: Network connection lost.", "unknown", 500),
         ("D1_ERROR: storage operation exceeded timeout: object was reset.", "unknown", 500),
         ("D1_ERROR: D1 DB reset because its code was updated.", "unknown", 500),
-        ("D1_ERROR: internal error; reference = 0b1", "unknown", 500),
+        ("D1_ERROR: internal error; reference = 429", "unknown", 500),
         ("D1_ERROR: disk I/O error: SQLITE_IOERR", "unknown", 500),
         ("something that nobody has seen yet", "unknown", 500),
     ],
