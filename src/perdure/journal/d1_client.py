@@ -330,7 +330,7 @@ class _Worker(_Http):
         self._check(reply)
         with self._reading():
             answer, found = _opened(reply.content)
-            columns = answer["names"] if names else []
+            columns = answer.get("names", [])
             if len(found) != len(calls) or (names and len(columns) != len(calls)):
                 raise ValueError(f"it answers {len(found)} of {len(calls)} statements")
             self._count(answer["read"], answer["written"], answer["size"])
