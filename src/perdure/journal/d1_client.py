@@ -90,6 +90,14 @@ TOTAL = Usage()
 _COUNTING = threading.Lock()
 
 
+def _after_fork() -> None:
+    global _COUNTING  # another thread may have had it then
+    _COUNTING = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class D1Client:
     """A D1 database, for any thread. `repr` shows its address and not its secret.
 
@@ -204,7 +212,8 @@ def _address(url: str) -> tuple[str, str]:
     try:
         parts = urlsplit(url)
         host, port, password = parts.hostname, parts.port, unquote(parts.password or "")
-    except ValueError:
+        httpx.URL(host=(host or "").encode("idna").decode())
+    except (ValueError, httpx.InvalidURL):
         host, port, password, parts = None, None, "", urlsplit("")
     if not host or parts.username or parts.query or parts.fragment:
         raise BadURL(
