@@ -99,7 +99,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class D1Client:
-    """A D1 database, for any thread. `repr` shows its address and not its secret.
+    """A D1 database, for any thread and forked process. `repr` shows its address, not its secret.
 
     url        d1://:SECRET@host/ for perdure's Worker; with the path of an account's database,
                d1://:TOKEN@api.cloudflare.com/client/v4/accounts/A/d1/database/B, the REST API
@@ -108,7 +108,7 @@ class D1Client:
 
     def __init__(self, url: str, *, deadline: float = 30.0) -> None:
         self._url, self._deadline = url, deadline
-        self._http = _connect(url, deadline)
+        self._http, self._pid = _connect(url, deadline), os.getpid()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.place!r})"
@@ -168,9 +168,11 @@ class D1Client:
 
     def status(self) -> Mapping[str, Any]:
         """What the Worker says of itself; empty for the REST API."""
-        return self._until_deadline(self._http.status, NotWritten, Ambiguous)
+        return self._until_deadline(lambda: self._http.status(), NotWritten, Ambiguous)
 
     def _until_deadline(self, send: Callable[[], T], *again: type[Exception]) -> T:
+        if self._pid != os.getpid():
+            self.reopen()
         give_up, pause = time.monotonic() + self._deadline, FIRST_PAUSE
         unanswered = False
         while True:
@@ -190,9 +192,10 @@ class D1Client:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def reopen(self) -> None:
-        """Leave the connections to the process that this one was forked from."""
+        """Leave the connections to the process that this one was forked from. On one that both
+        use, each may read the answer to the other."""
         _ABANDONED.append(self._http)
-        self._http = _connect(self._url, self._deadline)
+        self._http, self._pid = _connect(self._url, self._deadline), os.getpid()
 
     def close(self) -> None:
         self._http.close()
