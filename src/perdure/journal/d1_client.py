@@ -133,15 +133,17 @@ class D1Client:
         """Run statements in one transaction; gives the rows of each.
 
         An `idempotent` batch, such as one that only reads, is sent again when its answer is lost.
-        Otherwise `Unavailable` says that it may be committed. D1 rounds integers over 2^53 on
-        their way back: select `CAST(x AS TEXT)`.
+        Otherwise `Unavailable` says that it may be committed. D1 gives rows as objects of
+        JavaScript: integers over 2^53 are rounded (select `CAST(x AS TEXT)`), 5.0 comes as 5, two
+        columns of one name are one, and columns whose name is a number, as in `SELECT 2, 1`, come
+        in the order of these: name them.
         """
         return self._ask(calls, idempotent).rows
 
     def rows(
         self, calls: Sequence[tuple[str, Params]], *, idempotent: bool = False
     ) -> list[list[dict[str, Any]]]:
-        """As `batch`, with the names of the columns. D1 makes two columns of one name one."""
+        """As `batch`, with the names of the columns."""
         names, rows = self._ask(calls, idempotent, names=True)
         return [
             [dict(zip(columns, row, strict=True)) for row in each]
