@@ -20,6 +20,7 @@ from tests.support.raw import execute
 WRITES = [
     "INSERT INTO seats VALUES (?)",
     "insert or replace into seats values ('SELECT; COMMIT')",
+    "UPDATE seats SET rollback = 1 WHERE a = 'or' OR 'ROLLBACK'",
     "REPLACE INTO seats VALUES (1);",
     " -- a note\n/* and; another */ UPDATE seats SET seat = (SELECT 1)",
     'DELETE FROM "returning" WHERE [select] = 1 AND `commit` = 2 -- RETURNING',
@@ -47,6 +48,8 @@ REFUSED = [
     ("ROLLBACK", "leave BEGIN, COMMIT and ROLLBACK out"),
     ("SAVEPOINT a", "leave BEGIN, COMMIT and ROLLBACK out"),
     ("RELEASE a", "leave BEGIN, COMMIT and ROLLBACK out"),
+    ("INSERT OR ROLLBACK INTO seats VALUES (1)", "leave BEGIN, COMMIT and ROLLBACK out"),
+    ("CREATE TABLE s (a UNIQUE ON CONFLICT ROLLBACK)", "leave BEGIN, COMMIT and ROLLBACK out"),
     ("ATTACH 'x' AS y", "is not for a transactional effect"),
     ("VACUUM", "is not for a transactional effect"),
     ("", "is not for a transactional effect"),

@@ -1,20 +1,22 @@
-"""A reply that is not what D1 sends says nothing: the batch may be committed."""
+"""What a reply of D1 means. One that makes no sense says nothing: the batch may be committed."""
 
 from __future__ import annotations
 
 import json
+import re
 import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
 from typing import Any
 
 import pytest
 
 from perdure.errors import Unavailable
-from perdure.journal.d1_client import Call, D1Client
-from perdure.journal.operation import Ambiguous
+from perdure.journal.d1_client import KINDS, Call, D1Client, D1Error
+from perdure.journal.operation import Ambiguous, Refused
 
 SECRET = "a-secret-of-more-than-32-characters"
 WORKER = "/"
@@ -103,3 +105,29 @@ def test_a_reply_that_makes_no_sense_leaves_open_whether_the_batch_is_committed(
         assert SECRET not in str(error.value)
         with pytest.raises(Unavailable, match="may be written"):
             client.batch([("INSERT INTO t VALUES (1)", ())], idempotent=True)
+
+
+def test_an_error_means_the_same_by_the_rest_api_as_through_the_worker() -> None:
+    script = (files("perdure") / "cloudflare" / "worker.js").read_text()
+    [table] = re.findall(r"^const KINDS = \[$(.*?)^\];$", script, re.DOTALL | re.MULTILINE)
+    assert tuple(re.findall(r'\["(\w+)", /(.+)/i?\],', table)) == KINDS
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ("NOT NULL constraint failed: perdure_fence.refused: SQLITE_CONSTRAINT", Refused),
+        ("no such table: t: SQLITE_ERROR", D1Error),
+        ("D1 DB is overloaded. Too many requests queued.", Unavailable),
+        ("Exceeded maximum DB size.", Unavailable),
+        ("internal error; reference = 429", Ambiguous),
+    ],
+)
+def test_an_error_of_the_rest_api_is_raised_by_its_kind(
+    server: Server, message: str, error: type[Exception]
+) -> None:
+    server.answer = (400, {}, rest(success=False, errors=[{"message": message}]))
+    with closing(D1Client(server.url(REST), deadline=0.1)) as client:
+        with pytest.raises(error, match=re.escape(message.rstrip("."))) as raised:
+            client.write([Call("INSERT INTO t VALUES (1)")])
+        assert (error is Unavailable) == ("Nothing was written" in str(raised.value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_a_whole_number_stays_one_where_no_column_makes_it_one(
         insert = "INSERT INTO whole_numbers VALUES (:n, :n)"
         select = "SELECT name, typeof(anything) FROM whole_numbers WHERE name = ?"
         drop = "DROP TABLE whole_numbers"
-        calls = [(create, ()), (insert, {"n": 5}), (select, [5]), (drop, ())]
+        calls: list[tuple[str, Any]] = [(create, ()), (insert, {"n": 5}), (select, [5]), (drop, ())]
         assert client.batch(calls)[2] == [("5", "integer")]
         [[row]] = client.batch([("SELECT json_object('n', ?1), ?1 || 'x', ?1 / 2", [-5])])
         assert row == ('{"n":-5}', "-5x", -2)

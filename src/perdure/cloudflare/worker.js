@@ -2,8 +2,8 @@
  * The Worker between perdure and its D1 database.
  *
  * `POST /v1/batch` runs a list of SQL statements as one D1 batch, which is one transaction.
- * `GET /v1/status` tells the last result of the cron. `scheduled()` POSTs to `TICK_URL`.
- * Whoever knows `PERDURE_SECRET` can run any SQL: bind the journal's database and no other.
+ * `GET /v1/status` shows the last result of the cron. `scheduled()` POSTs to `TICK_URL`.
+ * Anyone who has `PERDURE_SECRET` can run any SQL: bind the journal's database and no other.
  *
  * A body is a frame: the length of the head (4 bytes, big-endian), the head (JSON), then all blobs
  * one after the other. In the head `{"b": n}` stands for the next n bytes of the blobs.
@@ -28,14 +28,16 @@ const STATUS = {
  * What an error of D1 means, first match first. All but `unknown` say that nothing was written.
  * D1 ends the message of a failed statement with SQLite's code, as in
  * `D1_ERROR: UNIQUE constraint failed: t.id: SQLITE_CONSTRAINT`. Words before it may be the user's.
+ * For the REST API `journal/d1_client.py` has the same list.
  */
 const KINDS = [
   ["refused", /NOT NULL constraint failed: perdure_\w+\.\w+: SQLITE_CONSTRAINT/],
   ["full", /: SQLITE_FULL|exceeded maximum DB size/i],
   ["busy", /: SQLITE_(BUSY|LOCKED)/],
-  ["statement", /: SQLITE_(CONSTRAINT|ERROR|TOOBIG|MISMATCH|RANGE|AUTH)|^D1_(TYPE|COLUMN_NOTFOUND)/],
-  ["statement", /Wrong number of parameter bindings|too many SQL variables|^D1_ERROR: To execute a transaction/],
-  ["busy", /overloaded|too many requests queued|too many requests|\b429\b/i],
+  ["statement", /: SQLITE_(CONSTRAINT|ERROR|TOOBIG|MISMATCH|RANGE|AUTH)|^D1_TYPE/],
+  ["statement", /Wrong number of parameter bindings|too many SQL variables/],
+  ["statement", /^(D1_ERROR: )?(To execute a transaction|No SQL statements|SQL code did not contain)/],
+  ["busy", /overloaded|too many requests/i],
 ];
 
 export default {
@@ -137,7 +139,11 @@ function cells(row, blobs) {
   return Object.entries(row).map(([column, cell]) => {
     let blob;
     if (typeof cell === "string" && cell.startsWith("X'") && /^c\d+$/.test(column)) {
-      blob = Uint8Array.fromHex(cell.slice(2, -1)); // SQLite's quote() of a blob
+      try {
+        blob = Uint8Array.fromHex(cell.slice(2, -1)); // SQLite's quote() of a blob
+      } catch {
+        return cell; // a text in a column of the user's: the batch is committed, so answer
+      }
     } else if (Array.isArray(cell) || cell instanceof ArrayBuffer) {
       blob = new Uint8Array(cell);
     } else {

@@ -34,6 +34,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from perdure.errors import BadArgument, Unsupported
@@ -187,7 +188,11 @@ def check_writes(sql: str) -> None:
     first = words[0][0] if words else ""
     if first == "WITH":  # of a common table expression, the statement after it
         first = next((word for word, depth in words if not depth and word in _WRITES), "WITH")
-    if first in _ENDS:
+    rolls_back = any(
+        word == "ROLLBACK" and before in ("OR", "CONFLICT", "RAISE")
+        for (before, _), (word, _) in pairwise(words)
+    )
+    if first in _ENDS or rolls_back:
         raise BadArgument(ENDED_INSIDE)
     if first in _READS:
         raise BadArgument(ONLY_WRITES.format(f"{shortened(sql)!r} reads."))

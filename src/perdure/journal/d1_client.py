@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import httpx
@@ -32,8 +32,6 @@ from perdure.journal.d1_binding import Params, bind
 from perdure.journal.operation import Ambiguous, Refused, Row
 
 T = TypeVar("T")
-Named = tuple[list[list[str]], list[list[Row]]]
-"""The names of each call's columns, if they are asked for and there are rows; and the rows."""
 
 CONNECTIONS = 8
 KEEP_ALIVE = 20.0
@@ -64,6 +62,14 @@ class Call(NamedTuple):
 
     sql: str
     params: Params = ()
+
+
+class Answer(NamedTuple):
+    """What comes back for each call of a batch."""
+
+    names: list[list[str]]
+    """Of its columns, if they are asked for and there are rows."""
+    rows: list[list[Row]]
 
 
 @dataclass
@@ -122,26 +128,25 @@ class D1Client:
         Otherwise `Unavailable` says that it may be committed. D1 rounds integers over 2^53 on
         their way back: select `CAST(x AS TEXT)`.
         """
-        _, rows = self._named(calls, idempotent)
-        return rows
+        return self._ask(calls, idempotent).rows
 
     def rows(
         self, calls: Sequence[tuple[str, Params]], *, idempotent: bool = False
     ) -> list[list[dict[str, Any]]]:
         """As `batch`, with the names of the columns. D1 makes two columns of one name one."""
-        names, rows = self._named(calls, idempotent, names=True)
+        names, rows = self._ask(calls, idempotent, names=True)
         return [
             [dict(zip(columns, row, strict=True)) for row in each]
             for columns, each in zip(names, rows, strict=True)
         ]
 
-    def _named(
+    def _ask(
         self, calls: Sequence[tuple[str, Params]], idempotent: bool, *, names: bool = False
-    ) -> Named:
+    ) -> Answer:
         sent = [Call(*call) for call in calls]
         again = (NotWritten, Ambiguous) if idempotent else (NotWritten,)
         try:
-            return self._until_deadline(lambda: self._http.named(sent, names), *again)
+            return self._until_deadline(lambda: self._http.ask(sent, names), *again)
         except Ambiguous as error:
             raise Unavailable(f"{error}. Whether the batch is committed is not known.") from error
 
@@ -242,9 +247,9 @@ class _Http:
         )
 
     def send(self, calls: Sequence[Call]) -> list[list[Row]]:
-        return self.named(calls)[1]
+        return self.ask(calls).rows
 
-    def named(self, calls: Sequence[Call], names: bool = False) -> Named:
+    def ask(self, calls: Sequence[Call], names: bool = False) -> Answer:
         raise NotImplementedError
 
     def status(self) -> Mapping[str, Any]:
@@ -281,7 +286,7 @@ class _Http:
         text = reply.text.replace(self._secret, "***")
         return re.sub(r"<[^>]*>|\s+", " ", text).strip()[:200] or "no text"
 
-    def _raise_for(self, status: int, message: str) -> None:
+    def _raise_for_status(self, status: int, message: str) -> NoReturn:
         """Raise for a reply that is not about the statements."""
         if status == 429:
             raise NotWritten(f"too many requests: {message}")
@@ -291,11 +296,28 @@ class _Http:
             raise Denied(f"{self.place} is not the address of a D1 journal: {message}")
         raise Ambiguous(f"{self.place} answered with HTTP status {status}: {message}")
 
+    def _raise(self, kind: str, message: str) -> NoReturn:
+        """Raise for an error of the Worker or of D1."""
+        message = message.rstrip(".")
+        if kind == "refused":
+            raise Refused(message)
+        if kind == "statement":
+            raise D1Error(message)
+        if kind == "busy":
+            raise NotWritten(message)
+        if kind == "full":
+            raise Unavailable(f"{self.place} is full: {message}. Nothing was written.")
+        if kind == "unauthorized":
+            raise Denied(f"{self.place} refused the secret: {message}")
+        if kind == "bad_request":
+            raise D1Error(f"the Worker did not understand the request: {message}")
+        raise Ambiguous(f"{self.place}: {message}")
+
 
 class _Worker(_Http):
     """Through perdure's own Worker (`cloudflare/worker.js`)."""
 
-    def named(self, calls: Sequence[Call], names: bool = False) -> Named:
+    def ask(self, calls: Sequence[Call], names: bool = False) -> Answer:
         texts: dict[str, int] = {}
         head: list[Any] = []
         blobs: list[bytes] = []
@@ -312,7 +334,7 @@ class _Worker(_Http):
             if len(found) != len(calls) or (names and len(columns) != len(calls)):
                 raise ValueError(f"it answers {len(found)} of {len(calls)} statements")
             self._count(answer["read"], answer["written"], answer["size"])
-            return columns, found
+            return Answer(columns, found)
 
     def status(self) -> Mapping[str, Any]:
         reply = self._request("GET", "/v1/status", None, "application/json")
@@ -324,11 +346,11 @@ class _Worker(_Http):
     def _check(self, reply: httpx.Response) -> None:
         """Raise unless the Worker answered, and all went well."""
         if "X-Perdure" not in reply.headers:
-            self._raise_for(reply.status_code, self._text(reply))
+            self._raise_for_status(reply.status_code, self._text(reply))
         if reply.status_code != 200:
             with self._reading():
                 answer, _ = _opened(reply.content)
-                kind, message = answer["kind"], answer["message"]
+                kind, message = answer["kind"], str(answer["message"])
             self._raise(kind, message)
 
     @contextmanager
@@ -339,33 +361,18 @@ class _Worker(_Http):
         except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
             raise Ambiguous(f"{self.place}: the reply cannot be read: {error}") from error
 
-    def _raise(self, kind: str, message: str) -> None:
-        if kind == "refused":
-            raise Refused(message)
-        if kind == "statement":
-            raise D1Error(message)
-        if kind == "busy":
-            raise NotWritten(message)
-        if kind == "full":
-            raise Unavailable(f"{self.place} is full: {message}. Nothing was written.")
-        if kind == "unauthorized":
-            raise Denied(f"{self.place} refused the secret: {message}")
-        if kind == "bad_request":
-            raise D1Error(f"the Worker did not understand the request: {message}")
-        raise Ambiguous(f"{self.place}: {message}")
-
 
 class _Rest(_Http):
     """Through the REST API of a Cloudflare account, which takes 1,200 requests in five minutes."""
 
-    def named(self, calls: Sequence[Call], names: bool = False) -> Named:
+    def ask(self, calls: Sequence[Call], names: bool = False) -> Answer:
+        if not calls:
+            return Answer([], [])
         batch = []
         for sql, params in calls:
             text, values = bind(sql, params, as_text=True)
             hexed = [one.hex().upper() if isinstance(one, bytes) else one for one in values]
             batch.append({"sql": text, "params": hexed})
-        if not batch:
-            return [], []
         body = json.dumps({"batch": batch}).encode()
         reply = self._request("POST", "/query", body, "application/json")
         try:
@@ -373,44 +380,48 @@ class _Rest(_Http):
             errors = "; ".join(one["message"] for one in answer["errors"])
             errors = errors.replace(self._secret, "***")
             if answer["success"]:
-                results = answer["result"]
-                meta = [one.get("meta") or {} for one in results]
-                self._count(
-                    sum(one.get("rows_read", 0) for one in meta),
-                    sum(one.get("rows_written", 0) for one in meta),
-                    meta[-1].get("size_after", 0),
-                )
-                found = [one["results"] for one in results]
-                if len(found) != len(calls):
-                    raise ValueError(f"{len(found)} of {len(calls)} statements are answered")
-                return [list(rows[0]) if rows else [] for rows in found], [
-                    [tuple(map(_from_rest, row.values())) for row in rows] for rows in found
-                ]
+                return self._read(answer["result"], len(calls))
         except (ValueError, LookupError, TypeError, AttributeError):
-            self._raise_for(reply.status_code, self._text(reply))
-            raise  # unreachable
+            self._raise_for_status(reply.status_code, self._text(reply))
         if reply.status_code in (401, 403, 404, 429):
-            self._raise_for(reply.status_code, errors)
-        self._raise(errors)
-        raise AssertionError
+            self._raise_for_status(reply.status_code, errors)
+        self._raise(_kind_of(errors), errors)
 
-    def _raise(self, message: str) -> None:
-        """Raise for an error of D1, which only its text tells."""
-        for pattern, kind in _KINDS:
-            if re.search(pattern, message, re.IGNORECASE):
-                raise kind(message)
-        raise Ambiguous(f"{self.place}: {message}")
+    def _read(self, results: Sequence[Any], count: int) -> Answer:
+        """What D1 answers to so many calls."""
+        if len(results) != count:
+            raise ValueError(f"{len(results)} of {count} statements are answered")
+        metas = [one.get("meta") or {} for one in results]
+        self._count(
+            sum(meta.get("rows_read", 0) for meta in metas),
+            sum(meta.get("rows_written", 0) for meta in metas),
+            metas[-1].get("size_after", 0),
+        )
+        found = [one["results"] for one in results]
+        return Answer(
+            [list(rows[0]) if rows else [] for rows in found],
+            [[tuple(map(_from_rest, row.values())) for row in rows] for rows in found],
+        )
 
 
-_KINDS: list[tuple[str, type[Exception]]] = [  # as in worker.js, first match first
-    (r"NOT NULL constraint failed: perdure_\w+\.\w+: SQLITE_CONSTRAINT", Refused),
-    (r": SQLITE_FULL|exceeded maximum DB size", Unavailable),
-    (r": SQLITE_(BUSY|LOCKED)", NotWritten),
-    (r": SQLITE_(CONSTRAINT|ERROR|TOOBIG|MISMATCH|RANGE|AUTH)|^D1_TYPE", D1Error),
-    (r"Wrong number of parameter bindings|too many SQL variables", D1Error),
-    (r"^To execute a transaction", D1Error),
-    (r"overloaded|too many requests", NotWritten),
-]
+KINDS = (  # as in worker.js, which says why; a test compares them
+    ("refused", r"NOT NULL constraint failed: perdure_\w+\.\w+: SQLITE_CONSTRAINT"),
+    ("full", r": SQLITE_FULL|exceeded maximum DB size"),
+    ("busy", r": SQLITE_(BUSY|LOCKED)"),
+    ("statement", r": SQLITE_(CONSTRAINT|ERROR|TOOBIG|MISMATCH|RANGE|AUTH)|^D1_TYPE"),
+    ("statement", r"Wrong number of parameter bindings|too many SQL variables"),
+    (
+        "statement",
+        r"^(D1_ERROR: )?(To execute a transaction|No SQL statements|SQL code did not contain)",
+    ),
+    ("busy", r"overloaded|too many requests"),
+)
+
+
+def _kind_of(message: str) -> str:
+    """What an error of D1 means. The Worker says it; the REST API only passes the text on."""
+    kinds = (kind for kind, pattern in KINDS if re.search(pattern, message, re.IGNORECASE))
+    return next(kinds, "unknown")
 
 
 def _opened(content: bytes) -> tuple[Any, list[list[Row]]]:
