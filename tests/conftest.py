@@ -6,7 +6,7 @@ most tests. What tests the making itself takes an `empty_` one.
 
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -146,6 +146,35 @@ def url(request: pytest.FixtureRequest) -> str:
     """A journal. A test that takes it runs once per database."""
     found: str = request.getfixturevalue(f"{request.param}_url")
     return found
+
+
+@pytest.fixture(params=DATABASES[1:])
+def served_url(request: pytest.FixtureRequest) -> str:
+    """A journal on a database that is a server of its own, once for each of them."""
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture
+def restart(request: pytest.FixtureRequest, served_url: str) -> Callable[[], None]:
+    """Restarts the server of `served_url`, without waiting for what it does."""
+    kind = "d1" if served_url.startswith("d1") else "postgres"
+    server: Server | Workerd = request.getfixturevalue(f"{kind}_server")
+    return server.restart
+
+
+@pytest.fixture(scope="module", params=DATABASES[1:])
+def shared_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """One journal for all tests of a module, each on threads of its own."""
+    if request.param == "d1":
+        databases: Databases = request.getfixturevalue("d1_databases")
+        with databases.kept() as url:
+            yield url
+    else:
+        server: Server = request.getfixturevalue("postgres_server")
+        url = server.database()
+        yield url
+        server.drop(url)
 
 
 @pytest.fixture(params=DATABASES)

@@ -201,10 +201,10 @@ def test_killed_at_every_statement_and_commit_on_sqlite(
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("mode", ["sync", "auto"])
-def test_killed_at_every_statement_and_commit_on_postgresql(
-    judge: Judge, postgres_url: str, mode: Durability, part: int
+def test_killed_at_every_statement_and_commit_on_a_server(
+    judge: Judge, served_url: str, mode: Durability, part: int
 ) -> None:
-    check(judge, mode, part, lambda name: postgres_url)
+    check(judge, mode, part, lambda name: served_url)
 
 
 @pytest.mark.parametrize("mode", ["auto", "async", "exit"])

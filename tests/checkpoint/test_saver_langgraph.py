@@ -6,13 +6,10 @@ database has two of these four pairs. The results of all calls, the whole histor
 the nodes must be the same.
 """
 
-from collections.abc import Iterator
-
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 import perdure
-from perdure.testing.postgres import Server
 from tests.support import channel_stories, flow_stories, stories
 from tests.support.scripts import Api, Savers, play
 
@@ -20,14 +17,6 @@ MODULES = (stories, flow_stories, channel_stories)  # they fill one table
 STORIES = stories.STORIES
 
 EVERY_STORY = pytest.mark.parametrize("name", sorted(STORIES))
-
-
-@pytest.fixture(scope="module")
-def shared_postgres_url(postgres_server: Server) -> Iterator[str]:
-    """One database for all stories: each has a thread of its own."""
-    url = postgres_server.database()
-    yield url
-    postgres_server.drop(url)
 
 
 def is_told_the_same(name: str, savers: Savers, api: Api) -> None:
@@ -49,11 +38,10 @@ def test_a_story_on_sqlite_is_the_same_as_in_memory(
 
 @EVERY_STORY
 @pytest.mark.parametrize(("api", "temper"), [("blocking", "cold"), ("coroutines", "warm")])
-def test_a_story_on_postgresql_is_the_same_as_in_memory(
-    shared_postgres_url: str, name: str, api: Api, temper: str
+def test_a_story_on_a_server_is_the_same_as_in_memory(
+    shared_url: str, name: str, api: Api, temper: str
 ) -> None:
-    url = shared_postgres_url
-    is_told_the_same(name, Savers(lambda: perdure.Saver(url), temper == "cold"), api)
+    is_told_the_same(name, Savers(lambda: perdure.Saver(shared_url), temper == "cold"), api)
 
 
 @pytest.mark.slow

@@ -284,6 +284,7 @@ KEYS = {"2026": b"n" * 16}
     [
         ("sqlite", perdure.Runtime),
         pytest.param("postgres", perdure.Client, marks=pytest.mark.postgres),
+        pytest.param("d1", perdure.Client, marks=pytest.mark.d1),
     ],
     indirect=["url"],
 )

@@ -179,6 +179,7 @@ class Turns:
         ("sqlite", "cadb"),
         ("sqlite", "dcba"),
         pytest.param("postgres", "cadb", marks=pytest.mark.postgres),
+        pytest.param("d1", "cadb", marks=pytest.mark.d1),
     ],
     indirect=["url"],
 )
@@ -497,6 +498,7 @@ rt.close()
         ("sqlite", "hold", 5),
         pytest.param("postgres", "retry", 5, marks=pytest.mark.postgres),
         pytest.param("postgres", "hold", 2, marks=pytest.mark.postgres),
+        pytest.param("d1", "retry", 5, marks=pytest.mark.d1),
     ],
     indirect=["url"],
 )

@@ -7,7 +7,6 @@ does too.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from langgraph.types import Command
 import perdure
 from perdure.errors import AmbiguousAnswer, BadArgument
 from perdure.testing import TemporaryRuntime, runtime
-from perdure.testing.postgres import Server
 from tests.support import channel_stories, flow_stories, stories
 from tests.support.bound import (
     Log,
@@ -63,14 +61,6 @@ def is_told_the_same(name: str, runtimes: Savers, api: Api) -> None:
     assert play(bound(story), runtimes, api, thread_id) == expected
 
 
-@pytest.fixture(scope="module")
-def shared_postgres_url(postgres_server: Server) -> Iterator[str]:
-    """One database for all stories: each has a thread of its own."""
-    url = postgres_server.database()
-    yield url
-    postgres_server.drop(url)
-
-
 @pytest.mark.parametrize("name", SAME)
 @pytest.mark.parametrize(
     ("api", "cold"),
@@ -83,10 +73,8 @@ def test_a_story_on_sqlite_is_the_same_as_langgraphs(
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_a_story_on_postgresql_is_the_same_as_langgraphs(
-    shared_postgres_url: str, name: str
-) -> None:
-    is_told_the_same(name, Savers(lambda: perdure.Runtime(shared_postgres_url)), "blocking")
+def test_a_story_on_a_server_is_the_same_as_langgraphs(shared_url: str, name: str) -> None:
+    is_told_the_same(name, Savers(lambda: perdure.Runtime(shared_url)), "blocking")
 
 
 def resume_and_update(graph: Any) -> Any:

@@ -23,7 +23,6 @@ import perdure
 from perdure.errors import AlreadyAnswered, Unavailable
 from perdure.operations import invariants
 from perdure.runtime import Runtime
-from perdure.testing.postgres import Server
 from tests.support import sweep
 from tests.support.chaos_worker import expected_log, expected_steps
 from tests.support.fork_server import Child, ForkServer
@@ -302,6 +301,6 @@ def test_nothing_is_lost_or_done_twice_while_workers_are_killed_and_stopped(
 
 @pytest.mark.slow
 def test_nothing_is_lost_or_done_twice_while_the_database_restarts_too(
-    fork_server: ForkServer, postgres_url: str, postgres_server: Server, tmp_path: Path
+    fork_server: ForkServer, served_url: str, restart: Callable[[], None], tmp_path: Path
 ) -> None:
-    print(wreak_havoc(fork_server, postgres_url, tmp_path, postgres_server.restart))
+    print(wreak_havoc(fork_server, served_url, tmp_path, restart))

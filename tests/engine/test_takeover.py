@@ -29,7 +29,6 @@ from perdure.journal import connect
 from perdure.journal.clock import JournalClock, journal_time
 from perdure.operations.invariants import examine
 from perdure.testing import Clock
-from perdure.testing.postgres import Server
 from perdure.types import Run, State
 from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil, until
@@ -319,15 +318,15 @@ async def test_a_slow_journal_shortens_no_lease_of_a_live_worker(
 
 
 @pytest.mark.slow
-async def test_postgresql_restarted_under_load_loses_nothing(
-    postgres_url: str, postgres_server: Server, fork_server: ForkServer, place: Place
+async def test_a_database_restarted_under_load_loses_nothing(
+    served_url: str, restart: Callable[[], None], fork_server: ForkServer, place: Place
 ) -> None:
     started: list[Run] = []
     options = {"lease": 2.0, "deaths": 10}
     with (
-        worker_runtime(postgres_url) as rt,
-        worker_process(fork_server, postgres_url, options=options, concurrency=10) as first,
-        worker_process(fork_server, postgres_url, options=options, concurrency=10) as second,
+        worker_runtime(served_url) as rt,
+        worker_process(fork_server, served_url, options=options, concurrency=10) as first,
+        worker_process(fork_server, served_url, options=options, concurrency=10) as second,
     ):
 
         async def start(n: int) -> None:
@@ -352,7 +351,7 @@ async def test_postgresql_restarted_under_load_loses_nothing(
             if n in (30, 70):
                 done = place.times("")
                 await auntil(lambda: _true(place.times("") > done), "some work")  # noqa: B023
-                await asyncio.to_thread(postgres_server.restart)
+                await asyncio.to_thread(restart)
 
         async def over() -> bool:
             try:

@@ -23,6 +23,7 @@ from perdure.errors import BadURL, Error, SchemaTooNew, Unavailable
 from perdure.journal import connect, sqlite_file
 from perdure.journal.migrate import migrations
 from perdure.testing.postgres import Server, local_postgres
+from tests.support.d1_databases import EMPTY, Databases
 from tests.support.entries import add, entries, stored
 from tests.support.raw import execute
 
@@ -333,7 +334,7 @@ def test_a_newer_schema_is_refused_and_not_touched(url: str) -> None:
 
 @pytest.mark.slow
 def test_processes_that_open_a_fresh_database_at_the_same_time_all_succeed(
-    postgres_server: Server, tmp_path: Path
+    postgres_server: Server, d1_databases: Databases, tmp_path: Path
 ) -> None:
     program = """
         import os, sys
@@ -350,6 +351,7 @@ def test_processes_that_open_a_fresh_database_at_the_same_time_all_succeed(
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     urls = [f"sqlite:///{tmp_path}/{n}.db" for n in range(10)]
     urls += [postgres_server.database() for _ in range(3)]
+    urls += [d1_databases.empty() for _ in range(EMPTY)]
     with ExitStack() as stack:
         children: list[Any] = [
             stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(4)

@@ -464,8 +464,13 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("database", "how"),
-    [("sqlite", signal.SIGKILL), ("postgres", signal.SIGKILL), ("sqlite", signal.SIGTERM)],
-    ids=["sqlite-SIGKILL", "postgres-SIGKILL", "sqlite-SIGTERM"],
+    [
+        ("sqlite", signal.SIGKILL),
+        pytest.param("postgres", signal.SIGKILL, marks=pytest.mark.postgres),
+        pytest.param("d1", signal.SIGKILL, marks=pytest.mark.d1),
+        ("sqlite", signal.SIGTERM),
+    ],
+    ids=["sqlite-SIGKILL", "postgres-SIGKILL", "d1-SIGKILL", "sqlite-SIGTERM"],
 )
 def test_the_next_server_goes_on_where_one_was_stopped_in_the_middle_of_a_tick(
     request: pytest.FixtureRequest, folder: Path, database: str, how: signal.Signals

@@ -105,6 +105,7 @@ async def waiting(rt: Any, builder: Any, **options: Any) -> Run:
     [
         *[("sqlite", swallow) for swallow in SWALLOWS],
         pytest.param("postgres", an_exception, marks=pytest.mark.postgres),
+        pytest.param("d1", an_exception, marks=pytest.mark.d1),
     ],
     indirect=["url"],
 )
@@ -333,6 +334,7 @@ async def test_a_bound_graph_says_so_and_its_run_waits(sqlite_url: str, colour: 
         ("sqlite", "sync"),
         ("sqlite", "async"),
         pytest.param("postgres", "async", marks=pytest.mark.postgres),
+        pytest.param("d1", "async", marks=pytest.mark.d1),
     ],
     indirect=["url"],
 )

@@ -34,6 +34,7 @@ async def answered(rt: perdure.Runtime, run_id: str) -> list[Any]:
     [
         *[("sqlite", order) for order in ORDERS],
         pytest.param("postgres", ORDERS[-1], marks=pytest.mark.postgres),
+        pytest.param("d1", ORDERS[-1], marks=pytest.mark.d1),
     ],
     indirect=["url"],
 )

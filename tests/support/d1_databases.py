@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import tempfile
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,18 +32,28 @@ class Databases:
 
     def __init__(self, server: Workerd) -> None:
         self._server = server
-        self._with_journal = itertools.cycle(range(EMPTY, server.databases))
-        self._empty = itertools.cycle(range(EMPTY))
+        self._with_journal = deque(range(EMPTY, server.databases))
+        self._empty = deque(range(EMPTY))
         self._schema: list[tuple[str, str, str]] | None = None
         """Of an empty journal."""
 
     def with_journal(self) -> str:
         """The URL of a database with an empty journal."""
-        return self._cleaned(next(self._with_journal), journal=True)
+        self._with_journal.rotate(-1)
+        return self._cleaned(self._with_journal[-1], journal=True)
+
+    @contextmanager
+    def kept(self) -> Iterator[str]:
+        """The same, for several tests together."""
+        url = self.with_journal()
+        n = self._with_journal.pop()
+        yield url
+        self._with_journal.append(n)
 
     def empty(self) -> str:
         """The URL of a database with nothing in it."""
-        return self._cleaned(next(self._empty), journal=False)
+        self._empty.rotate(-1)
+        return self._cleaned(self._empty[-1], journal=False)
 
     def close(self) -> None:
         for n in range(self._server.databases):

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-SAMPLE: tuple[str, ...] = ()
+SAMPLE: tuple[str, ...] = (
+    "examples/test_campaign_d1.py",
+    "examples/test_campaign_month.py::test_a_month_on_d1_in_which_a_fifth_of_all_requests_fails",
+)
 """What `make test` runs on D1: two minutes of two cores. `make test-all` runs all."""
 
 NO_STORE = "not on D1: LangGraph has no store there, so it cannot be in the journal's database"

@@ -111,6 +111,11 @@ class Workerd:
         self._node.kill()
         self._reap()
 
+    def restart(self) -> None:
+        """Kill it and start it again under the same address. Every connection to it is lost."""
+        self.kill()
+        self.start()
+
     def trigger_cron(
         self, n: int = 0, *, tick_url: str = "", tick_secret: str = "", pause: float = 0.0
     ) -> str | None:
