@@ -187,8 +187,8 @@ class D1Client:
                         f"{error}. It was asked again until the deadline; what it was to write, if "
                         "anything, may be written."
                         if unanswered
-                        else f"{self.place} did not take the batch in: {error}. Nothing was "
-                        "written."
+                        else f"{self.place} did not accept the request within "
+                        f"{self._deadline:g} s: {error}. Nothing was written."
                     ) from error
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (spreads the attempts)
             pause = min(pause * 2, LONGEST_PAUSE)
@@ -244,6 +244,9 @@ def _address(url: str) -> tuple[str, str]:
 class _Http:
     """One of the two ways to D1, over kept connections."""
 
+    advice: str
+    """What to check when access is denied."""
+
     def __init__(self, address: str, secret: str, deadline: float) -> None:
         self.address, self.place = address, address.replace("http", "d1", 1).replace("d1s:", "d1:")
         self.usage = Usage()
@@ -278,7 +281,8 @@ class _Http:
                 method, self.address + path, content=body, headers={"Content-Type": kind}
             )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise NotWritten(f"no connection: {error}") from error
+            reason = f"no connection ({error}). Check the address and the network"
+            raise NotWritten(reason) from error
         except httpx.RequestError as error:  # also a reply that cannot be decompressed
             raise Ambiguous(f"{self.place}: {str(error) or type(error).__name__}") from error
         with _COUNTING:
@@ -305,9 +309,9 @@ class _Http:
         if status == 429:
             raise NotWritten(f"too many requests: {message}")
         if status in (401, 403):
-            raise Denied(f"{self.place} refused the secret: {message}")
+            raise self._denied("refused the secret", message)
         if status == 404:
-            raise Denied(f"{self.place} is not the address of a D1 journal: {message}")
+            raise self._denied("is not the address of a D1 journal", message)
         raise Ambiguous(f"{self.place} answered with HTTP status {status}: {message}")
 
     def _raise(self, kind: str, message: str) -> NoReturn:
@@ -322,14 +326,22 @@ class _Http:
         if kind == "full":
             raise Unavailable(f"{self.place} is full: {message}. Nothing was written.")
         if kind == "unauthorized":
-            raise Denied(f"{self.place} refused the secret: {message}")
+            raise self._denied("refused the secret", message)
         if kind == "bad_request":
             raise D1Error(f"the Worker did not understand the request: {message}")
         raise Ambiguous(f"{self.place}: {message}")
 
+    def _denied(self, what: str, message: str) -> Denied:
+        return Denied(f"{self.place} {what}: {message.rstrip('.')}. {self.advice}")
+
 
 class _Worker(_Http):
     """Through perdure's own Worker (`cloudflare/worker.js`)."""
+
+    advice = (
+        "Check the address, and the secret in the URL or in PERDURE_D1_SECRET: it is the Worker's "
+        "PERDURE_SECRET (`npx wrangler secret put PERDURE_SECRET`)."
+    )
 
     def ask(self, calls: Sequence[Call], names: bool = False) -> Answer:
         texts: dict[str, int] = {}
@@ -378,6 +390,11 @@ class _Worker(_Http):
 
 class _Rest(_Http):
     """Through the REST API of a Cloudflare account, which takes 1,200 requests in five minutes."""
+
+    advice = (
+        "Check the account and the database in the URL, and the token there or in "
+        "PERDURE_D1_SECRET, which needs the permission to edit D1."
+    )
 
     def ask(self, calls: Sequence[Call], names: bool = False) -> Answer:
         if not calls:
