@@ -3,9 +3,9 @@
 D1 has no open transaction. It takes a batch of statements, and commits all of them or none. So that
 one code serves all three databases, everything here is a batch, with the same rules everywhere:
 
-- What has to be decided together is decided by SQL, in one batch. Who wants to know what came of it
-  reads it afterwards.
-- A key that is taken fails the whole batch (`Conflict`). Who has decided by what he read before
+- What has to be decided together is decided by SQL, in one batch. The caller reads the result
+  afterwards.
+- A key that is taken fails the whole batch (`Conflict`). A caller that decided by what it had read
   reads again, and decides again.
 - A batch that runs a second time, right away or late, changes nothing, or is a `Conflict`: over
   HTTP an answer can be lost, and then the batch is sent again.
@@ -30,10 +30,8 @@ import perdure
 Row = dict[str, Any]
 SCHEMA = Path(__file__).with_name("schema.sql")
 _TAKEN = ("SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE")
-
-
 PATIENCE = 30.0
-"""Seconds after which a batch is given up whose answers are lost, each time."""
+"""Seconds during which a batch is sent again while its answers are lost."""
 
 
 class Statement(NamedTuple):

@@ -147,7 +147,7 @@ def go_on(place: dict[str, int], attempt: str, now: int) -> Statement:
 def close(campaign_id: int, contact_id: int, status: str) -> list[Statement]:
     """End a member, if nothing else has, and its open draft, and say what its touches earned.
 
-    Whoever hears of a reply after this has to tell that himself.
+    A reply that is taken in after this has to note its own outcome.
     """
     of = {"campaign_id": campaign_id, "contact_id": contact_id}
     return [
@@ -214,8 +214,8 @@ def reply(message_id: str, contact_id: int, touch: Row | None) -> list[Statement
     """End every campaign of a contact by a reply that is stored, and note the touch that earned it,
     if it is the first of its campaign: then the message has the touch's `run_id`.
 
-    The rows of `members` are locked first. So whoever ends a thread at the same time has done it
-    before this, and the reply is `late`, or does it after this, and sees the reply.
+    The rows of `members` are locked first. So if a thread ends at the same time, it either ended
+    before this, and the reply is `late`, or it ends after this, and sees the reply.
     """
     ended = sql(
         """UPDATE members SET status = 'replied' WHERE contact_id = :contact_id
