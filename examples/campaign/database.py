@@ -32,6 +32,8 @@ SCHEMA = Path(__file__).with_name("schema.sql")
 _TAKEN = ("SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE")
 PATIENCE = 30.0
 """Seconds during which a batch is sent again while its answers are lost."""
+PAUSE = 0.2
+"""Seconds before that. A wrong secret or a full database answers at once, each time."""
 
 
 class Statement(NamedTuple):
@@ -134,6 +136,7 @@ class Database:
                 if time.monotonic() > give_up:
                     raise
                 in_doubt = True
+            time.sleep(PAUSE)
 
     def _run(self, connection: Any, statement: Statement) -> list[Row]:
         text, params = statement

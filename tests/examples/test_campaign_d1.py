@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from examples.campaign import database
 from examples.campaign.app import Plan
 from examples.campaign.cadence import Cadence
 from examples.campaign.contacts import Report
 from examples.campaign.records import attempt, begin, go_on
+from perdure.errors import Unavailable
 from tests.support.campaigns import BO, PLAN, World, reply, world
 from tests.support.faulty_proxy import Fault, FaultyProxy
 
@@ -91,3 +93,14 @@ def test_a_batch_that_arrives_late_does_not_take_the_turn_of_the_next_attempt(
     [row] = office.rows("SELECT attempt, attempt_at FROM touches")
     assert row == {"attempt": "second", "attempt_at": 3_000}
     assert len(office.sent(BO)) == 1
+
+
+def test_a_full_database_is_not_asked_without_a_pause(
+    office: World, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "PATIENCE", 0.5)
+    proxy.script(*[Fault.FULL] * 20)
+    with pytest.raises(Unavailable, match="full"):
+        office.app.database.write(database.sql("SELECT 1"))
+    assert proxy.seen[Fault.FULL] < 10
+    proxy.clear()
