@@ -155,6 +155,8 @@ def test_an_address_that_is_wrong_is_the_only_line(
         f"d1://:{secret}%0A@127.0.0.1/": "line break",
         f"d1://:{secret}%20é@127.0.0.1/": "not ASCII",
         f"d1://:{secret}@[127.0.0.1/": "malformed",
+        f"d1://:{secret}@host..example/": "malformed",
+        f"d1://:{secret}@host\x7f/": "malformed",
         f"d1://127.0.0.1:{server.port}/0/": "needs the secret",
     }
     for status in (200, 403, 404, 429, 500):

@@ -90,8 +90,16 @@ TOTAL = Usage()
 _COUNTING = threading.Lock()
 
 
+def _after_fork() -> None:
+    global _COUNTING  # another thread may have had it then
+    _COUNTING = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class D1Client:
-    """A D1 database, for any thread. `repr` shows its address and not its secret.
+    """A D1 database, for any thread and forked process. `repr` shows its address, not its secret.
 
     url        d1://:SECRET@host/ for perdure's Worker; with the path of an account's database,
                d1://:TOKEN@api.cloudflare.com/client/v4/accounts/A/d1/database/B, the REST API
@@ -100,7 +108,7 @@ class D1Client:
 
     def __init__(self, url: str, *, deadline: float = 30.0) -> None:
         self._url, self._deadline = url, deadline
-        self._http = _connect(url, deadline)
+        self._http, self._pid = _connect(url, deadline), os.getpid()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.place!r})"
@@ -131,15 +139,17 @@ class D1Client:
         """Run statements in one transaction; gives the rows of each.
 
         An `idempotent` batch, such as one that only reads, is sent again when its answer is lost.
-        Otherwise `Unavailable` says that it may be committed. D1 rounds integers over 2^53 on
-        their way back: select `CAST(x AS TEXT)`.
+        Otherwise `Unavailable` says that it may be committed. D1 gives rows as objects of
+        JavaScript: integers over 2^53 are rounded (select `CAST(x AS TEXT)`), 5.0 comes as 5, two
+        columns of one name are one, and columns whose name is a number, as in `SELECT 2, 1`, come
+        in the order of these: name them.
         """
         return self._ask(calls, idempotent).rows
 
     def rows(
         self, calls: Sequence[tuple[str, Params]], *, idempotent: bool = False
     ) -> list[list[dict[str, Any]]]:
-        """As `batch`, with the names of the columns. D1 makes two columns of one name one."""
+        """As `batch`, with the names of the columns."""
         names, rows = self._ask(calls, idempotent, names=True)
         return [
             [dict(zip(columns, row, strict=True)) for row in each]
@@ -166,9 +176,11 @@ class D1Client:
 
     def status(self) -> Mapping[str, Any]:
         """What the Worker says of itself; empty for the REST API."""
-        return self._until_deadline(self._http.status, NotWritten, Ambiguous)
+        return self._until_deadline(lambda: self._http.status(), NotWritten, Ambiguous)
 
     def _until_deadline(self, send: Callable[[], T], *again: type[Exception]) -> T:
+        if self._pid != os.getpid():
+            self.reopen()
         give_up, pause = time.monotonic() + self._deadline, FIRST_PAUSE
         unanswered = False
         while True:
@@ -187,9 +199,10 @@ class D1Client:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def reopen(self) -> None:
-        """Leave the connections to the process that this one was forked from."""
+        """Leave the connections to the process that this one was forked from. On one that both
+        use, each may read the answer to the other."""
         _ABANDONED.append(self._http)
-        self._http = _connect(self._url, self._deadline)
+        self._http, self._pid = _connect(self._url, self._deadline), os.getpid()
 
     def close(self) -> None:
         self._http.close()
@@ -209,7 +222,8 @@ def _address(url: str) -> tuple[str, str]:
     try:
         parts = urlsplit(url)
         host, port, password = parts.hostname, parts.port, unquote(parts.password or "")
-    except ValueError:
+        httpx.URL(host=(host or "").encode("idna").decode())
+    except (ValueError, httpx.InvalidURL):
         host, port, password, parts = None, None, "", urlsplit("")
     if not host or parts.username or parts.query or parts.fragment:
         raise BadURL(
