@@ -2,7 +2,7 @@
 
 They leave nothing behind, wherever the process is killed. Most only read. One writes a table in a
 batch that is refused at its end, one makes and drops a table in the same batch: a batch is one
-transaction. Whether it is, is what the first of them checks, so that one cleans up.
+transaction. The first of the two checks that it is, so it cleans up if it is not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUIET_CRON = 3600.0
 """Seconds without a tick after which it is worth a note."""
 LARGEST_DATABASE = 10_000_000_000
 STATEMENTS = (D1.capabilities.statements_per_batch or 0) + 1
-"""What the journal sends at most: a batch and its guard."""
+"""The largest batch of the journal, with its guard."""
 PARAMETERS = D1.capabilities.parameters_per_statement or 0
 RATE = (
     "the REST API takes 1,200 requests in five minutes, from all tokens and dashboards of a user "

@@ -19,6 +19,7 @@ queued before it.
     reader_threads      where coroutines read
     opened_later        a database that its first use opens
     commit_listener     tells a listener of committed events
+    commit_watch        wakes those who wait for this process to commit
     capabilities        what a database can do
     sqlite, postgres    the databases; sqlite_connections, sqlite_file, postgres_pool under them
     d1                  Cloudflare D1; d1_client, d1_binding, d1_large_values under it
