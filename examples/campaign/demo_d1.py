@@ -76,7 +76,6 @@ class HostAndWorkerd(Crew):
 class OnD1(Campaign):
     """The campaign on D1, driven by nothing but the Worker's cron."""
 
-    crew: HostAndWorkerd
     pause = (3.0, 6.0)
 
     def __init__(
@@ -91,7 +90,7 @@ class OnD1(Campaign):
 
     def staff(self, nursery: Nursery) -> None:
         given = {**self._given, **self._host, "spent": str(self._spent)}
-        self.crew = HostAndWorkerd(self._workerd, nursery, **given)
+        self.crew = self.mortals = HostAndWorkerd(self._workerd, nursery, **given)
         self._cron = threading.Thread(target=self._trigger)
         self._cron.start()
 
@@ -170,9 +169,9 @@ def _summary(on: Console, plan: Plan, result: Result, lived: OnD1) -> None:
         ("drafts still held in the end", f"{result.held} of {result.should_be_held}"),
         ("threads at their right end", f"{result.right} of {len(plan.contacts)}"),
         ("complaints of the doctor", result.unsound),
-        ("hosts killed", result.killed - lived.crew.outages),
+        ("hosts killed", result.killed - lived.mortals.outages),
         ("  of those in the middle of a send", result.by_plan),
-        ("workerd killed", lived.crew.outages),
+        ("workerd killed", lived.mortals.outages),
         *((f"crons {how}", count) for how, count in sorted(lived.crons.items())),
         ("requests of the hosts to D1", f"{spent['requests']:,}"),
         ("rows read", f"{spent['rows_read']:,}"),

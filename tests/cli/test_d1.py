@@ -65,6 +65,9 @@ def test_init_again_keeps_what_was_set_and_brings_the_worker_up_to_date(
     config.write_text(text.replace('"main"', '"routes": [],\n  "main"'))
     unchanged = command("d1", "init", str(tmp_path)).done.out
     assert unchanged.count("unchanged ") == 3
+    assert "npx wrangler deploy" in unchanged
+    assert "secret put" not in unchanged  # the one that is in use stays
+    assert "stored nowhere" not in unchanged
     assert (setting(tmp_path, "name"), setting(tmp_path, "database_id")) == ("agents", "0a1b-2c3d")
 
     ours = worker.read_text()

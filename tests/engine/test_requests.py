@@ -162,7 +162,8 @@ async def test_an_idle_worker_asks_once_per_poll_and_for_everything(
         found = backend.take()
         assert rests <= len(found) <= rests + 1  # it may have been stopped right after a look
         assert kinds(found) == "r" * len(found)
-        assert {one for request in found for one in request.statements} == {
+        asked = {one for request in found for one in request.statements}
+        assert asked - {"journal_time"} == {  # the time too, on a slow machine: every two seconds
             "workers",
             "next_due",
             "next_claimable",

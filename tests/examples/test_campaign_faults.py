@@ -385,8 +385,8 @@ def test_mail_is_asked_for_again_while_the_database_is_away(
 
 def is_free(url: str) -> bool:
     """Whether nobody keeps the database, or a run in it, from others."""
-    if url.startswith("d1"):
-        return True  # no transaction stays open
+    if url.startswith("d1"):  # no transaction stays open
+        return True
     try:
         if url.startswith("sqlite"):
             path = url.removeprefix("sqlite:///")

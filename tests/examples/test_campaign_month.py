@@ -27,13 +27,15 @@ from perdure.operations import invariants
 from perdure.testing.d1 import Workerd
 from perdure.types import State
 from tests.support import sweep
-from tests.support.faulty_proxy import FaultyProxy
+from tests.support.faulty_proxy import PASSING, FaultyProxy
+from tests.support.faulty_proxy import Fault as NetworkFault
 from tests.support.fork_server import ForkServer
 from tests.support.month import ENDS, TOUCHES, Month, Prospect
 
 CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 30)))
 ON_D1 = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 3)))
 SEED = int(os.environ.get("CAMPAIGN_SEED", "7"))
+FAILING = [fault for fault in PASSING if fault is not NetworkFault.SLOW]
 GAPS = (0, 4, 7, 7, 7, 7)
 
 
@@ -297,7 +299,7 @@ def test_a_month_on_d1_in_which_a_fifth_of_all_requests_fails(
         d1_server.start()
 
     with (
-        FaultyProxy(d1_url, rate=0.2, seed=SEED) as proxy,
+        FaultyProxy(d1_url, rate=0.2, seed=SEED, faults=FAILING) as proxy,
         Month(fork_server, proxy.url, tmp_path, ON_D1, SEED, outage=outage) as month,
     ):
         month.run(seconds=600 + 30 * ON_D1)

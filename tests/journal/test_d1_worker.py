@@ -161,6 +161,11 @@ def test_a_quoted_blob_becomes_bytes_in_a_column_of_the_journal_only(worker: Wor
     assert answer.blobs == b"\x00\xff"
 
 
+def test_a_text_that_begins_as_a_quoted_blob_does_is_answered_as_it_is(worker: Worker) -> None:
+    answer = worker.batch(("SELECT ? AS c0", ["X'rated"]))
+    assert (answer.status, answer.head["rows"]) == (200, [[["X'rated"]]])
+
+
 def test_an_empty_blob_is_one(worker: Worker) -> None:
     answer = worker.batch(("SELECT quote(unhex(?)) AS c0, unhex('') AS b", [{"b": 0}]))
     assert answer.head["rows"] == [[[{"b": 0}, {"b": 0}]]]
@@ -216,6 +221,11 @@ def test_an_error_of_sqlite_has_its_kind_and_nothing_is_written(
     assert (answer.head["ok"], answer.head["kind"]) == (False, kind), answer
     assert answer.status == {"refused": 409, "statement": 422}[kind]
     assert worker.batch(("SELECT count(*) AS n FROM mine", [])).head["rows"] == [[[0]]]
+
+
+@pytest.mark.parametrize("sql", ["", "-- nothing"])
+def test_a_text_without_a_statement_is_the_statements_fault(worker: Worker, sql: str) -> None:
+    assert worker.batch((sql, [])).head["kind"] == "statement"
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,9 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     proxy: FaultyProxy
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: the client was killed."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"

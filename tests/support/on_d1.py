@@ -22,6 +22,7 @@ SAMPLE = (
     "engine/test_takeover.py::test_a_worker_killed_on_another_host_is_replaced_after_its_lease",
     "engine/test_takeover.py::test_a_worker_killed_on_this_host_is_replaced_at_once",
     "examples/test_campaign_d1.py",
+    "examples/test_campaign_month.py::test_a_month_on_d1_in_which_a_fifth_of_all_requests_fails",
     "journal/test_connect.py",
     "journal/test_d1_faults.py",
     "journal/test_d1_late_batches.py",

@@ -82,7 +82,7 @@ _add("Look after a journal", maintenance.prune, maintenance.doctor, maintenance.
 _add("Look after a journal", export.export, thread_import.import_)
 _add("Test an agent", check.check, crashtest.crashtest)
 
-d1 = typer.Typer(name="d1", cls=CommandGroup, help="Cloudflare D1: its Worker, and a check.")
+d1 = typer.Typer(name="d1", cls=CommandGroup, help="Set up and check a journal on Cloudflare D1.")
 d1.command("init", cls=Command)(d1_commands.init)
 d1.command("doctor", cls=Command)(d1_commands.doctor)
 app.add_typer(d1, rich_help_panel="Cloudflare")

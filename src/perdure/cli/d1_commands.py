@@ -33,29 +33,31 @@ SETTINGS = {
 }
 """Where a setting is in wrangler.jsonc: what is before it, and its value in JSON."""
 NAMES = {"worker": "[a-z0-9][a-z0-9-]{0,62}", "database": "[A-Za-z0-9][A-Za-z0-9_-]{0,62}"}
+TO_FILL_IN = "FILL IN"
+"""Begins a setting that has no value yet."""
 STYLES = {"ok": "green", "failed": "red", "note": "yellow"}
 
 
 def init(
     folder: Annotated[
-        Path, Argument(metavar="FOLDER", help="Made if it is not there.", show_default=False)
+        Path, Argument(metavar="FOLDER", help="Created if missing.", show_default=False)
     ],
     worker: Annotated[
-        str | None, Option(metavar="NAME", help="Of the Worker.  [default: perdure]")
+        str | None, Option(metavar="NAME", help="Name of the Worker.  [default: perdure]")
     ] = None,
     database: Annotated[
-        str | None, Option(metavar="NAME", help="Of the database.  [default: perdure]")
+        str | None, Option(metavar="NAME", help="Name of the database.  [default: perdure]")
     ] = None,
     cron: Annotated[
         list[str] | None,
-        Option(metavar="LINE", help="When to tick; repeatable.  [default: */5 * * * *]"),
+        Option(metavar="LINE", help="When to tick, in UTC; repeatable.  [default: */5 * * * *]"),
     ] = None,
     tick_url: Annotated[
-        str | None, Option(metavar="URL", help="Of your /cron/tick; without it nothing ticks.")
+        str | None, Option(metavar="URL", help="Your host's /cron/tick. Without it nothing ticks.")
     ] = None,
     force: Annotated[bool, Option("--force", help="Overwrite files that differ.")] = False,
 ) -> None:
-    """Write the Worker for a D1 journal into a folder, and print what to do with it."""
+    """Write the Worker of a D1 journal, and print the next steps."""
     given = {"worker": worker, "database": database, "cron": cron or None, "tick_url": tick_url}
     config = _read(folder / CONFIG) or _packaged(CONFIG)
     settings = _settings(folder / CONFIG, config)
@@ -94,8 +96,8 @@ def _settings(file: Path, text: str) -> dict[str, Any]:
         if len(places) != 1:
             key = pattern.split('"')[1]
             raise BadArgument(
-                f'{file} has "{key}" {len(places)} times, not once. Change it by hand, '
-                "or write into another folder."
+                f'{file} has "{key}" {len(places)} times, not once. Mend it by hand, or pass '
+                "another folder, and carry your changes over."
             )
         found[name] = jsonlib.loads(places[0][1])
     return found
@@ -110,7 +112,7 @@ def _check(settings: dict[str, Any]) -> None:
             )
     for line in settings["cron"]:
         if len(line.split()) != 5:
-            raise BadArgument(f"--cron {line!r} has not five fields: write '*/5 * * * *'.")
+            raise BadArgument(f"--cron {line!r} does not have five fields. Write '*/5 * * * *'.")
     address = urlsplit(settings["tick_url"])
     is_safe = address.scheme == "https" and address.hostname and "@" not in address.netloc
     if settings["tick_url"] and not is_safe:
@@ -145,18 +147,23 @@ def _read(file: Path) -> str | None:
 
 def _next_steps(folder: Path, settings: dict[str, Any]) -> str:
     worker, database = settings["worker"], settings["database"]
+    if not settings["database_id"].startswith(TO_FILL_IN):
+        return f"""
+Next, in {folder}:
+  npx wrangler deploy
+The database and the secrets stay as they are. `perdure d1 doctor` checks the result."""
     return f"""
-A secret, which is shown now and stored nowhere: {secrets.token_urlsafe(32)}
+A new secret, shown once and stored nowhere: {secrets.token_urlsafe(32)}
 
 Next, in {folder}:
   npx wrangler d1 create {database}
-      put the database_id that it prints into {CONFIG}
+      Decline its offer to edit {CONFIG}. Put the database_id it prints there yourself.
   npx wrangler secret put PERDURE_SECRET
-      paste the secret
+      Paste the secret.
   npx wrangler secret put TICK_SECRET
-      for the cron: what PERDURE_CRON_SECRET is on your Python host
+      Only for the cron: the PERDURE_CRON_SECRET of your Python host.
   npx wrangler deploy
-On your Python host, with the address that this printed and the secret:
+On your Python host, with the address that `deploy` prints and the secret:
   export PERDURE_URL=d1://{worker}.YOUR-SUBDOMAIN.workers.dev/ PERDURE_D1_SECRET=...
   perdure d1 doctor"""
 
@@ -175,7 +182,8 @@ def doctor(
     if not place.lower().startswith("d1:"):
         raise BadArgument(
             "Which D1 database? Pass its URL, d1://:SECRET@host/, or set PERDURE_URL and "
-            "PERDURE_D1_SECRET. `perdure doctor` checks any journal."
+            "PERDURE_D1_SECRET. A Worker at https://host/ is d1://host/. `perdure doctor` checks "
+            "a journal on any database."
         )
     failed = 0
     for check in checks(place):

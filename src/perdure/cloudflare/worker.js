@@ -36,7 +36,7 @@ const KINDS = [
   ["busy", /: SQLITE_(BUSY|LOCKED)/],
   ["statement", /: SQLITE_(CONSTRAINT|ERROR|TOOBIG|MISMATCH|RANGE|AUTH)|^D1_TYPE/],
   ["statement", /Wrong number of parameter bindings|too many SQL variables/],
-  ["statement", /^(D1_ERROR: )?To execute a transaction/],
+  ["statement", /^(D1_ERROR: )?(To execute a transaction|No SQL statements|SQL code did not contain)/],
   ["busy", /overloaded|too many requests/i],
 ];
 
@@ -139,7 +139,11 @@ function cells(row, blobs) {
   return Object.entries(row).map(([column, cell]) => {
     let blob;
     if (typeof cell === "string" && cell.startsWith("X'") && /^c\d+$/.test(column)) {
-      blob = Uint8Array.fromHex(cell.slice(2, -1)); // SQLite's quote() of a blob
+      try {
+        blob = Uint8Array.fromHex(cell.slice(2, -1)); // SQLite's quote() of a blob
+      } catch {
+        return cell; // a text in a column of the user's: the batch is committed, so answer
+      }
     } else if (Array.isArray(cell) || cell instanceof ArrayBuffer) {
       blob = new Uint8Array(cell);
     } else {

@@ -36,6 +36,8 @@ REVOKED = """CREATE TABLE IF NOT EXISTS perdure_revoked (
   batch TEXT NOT NULL PRIMARY KEY,
   at    BIGINT NOT NULL
 )"""
+_OURS = "SELECT 1 FROM perdure_chunks WHERE 0"
+"""Finds out whether the tables are there that only D1 has."""
 _GUARD = (
     "INSERT INTO perdure_fence (refused) "
     "SELECT NULL WHERE EXISTS (SELECT 1 FROM perdure_revoked WHERE batch = :batch)"
@@ -57,10 +59,14 @@ def schema_version(url: str, deadline: float = 30.0) -> int | None:
         client.close()
 
 
-def _version(client: D1Client) -> int:
-    """The same; 0: there is none."""
+def _version(client: D1Client, *more: Call) -> int:
+    """The same; 0: there is none, or a table is missing that `more` calls ask for."""
+
+    def execute(sql: str) -> list[tuple[int]]:
+        return [(int(found),) for [found] in client.read([Call(sql), *more])[0]]
+
     try:
-        return version(lambda sql: [(int(found),) for [found] in client.read([Call(sql)])[0]])
+        return version(execute)
     except D1Error as error:
         if "no such table" in str(error):
             return 0
@@ -107,9 +113,9 @@ class D1:
         newest = max(migrations())
         problem: Exception | None = None
         for _ in range(ATTEMPTS):
-            found = _version(self._client)
-            if found == newest:
+            if _version(self._client, Call(_OURS)) == newest:
                 return
+            found = _version(self._client)  # newest: of a SQLite journal that was put here
             try:
                 self._client.write(list(_migration(found)))
             except (D1Error, Ambiguous) as error:

@@ -350,7 +350,7 @@ class _Worker(_Http):
         if reply.status_code != 200:
             with self._reading():
                 answer, _ = _opened(reply.content)
-                kind, message = answer["kind"], answer["message"]
+                kind, message = answer["kind"], str(answer["message"])
             self._raise(kind, message)
 
     @contextmanager
@@ -410,7 +410,10 @@ KINDS = (  # as in worker.js, which says why; a test compares them
     ("busy", r": SQLITE_(BUSY|LOCKED)"),
     ("statement", r": SQLITE_(CONSTRAINT|ERROR|TOOBIG|MISMATCH|RANGE|AUTH)|^D1_TYPE"),
     ("statement", r"Wrong number of parameter bindings|too many SQL variables"),
-    ("statement", r"^(D1_ERROR: )?To execute a transaction"),
+    (
+        "statement",
+        r"^(D1_ERROR: )?(To execute a transaction|No SQL statements|SQL code did not contain)",
+    ),
     ("busy", r"overloaded|too many requests"),
 )
 
