@@ -7,9 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-SAMPLE: tuple[str, ...] = (
+SAMPLE = (
+    "checkpoint/test_conformance.py",
+    "checkpoint/test_saver_state_machine.py",
+    "cli/test_d1_doctor.py",
+    "cli/test_d1_journal.py",
+    "effects/test_recorded.py",
+    "effects/test_transactional.py",
+    "engine/test_crash.py",
+    "engine/test_fence.py",
+    "engine/test_limited_database.py",
+    "engine/test_requests.py",
+    "engine/test_state_machine.py",
+    "engine/test_takeover.py::test_a_worker_killed_on_another_host_is_replaced_after_its_lease",
+    "engine/test_takeover.py::test_a_worker_killed_on_this_host_is_replaced_at_once",
     "examples/test_campaign_d1.py",
     "examples/test_campaign_month.py::test_a_month_on_d1_in_which_a_fifth_of_all_requests_fails",
+    "journal/test_connect.py",
+    "journal/test_d1_faults.py",
+    "journal/test_d1_late_batches.py",
+    "journal/test_d1_rows.py",
+    "journal/test_d1_worker.py",
+    "journal/test_journal.py",
+    "journal/test_migrations.py",
+    "neighbours/test_cloudflare_d1.py",
+    "service/test_schedules.py::test_a_crash_between_the_start_and_the_move_starts_no_second_run",
+    "service/test_signals.py",
+    "testing/test_d1_server.py",
 )
 """What `make test` runs on D1: two minutes of two cores. `make test-all` runs all."""
 
@@ -23,6 +47,13 @@ NOT_ON_D1: dict[str, str] = {
     ),
     "examples/test_campaign_month.py::test_a_month_in_which_everything_goes_wrong": (
         "the next test there is the same with a fifth of all requests failing"
+    ),
+    "langmem/test_staged_writes.py::"
+    "test_memories_in_the_journals_database_are_committed_with_the_outcome": (
+        "LangGraph has no store there"
+    ),
+    "testing/test_crashtest.py::test_sleeps_pass_and_questions_are_answered": (
+        "crashtest makes a database for each trial"
     ),
     "examples/test_campaign_database.py::test_who_reads_does_not_wait_for_who_writes": (
         "no transaction stays open"

@@ -17,7 +17,7 @@ from perdure.testing import d1
 from perdure.testing.d1 import Workerd, local_d1
 from tests.support.polling import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.d1, pytest.mark.d1_sample]
+pytestmark = [pytest.mark.slow, pytest.mark.d1]
 
 
 @pytest.fixture(scope="module")

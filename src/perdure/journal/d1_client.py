@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import httpx
@@ -113,6 +113,12 @@ class D1Client:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.place!r})"
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     @property
     def place(self) -> str:
         """The address, without the secret."""
@@ -183,12 +189,11 @@ class D1Client:
             except again as error:
                 unanswered = unanswered or isinstance(error, Ambiguous)
                 if time.monotonic() + pause > give_up:
+                    what = "answer" if unanswered else "accept"
+                    written = "What it writes may be" if unanswered else "Nothing was"
                     raise Unavailable(
-                        f"{error}. It was asked again until the deadline; what it was to write, if "
-                        "anything, may be written."
-                        if unanswered
-                        else f"{self.place} did not accept the request within "
-                        f"{self._deadline:g} s: {error}. Nothing was written."
+                        f"{self.place} did not {what} the request within {self._deadline:g} s: "
+                        f"{error}. {written} written."
                     ) from error
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (spreads the attempts)
             pause = min(pause * 2, LONGEST_PAUSE)
