@@ -15,7 +15,8 @@ import pytest
 import perdure
 from perdure.errors import BadURL, Unavailable, Unsupported
 from perdure.journal import Journal, connect
-from perdure.journal.d1_client import D1Client, D1Error
+from perdure.journal.d1_client import D1Client
+from perdure.journal.d1_transports import D1Error
 from perdure.testing.d1 import Workerd
 from perdure.types import State
 from tests.support.agents import Log, chain

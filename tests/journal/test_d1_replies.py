@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from perdure.errors import Unavailable
-from perdure.journal.d1_client import KINDS, Call, D1Client, D1Error
+from perdure.journal.d1_binding import Call
+from perdure.journal.d1_client import D1Client
+from perdure.journal.d1_transports import KINDS, D1Error
 from perdure.journal.operation import Ambiguous, Refused
 
 SECRET = "a-secret-of-more-than-32-characters"

@@ -10,7 +10,8 @@ from typing import Any
 from httpcore._sync.http11 import HTTP11Connection
 
 from perdure.cli import d1_checks, main
-from perdure.journal.d1_client import Call, _Worker
+from perdure.journal.d1_binding import Call
+from perdure.journal.d1_transports import WorkerTransport
 from tests.support.fork_server import Tell
 
 
@@ -19,7 +20,7 @@ def doctor(order: dict[str, Any], tell: Tell) -> None:
     before the reply is read, or after the reply."""
     d1_checks.ROUND_TRIPS = 1
     is_here, made = False, 0
-    send, receive = _Worker.send, HTTP11Connection._receive_response_headers
+    send, receive = WorkerTransport.send, HTTP11Connection._receive_response_headers
 
     def die_if(when: str) -> None:
         if is_here and order["when"] == when:
@@ -40,6 +41,6 @@ def doctor(order: dict[str, Any], tell: Tell) -> None:
         die_if("sent")
         return receive(self, **kwargs)
 
-    _Worker.send = sending  # type: ignore[method-assign]
+    WorkerTransport.send = sending  # type: ignore[method-assign]
     HTTP11Connection._receive_response_headers = receiving  # type: ignore[assignment, method-assign]
     tell("ended", main(["d1", "doctor", order["url"]]), made)

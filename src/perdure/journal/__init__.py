@@ -22,7 +22,7 @@ queued before it.
     commit_watch        wakes those who wait for this process to commit
     capabilities        what a database can do
     sqlite, postgres    the databases; sqlite_connections, sqlite_file, postgres_pool under them
-    d1                  Cloudflare D1; d1_client, d1_binding, d1_large_values under it
+    d1                  Cloudflare D1; d1_client, d1_transports, d1_binding and d1_large_values
     sql, queries.sql    every statement, by name, rendered for a dialect
     migrate             the schema's numbered migrations
     clock, ids, names   the time, ids and texts that the database can hold

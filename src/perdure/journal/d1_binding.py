@@ -13,13 +13,21 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument
 from perdure.journal.sql import has_rows
 
 EXACT = 2**53
 Params = Sequence[Any] | Mapping[str, Any]
+
+
+class Call(NamedTuple):
+    """One statement. Its parameters are `?` or `?1` and a sequence, or `:name` and a mapping."""
+
+    sql: str
+    params: Params = ()
+
 
 _TOKEN = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?(?:\*/|\Z)"""

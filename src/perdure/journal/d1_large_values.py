@@ -27,8 +27,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perdure.journal.d1_binding import unquoted
-from perdure.journal.d1_client import Call
+from perdure.journal.d1_binding import Call, unquoted
 from perdure.journal.operation import Row
 
 INLINE = 256 * 1024
