@@ -36,6 +36,7 @@ $(READY): pyproject.toml constraints.txt
 workerd: $(WORKERD) ## Install Cloudflare's workerd for the tests on D1, in .miniflare/
 
 $(WORKERD): $(READY)
+	@echo 'Installing workerd in .miniflare/, in less than a minute ...'
 	@if { node -e 'process.exit(parseInt(process.versions.node) < 20)' && npm --version; } >/dev/null 2>&1; then npm=npm; \
 	else \
 	  $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[workerd]' || exit; \

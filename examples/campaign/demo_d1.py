@@ -101,9 +101,9 @@ class OnD1(Campaign):
             try:
                 failed = self._workerd.trigger_cron(tick_url=url, tick_secret=secret, pause=PAUSE)
             except (OSError, http.client.HTTPException):
-                self.crons["missed, as workerd was down"] += 1
+                self.crons["missed: workerd was down"] += 1
             else:
-                self.crons["failed, as the host was down" if failed else "answered"] += 1
+                self.crons["failed: the host was down" if failed else "answered"] += 1
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
@@ -138,7 +138,8 @@ def main(contacts: int = 5, seed: int | None = None, plain: bool = False) -> int
                     made.append(OnD1(workerd, *given))
                     return made[0]
 
-                title = f"perdure on D1: a month of mail to {contacts} people, all of it killed"
+                people = f"{contacts} people"
+                title = f"perdure on D1: a month of mail to {people}, host and workerd killed"
                 result = month(make, title, plan, nursery, folder / "month", on)
                 [lived] = made
                 _summary(on, plan, result, lived)
@@ -168,7 +169,7 @@ def _summary(on: Console, plan: Plan, result: Result, lived: OnD1) -> None:
         ("replies, bounces, unsubscribes honoured", f"{result.honoured} of {result.endings}"),
         ("drafts still held in the end", f"{result.held} of {result.should_be_held}"),
         ("threads at their right end", f"{result.right} of {len(plan.contacts)}"),
-        ("complaints of the doctor", result.unsound),
+        ("problems found by perdure doctor", result.unsound),
         ("hosts killed", result.killed - lived.mortals.outages),
         ("  of those in the middle of a send", result.by_plan),
         ("workerd killed", lived.mortals.outages),

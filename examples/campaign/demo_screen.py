@@ -140,7 +140,7 @@ class Screen:
                     (f"  {date:%a %d %B %Y}", "bold"), (f"  {date:%H:%M} UTC · day {days}", "dim")
                 ),
                 Text.assemble(
-                    (f"{self._killed} processes killed", "red"),
+                    (f"processes killed: {self._killed}", "red"),
                     (f" · {self.seconds:.0f} s ", "dim"),
                 ),
             )

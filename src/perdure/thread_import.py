@@ -295,7 +295,12 @@ def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
             saver.setup()
             _read_base64(connection)
         except sqlite3.DatabaseError as error:
-            raise BadArgument(f"{path} cannot be read: {error}.") from error
+            raise BadArgument(
+                f"{path} cannot be read: {error}. An export by `wrangler d1 export` is SQL text: "
+                f"put it into a database first, `sqlite3 old.db < {path}`."
+                if path.endswith(".sql")
+                else f"{path} cannot be read: {error}."
+            ) from error
         query = lambda sql, params: connection.execute(sql, params).fetchall()  # noqa: E731
         yield _Tables(saver, query, "?", "writes")
 

@@ -101,7 +101,7 @@ def test_a_config_of_another_shape_is_left_alone(command: Command, tmp_path: Pat
         ("--tick-url", "https://:hush@agents.example.com/cron/tick", "without a user"),
     ],
 )
-def test_init_refuses(
+def test_init_refuses_a_bad_option_and_writes_nothing(
     command: Command, tmp_path: Path, option: str, value: str, words: str
 ) -> None:
     refused = command("d1", "init", str(tmp_path / "w"), option, value).refused

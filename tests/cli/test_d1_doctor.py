@@ -128,7 +128,7 @@ def test_the_last_tick_is_shown_with_its_age(
     assert server.trigger_cron(n, tick_url="http://127.0.0.1:9/", tick_secret="x") is not None
     failed = command("d1", "doctor", url)
     assert (failed.code, results(failed)["cron"]) == (1, "failed")
-    assert re.search(r"the tick \d+s ago failed after 3 tries: .* Check TICK_URL", failed.out)
+    assert re.search(r"the tick \d+s ago failed at attempt 3: .*[^.]\. Check TICK_URL", failed.out)
     assert server.trigger_cron(n, tick_url=f"http://{host}/cron/tick", tick_secret="x") is None
     for address in (url, server.rest_url(n)):
         ticked = command("d1", "doctor", address).done
@@ -146,15 +146,17 @@ def test_an_address_that_is_wrong_is_the_only_line(
     secret = server.secret
     wrong = {
         server.url(0).replace(secret, "w" * 40): "refused the secret.*PERDURE_SECRET",
-        server.rest_url(0).replace(secret, "w" * 40): "refused the secret",
+        server.rest_url(0).replace(secret, "w" * 40): "refused the secret.*permission to edit D1",
         server.url(999): "is not the address",
         server.rest_url(999): "is not the address",
-        f"d1://:{secret}@127.0.0.1:9/": "no connection",
+        f"d1://:{secret}@127.0.0.1:9/": "no connection.*Check the address",
         f"d1://{secret}@127.0.0.1/": "malformed",
         f"d1://:{secret}\n@127.0.0.1/": "no connection|malformed",
         f"d1://:{secret}%0A@127.0.0.1/": "line break",
         f"d1://:{secret}%20é@127.0.0.1/": "not ASCII",
         f"d1://:{secret}@[127.0.0.1/": "malformed",
+        f"d1://:{secret}@host..example/": "malformed",
+        f"d1://:{secret}@host\x7f/": "malformed",
         f"d1://127.0.0.1:{server.port}/0/": "needs the secret",
     }
     for status in (200, 403, 404, 429, 500):

@@ -121,6 +121,19 @@ def test_it_shows_where_a_month_went(rt: TemporaryRuntime, command: Command) -> 
     assert "Now" not in shown
 
 
+def test_an_effect_without_arguments_is_one_line(rt: TemporaryRuntime, command: Command) -> None:
+    @perdure.effect
+    def refresh() -> str:
+        return "fresh"
+
+    rt.register(chain(lambda state: {"log": [refresh()]}), name="cache")
+    run = rt.blocking.start("cache", {"log": []})
+    rt.blocking.tick()
+    lines = command("show", run.id).done.out.splitlines()
+    assert any("effect refresh done" in line for line in lines)
+    assert not [line for line in lines if line and not line.strip()]
+
+
 def test_as_json_it_has_everything_that_there_is_of_a_run(
     rt: TemporaryRuntime, command: Command
 ) -> None:

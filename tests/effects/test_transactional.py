@@ -774,14 +774,17 @@ async def test_its_final_failure_is_recorded_and_raised_to_the_node(only_batches
         assert (run.output["log"], len(calls)) == (["caught"], 1)
 
 
-async def test_reading_inside_is_refused_with_a_sentence(only_batches: str) -> None:
-    @perdure.effect(transactional=True, retry=None)
+async def test_reading_inside_is_refused_once_with_a_sentence(only_batches: str) -> None:
+    calls = []
+
+    @perdure.effect(transactional=True, retry=AT_ONCE)
     def book(what: str) -> str:
+        calls.append(1)
         return str(perdure.transaction().execute("SELECT 1").fetchone())
 
     async with opened(only_batches) as rt:
-        run = await started(rt, node_of(book, "room"), retry=ONCE)
-        assert run.state is State.FAILED
+        run = await started(rt, node_of(book, "room"), retry=AT_ONCE)
+        assert (run.state, len(calls)) == (State.FAILED, 1)
         assert run.error is not None
         assert run.error.kind.endswith("BadArgument")
         assert "On D1 a transactional effect only writes" in run.error.message

@@ -97,7 +97,7 @@ def test_the_demo_on_d1_keeps_every_promise_while_host_and_workerd_are_killed(
     assert played.returncode == 0, played.stdout + played.stderr
     told = dict(re.findall(r"^ *(\S.*?) {2,}([\d,]+(?: of \d+)?) *$", played.stdout, re.M))
     assert told["touches sent"] == "10 of 10"
-    assert told["duplicates"] == told["lost"] == told["complaints of the doctor"] == "0"
+    assert told["duplicates"] == told["lost"] == told["problems found by perdure doctor"] == "0"
     assert told["threads at their right end"] == "3 of 3"
     assert int(told["crons answered"]) >= 10
     assert int(told["hosts killed"]) >= 2

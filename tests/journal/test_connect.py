@@ -42,6 +42,7 @@ def url(empty_url: str) -> str:
         ("", "No database given"),
         ("agents.db", "is not the start of a database URL"),
         ("mysql://localhost/agents", "is not the start of a database URL"),
+        ("https://perdure.example.workers.dev/", "is d1://host/"),
         ("sqlite:agents.db", "names no file"),
         ("sqlite://agents.db", "names no file"),
         ("sqlite:///", "names no file"),

@@ -156,7 +156,7 @@ def test_a_value_over_the_limit_is_refused_before_it_is_sent(
     ],
     ids=["too big", "too many parameters", "no such table", "syntax"],
 )
-def test_an_error_of_the_statement_is_told_as_one(
+def test_a_statement_that_d1_cannot_run_raises_d1_error(
     direct_url: str, sql: str, params: list[Any]
 ) -> None:
     with closing(D1Client(direct_url)) as client, pytest.raises(D1Error):

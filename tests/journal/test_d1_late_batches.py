@@ -2,78 +2,39 @@
 
 from __future__ import annotations
 
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from functools import partial
 
 import pytest
 
 from perdure.errors import Unavailable
 from perdure.journal import Journal, connect
 from tests.support.entries import add, entries
+from tests.support.faulty_proxy import FaultyProxy, Reply
 from tests.support.raw import execute
 
 
-class HoldingProxy:
-    """Passes requests on to D1. One that `catches` says is cut off from its sender, and held."""
+class HoldingProxy(FaultyProxy):
+    """Holds each request that `catches` picks; its sender is cut off."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        super().__init__(url)
         self.catches: Callable[[bytes], bool] = lambda body: False
         self.held: list[Callable[[], int]] = []
-        """Each passes a held request on, and gives D1's answer to it."""
-        proxy, upstream = self, f"http://{parts.hostname}:{parts.port}"
+        """Each passes a held request on, and returns the status of D1's answer."""
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                names = ("Authorization", "Content-Type")
-                headers = {name: self.headers[name] for name in names}
-                request = urllib.request.Request(upstream + self.path, body, headers)
-                if proxy.catches(body):
-                    proxy.held.append(lambda: answer(request)[0])
-                    self.close_connection = True
-                    return
-                status, reply = answer(request)
-                self.send_response(status)
-                self.send_header("X-Perdure", "1")
-                self.send_header("Content-Length", str(len(reply)))
-                self.end_headers()
-                self.wfile.write(reply)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        port = self.server.server_address[1]
-        self.url = url.replace(f":{parts.port}/", f":{port}/")
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
-def answer(request: urllib.request.Request) -> tuple[int, bytes]:
-    try:
-        with urllib.request.urlopen(request) as reply:
-            return reply.status, reply.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
+    def _forwarded(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        forward = partial(super()._forwarded, method, path, headers, body)
+        if self.catches(body):
+            self.held.append(lambda: forward().status)
+            raise ConnectionAbortedError
+        return forward()
 
 
 @pytest.fixture
 def proxy(d1_url: str) -> Iterator[HoldingProxy]:
-    proxy = HoldingProxy(d1_url)
-    yield proxy
-    proxy.close()
+    with HoldingProxy(d1_url) as proxy:
+        yield proxy
 
 
 @pytest.fixture

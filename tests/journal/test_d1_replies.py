@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 import threading
@@ -38,9 +39,14 @@ def rest(**answer: Any) -> bytes:
 
 
 class Server(ThreadingHTTPServer):
-    """Gives one answer to whatever it is asked."""
+    """Gives one answer to whatever it is asked, and keeps its connections."""
 
     answer: tuple[int, dict[str, str], bytes]
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.ports: list[int] = []
+        """Of the client, for each request."""
 
     def url(self, path: str) -> str:
         return f"d1://:{SECRET}@127.0.0.1:{self.server_address[1]}{path}"
@@ -48,8 +54,10 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
+    protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
+        self.server.ports.append(self.client_address[1])
         self.rfile.read(int(self.headers["Content-Length"]))
         status, headers, body = self.server.answer
         self.send_response(status)
@@ -64,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), Handler) as server:
+    with Server() as server:
         serving = threading.Thread(target=server.serve_forever, args=[0.02])
         serving.start()
         yield server
@@ -103,7 +111,7 @@ def test_a_reply_that_makes_no_sense_leaves_open_whether_the_batch_is_committed(
         with pytest.raises(Ambiguous) as error:
             client.write([Call("INSERT INTO t VALUES (1)")])
         assert SECRET not in str(error.value)
-        with pytest.raises(Unavailable, match="may be written"):
+        with pytest.raises(Unavailable, match=r"did not answer .* may be written"):
             client.batch([("INSERT INTO t VALUES (1)", ())], idempotent=True)
 
 
@@ -131,3 +139,20 @@ def test_an_error_of_the_rest_api_is_raised_by_its_kind(
         with pytest.raises(error, match=re.escape(message.rstrip("."))) as raised:
             client.write([Call("INSERT INTO t VALUES (1)")])
         assert (error is Unavailable) == ("Nothing was written" in str(raised.value))
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_does_not_read_the_answers_of_its_parent(server: Server) -> None:
+    server.answer = (200, OURS, frame(counted([[]])))
+    with closing(D1Client(server.url(WORKER), deadline=10.0)) as client:
+        client.batch([("SELECT 1 WHERE 0", ())])
+        if (pid := os.fork()) == 0:
+            try:
+                client.batch([("SELECT 1 WHERE 0", ())])
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        client.batch([("SELECT 1 WHERE 0", ())])
+    parents, childs, again = server.ports
+    assert parents == again != childs

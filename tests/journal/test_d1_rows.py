@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ SELECT = "SELECT value AS id, 'x' || value AS name, NULL AS absent FROM json_eac
 @pytest.mark.parametrize("way", ["url", "rest_url"])
 def test_rows_have_the_names_of_their_columns(d1_server: Workerd, way: str) -> None:
     d1_server.start()
-    with closing(Client(getattr(d1_server, way)(0))) as client:
+    with Client(getattr(d1_server, way)(0)) as client:
         assert client.rows(
             [
                 (SELECT, {"values": "[1, 2]"}),
@@ -40,7 +39,7 @@ def test_a_whole_number_stays_one_where_no_column_makes_it_one(
     d1_server: Workerd, way: str
 ) -> None:
     d1_server.start()
-    with closing(Client(getattr(d1_server, way)(0))) as client:
+    with Client(getattr(d1_server, way)(0)) as client:
         create = "CREATE TABLE whole_numbers (name TEXT, anything)"
         insert = "INSERT INTO whole_numbers VALUES (:n, :n)"
         select = "SELECT name, typeof(anything) FROM whole_numbers WHERE name = ?"

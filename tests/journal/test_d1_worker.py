@@ -166,12 +166,12 @@ def test_a_text_that_begins_as_a_quoted_blob_does_is_answered_as_it_is(worker: W
     assert (answer.status, answer.head["rows"]) == (200, [[["X'rated"]]])
 
 
-def test_an_empty_blob_is_one(worker: Worker) -> None:
+def test_an_empty_blob_comes_back_as_a_blob(worker: Worker) -> None:
     answer = worker.batch(("SELECT quote(unhex(?)) AS c0, unhex('') AS b", [{"b": 0}]))
     assert answer.head["rows"] == [[[{"b": 0}, {"b": 0}]]]
 
 
-def test_a_batch_without_calls_is_answered(worker: Worker) -> None:
+def test_a_batch_without_calls_is_answered_without_asking_d1(worker: Worker) -> None:
     answer = worker.batch(error="D1 was asked")
     assert (answer.status, answer.head["rows"]) == (200, [])
 
@@ -324,7 +324,7 @@ def test_a_host_that_fails_three_times_fails_the_event_and_is_shown(
 ) -> None:
     host.answers = [(500, "x" * 1000)] * 3
     failed = worker.cron(host.url) or ""
-    assert "3 tries" in failed
+    assert "at attempt 3" in failed
     shown = worker.status().json()["cron"]
     assert (len(host.seen), shown["tries"], shown["status"]) == (3, 3, 500)
     assert shown["body"] == "x" * 500

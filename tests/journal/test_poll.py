@@ -1,5 +1,5 @@
-"""Whoever waits for what others do looks less and less often; a commit of this process is seen at
-once."""
+"""A caller that waits for other processes looks less and less often; a commit of this process is
+seen at once."""
 
 from __future__ import annotations
 

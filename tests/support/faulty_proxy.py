@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 
@@ -69,7 +69,7 @@ _KINDS = {
 }
 
 
-class _Reply(NamedTuple):
+class Reply(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
@@ -102,7 +102,7 @@ class FaultyProxy:
         )
         self._serving.start()
 
-    def __enter__(self) -> FaultyProxy:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -146,7 +146,7 @@ class FaultyProxy:
                 self.seen[fault] += 1
             return fault
 
-    def _forwarded(self, method: str, path: str, headers: dict[str, str], body: bytes) -> _Reply:
+    def _forwarded(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
         if self.secret is not None:
             headers["Authorization"] = f"Bearer {self.secret}"
         connection = http.client.HTTPConnection(*self._target, timeout=60)
@@ -154,7 +154,7 @@ class FaultyProxy:
             connection.request(method, path, body, headers)
             reply = connection.getresponse()
             kept = {name: value for name, value in reply.getheaders() if name in _KEPT}
-            return _Reply(reply.status, kept, reply.read())
+            return Reply(reply.status, kept, reply.read())
         finally:
             connection.close()
 
@@ -207,11 +207,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.headers["Content-Length"] = "0"
         self.do_POST()
 
-    def _answer(self, fault: Fault | None, reply: _Reply | None) -> None:
+    def _answer(self, fault: Fault | None, reply: Reply | None) -> None:
         if fault in (Fault.CUT_BEFORE, Fault.LOST_AFTER):
             self.close_connection = True
         elif fault in _PAGES:
-            self._send(_Reply(_PAGES[fault], {"Content-Type": "text/html"}, _page(_PAGES[fault])))
+            self._send(Reply(_PAGES[fault], {"Content-Type": "text/html"}, _page(_PAGES[fault])))
         elif fault in _KINDS:
             status, kind, message = _KINDS[fault]
             self._send(self._refusal(status, kind, message))
@@ -223,16 +223,16 @@ class _Handler(BaseHTTPRequestHandler):
         elif reply is not None:
             self._send(reply)
 
-    def _refusal(self, status: int, kind: str, message: str) -> _Reply:
+    def _refusal(self, status: int, kind: str, message: str) -> Reply:
         """What the Worker says of an error of D1, or the REST API."""
         if self.path.endswith("/query"):
             errors = [{"code": 7500, "message": message}]
             told = {"success": False, "errors": errors, "messages": [], "result": None}
-            return _Reply(400, {"Content-Type": "application/json"}, json.dumps(told).encode())
+            return Reply(400, {"Content-Type": "application/json"}, json.dumps(told).encode())
         frame = _frame({"ok": False, "kind": kind, "message": message})
-        return _Reply(status, {"X-Perdure": "1"}, frame)
+        return Reply(status, {"X-Perdure": "1"}, frame)
 
-    def _send(self, reply: _Reply, body: bytes | None = None) -> None:
+    def _send(self, reply: Reply, body: bytes | None = None) -> None:
         """Send a reply, or the head of it and another body."""
         self.send_response(reply.status)
         for name, value in reply.headers.items():

@@ -111,6 +111,11 @@ def test_workerd_and_its_files_are_gone_after_its_owner_was_killed(tmp_path: Pat
     until(lambda: not os.path.exists(home), "the end of its folder")
 
 
+def test_a_directory_that_does_not_exist_is_made(tmp_path: Path) -> None:
+    assert Workerd(tmp_path / "not" / "there", 1, temporary=False).databases == 1
+    assert (tmp_path / "not" / "there").is_dir()
+
+
 def test_a_missing_miniflare_is_an_error_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

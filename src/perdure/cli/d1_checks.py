@@ -2,7 +2,7 @@
 
 They leave nothing behind, wherever the process is killed. Most only read. One writes a table in a
 batch that is refused at its end, one makes and drops a table in the same batch: a batch is one
-transaction. Whether it is, is what the first of them checks, so that one cleans up.
+transaction. The first of the two checks that it is, so it cleans up if it is not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.errors import Error
 from perdure.journal import version
 from perdure.journal.d1 import D1, FRAGMENTS
 from perdure.journal.d1_binding import quoted, unquoted
-from perdure.journal.d1_client import PROTOCOL, Call, D1Client, D1Error, Denied
+from perdure.journal.d1_client import PROTOCOL, Call, D1Client, D1Error
 from perdure.journal.d1_large_values import CHUNK
 from perdure.journal.migrate import migrations
 from perdure.journal.operation import Ambiguous, Refused
@@ -34,11 +34,11 @@ QUIET_CRON = 3600.0
 """Seconds without a tick after which it is worth a note."""
 LARGEST_DATABASE = 10_000_000_000
 STATEMENTS = (D1.capabilities.statements_per_batch or 0) + 1
-"""What the journal sends at most: a batch and its guard."""
+"""The largest batch of the journal, with its guard."""
 PARAMETERS = D1.capabilities.parameters_per_statement or 0
 RATE = (
-    "the REST API takes 1,200 requests in five minutes, from everything that uses this account's "
-    "tokens or dashboard, and then none for five minutes. Use it for the ticks of a cron and for "
+    "the REST API takes 1,200 requests in five minutes, from all tokens and dashboards of a user "
+    "together, and then none for five minutes. Use it for the ticks of a cron and for "
     "trials; a worker needs the Worker of `perdure d1 init`"
 )
 WIDE = (2**53 + 1, 2**63 - 1, -(2**63))
@@ -96,11 +96,8 @@ def _rows(client: D1Client, sql: str, params: Any = ()) -> list[tuple[Any, ...]]
 
 
 def _address(client: D1Client) -> str:
-    try:
-        status = client.status()
-        _rows(client, "SELECT quote(1) AS c0")
-    except Denied as error:
-        raise Failed(f"{str(error).rstrip('.')}. {_ADVICE}") from error
+    status = client.status()
+    _rows(client, "SELECT quote(1) AS c0")
     if client.by_rest:
         return f"{client.place} answers, by the REST API"
     if status.get("protocol") != PROTOCOL:
@@ -110,13 +107,6 @@ def _address(client: D1Client) -> str:
             "wrangler deploy`; or update perdure, if the Worker is newer."
         )
     return f"{client.place} answers, with protocol {PROTOCOL}"
-
-
-_ADVICE = (
-    "Check the address, and the secret in the URL or in PERDURE_D1_SECRET: it is the Worker's "
-    "PERDURE_SECRET (`npx wrangler secret put PERDURE_SECRET`), or for the REST API a token that "
-    "may edit D1"
-)
 
 
 def _schema(url: str) -> str:
@@ -243,8 +233,8 @@ def _cron(client: D1Client) -> str:
     ago = f"{age(ticked, datetime.now(UTC))} ago"
     if last["error"]:
         raise Failed(
-            f"the tick {ago} failed after {last['tries']} tries: {last['error']} Check TICK_URL "
-            "in wrangler.jsonc, that your host answers there, and that TICK_SECRET is its "
+            f"the tick {ago} failed at attempt {last['tries']}: {last['error'].rstrip('.')}. Check "
+            "TICK_URL in wrangler.jsonc, that your host answers there, and that TICK_SECRET is its "
             "PERDURE_CRON_SECRET."
         )
     words = f"ticked {ago}: {last['body']}"

@@ -64,9 +64,8 @@ class Project:
 
     def set_secret(self) -> None:
         """Give this process the secret of a D1 journal, if the project's `env` has it."""
-        for name, value in self.env.items():
-            if name == "PERDURE_D1_SECRET":
-                os.environ.setdefault(name, value)
+        if secret := self.env.get("PERDURE_D1_SECRET"):
+            os.environ.setdefault("PERDURE_D1_SECRET", secret)
 
 
 def find_project(start: str | Path | None = None) -> Project | None:

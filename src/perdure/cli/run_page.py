@@ -138,7 +138,7 @@ def _print_segment(run: Run, period: Period, details: dict[str, str], now: datet
         after = paint(f"+{duration(event.at - period.since):<7}", "dim")
         print(f"      {after} {_fit(view.text, view.tone, 15)}")
         named = event.data.get("key") or event.data.get("wait", "")
-        refers = event.kind in (EventKind.EFFECT, EventKind.WAIT) and named in details
+        refers = event.kind in (EventKind.EFFECT, EventKind.WAIT) and details.get(named)
         for line in (*view.lines, *([details[named]] if refers else ())):
             print(f"               {_fit(line, 'dim', 15)}")
 

@@ -57,7 +57,7 @@ export default {
       await keepCronResult(env.DB, result);
     } finally {
       // Thrown last, so that Cloudflare shows the event as failed.
-      if (result.error) throw new Error(`The tick failed after ${result.tries} tries: ${result.error}`);
+      if (result.error) throw new Error(`The tick failed at attempt ${result.tries}: ${result.error}`);
     }
   },
 };

@@ -104,6 +104,7 @@ def dump_error(
     args = [redact(one, secrets) if isinstance(one, str) else hide(one) for one in error.args]
     try:
         size = len(serializer.codec.encode(args, "args"))
+        # Half: the text, which repeats some of it, is stored beside it.
         fits = serializer.largest_blob is None or size <= serializer.largest_blob // 2
         storable = fits and redact(repr(args), secrets) == repr(args)
     except Exception:

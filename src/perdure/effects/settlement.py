@@ -28,6 +28,7 @@ from perdure.errors import (
     OrderChanged,
     Postponed,
     Unavailable,
+    Unsupported,
 )
 from perdure.journal import Plan
 from perdure.operations import effects, runs
@@ -36,6 +37,8 @@ from perdure.operations.runs import RunRow
 from perdure.times import moment
 from perdure.types import ENDED, Done, EffectState, Retry, State
 
+FINAL = (BadArgument, Unsupported)
+"""A wrong use of perdure inside the function, such as a read on D1: it would be raised again."""
 POLLING = Retry(attempts=2**31, first=timedelta(seconds=0.1), longest=timedelta(minutes=1))
 """How often to look whether another run, or a person, has settled an effect with our key."""
 
@@ -200,7 +203,7 @@ class Settlement:
         answer = yield from self._check_outcome(error, arguments)
         if answer is not None:
             return answer
-        if not spec.retry.is_over(record.row.attempts, error):
+        if not (isinstance(error, FINAL) or spec.retry.is_over(record.row.attempts, error)):
             return (yield from self._pause_before_retry(error, arguments))
         if not spec.keeps_errors or isinstance(error, Unavailable):
             # The next call, in this attempt at the task or a later one, is to be made.

@@ -238,8 +238,8 @@ class LeaseKeeper:
 
     def expire_dead(self, every: Sequence[WorkerLeases]) -> bool:
         """Make the runs of dead workers on this host due, and those of stopped ones, whose leases
-        are over by the host's clock, even if the journal's was set back since. `every` is who has
-        a lease. Returns whether any run was made due."""
+        are over by the host's clock, even if the journal's was set back since. `every` is each
+        worker that has a lease. Returns whether any worker's runs were made due."""
         journal, host = self._driver.journal, host_time(self._clock)
         dead = [one.worker for one in every if self._lock.is_dead(one.worker)]
         for worker in dead:

@@ -19,6 +19,7 @@ queued before it.
     reader_threads      where coroutines read
     opened_later        a database that its first use opens
     commit_listener     tells a listener of committed events
+    commit_watch        wakes those who wait for this process to commit
     capabilities        what a database can do
     sqlite, postgres    the databases; sqlite_connections, sqlite_file, postgres_pool under them
     d1                  Cloudflare D1; d1_client, d1_binding, d1_large_values under it
@@ -163,10 +164,12 @@ def _scheme(url: str) -> str:
 
 def _unknown(url: str) -> BadURL:
     # What is given for a URL may be anything, a password among it: only its scheme is shown.
+    scheme = _scheme(url)
+    of_worker = " The Worker at https://host/ is d1://host/." if scheme == "https" else ""
     return BadURL(
-        f"{_scheme(url) or 'What was given'} is not the start of a database URL perdure knows. Use "
+        f"{scheme or 'What was given'} is not the start of a database URL perdure knows. Use "
         "sqlite:///agents.db, sqlite:////absolute/path.db, sqlite:///:memory:, "
-        "postgresql://user@host/database or d1://:SECRET@host/, without a +driver."
+        f"postgresql://user@host/database or d1://:SECRET@host/, without a +driver.{of_worker}"
     )
 
 

@@ -170,7 +170,7 @@ class WrittenLater:
 
 
 def _no_rows(what: str) -> BadArgument:
-    return BadArgument(ONLY_WRITES.format(f"{what} has nothing to tell yet."))
+    return BadArgument(ONLY_WRITES.format(f"{what} has no result yet."))
 
 
 def _statement(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> UserStatement:

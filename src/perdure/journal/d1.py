@@ -78,8 +78,9 @@ def _version(client: D1Client, *more: Call) -> int:
 class D1:
     """A `Backend` on one D1 database."""
 
-    # A batch may have 1,000 statements and take 30 s. A Worker has 128 MB, and needs about seven
-    # bytes for each that it passes on. A text may have 2,000,000 bytes, and so may all of a row.
+    # A batch may have 1,000 statements and take 30 s: 100 are left for the guard, and for the
+    # chunks of what is too large for a row. A Worker has 128 MB, and needs about seven bytes for
+    # each that it passes on. A text may have 2,000,000 bytes, and so may all of a row.
     capabilities = Capabilities(
         interactive=False,
         statements_per_batch=900,
@@ -102,10 +103,6 @@ class D1:
         except BaseException:
             self._client.close()
             raise
-
-    @property
-    def client(self) -> D1Client:
-        return self._client
 
     def _migrate(self) -> None:
         """Bring the schema up to date in one batch. Of several processes one does, and the others

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import httpx
@@ -90,8 +90,16 @@ TOTAL = Usage()
 _COUNTING = threading.Lock()
 
 
+def _after_fork() -> None:
+    global _COUNTING  # another thread may have had it then
+    _COUNTING = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class D1Client:
-    """A D1 database, for any thread. `repr` shows its address and not its secret.
+    """A D1 database, for any thread and forked process. `repr` shows its address, not its secret.
 
     url        d1://:SECRET@host/ for perdure's Worker; with the path of an account's database,
                d1://:TOKEN@api.cloudflare.com/client/v4/accounts/A/d1/database/B, the REST API
@@ -100,10 +108,16 @@ class D1Client:
 
     def __init__(self, url: str, *, deadline: float = 30.0) -> None:
         self._url, self._deadline = url, deadline
-        self._http = _connect(url, deadline)
+        self._http, self._pid = _connect(url, deadline), os.getpid()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.place!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @property
     def place(self) -> str:
@@ -125,15 +139,17 @@ class D1Client:
         """Run statements in one transaction; gives the rows of each.
 
         An `idempotent` batch, such as one that only reads, is sent again when its answer is lost.
-        Otherwise `Unavailable` says that it may be committed. D1 rounds integers over 2^53 on
-        their way back: select `CAST(x AS TEXT)`.
+        Otherwise `Unavailable` says that it may be committed. D1 gives rows as objects of
+        JavaScript: integers over 2^53 are rounded (select `CAST(x AS TEXT)`), 5.0 comes as 5, two
+        columns of one name are one, and columns whose name is a number, as in `SELECT 2, 1`, come
+        in the order of these: name them.
         """
         return self._ask(calls, idempotent).rows
 
     def rows(
         self, calls: Sequence[tuple[str, Params]], *, idempotent: bool = False
     ) -> list[list[dict[str, Any]]]:
-        """As `batch`, with the names of the columns. D1 makes two columns of one name one."""
+        """As `batch`, with the names of the columns."""
         names, rows = self._ask(calls, idempotent, names=True)
         return [
             [dict(zip(columns, row, strict=True)) for row in each]
@@ -160,9 +176,11 @@ class D1Client:
 
     def status(self) -> Mapping[str, Any]:
         """What the Worker says of itself; empty for the REST API."""
-        return self._until_deadline(self._http.status, NotWritten, Ambiguous)
+        return self._until_deadline(lambda: self._http.status(), NotWritten, Ambiguous)
 
     def _until_deadline(self, send: Callable[[], T], *again: type[Exception]) -> T:
+        if self._pid != os.getpid():
+            self.reopen()
         give_up, pause = time.monotonic() + self._deadline, FIRST_PAUSE
         unanswered = False
         while True:
@@ -171,20 +189,20 @@ class D1Client:
             except again as error:
                 unanswered = unanswered or isinstance(error, Ambiguous)
                 if time.monotonic() + pause > give_up:
+                    what = "answer" if unanswered else "accept"
+                    written = "What it writes may be" if unanswered else "Nothing was"
                     raise Unavailable(
-                        f"{error}. It was asked again until the deadline; what it was to write, if "
-                        "anything, may be written."
-                        if unanswered
-                        else f"{self.place} did not take the batch in: {error}. Nothing was "
-                        "written."
+                        f"{self.place} did not {what} the request within {self._deadline:g} s: "
+                        f"{error}. {written} written."
                     ) from error
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (spreads the attempts)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def reopen(self) -> None:
-        """Leave the connections to the process that this one was forked from."""
+        """Leave the connections to the process that this one was forked from. On one that both
+        use, each may read the answer to the other."""
         _ABANDONED.append(self._http)
-        self._http = _connect(self._url, self._deadline)
+        self._http, self._pid = _connect(self._url, self._deadline), os.getpid()
 
     def close(self) -> None:
         self._http.close()
@@ -204,7 +222,8 @@ def _address(url: str) -> tuple[str, str]:
     try:
         parts = urlsplit(url)
         host, port, password = parts.hostname, parts.port, unquote(parts.password or "")
-    except ValueError:
+        httpx.URL(host=(host or "").encode("idna").decode())
+    except (ValueError, httpx.InvalidURL):
         host, port, password, parts = None, None, "", urlsplit("")
     if not host or parts.username or parts.query or parts.fragment:
         raise BadURL(
@@ -229,6 +248,9 @@ def _address(url: str) -> tuple[str, str]:
 
 class _Http:
     """One of the two ways to D1, over kept connections."""
+
+    advice: str
+    """What to check when access is denied."""
 
     def __init__(self, address: str, secret: str, deadline: float) -> None:
         self.address, self.place = address, address.replace("http", "d1", 1).replace("d1s:", "d1:")
@@ -264,7 +286,8 @@ class _Http:
                 method, self.address + path, content=body, headers={"Content-Type": kind}
             )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise NotWritten(f"no connection: {error}") from error
+            reason = f"no connection ({error}). Check the address and the network"
+            raise NotWritten(reason) from error
         except httpx.RequestError as error:  # also a reply that cannot be decompressed
             raise Ambiguous(f"{self.place}: {str(error) or type(error).__name__}") from error
         with _COUNTING:
@@ -291,9 +314,9 @@ class _Http:
         if status == 429:
             raise NotWritten(f"too many requests: {message}")
         if status in (401, 403):
-            raise Denied(f"{self.place} refused the secret: {message}")
+            raise self._denied("refused the secret", message)
         if status == 404:
-            raise Denied(f"{self.place} is not the address of a D1 journal: {message}")
+            raise self._denied("is not the address of a D1 journal", message)
         raise Ambiguous(f"{self.place} answered with HTTP status {status}: {message}")
 
     def _raise(self, kind: str, message: str) -> NoReturn:
@@ -308,14 +331,22 @@ class _Http:
         if kind == "full":
             raise Unavailable(f"{self.place} is full: {message}. Nothing was written.")
         if kind == "unauthorized":
-            raise Denied(f"{self.place} refused the secret: {message}")
+            raise self._denied("refused the secret", message)
         if kind == "bad_request":
             raise D1Error(f"the Worker did not understand the request: {message}")
         raise Ambiguous(f"{self.place}: {message}")
 
+    def _denied(self, what: str, message: str) -> Denied:
+        return Denied(f"{self.place} {what}: {message.rstrip('.')}. {self.advice}")
+
 
 class _Worker(_Http):
     """Through perdure's own Worker (`cloudflare/worker.js`)."""
+
+    advice = (
+        "Check the address, and the secret in the URL or in PERDURE_D1_SECRET: it is the Worker's "
+        "PERDURE_SECRET (`npx wrangler secret put PERDURE_SECRET`)."
+    )
 
     def ask(self, calls: Sequence[Call], names: bool = False) -> Answer:
         texts: dict[str, int] = {}
@@ -364,6 +395,11 @@ class _Worker(_Http):
 
 class _Rest(_Http):
     """Through the REST API of a Cloudflare account, which takes 1,200 requests in five minutes."""
+
+    advice = (
+        "Check the account and the database in the URL, and the token there or in "
+        "PERDURE_D1_SECRET, which needs the permission to edit D1."
+    )
 
     def ask(self, calls: Sequence[Call], names: bool = False) -> Answer:
         if not calls:

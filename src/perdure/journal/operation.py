@@ -128,7 +128,7 @@ class Poll:
         """How often this process had committed at the last look. None: it was the first one."""
 
     def next_rest(self, poll: float) -> float:
-        """Seconds of the next pause after as long as the first."""
+        """Seconds of the next pause beyond `first`: the part that a commit ends early."""
         pause = self._pause
         self._pause = min(1.5 * pause, max(self.first, self._longest, poll))
         return pause - self.first
@@ -143,7 +143,7 @@ A plan has no colour either: `Journal.run` and `Journal.arun` follow any of them
 
 def is_left(rows: Sequence[Sequence[Row]]) -> bool:
     """The result of a piece of work: whether its last statement says, with 1, that more is left."""
-    return not rows[-1] or bool(rows[-1][0][0])
+    return not rows[-1] or bool(rows[-1][0][0])  # no row: the answer was lost, so ask again
 
 
 def in_pieces(piece: Op[bool]) -> Plan[None]:

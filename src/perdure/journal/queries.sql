@@ -5,10 +5,11 @@
 -- statements of one batch, so that each finds its row by its key, without table statistics. A statement
 -- that is to use a partial index repeats its condition, such as run_id <> '' of perdure_effects_run.
 --
--- Fragments, where the two differ: {keep} keeps a row from being deleted until commit, {share} from
+-- Fragments, where they differ: {keep} keeps a row from being deleted until commit, {share} from
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
 -- {names} is the list in the JSON parameter :names; {clock} is the time; {identity} says which
--- database it is. The same for both: {run} is the columns of a run, {ended} the states in which it ended.
+-- database it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
+-- in which it ended.
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
@@ -171,25 +172,17 @@ DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id;
 
 -- name: delete_thread_writes
 -- This and the next: up to :count rows of a thread that has no checkpoints left.
-DELETE FROM perdure_writes
-WHERE thread_id = :thread_id AND (ns, checkpoint_id, task_id, stamp) IN (
-    SELECT ns, checkpoint_id, task_id, stamp FROM perdure_writes
-    WHERE thread_id = :thread_id LIMIT :count)
-  AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id);
+DELETE FROM perdure_writes WHERE {some_writes} AND {no_checkpoints};
 
 -- name: delete_thread_values
-DELETE FROM perdure_values
-WHERE thread_id = :thread_id AND (ns, channel, chain, seq, step) IN (
-    SELECT ns, channel, chain, seq, step FROM perdure_values
-    WHERE thread_id = :thread_id LIMIT :count)
-  AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id);
+DELETE FROM perdure_values WHERE {some_values} AND {no_checkpoints};
 
 -- name: delete_thread_effects
 -- Effects with a business key are kept: they still prevent a second call.
 DELETE FROM perdure_effects
 WHERE scope = :thread_id AND (task, name, n) IN (
     SELECT task, name, n FROM perdure_effects WHERE scope = :thread_id LIMIT :count)
-  AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id);
+  AND {no_checkpoints};
 
 -- name: is_thread_left
 -- 1: rows are left of a thread that is being deleted.
@@ -203,17 +196,10 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :th
 -- Without a runtime: up to :count of tasks whose checkpoint is gone, and that cannot run again.
 DELETE FROM perdure_effects
 WHERE scope = :thread_id AND (task, name, n) IN (
-  SELECT task, name, n FROM perdure_effects
-  WHERE scope = :thread_id AND run_id = '' AND state IN ('done', 'failed')
-    AND checkpoint_id NOT IN (SELECT id FROM perdure_checkpoints WHERE thread_id = :thread_id)
-  LIMIT :count);
+  SELECT task, name, n FROM perdure_effects WHERE {old_effect} LIMIT :count);
 
 -- name: are_old_effects_left
-SELECT CASE WHEN EXISTS (
-  SELECT 1 FROM perdure_effects
-  WHERE scope = :thread_id AND run_id = '' AND state IN ('done', 'failed')
-    AND checkpoint_id NOT IN (SELECT id FROM perdure_checkpoints WHERE thread_id = :thread_id))
-THEN 1 ELSE 0 END;
+SELECT CASE WHEN EXISTS (SELECT 1 FROM perdure_effects WHERE {old_effect}) THEN 1 ELSE 0 END;
 
 -- name: all_values
 -- The values of a thread, for copying it.
@@ -559,7 +545,7 @@ WHERE due_at > :after AND due_at <= :before AND graph || '@' || version IN ({nam
 ORDER BY due_at LIMIT 1;
 
 -- name: next_due
--- When the first run is due, of whichever graph.
+-- When the first run is due, of any graph.
 SELECT due_at FROM perdure_runs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
 
 -- name: take_turn
@@ -1236,18 +1222,10 @@ ORDER BY created_at LIMIT :count;
 DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND {alone};
 
 -- name: delete_idle_writes
-DELETE FROM perdure_writes
-WHERE thread_id = :thread_id AND (ns, checkpoint_id, task_id, stamp) IN (
-    SELECT ns, checkpoint_id, task_id, stamp FROM perdure_writes
-    WHERE thread_id = :thread_id LIMIT :count)
-  AND {alone} AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id);
+DELETE FROM perdure_writes WHERE {some_writes} AND {no_checkpoints} AND {alone};
 
 -- name: delete_idle_values
-DELETE FROM perdure_values
-WHERE thread_id = :thread_id AND (ns, channel, chain, seq, step) IN (
-    SELECT ns, channel, chain, seq, step FROM perdure_values
-    WHERE thread_id = :thread_id LIMIT :count)
-  AND {alone} AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id);
+DELETE FROM perdure_values WHERE {some_values} AND {no_checkpoints} AND {alone};
 
 -- name: delete_run_events
 -- This and the next: up to :count rows of a run that has ended. The last events first: those that are

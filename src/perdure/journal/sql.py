@@ -96,6 +96,25 @@ COMMON["over"] = (
 _OTHERS = "EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)"
 COMMON["alone"] = f"{COMMON['over']} AND NOT {_OTHERS}"
 """The run has ended, and its thread has no other."""
+COMMON["no_checkpoints"] = (
+    "NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)"
+)
+COMMON["some_writes"] = (
+    "thread_id = :thread_id AND (ns, checkpoint_id, task_id, stamp) IN ("
+    "SELECT ns, checkpoint_id, task_id, stamp FROM perdure_writes "
+    "WHERE thread_id = :thread_id LIMIT :count)"
+)
+COMMON["some_values"] = (
+    "thread_id = :thread_id AND (ns, channel, chain, seq, step) IN ("
+    "SELECT ns, channel, chain, seq, step FROM perdure_values "
+    "WHERE thread_id = :thread_id LIMIT :count)"
+)
+"""Up to :count rows of a thread."""
+COMMON["old_effect"] = (
+    "scope = :thread_id AND run_id = '' AND state IN ('done', 'failed') AND checkpoint_id NOT IN ("
+    "SELECT id FROM perdure_checkpoints WHERE thread_id = :thread_id)"
+)
+"""An effect of a task whose checkpoint is gone, and that cannot run again, without a runtime."""
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 

@@ -277,10 +277,8 @@ class ReflectionExecutor(ContextManaged):
                 reflection.abandon()
                 return reflection
             self._start_worker().watch(reflection, after, shared_thread)
-        if (
-            after < self._runtime.journal.capabilities.poll
-        ):  # a later one is found by polling before it is due
-            self._runtime.look_now()
+        if after < self._runtime.journal.capabilities.poll:
+            self._runtime.look_now()  # a later one is found by polling before it is due
         return reflection
 
     def _cancel(self, id: str, number: int | None = None) -> None:

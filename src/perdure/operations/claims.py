@@ -146,7 +146,7 @@ def as_time(rows: Sequence[Sequence[Row]]) -> int | None:
 
 
 def next_due() -> Op[int | None]:
-    """When the first run is due, of whichever graph."""
+    """When the first run is due, of any graph."""
     return read_op("next_due", {}, as_time)
 
 

@@ -1,6 +1,6 @@
 """What a worker looks for, in one read: what is due, what will be soon, and who drives.
 
-Pure, no I/O. However many runs sleep, it reads what is due, and what is driven.
+Pure, no I/O. It reads only what is due and what is driven, however many runs sleep.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Found(NamedTuple):
     workers: list[WorkerLeases]
     """Every worker that has a lease."""
     first_at: int | None
-    """When the first run is due, of whichever graph."""
+    """When the first run is due, of any graph."""
     due_at: int | None
     """Since when a run has been due that the worker can claim."""
     soon_at: int | None

@@ -71,7 +71,11 @@ class ChecksumEnvelope(Envelope):
 
     def _open(self, placed: bool, blob: bytes, location: str, bound: str) -> bytes:
         if blob[:1] and blob[0] in _ENCRYPTED:
-            raise WrongKey(location, "it is encrypted; pass Saver(..., encryption_keys={id: key})")
+            raise WrongKey(
+                location,
+                "it is encrypted; pass encryption_keys={id: key}, or name a Runtime that has them "
+                "(--at module:name)",
+            )
         if blob[:1] != bytes([_CHECKSUM[placed]]) or blob[1:5] != _crc(blob[5:], bound):
             raise Damaged(location, "its checksum does not match")
         return blob[5:]

