@@ -1,6 +1,8 @@
 """Which of the tests that depend on the database run on D1, and which of them in `make test`.
 
-A test is named by its file and function, or by its file alone for all of them.
+A test is named by its file and function, or by its file alone for all of them. Tests of what only
+one database has take `sqlite_url` or `postgres_url`: locks, files, connections, and journals of an
+older perdure, since none wrote to D1.
 """
 
 from __future__ import annotations
