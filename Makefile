@@ -1,7 +1,8 @@
 # Everything a contributor runs. Needs make, git and Python 3.11 or newer; `make install` gets the rest.
 
 PYTHON ?= python3
-JOBS   ?= auto
+# One more than there are cores: a quarter of the time tests wait, for leases and other processes.
+JOBS   ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 VENV  := .venv
 BIN   := $(VENV)/bin

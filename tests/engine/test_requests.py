@@ -200,6 +200,7 @@ async def test_leases_are_renewed_by_one_commit_and_no_read(
                 backend.take()
                 await auntil(lambda: len(backend.requests) >= 3, "three renewals")
                 found = backend.take()
+                closed.open()  # a worker that ends waits for its runs
                 assert {one.statements[:2] for one in found} == {("renew", "leases")}
 
 
