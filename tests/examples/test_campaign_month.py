@@ -304,7 +304,7 @@ def test_a_month_on_d1_in_which_a_fifth_of_all_requests_fails(
     ):
         month.run(seconds=600 + 30 * ON_D1)
         proxy.rate = 0.0
-        print(f"requests: {proxy.requests}, of which failed: {proxy.seen.total()}")
+        print(f"requests: {proxy.requests}, failed: {proxy.seen.total()}")
         for fault, count in proxy.seen.most_common():
             print(f"  {fault}: {count}")
         print(f"workerd killed: {month.counts['outages']}")

@@ -246,7 +246,7 @@ def test_a_text_without_a_statement_is_the_statements_fault(worker: Worker, sql:
         ("D1_ERROR: D1 DB reset because its code was updated.", "unknown", 500),
         ("D1_ERROR: internal error; reference = 429", "unknown", 500),
         ("D1_ERROR: disk I/O error: SQLITE_IOERR", "unknown", 500),
-        ("something that nobody has seen yet", "unknown", 500),
+        ("something new", "unknown", 500),
     ],
 )
 def test_an_error_of_d1_has_its_kind(worker: Worker, message: str, kind: str, status: int) -> None:

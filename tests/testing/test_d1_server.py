@@ -70,7 +70,7 @@ def test_what_was_committed_is_there_after_a_kill_and_after_a_stop(server: Worke
     assert rows(server, 0, "SELECT n FROM kept") == [{"n": 7}]
 
 
-def test_nobody_listens_while_it_is_stopped(server: Workerd) -> None:
+def test_a_killed_server_takes_no_connection_until_it_is_started(server: Workerd) -> None:
     server.kill()
     with pytest.raises(httpx.ConnectError):
         api(server, 0, "SELECT 1")

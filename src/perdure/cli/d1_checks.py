@@ -91,7 +91,7 @@ def _run(name: str, check: Callable[[], str]) -> Check:
 
 
 def _rows(client: D1Client, sql: str, params: Any = ()) -> list[tuple[Any, ...]]:
-    """The rows of a statement of which every column is quoted."""
+    """The rows of a statement whose columns are all quoted."""
     [rows] = client.read([Call(sql, params)])
     return [tuple(map(unquoted, row)) for row in rows]
 

@@ -11,7 +11,7 @@ first one does not arrive after that, it is revoked before anything else is sent
     its answer is lost      its id is kept in memory; the next read or batch first stores it there
     revoked, key found      it was committed before it was revoked
     revoked, key missing    it was not committed, and never will be: it is sent again, with a new id
-    our process dies        nobody sends it again; if it arrives late, the lease's token decides
+    our process dies        it is not sent again; if it arrives late, the lease's token decides
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def schema_version(url: str, deadline: float = 30.0) -> int | None:
 
 
 def _version(client: D1Client, *more: Call) -> int:
-    """The same; 0: there is none, or a table is missing that `more` calls ask for."""
+    """The same; 0 without a journal, or without a table that `more` calls ask for."""
 
     def execute(sql: str) -> list[tuple[int]]:
         return [(int(found),) for [found] in client.read([Call(sql), *more])[0]]

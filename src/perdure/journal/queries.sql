@@ -1303,7 +1303,7 @@ WHERE thread_id = :thread_id AND id = :id AND state IN {ended}
           AND NOT EXISTS (SELECT 1 FROM perdure_values WHERE thread_id = :thread_id));
 
 -- name: retire_run
--- A run of which rows are left is not retried any more, and what is gone is not looked for.
+-- A run that is partly deleted cannot be retried.
 UPDATE perdure_runs
 SET state = 'cancelled', reason = :deleting, output = NULL, error = NULL,
     events = (SELECT COALESCE(MAX(n), 0) FROM perdure_events

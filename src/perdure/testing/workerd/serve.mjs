@@ -22,7 +22,7 @@ const routes = new URL("routes.js", import.meta.url);
 const miniflare = new Miniflare({
   host: "127.0.0.1",
   port: options.port,
-  cf: false, // asks nobody on the Internet
+  cf: false, // makes no request to the Internet
   log: new NoOpLog(),
   compatibilityDate: "2026-01-01",
   modules: [
