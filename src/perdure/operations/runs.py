@@ -32,7 +32,7 @@ DELETING = "it is being deleted: prune again to finish that"
 """The reason of a run that is deleted in several pieces, until the last."""
 ROWS_OF_RUN = (
     *("events", "reads", "effects", "signals", "joins", "waits"),
-    *("scores", "score_prompts", "prompt_uses", "turn"),
+    *("scores", "score_prompts", "prompt_uses", "traces", "turn"),
 )
 """What is deleted with a run, each by its statement, in this order."""
 
@@ -218,7 +218,7 @@ def stop_thread(
     return [
         Statement("stop_thread", params),
         EventStatement("insert_takeover_events", params, data),
-        Statement("close_waits", params),
+        *with_params(params, "trace_changed", "close_waits"),
         *wake_joiners(by.params),
         *stop_children(serializer, by._replace(run_id="", number=number), grace),
     ]
@@ -387,7 +387,7 @@ def stop(
         [
             *with_params(params, "lock_thread", "stop_run"),
             EventStatement("insert_stop_events", params, data),
-            *with_params(params, "close_waits", "next_of_thread"),
+            *with_params(params, "trace_changed", "close_waits", "next_of_thread"),
             *(wake_joiners(params) + stop_children(serializer, made, grace) if is_cancel else ()),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),

@@ -133,7 +133,7 @@ def _put(serializer: Serializer, made: Change, score: Score, seen: int | None) -
     return [
         *with_params(params, "put_score", "count_score"),
         made.event(serializer, EventKind.SCORED, event_data(score)),
-        Statement("insert_score_prompts", params),
+        *with_params(params, "insert_score_prompts", "trace_scored"),
     ]
 
 

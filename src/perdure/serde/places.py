@@ -115,6 +115,10 @@ def of_message(thread_id: str, id: str, run_id: str, topic: str, sent_at: int) -
     return Place(f"message {id}", (thread_id, run_id, topic, sent_at))
 
 
+def of_trace(thread_id: str, run_id: str, sink: str, n: int) -> Place:
+    return Place(f"trace of run {run_id} for {sink}", (thread_id, n))
+
+
 def of_score(
     thread_id: str,
     run_id: str,
