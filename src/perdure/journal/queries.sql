@@ -1015,6 +1015,45 @@ WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
 SELECT name, about, prompt, version FROM perdure_score_prompts
 WHERE thread_id = :thread_id AND run_id = :id ORDER BY name, about, prompt, version;
 
+-- name: insert_prompt
+INSERT INTO perdure_prompts (name, version, first_at, body)
+VALUES (:name, :version, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: insert_prompt_use
+INSERT INTO perdure_prompt_uses (thread_id, run_id, target, target_id, prompt, version)
+VALUES (:thread_id, :id, :target, :target_id, :prompt, :version) ON CONFLICT DO NOTHING;
+
+-- name: prompts_read_by
+SELECT prompt, version FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND target = :target AND target_id = :target_id
+ORDER BY prompt, version;
+
+-- name: prompts_of_task
+-- The prompt versions that each effect of a task had read.
+SELECT target_id, prompt, version FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND target = 'effect' AND target_id IN (
+  SELECT key FROM perdure_effects WHERE scope = :thread_id AND task = :task);
+
+-- name: prompt_versions
+-- The versions of a prompt, or of all, each with the number of runs that read it.
+SELECT name, version, first_at, body, (
+  SELECT COUNT(*) FROM perdure_prompt_uses AS u
+  WHERE u.target = '' AND u.prompt = perdure_prompts.name AND u.version = perdure_prompts.version)
+FROM perdure_prompts WHERE CAST(:name AS TEXT) IS NULL OR name = :name
+ORDER BY name, first_at, version;
+
+-- name: prompt_outcomes
+-- The scores of what these versions touched: how many, their sum, the sum of their squares, and how
+-- many are 0 or 1; by name and category. The square of a huge number would not fit.
+SELECT p.prompt, p.version, s.name, s.kind, s.label, COUNT(*), SUM(s.value),
+       SUM(CASE WHEN ABS(s.value) < 1e150 THEN s.value * s.value ELSE 1e300 END),
+       SUM(CASE WHEN s.value IN (0, 1) THEN 1 ELSE 0 END)
+FROM perdure_score_prompts AS p JOIN perdure_scores AS s
+  ON s.thread_id = p.thread_id AND s.run_id = p.run_id AND s.name = p.name AND s.about = p.about
+WHERE (CAST(:name AS TEXT) IS NULL OR p.prompt = :name) AND s.kind <> 'text'
+GROUP BY p.prompt, p.version, s.name, s.kind, s.label
+ORDER BY p.prompt, p.version, s.name, s.label;
+
 -- name: step_of_run
 -- Whether a run made a checkpoint.
 SELECT 1 FROM perdure_checkpoints WHERE run_id = :id AND thread_id = :thread_id AND id = :step LIMIT 1;
