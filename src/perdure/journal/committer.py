@@ -118,6 +118,19 @@ class Committer:
             self.commit([queued])
 
     def _send_and_settle(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
+        """Commit a batch. An operation of an earlier batch whose reply was lost is not sent again
+        if that was committed."""
+        stored = [self._is_stored(queued) for queued in batch]
+        if not any(stored):
+            return self._send_until_known(batch)
+        left = [queued for queued, there in zip(batch, stored, strict=True) if not there]
+        sent = iter(self._send_until_known(left) if left else [])
+        return [
+            self._results_again(queued) if there else next(sent)
+            for queued, there in zip(batch, stored, strict=True)
+        ]
+
+    def _send_until_known(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
         """Commit a batch; when the reply is lost, read our own key, or send it again."""
         lost: Exception | None = None
         for _ in range(ATTEMPTS):
