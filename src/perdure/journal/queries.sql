@@ -7,8 +7,8 @@
 --
 -- Fragments, where they differ: {keep} keeps a row from being deleted until commit, {share} from
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
--- {names} is the list in the JSON parameter :names; {clock} is the time; {identity} says which
--- database it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
+-- {names} is the list in the JSON parameter :names; {clock} is the time; {bytes} is the size of the
+-- database; {identity} says which one it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
 -- in which it ended, {event} the columns of an event that observers are told of.
 
 -- name: insert_checkpoint
@@ -1327,6 +1327,26 @@ THEN 1 ELSE 0 END;
 -- name: identity
 -- Which database this is: asked on two connections, it says whether they lead to one.
 {identity};
+
+-- name: count_runs
+-- Unfinished runs by graph and state, for metrics, as the next ones.
+SELECT graph, state, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended} GROUP BY graph, state;
+
+-- name: count_due
+SELECT graph, COUNT(*), MIN(due_at) FROM perdure_runs WHERE due_at <= :now GROUP BY graph;
+
+-- name: count_waits
+SELECT kind, COUNT(*), MIN(created_at) FROM perdure_waits WHERE state = 'open' GROUP BY kind;
+
+-- name: count_unknown
+SELECT name, COUNT(*) FROM perdure_effects WHERE state = 'unknown' GROUP BY name;
+
+-- name: count_messages
+SELECT COUNT(*), MIN(sent_at) FROM perdure_outbox;
+
+-- name: database_bytes
+-- NULL: the database does not say.
+SELECT {bytes};
 
 -- name: doctor_two_running
 -- Two runs of one thread are driven at once.

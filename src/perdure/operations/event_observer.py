@@ -44,6 +44,8 @@ def observe(journal: Journal, observer: Observer | None) -> Journal:
                     log.exception("The observer failed at the event %r of run %s.", *event[:2])
 
         journal.listen(listener)
+        if (meter := getattr(observer, "on_commit", None)) is not None:
+            journal.measure(meter)
     return journal
 
 
