@@ -16,11 +16,10 @@ from typing import Any
 
 import perdure
 from perdure.errors import Error
-from perdure.journal.clock import Clock, JournalClock
+from perdure.observe.observed import Observed
 from perdure.observe.registry import Description, Family, Gauge
 from perdure.operations import journal_counts
 from perdure.operations.journal_counts import GraphDue, Rest
-from perdure.service.local_engine import LocalEngine
 from perdure.types import Kind
 
 log = logging.getLogger("perdure")
@@ -36,16 +35,16 @@ BILLED_ROWS = 2_000
 class JournalGauges:
     """The gauges of one journal. `collect` may be called from any thread."""
 
-    def __init__(self, every: float, clock: Clock | None) -> None:
-        self._every, self._clock = every, clock
-        self._engine: LocalEngine | None = None
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._engine: Observed | None = None
         self._counting = threading.Lock()
         self._due: list[GraphDue] = []
         self._rest: Rest | None = None
         self._due_until = self._rest_until = float("-inf")
         self._took = 0.0
 
-    def attach(self, engine: LocalEngine) -> None:
+    def attach(self, engine: Observed) -> None:
         self._engine = engine
 
     def collect(self) -> list[Family]:
@@ -63,22 +62,27 @@ class JournalGauges:
                 return families
             return [*families, *self._families(rest)]
 
-    def _count(self, engine: LocalEngine) -> Rest:
+    def _count(self, engine: Observed) -> Rest:
         journal = engine.journal
-        self._clock = self._clock or JournalClock(journal)
-        here, now = time.monotonic(), self._clock.now()
+        here, now = time.monotonic(), engine.clock.now()
         if here >= self._due_until:
             self._due = journal.read_committed(journal_counts.due(now))
-            self._due_until = here + FRESH
+            self._due_until = here + min(FRESH, self._every)
         if self._rest is None or here >= self._rest_until:
             begun = time.monotonic()
             self._rest = journal.read_committed(journal_counts.rest(now))
             self._took = time.monotonic() - begun
-            pause = max(self._every, SHARE * self._took)
-            if journal.capabilities.bills_rows:
-                pause = max(pause, self._rest.rows / BILLED_ROWS)
+            bills_rows = journal.capabilities.bills_rows
+            pause = self._pause(self._rest, self._took, bills_rows=bills_rows)
             self._rest_until = time.monotonic() + pause
         return self._rest
+
+    def _pause(self, rest: Rest, took: float, *, bills_rows: bool) -> float:
+        """Seconds until the rest is counted again."""
+        if not self._every:
+            return 0.0
+        pause = max(self._every, SHARE * took)
+        return max(pause, rest.rows / BILLED_ROWS) if bills_rows else pause
 
     def _families(self, rest: Rest) -> list[Family]:
         due = self._due

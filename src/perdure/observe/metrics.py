@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.errors import Error
+from perdure.errors import Error, needs_extra
 from perdure.journal import read_op
-from perdure.journal.clock import Clock
 from perdure.journal.committer import QueuedOperation
 from perdure.observe.journal_gauges import JournalGauges
+from perdure.observe.observed import Observed
 from perdure.observe.registry import (
     LONG_SECONDS,
     SECONDS,
@@ -32,7 +31,6 @@ from perdure.observe.registry import (
     Histogram,
 )
 from perdure.operations.runs import RunRow
-from perdure.service.local_engine import LocalEngine
 from perdure.types import EffectState, EventKind, State
 
 log = logging.getLogger("perdure")
@@ -60,8 +58,9 @@ class Metrics:
     """Counts what happens in this process and in the journal, for Prometheus and OTLP.
 
     `rt.asgi()` serves it at `/metrics`; `listen="127.0.0.1:9464"` does in a process without a web
-    server. It is exported by OTLP if `OTEL_EXPORTER_OTLP_ENDPOINT` is set, or if `otlp` is true.
-    The journal is counted at most every `count_every`, and for at most a hundredth of the time.
+    server. With `otlp` it is exported as the standard `OTEL_*` variables say. The journal is
+    counted at most every `count_every`, and for at most a hundredth of the time; with
+    `timedelta(0)` at each scrape.
 
         runtime = Runtime(observe=Metrics())
     """
@@ -71,13 +70,14 @@ class Metrics:
         *,
         count_every: timedelta = timedelta(seconds=15),
         listen: str | None = None,
-        otlp: bool | None = None,
-        clock: Clock | None = None,
+        otlp: bool = False,
     ) -> None:
-        self._engine: LocalEngine | None = None
-        self._listen, self._otlp = listen, _wants_otlp() if otlp is None else otlp
-        self._gauges = JournalGauges(count_every.total_seconds(), clock)
+        self._engine: Observed | None = None
+        self._listen, self._otlp = listen, otlp
+        self._gauges = JournalGauges(count_every.total_seconds())
         self._closers: list[Callable[[], None]] = []
+        self.port: int | None = None
+        """The port that it listens at."""
         self._runs: dict[str, _Driven] = {}
         self._families: list[Family] = []
 
@@ -157,17 +157,21 @@ class Metrics:
 
     # -- as an observer
 
-    def attach(self, engine: LocalEngine) -> None:
+    def attach(self, engine: Observed) -> None:
         """Measure an engine. Starts to listen, and to export, if that is asked for."""
         self._engine = engine
         self._gauges.attach(engine)
         if self._listen is not None:
             from perdure.observe.metrics_server import MetricsServer
 
-            self._closers.append(MetricsServer(self, self._listen).close)
+            server = MetricsServer(self, self._listen)
+            self.port = server.port
+            self._closers.append(server.close)
         if self._otlp:
-            from perdure.observe.otlp_metrics import OTLPExport
-
+            try:
+                from perdure.observe.otlp_metrics import OTLPExport
+            except ImportError as error:
+                raise Error(needs_extra("Metrics(otlp=True)", "otel")) from error
             self._closers.append(OTLPExport(self).close)
 
     def close(self) -> None:
@@ -257,7 +261,7 @@ class Metrics:
         driven = self._runs.get(run_id)
         if driven is None or "ns" in data:  # the step of a subgraph is part of another
             return
-        if driven.moved_at is not None and data["source"] == "loop":
+        if driven.moved_at is not None and "nodes" in data:  # not the one that stores the input
             self._steps.observe((driven.graph,), (at - driven.moved_at).total_seconds())
         driven.moved_at = at
         self._remember(run_id, driven)  # as the last that moved
@@ -296,13 +300,3 @@ class Metrics:
         if len(self._runs) > MOST_RUNS:
             with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # two threads at once
                 del self._runs[next(iter(self._runs))]
-
-
-def _wants_otlp() -> bool:
-    """Whether the environment says where metrics are to be sent."""
-    endpoint = any(
-        os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") for name in ("ENDPOINT", "METRICS_ENDPOINT")
-    )
-    exporter = os.environ.get("OTEL_METRICS_EXPORTER", "otlp")
-    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    return endpoint and "otlp" in exporter and not off
