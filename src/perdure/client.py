@@ -35,6 +35,7 @@ from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.local_engine import LocalEngine
 from perdure.service.reflections import ReflectionService
 from perdure.service.runs import GRACE, PAGE, make_setup
+from perdure.service.saved import saved_by_run, saved_in_total
 from perdure.service.services import Services
 from perdure.service.validation import (
     check_dict,
@@ -44,7 +45,8 @@ from perdure.service.validation import (
     check_name,
     check_time,
 )
-from perdure.times import FIRST_MS, deadline, milliseconds, moment, position_before
+from perdure.service.views.saved_work import SavedWork
+from perdure.times import FIRST_MS, LAST_MS, deadline, milliseconds, moment, position_before
 from perdure.types import (
     ENDED,
     Control,
@@ -380,6 +382,30 @@ class Client(ContextManaged):
     async def scores(self, run_id: str) -> list[Score]:
         """The scores of a run, oldest first."""
         return await self.journal.arun(self.services.runs.scores(run_id))
+
+    async def saved(
+        self,
+        run_id: str | None = None,
+        *,
+        graph: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> SavedWork:
+        """What recovery did not repeat, and what crashes cost: of a run, with each crash, or in
+        total over the runs of a graph, or over all; `since` and `until` bound when a run was
+        accepted.
+
+            saved = await client.saved(run.id)
+            print(saved.work.tokens, [crash.lost for crash in saved.recoveries])
+        """
+        if run_id is not None:
+            if (graph, since, until) != (None, None, None):
+                raise BadArgument("Name a run, or select runs by graph and time; not both.")
+            return await self.journal.arun(saved_by_run(self.services.runs, run_id))
+        first = FIRST_MS if since is None else milliseconds(check_time("since", since))
+        last = LAST_MS if until is None else milliseconds(check_time("until", until))
+        graph = None if graph is None else check_text("graph", graph)
+        return await self.journal.arun(saved_in_total(graph, first, last))
 
     async def events(
         self, run_id: str, *, after: int | Event = 0, limit: int | None = None
@@ -732,6 +758,7 @@ class BlockingClient(LoopThread):
     runs = blocking_method(Client.runs)
     score = blocking_method(Client.score)
     scores = blocking_method(Client.scores)
+    saved = blocking_method(Client.saved)
     events = blocking_method(Client.events)
     waits = blocking_method(Client.waits)
     answer = blocking_method(Client.answer)

@@ -19,7 +19,14 @@ from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan
 from perdure.journal.ids import random_number
 from perdure.operations import effects
-from perdure.operations.effects import EffectRow, How, Mark, Unconfirmed, UndoState
+from perdure.operations.effects import (
+    NOTHING_SAVED,
+    EffectRow,
+    How,
+    Mark,
+    Unconfirmed,
+    UndoState,
+)
 from perdure.serde.redaction import secrets_in
 from perdure.times import moment
 from perdure.types import EffectState, EventKind
@@ -209,13 +216,13 @@ class CallRecord:
             self._add_event(EventKind.EFFECT, {**data, "how": how})
         outcome = self.row.load_outcome(self.task.serializer)
         result, usage, interrupts = outcome if len(outcome) == 3 else (outcome[0], None, 0)
-        self._count_saved(*(usage or (0, 0)))
+        self._note_saved(*(usage or (0, 0)))
         self.position.skip_interrupts(interrupts)
         return result
 
     def replay_error(self) -> Exception:
         """The recorded exception, counted as saved."""
-        self._count_saved(0, 0)
+        self._note_saved(0, 0)
         stored = self.row.load_outcome(self.task.serializer)
         self.position.skip_interrupts(stored.get("asked", 0))
         return recording.mark_recorded(recording.restore_error(self.row.key, stored))
@@ -238,7 +245,9 @@ class CallRecord:
         except Exception as error:
             self.row = row._replace(mark=Mark.FINAL.value)  # it happened, and must not again
             return (yield from self.failed(error))
-        data = {} if how is None else {"how": how.value}
+        data: dict[str, Any] = {} if how is None else {"how": how.value}
+        if usage is not None:
+            data |= {"model_calls": usage[0], "tokens": usage[1]}
         yield from self._settle(EffectState.DONE, blob, data, wait=wait)
         return result
 
@@ -277,11 +286,14 @@ class CallRecord:
         task = self.task
         self.row = self.row._replace(state=state.value, outcome=outcome, due_at=due_at)
         task.records.remember(self.row)
-        event = None
+        event, saved = None, NOTHING_SAVED
         if data is not None:
             begun = {"attempt": self.row.attempts, "begun_at": moment(self.row.created_at)}
             event = (task.serializer, {**begun, **data})
-        op = task.guarded(effects.write_state(task.owner, self.row, task.now, event=event))
+            if task.segment is not None:
+                saved = task.segment.progress.take_saved()
+        op = effects.write_state(task.owner, self.row, task.now, event=event, saved=saved)
+        op = task.guarded(op)
         if wait:
             return bool((yield op))
         task.journal.defer(op)
@@ -352,9 +364,9 @@ class CallRecord:
             self.task.journal.defer(self.task.guarded(noted))
         self._add_event(EventKind.DIFFERS, {"name": row.name, "key": row.key})
 
-    def _count_saved(self, calls: int, tokens: int) -> None:
-        if self.task.owner.run_id:
-            self.task.journal.defer(effects.count_saved(self.task.owner, calls, tokens))
+    def _note_saved(self, model_calls: int, tokens: int) -> None:
+        if self.task.segment is not None:
+            self.task.segment.progress.note_saved(model_calls, tokens)
 
     def _add_event(self, kind: EventKind, data: dict[str, Any]) -> None:
         task = self.task

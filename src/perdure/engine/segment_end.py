@@ -97,7 +97,7 @@ class SegmentFinish(SegmentPlans):
             end = (yield from self._held_by_unknown(drive)) or end
         if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
             end = end._replace(data=report((yield effects.of_run(drive.row.id))))
-        return (yield from self.end(drive.row, end))
+        return (yield from self.end(drive.row, end._replace(saved=segment.progress.take_saved())))
 
     def end(self, row: RunRow, end: SegmentEnd) -> Plan[Ended]:
         """End a segment as decided."""

@@ -62,6 +62,23 @@ class How(StrEnum):
     CALLED_AGAIN = "called again"
 
 
+class Saved(NamedTuple):
+    """Outcomes that came from the record, and what the calls would have cost."""
+
+    effects: int = 0
+    model_calls: int = 0
+    tokens: int = 0
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the event says that counts them."""
+        counts = {name: number for name, number in self._asdict().items() if number}
+        return {"saved": counts} if counts else {}
+
+
+NOTHING_SAVED = Saved()
+
+
 class EffectRow(NamedTuple):
     """An effect as it is stored."""
 
@@ -217,9 +234,11 @@ def write_state(
     now: int,
     *,
     event: tuple[Serializer, dict[str, Any]] | None = None,
+    saved: Saved = NOTHING_SAVED,
 ) -> Op[bool]:
-    """Store the state of a call, as `row` has it, with an event of its run. False: another process
-    has taken the call over, which can only happen without a lease."""
+    """Store the state of a call, as `row` has it, with an event of its run, which also counts what
+    was `saved`. False: another process has taken the call over, which can only happen without a
+    lease."""
     made, params = change(owner.thread_id, owner.run_id, now), {**row._asdict(), "now": now}
     written, before, after = Statement("write_effect", params), owner.fence, []
     has_event = event is not None and bool(owner.run_id)
@@ -227,8 +246,8 @@ def write_state(
         serializer, more = event
         settled = row.state in (EffectState.DONE, EffectState.FAILED)
         count = {**made.params, "token": owner.token, "progress": int(settled)}
-        data = {"name": row.name, "key": row.key, "state": row.state, **more}
-        before = [Statement("count_effect", count)]
+        data = {"name": row.name, "key": row.key, "state": row.state, **more, **saved.data}
+        before = [Statement("count_effect", count), *count_saved(owner, saved)]
         after = [made.event(serializer, EventKind.EFFECT, data)]
     at = len(before)
     return Op(
@@ -286,10 +305,10 @@ def add_event(
     return Op(kind.value, statements, lambda rows: None, write=True, key=made.key)
 
 
-def count_saved(owner: Owner, calls: int, tokens: int) -> Op[None]:
-    """Count an outcome that was returned from its record."""
-    params = {**owner.params, "calls": calls, "tokens": tokens}
-    return Op("saved", [Statement("count_saved", params)], lambda rows: None, write=True)
+def count_saved(owner: Owner, saved: Saved) -> list[Statement]:
+    """Counts outcomes that were returned from their records, for the batch of an event: what the
+    run's row counts is the sum of its events, also after a crash or a lost reply."""
+    return [Statement("count_saved", {**owner.params, **saved._asdict()})] if any(saved) else []
 
 
 def of_task(

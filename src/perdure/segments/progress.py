@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure.journal import Statement
 from perdure.journal.clock import Clock
+from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.operations.events import change
 from perdure.operations.run_payload import load_labels, place
 from perdure.segments.lease import Lease
@@ -34,6 +36,7 @@ class Progress:
         self.has_written = False
         """Whether something was queued for it: until then all there is of the run is on disk."""
         self._moved_at = time.monotonic()
+        self._saved, self._saving = NOTHING_SAVED, threading.Lock()
 
     @property
     def attempts(self) -> int:
@@ -57,6 +60,19 @@ class Progress:
     def note_question(self) -> None:
         """Note that it asked something: alive, but not a step further."""
         self._moved_at = time.monotonic()
+
+    def note_saved(self, model_calls: int, tokens: int) -> None:
+        """Note an outcome that came from its record. The next event that is stored counts it: what
+        a process replays before it dies, without storing anything, is counted by the next one."""
+        with self._saving:
+            effects, calls, before = self._saved
+            self._saved = Saved(effects + 1, calls + model_calls, before + tokens)
+
+    def take_saved(self) -> Saved:
+        """What was noted since the last call, for the event that counts it."""
+        with self._saving:
+            saved, self._saved = self._saved, NOTHING_SAVED
+            return saved
 
     def label(self, values: Mapping[str, Any]) -> None:
         """Add labels. They are stored with the next step."""
@@ -92,5 +108,7 @@ class Progress:
             "fingerprint": fingerprint,
             "labels": labels,
         }
-        event = made.event(self.serializer, EventKind.STEP, data)
-        return [Statement("progress", params), event]
+        saved = self.take_saved()
+        owner = Owner(self._lease.thread_id, self._lease.run_id, self._lease.token)
+        event = made.event(self.serializer, EventKind.STEP, data | saved.data)
+        return [Statement("progress", params), *count_saved(owner, saved), event]
