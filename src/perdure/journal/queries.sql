@@ -9,7 +9,7 @@
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
 -- {names} is the list in the JSON parameter :names; {clock} is the time; {identity} says which
 -- database it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
--- in which it ended.
+-- in which it ended, {event} the columns of an event that observers are told of.
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
@@ -390,10 +390,11 @@ INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
        CAST(:body AS {blob})
 FROM perdure_runs WHERE change = :change AND id IN ({descendants})
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: descendants
--- Those runs, for the observer of their events.
+-- Those runs, if the reply that had their events was lost.
 SELECT thread_id, id FROM perdure_runs WHERE change = :change AND id IN ({descendants});
 
 -- name: go_on
@@ -439,12 +440,13 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended
 
 -- name: insert_event
 -- Adds the event of a change to the history of the run that was changed, or does nothing when
--- the change was not made.
+-- the change was not made. Like all that add events, it gives what observers are told of.
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
        CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_stop_events
 -- The same for what stops a run: :asked if it is driven, else :kind.
@@ -454,7 +456,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_takeover_events
 -- The same for runs whose thread was taken over.
@@ -464,7 +467,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND change = :change AND control = 'cancel'
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_claim_events
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
@@ -472,7 +476,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN was = 'running' THEN 'recovered' ELSE 'claimed' END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE worker = :worker AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_end_event
 -- The event of a released run: :kind, unless a request to stop came meanwhile.
@@ -482,11 +487,13 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             WHEN state = 'pending' THEN 'released' ELSE state END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: find_event
 -- Our own key: was this change made?
-SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
+SELECT {event} FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 
 -- name: last_decision
 -- What last decided whether a run goes on, before the event of its claim.
