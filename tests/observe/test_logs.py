@@ -57,7 +57,7 @@ async def test_a_run_is_logged_line_by_line_without_its_content(
         return {"log": []}
 
     caplog.set_level(logging.INFO, LOGGER)
-    async with opened(sqlite_url, observer=Both()) as rt:
+    async with opened(sqlite_url, observe=Both()) as rt:
         rt.register(chain(work), name="g", retry=Retry(attempts=1))
         run = await rt.start("g", {"log": [SECRET]}, thread_id="a thread\n", key=SECRET)
         await rt.tick()

@@ -41,6 +41,8 @@ from perdure.errors import (
     WaitCaught,
 )
 from perdure.journal import Plan
+from perdure.journal.clock import Clock
+from perdure.observe.observers import Observers
 from perdure.operations import claims, effects
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Mark, Owner, report
@@ -48,6 +50,7 @@ from perdure.operations.events import change
 from perdure.operations.run_payload import dump_error, dump_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
+from perdure.saver import Saver
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, Kind, State
 
@@ -73,6 +76,10 @@ FINAL = (
 
 class SegmentFinish(SegmentPlans):
     """Plans for the end of a segment."""
+
+    def __init__(self, saver: Saver, clock: Clock, observers: Observers) -> None:
+        super().__init__(saver, clock)
+        self._observers = observers
 
     def finish(self, drive: Drive, outcome: Outcome) -> Plan[Ended]:
         """End a segment after LangGraph returned or raised."""
@@ -102,8 +109,10 @@ class SegmentFinish(SegmentPlans):
     def end(self, row: RunRow, end: SegmentEnd) -> Plan[Ended]:
         """End a segment as decided."""
         made = change(row.thread_id, row.id, self.clock.now())
-        if not (yield claims.end_segment(self.serializer, made, row.token, end)):
+        sinks = self._observers.sinks
+        if not (yield claims.end_segment(self.serializer, made, row.token, end, sinks)):
             return Ended.LOST
+        self._observers.nudge()
         _log_end(row, end)
         return Ended.RELEASED if end.state is State.PENDING else Ended(end.state.value)
 

@@ -21,6 +21,8 @@ from perdure.times import FIRST_MS, maybe_moment, moment
 from perdure.types import EffectRecord, EffectState, EventKind, RunError, State
 
 STATES = frozenset(EffectState)
+LISTED = 50
+"""How many replayed effects an event lists."""
 COMPENSATION = "undo "
 """The prefix of a compensation's task, which belongs to no node."""
 
@@ -68,12 +70,24 @@ class Saved(NamedTuple):
     effects: int = 0
     model_calls: int = 0
     tokens: int = 0
+    replayed: tuple[tuple[str, str], ...] = ()
+    """The first of these effects: name and key."""
+
+    def plus(self, name: str, key: str, model_calls: int, tokens: int) -> Saved:
+        """With the outcome of one more effect."""
+        listed = ((name, key),) if len(self.replayed) < LISTED else ()
+        return Saved(
+            self.effects + 1,
+            self.model_calls + model_calls,
+            self.tokens + tokens,
+            self.replayed + listed,
+        )
 
     @property
     def data(self) -> dict[str, Any]:
         """What the event says that counts them."""
-        counts = {name: number for name, number in self._asdict().items() if number}
-        return {"saved": counts} if counts else {}
+        said = {name: value for name, value in self._asdict().items() if value}
+        return {"saved": said} if said else {}
 
 
 NOTHING_SAVED = Saved()
@@ -308,7 +322,10 @@ def add_event(
 def count_saved(owner: Owner, saved: Saved) -> list[Statement]:
     """Counts outcomes that were returned from their records, for the batch of an event: what the
     run's row counts is the sum of its events, also after a crash or a lost reply."""
-    return [Statement("count_saved", {**owner.params, **saved._asdict()})] if any(saved) else []
+    if not saved.effects:
+        return []
+    counts = {name: getattr(saved, name) for name in ("effects", "model_calls", "tokens")}
+    return [Statement("count_saved", {**owner.params, **counts})]
 
 
 def of_task(

@@ -37,6 +37,8 @@ class Progress:
         """Whether something was queued for it: until then all there is of the run is on disk."""
         self._moved_at = time.monotonic()
         self._saved, self._saving = NOTHING_SAVED, threading.Lock()
+        self.steps = 0
+        """How many steps it finished, at the top of the graph."""
 
     @property
     def attempts(self) -> int:
@@ -61,12 +63,11 @@ class Progress:
         """Note that it asked something: alive, but not a step further."""
         self._moved_at = time.monotonic()
 
-    def note_saved(self, model_calls: int, tokens: int) -> None:
+    def note_saved(self, name: str, key: str, model_calls: int, tokens: int) -> None:
         """Note an outcome that came from its record. The next event that is stored counts it: what
         a process replays before it dies, without storing anything, is counted by the next one."""
         with self._saving:
-            effects, calls, before = self._saved
-            self._saved = Saved(effects + 1, calls + model_calls, before + tokens)
+            self._saved = self._saved.plus(name, key, model_calls, tokens)
 
     def take_saved(self) -> Saved:
         """What was noted since the last call, for the event that counts it."""
@@ -88,6 +89,8 @@ class Progress:
         self.move()
         self.has_written = True
         self._made.add(checkpoint_id)
+        if not ns and metadata.get("source") != "input":
+            self.steps += 1
         made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
         fingerprint, self.fingerprint = self.fingerprint, None
         data: dict[str, Any] = {"step": metadata.get("step"), "source": metadata.get("source")}

@@ -26,6 +26,7 @@ class FieldType(StrEnum):
     INTEGER = "integer"
     BOOLEAN = "boolean"
     TIME = "time"
+    NUMBER = "number"
     TEXTS = "texts"
     """A list of texts."""
 
@@ -35,18 +36,19 @@ TYPES: Mapping[str, FieldType] = {
         (
             *("graph", "version", "parent", "worker", "driven", "source", "checkpoint", "ns"),
             *("wait", "wait_kind", "name", "caught_in", "key", "state", "how", "effect"),
-            "error_kind",
+            *("error_kind", "model", "about"),
         ),
         FieldType.TEXT,
     ),
     **dict.fromkeys(
         (
-            *("segment", "step", "runs", "attempt", "attempts", "model_calls", "tokens"),
+            *("segment", "step", "runs", "attempt", "attempts", "input_tokens", "output_tokens"),
             *("saved_effects", "saved_model_calls", "saved_tokens", "effects"),
             *("undone", "kept", "unknown"),
         ),
         FieldType.INTEGER,
     ),
+    "value": FieldType.NUMBER,
     **dict.fromkeys(("early", "transactional", "final", "forced"), FieldType.BOOLEAN),
     **dict.fromkeys(("wake_at", "expires_at", "begun_at", "retry_at"), FieldType.TIME),
     **dict.fromkeys(("nodes", "lost", "removed", "added"), FieldType.TEXTS),
@@ -69,7 +71,7 @@ FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.JOINED: ("wait", "runs"),
     EventKind.EFFECT: (
         *("name", "key", "state", "attempt", "begun_at", "retry_at", "transactional", "how"),
-        *("model_calls", "tokens", "error_kind", *SAVED),
+        *("model", "input_tokens", "output_tokens", "error_kind", *SAVED),
     ),
     EventKind.DIFFERS: ("name", "key"),
     EventKind.SETTLED: ("name", "key", "state"),
@@ -85,6 +87,7 @@ FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.RETRIED: (),
     EventKind.UPDATED: (),
     EventKind.DONE: ("source", *SAVED),
+    EventKind.SCORED: ("name", "value", "about", "checkpoint", "effect"),
 }
 """The fields of each kind of event."""
 
@@ -108,6 +111,10 @@ def _value(kind: str, name: str, data: Mapping[str, Any]) -> Any:
         text = data.get("kind") if kind == EventKind.FAILED else data.get("error")
         name = text.partition(":")[0] if isinstance(text, str) else ""
         return name if name.replace(".", "_").isidentifier() else None
+    if name in ("model", "input_tokens", "output_tokens"):
+        return (data.get("usage") or {}).get(name)
+    if name == "checkpoint" and kind == EventKind.SCORED:
+        return data.get("step")
     if name.startswith("saved_"):
         return (data.get("saved") or {}).get(name.removeprefix("saved_"))
     return data.get(name)
@@ -121,6 +128,9 @@ def _typed(of: FieldType, value: Any) -> Any:
         if isinstance(value, (list, tuple, dict)):
             return len(value)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if of is FieldType.NUMBER:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return float(value) if is_number else None
     if of is FieldType.BOOLEAN:
         return value if isinstance(value, bool) else None
     if of is FieldType.TIME:

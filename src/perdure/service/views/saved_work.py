@@ -124,8 +124,9 @@ class _Fold:
         elif event.kind in (EventKind.EFFECT, EventKind.SETTLED):
             self._effect(event)
         if self.found and self.found[-1].segment == self.segments:
-            saved = self.found[-1].saved.plus(Work(**(event.data.get("saved") or {})))
-            self._change(saved=saved)
+            saved: Mapping[str, Any] = event.data.get("saved") or {}
+            counts = [saved.get(name, 0) for name in ("effects", "model_calls", "tokens")]
+            self._change(saved=self.found[-1].saved.plus(Work(*counts)))
         self.last = event.at
 
     def _claim(self, event: Event) -> None:
@@ -158,8 +159,9 @@ class _Fold:
         state, known = str(data.get("state")), self.states.get(key)
         self.states[key] = state
         if state in SETTLED and known not in SETTLED:
-            calls = data.get("model_calls", int(data.get("name") == MODEL))
-            self.kept = self.kept.plus(Work(1, calls, data.get("tokens", 0)))
+            usage: Mapping[str, Any] = data.get("usage") or {}
+            tokens = usage.get("input_tokens", 0) + usage.get("output_tokens", 0)
+            self.kept = self.kept.plus(Work(1, int(data.get("name") == MODEL), tokens))
         if known is None and self.found and self._was_open(data):
             crash = self.found[-1]
             if state == EffectState.UNKNOWN:

@@ -72,6 +72,7 @@ _FIELD_TYPES = {
     FieldType.INTEGER: _INTEGER,
     FieldType.BOOLEAN: ColumnType.BOOLEAN,
     FieldType.TIME: _TIME,
+    FieldType.NUMBER: ColumnType.NUMBER,
     FieldType.TEXTS: _JSON,
 }
 _TOLD_ONLY = ("graph", "segment")
