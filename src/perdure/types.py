@@ -482,4 +482,5 @@ class Observer(Protocol):
     def on_event(
         self, kind: str, run_id: str, thread_id: str, data: Mapping[str, Any], at: datetime
     ) -> None:
-        """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`."""
+        """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`. That of a claim
+        also has the `graph` of the run, and the number of the `segment`."""

@@ -19,7 +19,14 @@ from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan, Statement
 from perdure.journal.ids import random_number
 from perdure.operations import effects
-from perdure.operations.effects import EffectRow, How, Mark, Unconfirmed, UndoState
+from perdure.operations.effects import (
+    NOTHING_SAVED,
+    EffectRow,
+    How,
+    Mark,
+    Unconfirmed,
+    UndoState,
+)
 from perdure.operations.prompts import EFFECT
 from perdure.serde.redaction import secrets_in
 from perdure.times import moment
@@ -229,13 +236,13 @@ class CallRecord:
         outcome = self.row.load_outcome(self.task.serializer)
         result, usage, interrupts = outcome if len(outcome) == 3 else (outcome[0], None, 0)
         self.task.note_prompts(self.task.recorded_prompts.get(self.row.key, ()))
-        self._count_saved(*(usage or (0, 0)))
+        self._note_saved(*(usage or (0, 0)))
         self.position.skip_interrupts(interrupts)
         return result
 
     def replay_error(self) -> Exception:
         """The recorded exception, counted as saved."""
-        self._count_saved(0, 0)
+        self._note_saved(0, 0)
         stored = self.row.load_outcome(self.task.serializer)
         self.position.skip_interrupts(stored.get("asked", 0))
         return recording.mark_recorded(recording.restore_error(self.row.key, stored))
@@ -301,12 +308,16 @@ class CallRecord:
         task = self.task
         self.row = self.row._replace(state=state.value, outcome=outcome, due_at=due_at)
         task.records.remember(self.row)
-        event = None
+        event, saved = None, NOTHING_SAVED
         if data is not None:
             begun = {"attempt": self.row.attempts, "begun_at": moment(self.row.created_at)}
             event = (task.serializer, {**begun, **data, **self.prompts_in_event()})
+            if task.segment is not None:
+                saved = task.segment.progress.take_saved()
         used = self.prompt_uses()
-        op = effects.write_state(task.owner, self.row, task.now, event=event, more=used)
+        op = effects.write_state(
+            task.owner, self.row, task.now, event=event, saved=saved, more=used
+        )
         op = task.guarded(op)
         if wait:
             return bool((yield op))
@@ -390,11 +401,10 @@ class CallRecord:
             self.task.journal.defer(self.task.guarded(noted))
         self._add_event(EventKind.DIFFERS, {"name": row.name, "key": row.key})
 
-    def _count_saved(self, calls: int, tokens: int) -> None:
+    def _note_saved(self, model_calls: int, tokens: int) -> None:
         if self.task.segment is not None:
-            self.task.segment.saved.note(self.row.name, self.row.key, calls, tokens)
-        if self.task.owner.run_id:
-            self.task.journal.defer(effects.count_saved(self.task.owner, calls, tokens))
+            name, key = self.row.name, self.row.key
+            self.task.segment.progress.note_saved(name, key, model_calls, tokens)
 
     def _add_event(self, kind: EventKind, data: dict[str, Any]) -> None:
         task = self.task

@@ -104,10 +104,8 @@ class SegmentFinish(SegmentPlans):
             end = (yield from self._held_by_unknown(drive)) or end
         if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
             end = end._replace(data=report((yield effects.of_run(drive.row.id))))
-        saved = segment.saved.as_event()
-        if saved:
-            end = end._replace(data={**end.data, **saved})
-        ended = yield from self.end(drive.row, end)
+        saved = segment.progress.take_saved()
+        ended = yield from self.end(drive.row, end._replace(saved=saved))
         if ended is not Ended.LOST:
             segment.prompts.confirm()  # what the segment queued is on disk before its end
         return ended

@@ -523,7 +523,7 @@ WITH due AS (
     AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
   ORDER BY due_at LIMIT :count {skip})
 UPDATE perdure_runs
-SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
     worker = :worker, driven = :driven, due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE id IN (SELECT id FROM due)
@@ -532,7 +532,7 @@ RETURNING {run};
 -- name: claim_run
 -- Takes one run, due or not, unless it is another's, or not its turn.
 UPDATE perdure_runs
-SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
     worker = :worker, driven = 'call', due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE thread_id = :thread_id AND id = :id
@@ -1165,9 +1165,18 @@ WHERE thread_id = :thread_id AND id = :id;
 -- name: count_saved
 -- Counts what was returned from the record, with what it would have cost.
 UPDATE perdure_runs
-SET saved_effects = saved_effects + 1, saved_calls = saved_calls + :calls,
+SET saved_effects = saved_effects + :effects, saved_calls = saved_calls + :model_calls,
     saved_tokens = saved_tokens + :tokens
 WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running';
+
+-- name: saved_total
+-- What was saved, and lost, over all runs that were accepted in a time.
+SELECT COUNT(*), CAST(COALESCE(SUM(saved_effects), 0) AS BIGINT), CAST(COALESCE(SUM(saved_calls), 0) AS BIGINT),
+       CAST(COALESCE(SUM(saved_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(recoveries), 0) AS BIGINT),
+       CAST(COALESCE(SUM(lost_ms), 0) AS BIGINT)
+FROM perdure_runs
+WHERE (saved_effects > 0 OR recoveries > 0) AND created_at >= :since AND created_at < :until
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph);
 
 -- name: effects_of_task
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;

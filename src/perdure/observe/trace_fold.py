@@ -128,6 +128,7 @@ class TraceFold:
 
     def _after(self, event: Event) -> Iterator[Span]:
         kind, at, now = event.kind, self._open, milliseconds(event.at)
+        yield from self._replayed(event, now)
         if kind == EventKind.STARTED:
             at.graph, at.version = event.data.get("graph", ""), event.data.get("version", "")
             at.parent, at.started = event.data.get("parent"), now
@@ -273,17 +274,23 @@ class TraceFold:
             error = str(event.data.get("kind", "failed"))
         elif event.kind == EventKind.HELD:
             error = "held"
-        if event.kind != EventKind.DONE:  # nothing runs after the last step
+        # Nothing runs after the last step.
+        if event.kind != EventKind.DONE or event.data.get("saved"):
             yield self._open_step(now, error)
-        saved = event.data.get("saved") or {}
+        yield self._segment_span(now, error, {"perdure.ended": event.kind})
+        self._open.segment = None
+
+    def _replayed(self, event: Event, now: int) -> Iterator[Span]:
+        """The effects that came from the record before this event, in the step that it is in."""
+        saved, segment = event.data.get("saved"), self._open.segment
+        if not saved or segment is None:
+            return
         for index, (name, key) in enumerate(saved.get("replayed", ())):
             about = {"perdure.effect.key": key, "perdure.replayed": True}
             place: SpanKey = ("replayed", event.n, index)
-            parent = segment_key(self._open.token)
-            yield Span("effect", place, parent, f"execute_tool {name}", now, now, about)
-        counts = {f"perdure.saved.{n}": saved[n] for n in SAVED if saved.get(n)}
-        yield self._segment_span(now, error, {"perdure.ended": event.kind, **counts})
-        self._open.segment = None
+            yield Span("effect", place, self._current(), f"execute_tool {name}", now, now, about)
+        counts = segment.setdefault("saved", {})
+        counts |= {n: counts.get(n, 0) + saved[n] for n in SAVED if saved.get(n)}
 
     def _segment_span(self, now: int, error: str | None, ended: dict[str, Any]) -> Span:
         at = self._open
@@ -295,6 +302,7 @@ class TraceFold:
             "perdure.recovered": segment.get("recovered") or None,
             "perdure.steps": at.steps,
             "perdure.effects": segment.get("effects"),
+            **{f"perdure.saved.{name}": n for name, n in segment.get("saved", {}).items()},
             **ended,
         }
         start = segment["from"]

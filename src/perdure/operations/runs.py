@@ -103,6 +103,17 @@ class Joined(IntEnum):
     """It waits for the run now."""
 
 
+class SavedTotal(NamedTuple):
+    """What runs saved and lost, summed up."""
+
+    runs: int
+    effects: int
+    model_calls: int
+    tokens: int
+    recoveries: int
+    lost_ms: int
+
+
 class ChildRow(NamedTuple):
     """A run that a node of another one started."""
 
@@ -294,6 +305,12 @@ def names_in_pieces(names: Iterable[str]) -> list[dict[str, str]]:
     return [
         {"names": json.dumps(every[start : start + NAMES])} for start in range(0, len(every), NAMES)
     ]
+
+
+def saved_total(graph: str | None, since: int, until: int) -> Op[SavedTotal]:
+    """What the runs accepted from `since` until before `until` saved and lost."""
+    params = {"graph": graph, "since": since, "until": until}
+    return read_op("saved_total", params, lambda rows: SavedTotal(*map(int, rows[0][0])))
 
 
 def children(of: Iterable[str], most: int, count: int) -> Op[list[ChildRow]]:
