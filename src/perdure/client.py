@@ -30,6 +30,7 @@ from perdure.recorded_calls import call_key, call_number, parent_of_call, record
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.redaction import hide_in_url
+from perdure.serde.redaction_policy import Redaction
 from perdure.serde.serializer import Serializer
 from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.local_engine import LocalEngine
@@ -77,9 +78,9 @@ class Client(ContextManaged):
     """A journal's runs, waits, effects, messages and schedules.
 
     `url` is the journal, `PERDURE_URL` by default; it is opened on first use. `allow` and
-    `encryption_keys` are those of `Saver`. `observer` is called for each event that this client
-    stores. Every method is a coroutine; `blocking` has the same methods for callers without an
-    event loop.
+    `encryption_keys` are those of `Saver`, and so is `redact`: a `Redaction`. `observer` is called
+    for each event that this client stores. Every method is a coroutine; `blocking` has the same
+    methods for callers without an event loop.
 
         async with Client("postgresql://localhost/agents") as client:
             run = await client.start("campaign", {"to": "ada@example.com"})
@@ -97,13 +98,14 @@ class Client(ContextManaged):
         encryption_keys: Mapping[str, bytes] | None = None,
         clock: Clock | None = None,
         observer: Observer | None = None,
+        redact: Redaction | None = None,
         keys: None = None,
     ) -> None:
         check_renamed("keys", "encryption_keys", keys)
         envelope = (
             ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys)
         )
-        engine = LocalEngine(url, Serializer(Codec(allow), envelope), observer)
+        engine = LocalEngine(url, Serializer(Codec(allow, redact), envelope), observer)
         self._compose(url, engine, clock)
 
     def _compose(self, url: str | None, engine: LocalEngine, clock: Clock | None) -> None:

@@ -193,4 +193,4 @@ class TransactionalCall:
         settled = row._replace(state=EffectState.DONE.value, outcome=blob)
         event = (task.serializer, {"attempt": row.attempts, "transactional": True})
         transaction.run(effects.write_state(task.owner, settled, now, event=event).render())
-        return settled, result
+        return settled, task.serializer.codec.redacted(result)

@@ -22,7 +22,7 @@ from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_pa
 from perdure.journal.clock import LONGEST_LEASE, HostTime
 from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
-from perdure.operations.events import Change, dump_event
+from perdure.operations.events import Change, dump_event, redacted_data
 from perdure.operations.runs import RunRow, names_in_pieces, stop_children, wake_joiners
 from perdure.serde.serializer import Serializer
 from perdure.types import DrivenBy, EventKind, State
@@ -201,6 +201,7 @@ def expire(worker: str, now: int, *, before: int | None = None) -> Op[None]:
 
 def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEnd) -> Op[bool]:
     """End a segment and its lease. False if the lease was lost; then nothing is changed."""
+    data = redacted_data(serializer, end.data)
     params = {
         **made.params,
         "token": token,
@@ -210,9 +211,9 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         "attempts": end.attempts,
         "output": end.output,
         "error": end.error,
-        "reason": end.reason,
+        "reason": serializer.redacted_text(end.reason),
         "kind": end.kind.value,
-        "body": made.body(serializer, (end.kind, *_DECIDED_IN_SQL), end.data),
+        "body": made.body(serializer, (end.kind, *_DECIDED_IN_SQL), data),
     }
     statements = with_params(params, "lock_thread", "lock_run")
     if end.state in (State.WAITING, State.DONE) and not end.in_step:
@@ -222,7 +223,7 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
     at = len(statements)
     statements += [
         Statement("let_go", params),
-        EventStatement("insert_end_event", params, end.data),
+        EventStatement("insert_end_event", params, data),
         *with_params(params, "close_waits", "next_of_thread"),
         *wake_joiners(params),
     ]
