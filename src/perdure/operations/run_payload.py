@@ -119,7 +119,10 @@ def tags_of(row: RunRow, setup: Mapping[str, Any]) -> list[str]:
 
 def dump_output(serializer: Serializer, row: RunRow, output: list[Any]) -> bytes:
     """A run's output: [value], or [checkpoint, channels, the rest] if it is in a checkpoint."""
-    return serializer.dumps(output, place(row, "output"), "the output")
+    if len(output) == 1:
+        return serializer.dumps(output, place(row, "output"), "the output")
+    stored = [*output[:2], serializer.codec.redacted(output[2], "the output")]
+    return serializer.dumps(stored, place(row, "output"), "the output", own=True)
 
 
 def dump_error(serializer: Serializer, row: RunRow, described: Mapping[str, Any]) -> bytes:
