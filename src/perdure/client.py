@@ -24,6 +24,7 @@ from perdure.errors import BadArgument
 from perdure.journal import Journal, Poll, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
+from perdure.observe.observers import Observers
 from perdure.operations import claims, runs
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
@@ -56,7 +57,6 @@ from perdure.types import (
     Event,
     Kind,
     Message,
-    Observer,
     Record,
     Run,
     Schedule,
@@ -78,9 +78,10 @@ class Client(ContextManaged):
     """A journal's runs, waits, effects, messages and schedules.
 
     `url` is the journal, `PERDURE_URL` by default; it is opened on first use. `allow` and
-    `encryption_keys` are those of `Saver`, and so is `redact`: a `Redaction`. `observer` is called
-    for each event that this client stores. Every method is a coroutine; `blocking` has the same
-    methods for callers without an event loop.
+    `encryption_keys` are those of `Saver`, and so is `redact`: a `Redaction`. `observe` is an
+    observer, or several: `perdure.observe` has some, and True takes those that the environment
+    configures. Every method is a coroutine; `blocking` has the same methods for callers without an
+    event loop.
 
         async with Client("postgresql://localhost/agents") as client:
             run = await client.start("campaign", {"to": "ada@example.com"})
@@ -97,20 +98,24 @@ class Client(ContextManaged):
         allow: Iterable[type | tuple[str, ...]] = (),
         encryption_keys: Mapping[str, bytes] | None = None,
         clock: Clock | None = None,
-        observer: Observer | None = None,
+        observe: Any = None,
         redact: Redaction | None = None,
         keys: None = None,
+        observer: None = None,
     ) -> None:
         check_renamed("keys", "encryption_keys", keys)
+        check_renamed("observer", "observe", observer)
         envelope = (
             ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys)
         )
-        engine = LocalEngine(url, Serializer(Codec(allow, redact), envelope), observer)
+        serializer = Serializer(Codec(allow, redact), envelope)
+        engine = LocalEngine(url, serializer, Observers(observe), lambda: self.services.clock)
         self._compose(url, engine, clock)
 
     def _compose(self, url: str | None, engine: LocalEngine, clock: Clock | None) -> None:
         self._url, self._given_clock = url, clock
         self.engine = engine
+        engine.observers.attach(engine)
         self._opening = threading.RLock()
         self._services: Services | None = None
         self._blocking: LoopThread | None = None

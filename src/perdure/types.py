@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from perdure.errors import BadArgument
 
@@ -65,6 +65,7 @@ class EventKind(StrEnum):
     RESUMED = "resumed"
     RETRIED = "retried"
     UPDATED = "updated"
+    SCORED = "scored"
     DONE = "done"
 
 
@@ -401,6 +402,7 @@ class Retry:
             return self.longest
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Called for each event that this process stored, after its commit.
 
@@ -413,7 +415,7 @@ class Observer(Protocol):
             def on_event(self, kind, run_id, thread_id, data, at):
                 metrics.increment(f"perdure.{kind}")
 
-        runtime = Runtime(observer=Counter())
+        runtime = Runtime(observe=Counter())
     """
 
     def on_event(

@@ -121,6 +121,13 @@ def deliver(message: Message) -> None:
     raise OSError(f"not now: {message.payload} {by_pattern('delivery')}")
 
 
+class Tap:
+    """An observer that writes down all it is told."""
+
+    def on_event(self, *event: Any) -> None:
+        logging.info("told %s", event)
+
+
 async def play(rt: perdure.Runtime, clock: Clock, order: dict[str, Any], tell: Tell) -> None:
     thread = order["thread"]
     given = {"metadata": {"why": by_pattern("metadata"), "pin": by_key("metadata")}}
@@ -172,7 +179,7 @@ async def play(rt: perdure.Runtime, clock: Clock, order: dict[str, Any], tell: T
 async def live(order: dict[str, Any], tell: Tell) -> None:
     logging.basicConfig(filename=order["lines"], level=logging.DEBUG, force=True)
     clock = Clock(BEGIN + timedelta(days=1 if order["again"] else 0))
-    rt = perdure.Runtime(order["url"], clock=clock, redact=POLICY)
+    rt = perdure.Runtime(order["url"], clock=clock, redact=POLICY, observe=Tap())
     register(rt)
     async with rt:
         with killed_at(order["kill"]):

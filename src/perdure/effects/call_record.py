@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.effects import keys, recording
 from perdure.effects.identity import TaskContext
@@ -30,6 +30,21 @@ MAX_PAUSE = 5.0
 """Longest pause, in seconds, that a process waits out; a longer one becomes a wait of the run."""
 
 
+class ModelUsage(NamedTuple):
+    """What the result of a model call cost."""
+
+    calls: int
+    tokens: int
+    model: str
+    input_tokens: int
+    output_tokens: int
+
+    def as_event(self) -> dict[str, Any]:
+        """For the event of the effect."""
+        parts = ("model", "input_tokens", "output_tokens")
+        return {name: getattr(self, name) for name in parts if getattr(self, name)}
+
+
 @dataclass
 class CallRecord:
     """One call, as it is recorded."""
@@ -43,8 +58,8 @@ class CallRecord:
     """What identifies the call in place of its arguments."""
     module: str = ""
     """Where its function is: another one may have the same name."""
-    usage_of: Callable[[Any], tuple[int, int]] | None = None
-    """What a result cost: model calls, and tokens."""
+    usage_of: Callable[[Any], ModelUsage] | None = None
+    """What a result cost."""
     row: EffectRow = field(init=False)
     """As it is stored, or about to be."""
     other: EffectRow | None = field(default=None, init=False)
@@ -236,12 +251,15 @@ class CallRecord:
         try:
             result = keep(result) if keep is not None else result
             usage = None if self.usage_of is None else self.usage_of(result)
+            cost = None if usage is None else (usage.calls, usage.tokens)
             interrupts = self.position.interrupts_so_far() - self._interrupts_before
-            blob = recording.dump_result(task.serializer, row, result, usage, interrupts)
+            blob = recording.dump_result(task.serializer, row, result, cost, interrupts)
         except Exception as error:
             self.row = row._replace(mark=Mark.FINAL.value)  # it happened, and must not again
             return (yield from self.failed(error))
-        data = {} if how is None else {"how": how.value}
+        data: dict[str, Any] = {} if how is None else {"how": how.value}
+        if usage is not None:
+            data["usage"] = usage.as_event()
         yield from self._settle(EffectState.DONE, blob, data, wait=wait)
         return task.serializer.codec.redacted(result)  # as a replay gives it
 
@@ -357,6 +375,8 @@ class CallRecord:
         self._add_event(EventKind.DIFFERS, {"name": row.name, "key": row.key})
 
     def _count_saved(self, calls: int, tokens: int) -> None:
+        if self.task.segment is not None:
+            self.task.segment.saved.note(self.row.name, self.row.key, calls, tokens)
         if self.task.owner.run_id:
             self.task.journal.defer(effects.count_saved(self.task.owner, calls, tokens))
 

@@ -36,6 +36,10 @@ class EffectContext:
     """The `TaskContext` of the effects it calls itself."""
     reads: int = 0
     """Recorded reads so far."""
+    attempt: int = 0
+    """The number of the attempt at it."""
+    is_model: bool = False
+    """Whether it is the call of a model, whose cost is in its event."""
 
 
 _CURRENT: ContextVar[EffectContext | None] = ContextVar("perdure_effect", default=None)

@@ -120,7 +120,13 @@ class Caller:
 
     def call(self, record: CallRecord, arguments: Mapping[str, Any]) -> FunctionCall:
         task, spec = record.task, record.spec
-        context = EffectContext(record.row.key, task.owner, execution=task.execution)
+        context = EffectContext(
+            record.row.key,
+            task.owner,
+            execution=task.execution,
+            attempt=record.row.attempts,
+            is_model=record.usage_of is not None,
+        )
         return FunctionCall(self.name, self.function, self.bind(arguments), context, spec.timeout)
 
     def verify(self, record: CallRecord, arguments: Mapping[str, Any]) -> FunctionCall:
@@ -183,7 +189,7 @@ class TransactionalCall:
         task, row, spec = self.record.task, self.record.row, self.record.spec
         transaction.run(effects.claim_intent(task.owner, row))
         try:
-            context = EffectContext(row.key, task.owner, transaction, now)
+            context = EffectContext(row.key, task.owner, transaction, now, attempt=row.attempts)
             result = FunctionCall(spec.name, self.function, self.bound, context).call()
             keep = spec.record.result
             result = keep(result) if keep is not None else result

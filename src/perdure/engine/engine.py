@@ -17,6 +17,7 @@ from perdure.engine.worker import Worker
 from perdure.errors import BadArgument
 from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
+from perdure.observe.observers import Observers
 from perdure.operations.messages import QUESTION
 from perdure.operations.run_payload import load_output
 from perdure.operations.runs import Parent, RunRow
@@ -34,10 +35,11 @@ class Engine(LocalEngine):
         self,
         saver: Saver,
         lease: float,
+        observers: Observers,
         services: Callable[[], Services],
         retention: Retention | None = None,
     ) -> None:
-        super().__init__(None, saver.serializer)
+        super().__init__(None, saver.serializer, observers, lambda: services().clock)
         self.saver, self._lease, self._get_services = saver, lease, services
         self.graphs = GraphRegistry()
         self.delivery = OutboxDelivery()
@@ -61,7 +63,9 @@ class Engine(LocalEngine):
         with self._opening:
             if self._driver is None:
                 clock, handlers = self._get_services().clock, self.delivery.handlers
-                self._driver = Driver(self.saver, clock, lambda: QUESTION in handlers)
+                self._driver = Driver(
+                    self.saver, clock, self.observers, lambda: QUESTION in handlers
+                )
             return self._driver
 
     @property
@@ -170,4 +174,5 @@ class Engine(LocalEngine):
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
+        self.observers.close()
         self.saver.close()

@@ -41,6 +41,8 @@ from perdure.errors import (
     WaitCaught,
 )
 from perdure.journal import Plan
+from perdure.journal.clock import Clock
+from perdure.observe.observers import Observers
 from perdure.operations import claims, effects
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Mark, Owner, report
@@ -48,6 +50,7 @@ from perdure.operations.events import change, redacted_data
 from perdure.operations.run_payload import dump_error, dump_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
+from perdure.saver import Saver
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, Kind, State
 
@@ -74,6 +77,10 @@ FINAL = (
 class SegmentFinish(SegmentPlans):
     """Plans for the end of a segment."""
 
+    def __init__(self, saver: Saver, clock: Clock, observers: Observers) -> None:
+        super().__init__(saver, clock)
+        self._observers = observers
+
     def finish(self, drive: Drive, outcome: Outcome) -> Plan[Ended]:
         """End a segment after LangGraph returned or raised."""
         segment = drive.segment
@@ -97,6 +104,9 @@ class SegmentFinish(SegmentPlans):
             end = (yield from self._held_by_unknown(drive)) or end
         if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
             end = end._replace(data=report((yield effects.of_run(drive.row.id))))
+        saved = segment.saved.as_event()
+        if saved:
+            end = end._replace(data={**end.data, **saved})
         return (yield from self.end(drive.row, end))
 
     def end(self, row: RunRow, end: SegmentEnd) -> Plan[Ended]:
@@ -105,8 +115,10 @@ class SegmentFinish(SegmentPlans):
         if self.serializer.redacts:
             data, reason = redacted_data(self.serializer, end.data), end.reason
             end = end._replace(data=data, reason=self.serializer.redacted_text(reason))
-        if not (yield claims.end_segment(self.serializer, made, row.token, end)):
+        sinks = self._observers.sinks
+        if not (yield claims.end_segment(self.serializer, made, row.token, end, sinks)):
             return Ended.LOST
+        self._observers.nudge()
         _log_end(row, end)
         return Ended.RELEASED if end.state is State.PENDING else Ended(end.state.value)
 

@@ -399,7 +399,8 @@ class Worker:
     async def _through_langgraph(self, drive: Drive) -> Ended:
         try:
             pregel = drive.graph.pregel
-            output = await pregel.ainvoke(drive.input, drive.config, **drive.arguments)
+            with self._driver.observers.around(drive):
+                output = await pregel.ainvoke(drive.input, drive.config, **drive.arguments)
             outcome: Outcome = Returned(output)
         except BaseException as error:
             outcome = Raised(error)

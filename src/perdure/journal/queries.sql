@@ -1181,6 +1181,47 @@ WHERE thread_id = :thread_id AND id = :id AND change = :change;
 SELECT thread_id, id, run_id, topic, attempts, sent_at, body, due_at, error FROM perdure_outbox
 ORDER BY sent_at, id LIMIT :count;
 
+-- name: trace_segment
+-- The trace of a run whose segment this change ended is due.
+INSERT INTO perdure_traces (thread_id, run_id, sink, n, due_at, change, body)
+SELECT thread_id, id, CAST(:sink AS TEXT), 0, CAST(:now AS BIGINT), 0, CAST(:empty AS {blob})
+FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
+ON CONFLICT (thread_id, run_id, sink) DO UPDATE SET due_at = excluded.due_at;
+
+-- name: trace_changed
+-- The same for the runs of a thread that this change concerns and that are not driven, where a sink
+-- has their trace already.
+UPDATE perdure_traces SET due_at = :now
+WHERE thread_id = :thread_id AND run_id IN (
+  SELECT id FROM perdure_runs
+  WHERE thread_id = :thread_id AND change = :change AND state <> 'running');
+
+-- name: take_traces
+-- Takes the traces that are due; no other process takes them until :until.
+WITH due AS (
+  SELECT thread_id, run_id, sink FROM perdure_traces
+  WHERE sink = :sink AND due_at <= :now ORDER BY due_at LIMIT :count {skip})
+UPDATE perdure_traces SET due_at = :until, change = :change
+WHERE (thread_id, run_id, sink) IN (SELECT thread_id, run_id, sink FROM due)
+RETURNING thread_id, run_id, n, body;
+
+-- name: taken_traces
+-- Our own key: the traces of one such call.
+SELECT thread_id, run_id, n, body FROM perdure_traces
+WHERE sink = :sink AND due_at = :until AND change = :change;
+
+-- name: note_trace
+-- A sink has what it was given. It is still due if more happened meanwhile.
+UPDATE perdure_traces
+SET n = :n, body = :body,
+    due_at = CASE WHEN due_at <> :until OR :more = 1 THEN CAST(:now AS BIGINT) END
+WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND n = :was;
+
+-- name: delay_trace
+-- It was not given.
+UPDATE perdure_traces SET due_at = :due_at
+WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND due_at = :until;
+
 -- name: put_schedule
 -- Stores a schedule. An unchanged cron line keeps its next slot.
 INSERT INTO perdure_schedules (name, graph, cron, timezone, catch_up, next_at, body)
@@ -1295,6 +1336,9 @@ WHERE thread_id = :thread_id AND run_id = :id AND (name, about) IN (
     SELECT name, about FROM perdure_scores
     WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
   AND {over};
+
+-- name: delete_run_traces
+DELETE FROM perdure_traces WHERE thread_id = :thread_id AND run_id = :id AND {over};
 
 -- name: delete_run_turn
 DELETE FROM perdure_turns WHERE run_id = :id AND {over};

@@ -21,17 +21,17 @@ from perdure.types import Observer
 log = logging.getLogger("perdure")
 
 
-def observe(journal: Journal, observer: Observer | None) -> Journal:
-    """Have an observer called for each event that is committed from now on through this journal."""
-    if observer is not None:
-        tell = observer.on_event
+def observe(journal: Journal, observers: Sequence[Observer]) -> Journal:
+    """Have observers called for each event that is committed from now on through this journal."""
+    if observers:
 
         def listener(committed: Sequence[Committed], read: Read) -> None:
             for event in _stored(committed, read):
-                try:
-                    tell(*event)
-                except Exception:
-                    log.exception("The observer failed at the event %r of run %s.", *event[:2])
+                for one in observers:
+                    try:
+                        one.on_event(*event)
+                    except Exception:
+                        log.exception("The observer failed at the event %r of run %s.", *event[:2])
 
         journal.listen(listener)
     return journal

@@ -213,7 +213,7 @@ def stop_thread(
     return [
         Statement("stop_thread", params),
         EventStatement("insert_takeover_events", params, data),
-        Statement("close_waits", params),
+        *with_params(params, "trace_changed", "close_waits"),
         *wake_joiners(by.params),
         *stop_children(serializer, by._replace(run_id="", number=number), grace),
     ]
@@ -383,7 +383,7 @@ def stop(
         [
             *with_params(params, "lock_thread", "stop_run"),
             EventStatement("insert_stop_events", params, data),
-            *with_params(params, "close_waits", "next_of_thread"),
+            *with_params(params, "trace_changed", "close_waits", "next_of_thread"),
             *(wake_joiners(params) + stop_children(serializer, made, grace) if is_cancel else ()),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
@@ -536,7 +536,17 @@ def delete(thread_id: str, run_id: str, count: int) -> Op[bool]:
     names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
     names += [
         f"delete_run_{what}"
-        for what in ("events", "reads", "effects", "signals", "joins", "waits", "scores", "turn")
+        for what in (
+            "events",
+            "reads",
+            "effects",
+            "signals",
+            "joins",
+            "waits",
+            "scores",
+            "traces",
+            "turn",
+        )
     ]
     names += ["delete_run", "retire_run", "is_run_left"]
     return Op("delete_run", with_params(params, *names), is_left, write=True)

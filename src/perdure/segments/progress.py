@@ -34,6 +34,8 @@ class Progress:
         self.has_written = False
         """Whether something was queued for it: until then all there is of the run is on disk."""
         self._moved_at = time.monotonic()
+        self.steps = 0
+        """How many steps it finished, at the top of the graph."""
 
     @property
     def attempts(self) -> int:
@@ -72,6 +74,8 @@ class Progress:
         self.move()
         self.has_written = True
         self._made.add(checkpoint_id)
+        if not ns and metadata.get("source") != "input":
+            self.steps += 1
         made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
         fingerprint, self.fingerprint = self.fingerprint, None
         data: dict[str, Any] = {"step": metadata.get("step"), "source": metadata.get("source")}

@@ -115,5 +115,9 @@ def of_message(thread_id: str, id: str, run_id: str, topic: str, sent_at: int) -
     return Place(f"message {id}", (thread_id, run_id, topic, sent_at))
 
 
+def of_trace(thread_id: str, run_id: str, sink: str, n: int) -> Place:
+    return Place(f"trace of run {run_id} for {sink}", (thread_id, n))
+
+
 def of_score(thread_id: str, run_id: str, name: str, about: str, value: float, at: int) -> Place:
     return Place(f"score {name!r} of {about!r} of run {run_id}", (thread_id, value, at))
