@@ -1369,6 +1369,18 @@ WHERE created_at <= :before AND updated_at <= :before
                   WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
 ORDER BY created_at LIMIT :count;
 
+-- name: oldest_runs
+-- Runs behind a position, oldest first, for a sweep that deletes by age and state: how each ended, whether
+-- its deletion was begun, and whether its parent has not ended.
+SELECT thread_id, id, state, created_at, updated_at,
+       CASE WHEN state = 'cancelled' AND reason = :deleting THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM perdure_runs AS p
+                         WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
+       THEN 1 ELSE 0 END
+FROM perdure_runs
+WHERE (created_at, id) > (:after, :after_id) AND created_at <= :before
+ORDER BY created_at, id LIMIT :count;
+
 -- name: delete_idle_checkpoints
 -- The state of a thread that has no other run than the ended one that is deleted: all checkpoints at
 -- once, so that it is not seen, or gone on from, in an older state; then up to :count writes and values.

@@ -34,6 +34,7 @@ from perdure.operations.run_payload import (
     load_labels,
     load_output,
     load_setup,
+    redacted_setup,
     state_of,
     tags_of,
 )
@@ -112,7 +113,9 @@ class RunService:
             version=graph[1],
             key=key,
             ready_at=ready,
-            setup=self._serializer.dumps(setup, place, "start"),
+            setup=self._serializer.dumps(
+                redacted_setup(self._serializer, setup), place, "start", own=True
+            ),
             strategy=strategy,
             only=only,
             grace=round(GRACE.total_seconds() * 1000),
