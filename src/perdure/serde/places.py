@@ -117,3 +117,15 @@ def of_message(thread_id: str, id: str, run_id: str, topic: str, sent_at: int) -
 
 def of_score(thread_id: str, run_id: str, name: str, about: str, value: float, at: int) -> Place:
     return Place(f"score {name!r} of {about!r} of run {run_id}", (thread_id, value, at))
+
+
+def of_dataset_version(dataset: str, version: int, change: int, at: int) -> Place:
+    return Place(f"version {version} of dataset {dataset!r}", (change, at))
+
+
+def of_example(dataset: str, change: int, n: int, id: str) -> Place:
+    return Place(f"example {id!r} of dataset {dataset!r}", (change, n))
+
+
+def of_experiment(name: str, dataset: str, version: int, created_at: int) -> Place:
+    return Place(f"experiment {name!r}", (dataset, version, created_at))
