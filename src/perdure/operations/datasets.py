@@ -172,9 +172,7 @@ def version_of(dataset: str, version: int | None = None) -> Op[VersionRow | None
 
 
 def versions_of(dataset: str) -> Op[list[VersionRow]]:
-    return read_op(
-        "dataset_versions", {"dataset": dataset}, partial(stored_rows.every, VersionRow)
-    )
+    return read_op("dataset_versions", {"dataset": dataset}, partial(stored_rows.every, VersionRow))
 
 
 def every_dataset() -> Op[list[VersionRow]]:
@@ -195,7 +193,12 @@ def examples_page(dataset: str, version: int, after: tuple[int, int]) -> Op[list
 
 
 def put_experiment(
-    serializer: Serializer, name: str, dataset: str, version: int, settings: Mapping[str, Any], now: int
+    serializer: Serializer,
+    name: str,
+    dataset: str,
+    version: int,
+    settings: Mapping[str, Any],
+    now: int,
 ) -> Op[ExperimentRow]:
     """Store the settings of an experiment, unless it has some. Gives what is stored."""
     place = places.of_experiment(name, dataset, version, now)
