@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from perdure.effects.simulation import simulating
@@ -175,11 +175,8 @@ class Evaluation:
         stored, encode = row.load(serializer), serializer.codec.encode
         for part in ("target", "evaluators", "repetitions", "effects", "context", "config"):
             if encode(stored[part], part) != encode(settings[part], part):
-                what = (
-                    f"other {part}"
-                    if part in ("effects", "context")
-                    else f"{part} {stored[part]!r}"
-                )
+                shown = "" if part in ("effects", "context", "config") else f" ({stored[part]!r})"
+                what = f"other {part}{shown}"
                 raise ExperimentChanged(self.name, what)
         self.dataset = dataset.name
 

@@ -64,11 +64,11 @@ class Evaluator:
     def of(cls, function: Any) -> Evaluator:
         if not callable(function):
             raise BadArgument(f"An evaluator must be a function, not {function!r}.")
-        _arguments(function, {name: None for name in BY_NAME})
+        _arguments(function, dict.fromkeys(BY_NAME))
         return cls(check_name("name", name_of(function)), function)
 
     async def judge(self, run: Run, example: Example) -> dict[str, Any]:
-        """The verdicts of this evaluator, or its error after the last attempt, as they are stored."""
+        """The scores that it gives, or its error after the last attempt, as they are stored."""
         attempt = 0
         while True:
             attempt += 1
@@ -152,8 +152,8 @@ def _arguments(
     if len(needed) == 2 and all(one.kind is not one.KEYWORD_ONLY for one in needed):
         return (values["run"], values["example"]), {}
     raise BadArgument(
-        f"Evaluator {name_of(function)!r} must take any of {', '.join(BY_NAME)} by name, or the run "
-        f"and the example, not {', '.join(one.name for one in needed)}."
+        f"Evaluator {name_of(function)!r} must take any of {', '.join(BY_NAME)} by name, or the "
+        f"run and the example, not {', '.join(one.name for one in needed)}."
     )
 
 

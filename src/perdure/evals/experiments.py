@@ -1,7 +1,7 @@
 """What an evaluation gives: an `Experiment` with one `Result` per example and repetition.
 
 All of it is read from the journal: the settings, the runs of the target, their scores, and the runs
-that judged them. So any client sees an experiment while it is under way, and after its process died.
+that judged them. So any client sees an experiment, while it is under way and after a crash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMESPACE = uuid.UUID("3a1f0c52-6f0e-5d5b-9a0e-65766c757065")
 
 
 class Case(NamedTuple):
-    """One example in one repetition: what names the run of the target, and the run that judges it."""
+    """One example in one repetition. It names the run of the target, and the run that judges it."""
 
     experiment: str
     example: str

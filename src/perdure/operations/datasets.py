@@ -117,7 +117,7 @@ def content(example: Example) -> dict[str, Any]:
 
 
 def digest(serializer: Serializer, example: Example) -> str:
-    """A hash of an example's content: the same for dicts in another order, if JSON has its types."""
+    """A hash of an example's content. The order of dicts does not matter if JSON has its types."""
     stored = content(example)
     try:
         data = json.dumps(stored, sort_keys=True, allow_nan=False).encode()
@@ -133,7 +133,7 @@ def insert_examples(
     first: int,
     examples: Sequence[tuple[str, Example | None]],
 ) -> Op[None]:
-    """Store what a change says about some examples, by id; None removes one. `first` numbers them."""
+    """Store what a change says about examples, by id; None removes one. `first` numbers them."""
     statements = []
     for n, (id, example) in enumerate(examples, first):
         stored = None if example is None else content(example)

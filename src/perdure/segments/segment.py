@@ -66,8 +66,8 @@ class LoopPulse:
 class Segment:
     """A claimed run. `inline`: a caller drives it; exceptions reach the caller and are not retried.
     `at_exit`: LangGraph stores it when it returns, and nothing before. `unstored`: paths of the
-    nodes whose subgraphs store no checkpoints. `evaluation`: what it does instead of what would leave
-    the process."""
+    nodes whose subgraphs store no checkpoints. `evaluation`: the policy that keeps everything it
+    does in the process."""
 
     def __init__(
         self,
