@@ -19,8 +19,8 @@ from perdure.errors import BadArgument, Error, needs_extra
 from perdure.journal import connect_later
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_renamed, check_text
+from perdure.observe.observers import Observers
 from perdure.operations import runs
-from perdure.operations.event_observer import observe
 from perdure.operations.messages import QUESTION
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, recorded
@@ -33,7 +33,6 @@ from perdure.types import (
     DrivenBy,
     Durability,
     Message,
-    Observer,
     Record,
     Retry,
     Run,
@@ -49,7 +48,8 @@ class Runtime(Client):
     `url` is the journal, `PERDURE_URL` by default; it is opened on first use. `lease` is how long a
     worker on another host may be silent before its runs are taken over; one that died on this host
     is noticed at once. `allow`, `encryption_keys`, `max_bytes` and `durability` are those of
-    `Saver`. `observer` is called for each event that this runtime stores.
+    `Saver`. `observe` is an observer, or several: traces, metrics and logs of `perdure.observe`, or
+    your own. True takes those that the environment configures.
     `on_question` is given each new question for a person, as `deliver` would.
 
         runtime = Runtime("sqlite:///agents.db")
@@ -70,20 +70,23 @@ class Runtime(Client):
         max_bytes: int = 256 * 1024 * 1024,
         lease: timedelta = timedelta(seconds=3),
         clock: Clock | None = None,
-        observer: Observer | None = None,
+        observe: Any = None,
         on_question: Callable[[Message], Any] | None = None,
         keys: None = None,
+        observer: None = None,
     ) -> None:
         check_renamed("keys", "encryption_keys", keys)
+        check_renamed("observer", "observe", observer)
         check_duration("lease", lease, timedelta(seconds=0.2))  # a shorter one is always lost
+        observers = Observers(observe)
         saver = Saver(
             durability=durability,
             allow=allow,
             encryption_keys=encryption_keys,
             max_bytes=max_bytes,
-            journal=lambda: observe(connect_later(url), observer),
+            journal=lambda: observers.listen(connect_later(url)),
         )
-        engine = Engine(saver, lease.total_seconds(), lambda: self.services)
+        engine = Engine(saver, lease.total_seconds(), observers, lambda: self.services)
         self._compose(url, engine, clock)
         if on_question is not None:
             self.deliver(QUESTION, on_question)
@@ -303,7 +306,8 @@ class Runtime(Client):
     # -- over HTTP
 
     def asgi(self, *, secret: str | None = None) -> Starlette:
-        """This runtime as an ASGI application: `GET /ok`, and `POST /cron/tick` for a cron service.
+        """This runtime as an ASGI application: `GET /ok`, `GET /metrics` if it has `Metrics`, and
+        `POST /cron/tick` for a cron service.
 
         Ticks are off until there is a `secret`, by default `PERDURE_CRON_SECRET`: a request with it
         as a bearer token drives due runs. The application's lifespan opens and closes the runtime,

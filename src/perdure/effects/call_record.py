@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.effects import keys, recording
 from perdure.effects.identity import TaskContext
@@ -16,18 +16,34 @@ from perdure.effects.record_matching import ALL, CallPosition, Match
 from perdure.effects.recording import INJECTED
 from perdure.effects.spec import EffectSpec
 from perdure.errors import EffectHeld, OrderChanged, Postponed
-from perdure.journal import Plan
+from perdure.journal import Plan, Statement
 from perdure.journal.ids import random_number
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, How, Mark, Unconfirmed, UndoState
+from perdure.operations.prompts import EFFECT
 from perdure.serde.redaction import secrets_in
 from perdure.times import moment
-from perdure.types import EffectState, EventKind
+from perdure.types import EffectState, EventKind, PromptVersion
 
 log = logging.getLogger("perdure")
 
 MAX_PAUSE = 5.0
 """Longest pause, in seconds, that a process waits out; a longer one becomes a wait of the run."""
+
+
+class ModelUsage(NamedTuple):
+    """What the result of a model call cost."""
+
+    calls: int
+    tokens: int
+    model: str
+    input_tokens: int
+    output_tokens: int
+
+    def as_event(self) -> dict[str, Any]:
+        """For the event of the effect."""
+        parts = ("model", "input_tokens", "output_tokens")
+        return {name: getattr(self, name) for name in parts if getattr(self, name)}
 
 
 @dataclass
@@ -43,8 +59,8 @@ class CallRecord:
     """What identifies the call in place of its arguments."""
     module: str = ""
     """Where its function is: another one may have the same name."""
-    usage_of: Callable[[Any], tuple[int, int]] | None = None
-    """What a result cost: model calls, and tokens."""
+    usage_of: Callable[[Any], ModelUsage] | None = None
+    """What a result cost."""
     row: EffectRow = field(init=False)
     """As it is stored, or about to be."""
     other: EffectRow | None = field(default=None, init=False)
@@ -52,6 +68,8 @@ class CallRecord:
     may_be_another: bool = field(default=False, init=False)
     """Whether the record may be of a call on another object, or with another secret: no argument
     equals a recorded one, and not all are recorded."""
+    prompts: dict[PromptVersion, None] = field(default_factory=dict, init=False)
+    """Prompt versions that its task had read before it, and it has read itself."""
     _stored: dict[str, Any] = field(default_factory=dict, init=False)
     """The arguments that are stored."""
     _encoded: bytes = field(default=b"", init=False)
@@ -76,6 +94,7 @@ class CallRecord:
         by_arguments = self._encoded + self.module.encode()
         identified_by = by_arguments if self.call_id is None else self.call_id.encode()
         self._digest = keys.digest(identified_by)
+        self.prompts.update(dict.fromkeys(task.prompts_read()))
         if self.business_key is not None:
             key = keys.guard_key(spec.name, self.business_key)
             scope, task_id, match = f"key {key}", "", Match(0, None)
@@ -213,6 +232,7 @@ class CallRecord:
             self._add_event(EventKind.EFFECT, {**data, "how": how})
         outcome = self.row.load_outcome(self.task.serializer)
         result, usage, interrupts = outcome if len(outcome) == 3 else (outcome[0], None, 0)
+        self.task.note_prompts(self.task.recorded_prompts.get(self.row.key, ()))
         self._count_saved(*(usage or (0, 0)))
         self.position.skip_interrupts(interrupts)
         return result
@@ -237,13 +257,17 @@ class CallRecord:
         try:
             result = keep(result) if keep is not None else result
             usage = None if self.usage_of is None else self.usage_of(result)
+            cost = None if usage is None else (usage.calls, usage.tokens)
             interrupts = self.position.interrupts_so_far() - self._interrupts_before
-            blob = recording.dump_result(task.serializer, row, result, usage, interrupts)
+            blob = recording.dump_result(task.serializer, row, result, cost, interrupts)
         except Exception as error:
             self.row = row._replace(mark=Mark.FINAL.value)  # it happened, and must not again
             return (yield from self.failed(error))
-        data = {} if how is None else {"how": how.value}
+        data: dict[str, Any] = {} if how is None else {"how": how.value}
+        if usage is not None:
+            data["usage"] = usage.as_event()
         yield from self._settle(EffectState.DONE, blob, data, wait=wait)
+        task.note_prompts(self.prompts)
         return result
 
     def failed(self, error: Exception) -> Plan[None]:
@@ -284,12 +308,26 @@ class CallRecord:
         event = None
         if data is not None:
             begun = {"attempt": self.row.attempts, "begun_at": moment(self.row.created_at)}
-            event = (task.serializer, {**begun, **data})
-        op = task.guarded(effects.write_state(task.owner, self.row, task.now, event=event))
+            event = (task.serializer, {**begun, **data, **self.prompts_in_event()})
+        used = self.prompt_uses()
+        op = effects.write_state(task.owner, self.row, task.now, event=event, more=used)
+        op = task.guarded(op)
         if wait:
             return bool((yield op))
         task.journal.defer(op)
         return True
+
+    def prompts_in_event(self) -> dict[str, list[list[str]]]:
+        """What the event of this call says of the prompts that it has read."""
+        return {"prompts": [list(one) for one in sorted(self.prompts)]} if self.prompts else {}
+
+    def prompt_uses(self, *, flush: bool = True) -> list[Statement]:
+        """The statements that store which prompts it has read, for the batch of its event. Without
+        `flush`, what else the run has read is left to a later batch: this one may be made again."""
+        segment = self.task.segment
+        if segment is None or not self.prompts:
+            return []
+        return segment.prompts.uses(EFFECT, self.row.key, self.prompts, flush=flush)
 
     def hold(self, why: str, error: BaseException | None) -> Plan[None]:
         """Store that the outcome is unknown, and raise `EffectHeld`: a person settles it."""
@@ -357,6 +395,8 @@ class CallRecord:
         self._add_event(EventKind.DIFFERS, {"name": row.name, "key": row.key})
 
     def _count_saved(self, calls: int, tokens: int) -> None:
+        if self.task.segment is not None:
+            self.task.segment.saved.note(self.row.name, self.row.key, calls, tokens)
         if self.task.owner.run_id:
             self.task.journal.defer(effects.count_saved(self.task.owner, calls, tokens))
 

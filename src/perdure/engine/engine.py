@@ -16,6 +16,7 @@ from perdure.engine.worker import Worker
 from perdure.errors import BadArgument
 from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
+from perdure.observe.observers import Observers
 from perdure.operations.messages import QUESTION
 from perdure.operations.run_payload import load_output
 from perdure.operations.runs import Parent, RunRow
@@ -29,8 +30,14 @@ from perdure.types import Control, Counts, State
 class Engine(LocalEngine):
     """What drives runs in this process. It opens nothing before its first use."""
 
-    def __init__(self, saver: Saver, lease: float, services: Callable[[], Services]) -> None:
-        super().__init__(None, saver.serializer)
+    def __init__(
+        self,
+        saver: Saver,
+        lease: float,
+        observers: Observers,
+        services: Callable[[], Services],
+    ) -> None:
+        super().__init__(None, saver.serializer, observers, lambda: services().clock)
         self.saver, self._lease, self._get_services = saver, lease, services
         self.graphs = GraphRegistry()
         self.delivery = OutboxDelivery()
@@ -52,7 +59,9 @@ class Engine(LocalEngine):
         with self._opening:
             if self._driver is None:
                 clock, handlers = self._get_services().clock, self.delivery.handlers
-                self._driver = Driver(self.saver, clock, lambda: QUESTION in handlers)
+                self._driver = Driver(
+                    self.saver, clock, self.observers, lambda: QUESTION in handlers
+                )
             return self._driver
 
     @property
@@ -160,4 +169,5 @@ class Engine(LocalEngine):
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
+        self.observers.close()
         self.saver.close()

@@ -42,6 +42,8 @@ from perdure.errors import (
     WaitCaught,
 )
 from perdure.journal import Plan
+from perdure.journal.clock import Clock
+from perdure.observe.observers import Observers
 from perdure.operations import claims, effects
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Mark, Owner, report
@@ -49,6 +51,7 @@ from perdure.operations.events import change
 from perdure.operations.run_payload import dump_error, dump_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
+from perdure.saver import Saver
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, Kind, State
 
@@ -76,6 +79,10 @@ FINAL = (
 class SegmentFinish(SegmentPlans):
     """Plans for the end of a segment."""
 
+    def __init__(self, saver: Saver, clock: Clock, observers: Observers) -> None:
+        super().__init__(saver, clock)
+        self._observers = observers
+
     def finish(self, drive: Drive, outcome: Outcome) -> Plan[Ended]:
         """End a segment after LangGraph returned or raised."""
         segment = drive.segment
@@ -99,13 +106,21 @@ class SegmentFinish(SegmentPlans):
             end = (yield from self._held_by_unknown(drive)) or end
         if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
             end = end._replace(data=report((yield effects.of_run(drive.row.id))))
-        return (yield from self.end(drive.row, end))
+        saved = segment.saved.as_event()
+        if saved:
+            end = end._replace(data={**end.data, **saved})
+        ended = yield from self.end(drive.row, end)
+        if ended is not Ended.LOST:
+            segment.prompts.confirm()  # what the segment queued is on disk before its end
+        return ended
 
     def end(self, row: RunRow, end: SegmentEnd) -> Plan[Ended]:
         """End a segment as decided."""
         made = change(row.thread_id, row.id, self.clock.now())
-        if not (yield claims.end_segment(self.serializer, made, row.token, end)):
+        sinks = self._observers.sinks
+        if not (yield claims.end_segment(self.serializer, made, row.token, end, sinks)):
             return Ended.LOST
+        self._observers.nudge()
         _log_end(row, end)
         return Ended.RELEASED if end.state is State.PENDING else Ended(end.state.value)
 

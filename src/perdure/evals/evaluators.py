@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument
+from perdure.service.scores import check_score
 from perdure.service.validation import check_name
 from perdure.types import Example, Retry, Run
 
@@ -180,9 +181,8 @@ def _verdicts(found: Any, name: str) -> Iterable[Verdict]:
                     f"'score', not {type(fields).__name__}."
                 )
             return
-    if found is not None and not isinstance(found, (bool, int, float, str)):
-        raise BadArgument(f"Evaluator {name!r} gave the score {found!r}: use a number or a str.")
-    value = found if found is None or isinstance(found, str) else float(found)
+    # A comment is as long as it likes, and a text alone is one.
+    value, _ = check_score(name, found, {}, None if comment is None else "comment", None)
     yield Verdict(name, value, None if comment is None else str(comment))
 
 

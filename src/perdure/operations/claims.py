@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.clock import LONGEST_LEASE, HostTime
 from perdure.journal.ids import random_number
-from perdure.operations import stored_rows
+from perdure.operations import stored_rows, traces
 from perdure.operations.events import Change, dump_event
 from perdure.operations.runs import RunRow, names_in_pieces, stop_children, wake_joiners
 from perdure.serde.serializer import Serializer
@@ -94,10 +94,12 @@ def claim(
     *,
     driven: DrivenBy = DrivenBy.WORKER,
     suspect: bool = False,
+    since: int | None = None,
 ) -> Op[list[RunRow]]:
     """Claim up to `count` due runs of these graphs.
 
-    With `suspect` only runs whose last workers died, otherwise only the others.
+    With `suspect` only runs whose last workers died, otherwise only the others. `since` is when the
+    first of them was due, as far as the caller knows: no statement uses it, but metrics do.
     """
     params = {
         "worker": worker,
@@ -106,6 +108,7 @@ def claim(
         "count": count,
         "suspect": int(suspect),
         "driven": driven.value,
+        "since": since,
     }
     return _claim("claim", serializer, params, partial(stored_rows.every, RunRow))
 
@@ -199,8 +202,15 @@ def expire(worker: str, now: int, *, before: int | None = None) -> Op[None]:
     return Op("expire", [Statement("expire", params)], lambda rows: None, write=True)
 
 
-def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEnd) -> Op[bool]:
-    """End a segment and its lease. False if the lease was lost; then nothing is changed."""
+def end_segment(
+    serializer: Serializer,
+    made: Change,
+    token: int,
+    end: SegmentEnd,
+    sinks: Iterable[str] = (),
+) -> Op[bool]:
+    """End a segment and its lease. False if the lease was lost; then nothing is changed. `sinks`
+    are given the run's trace."""
     params = {
         **made.params,
         "token": token,
@@ -223,6 +233,7 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
     statements += [
         Statement("let_go", params),
         EventStatement("insert_end_event", params, end.data),
+        *traces.mark(made, sinks),
         *with_params(params, "close_waits", "next_of_thread"),
         *wake_joiners(params),
     ]

@@ -21,6 +21,7 @@ from perdure.langgraph_port import call_config, checkpoint_names
 from perdure.segments.evaluation_policy import EvaluationPolicy
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
+from perdure.segments.prompt_reads import PromptReads
 from perdure.segments.questions import Questions
 from perdure.segments.recorded_reads import RecordedReads
 from perdure.serde.serializer import Serializer
@@ -28,6 +29,8 @@ from perdure.types import Durability
 
 KEY = call_config.HIDDEN + "perdure"
 """Where a segment is named in `config["configurable"]`."""
+LISTED = 50
+"""How many replayed effects the event of a segment's end lists."""
 _SEGMENTS: WeakValueDictionary[str, Segment] = WeakValueDictionary()
 
 
@@ -63,6 +66,28 @@ class LoopPulse:
         self.beaten = time.monotonic()
 
 
+@dataclass
+class SavedWork:
+    """What a segment took from its records instead of doing it again."""
+
+    effects: int = 0
+    model_calls: int = 0
+    tokens: int = 0
+    replayed: list[tuple[str, str]] = field(default_factory=list)
+    """The first of these effects: name and key."""
+
+    def note(self, name: str, key: str, calls: int, tokens: int) -> None:
+        self.effects += 1
+        self.model_calls += calls
+        self.tokens += tokens
+        if len(self.replayed) < LISTED:
+            self.replayed.append((name, key))
+
+    def as_event(self) -> dict[str, Any]:
+        """For the event that ends the segment; empty if nothing was saved."""
+        return {"saved": {k: v for k, v in vars(self).items() if v}} if self.effects else {}
+
+
 class Segment:
     """A claimed run. `inline`: a caller drives it; exceptions reach the caller and are not retried.
     `at_exit`: LangGraph stores it when it returns, and nothing before. `unstored`: paths of the
@@ -90,7 +115,8 @@ class Segment:
         self.lease, self.journal, self.serializer, self.clock = lease, journal, serializer, clock
         self.saver, self.durability = saver, durability
         self.inline, self.at_exit, self.unstored = inline, at_exit, unstored
-        self.progress = Progress(lease, serializer, clock, fingerprint)
+        self.prompts = PromptReads(lease, journal, serializer, clock)
+        self.progress = Progress(lease, serializer, clock, fingerprint, self.prompts)
         # A message about a question would reach a person; a sleep would take its time.
         self.questions = Questions(
             lease,
@@ -120,6 +146,8 @@ class Segment:
         """Whether the answer of a command, which is at the checkpoint, is still to be taken."""
         self.pulse: LoopPulse | None = None
         """That of the event loop it is driven in."""
+        self.saved = SavedWork()
+        """What it did not have to do again."""
         self.signal: BaseException | None = None
         """What an effect raised to end the segment: it is postponed, or its outcome unknown."""
         self._leased_until = float("inf")

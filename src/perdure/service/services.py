@@ -9,6 +9,7 @@ from perdure.service.local_engine import LocalEngine
 from perdure.service.reflections import ReflectionService
 from perdure.service.runs import RunService
 from perdure.service.schedules import ScheduleService
+from perdure.service.scores import ScoreService
 from perdure.service.waits import WaitService
 
 
@@ -20,6 +21,7 @@ class Services:
         self.runs = RunService(engine, clock)
         self.waits = WaitService(serializer, clock)
         self.effects = EffectService(serializer, clock)
+        self.scores = ScoreService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)
         self.reflections = ReflectionService(serializer, clock)
         self.datasets = DatasetService(serializer, clock)
