@@ -62,6 +62,7 @@ class How(StrEnum):
 
     VERIFIED = "verified"
     CALLED_AGAIN = "called again"
+    SIMULATED = "simulated"
 
 
 class Saved(NamedTuple):

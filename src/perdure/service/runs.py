@@ -93,8 +93,13 @@ class RunService:
         """Accept a run of a graph, given as (name, version), or find the one of this key.
 
         For `reserve` seconds no worker claims it, only a caller that drives it itself. With `only`,
-        the strategies `interrupt` and `rollback` stop runs in that state alone.
+        the strategies `interrupt` and `rollback` stop runs in that state alone. A node of a run of
+        an evaluation starts no other run: the effects of that one would not be simulated.
         """
+        if "perdure.saver" in sys.modules:  # else this is no node
+            from perdure.effects.simulation import refuse_in_evaluation
+
+            refuse_in_evaluation("perdure.start")
         if parent is not None and parent.depth >= DEEPEST:
             raise BadArgument(
                 f"Run {parent.id} has {parent.depth} runs above it, and cannot start a child: do "
