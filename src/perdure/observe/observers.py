@@ -21,7 +21,7 @@ class Observers:
 
     on_event(kind, ...)   is called for each event that this process stored: see `types.Observer`
     attach(engine)        is called once, before the journal is opened
-    nudge()               is called when a segment that this process drove has ended
+    nudge()               is called when a worker begins here, and when a segment it drove has ended
     around(drive)         gives the context manager in which a worker drives a segment
     close()               is called before the journal is closed
     """
@@ -64,7 +64,7 @@ class Observers:
         return observe(journal, [one for one in self._all if isinstance(one, Observer)])
 
     def nudge(self) -> None:
-        """A segment has ended here."""
+        """A worker has begun, or a segment has ended here."""
         for one in self._all:
             if hasattr(one, "nudge"):
                 one.nudge()
