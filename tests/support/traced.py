@@ -151,29 +151,31 @@ def die(order: dict[str, Any], tell: Tell) -> None:
     register(rt)
     with rt:
         if "graph" in order:
-            rt.blocking.start(order["graph"], {"log": [MARK]}, thread_id="t", key="the one")
+            rt.blocking.start(order["graph"], {"log": [MARK]}, thread_id=order["thread"])
         with crash_at(order["point"], order.get("n", 1)):
             rt.blocking.tick()
 
 
 class Story:
-    """A journal, and what happens to the runs in it."""
+    """What happens to some runs in a journal; those of other stories in it have ended."""
 
-    def __init__(self, server: ForkServer) -> None:
-        self._server = server
-        self.rt = TemporaryRuntime(clock=Clock(NOON))
-        register(self.rt)
-        self.rt.setup()
+    def __init__(self, server: ForkServer, rt: TemporaryRuntime, name: str) -> None:
+        self._server, self.rt, self.name = server, rt, name
         failures.clear()
 
     def start(self, graph: str, **options: Any) -> Run:
-        options = {"thread_id": "t", **options}
-        return self.rt.blocking.start(graph, {"log": [MARK]}, **options)
+        options = {"thread_id": self.name, **options}
+        return self.rt.blocking.start(graph, {"log": [MARK]}, tags=[self.name], **options)
+
+    def runs(self) -> list[Run]:
+        """Those that have not ended."""
+        return [run for run in self.rt.blocking.runs(limit=100) if not run.ended]
 
     def killed(self, point: str, n: int = 1, **order: Any) -> None:
         """A worker of another process drives, and is killed."""
         minutes = (self.rt.clock.time - NOON).total_seconds() / 60
         given = {"url": self.rt.url, "point": point, "n": n, "minutes": minutes, **order}
+        given["thread"] = self.name
         assert self._server.run("traced:die", **given).status == -9, f"not killed at {point}"
 
     def tick(self, minutes: int = 0) -> None:
@@ -197,12 +199,9 @@ class Story:
             self.settle("retry")
             for wait in self.rt.blocking.waits(kind="human"):
                 self.rt.blocking.answer(wait.id, MARK)
-            if all(run.ended for run in self.rt.blocking.runs()):
+            if not self.runs():
                 return
-        raise AssertionError(f"it does not end: {self.rt.blocking.runs()}")
-
-    def events(self) -> dict[str, list[Event]]:
-        return {run.id: self.rt.blocking.events(run.id, limit=1000) for run in self.rt.blocking.runs()}
+        raise AssertionError(f"it does not end: {self.runs()}")
 
 
 # -- what happens
@@ -266,7 +265,7 @@ def paused_and_cancelled(s: Story) -> None:
 def settled_after_its_end(s: Story) -> None:
     s.killed("effect send.before", graph="errand")
     s.tick()
-    [run] = s.rt.blocking.runs()
+    [run] = s.runs()
     s.rt.blocking.cancel(run.id)
     s.tick()
     s.settle("fail")
@@ -306,7 +305,7 @@ def nobody_answers(s: Story) -> None:
 def forked(s: Story) -> None:
     run = s.start("errand")
     s.tick()
-    s.rt.blocking.fork(run.id, thread_id="other")
+    s.rt.blocking.fork(run.id, thread_id=f"{s.name} other")
     s.finish()
 
 
@@ -332,12 +331,12 @@ def rolled_back_by_another_run(s: Story) -> None:
 
 def bound(s: Story) -> None:
     graph: Any = s.rt.compiled("errand")
-    config: Any = {"configurable": {"thread_id": "bound"}}
+    config: Any = {"configurable": {"thread_id": s.name}}
     list(graph.stream({"log": [MARK]}, config))
-    graph.update_state(config, {"log": ["changed"]})
+    graph.update_state(config, {"log": ["changed"]}, as_node="approve")
     s.tick(11)
     graph.invoke(Command(resume=MARK), config)
-    other: Any = {"configurable": {"thread_id": "exit"}}
+    other: Any = {"configurable": {"thread_id": f"{s.name} exit"}}
     failures["raises"] = 1
     raising: Any = s.rt.compiled("raises")
     with contextlib.suppress(Trouble):
@@ -371,10 +370,13 @@ STORIES: list[Callable[[Story], None]] = [
 def histories(server: ForkServer) -> dict[str, list[Event]]:
     """The events of every run, by story and run."""
     found: dict[str, list[Event]] = {}
-    for story in STORIES:
-        told = Story(server)
-        with told.rt:
-            story(told)
-            for n, events in enumerate(told.events().values()):
-                found[f"{story.__name__} {n}"] = events
+    with TemporaryRuntime(clock=Clock(NOON)) as rt:
+        register(rt)
+        known: set[str] = set()
+        for story in STORIES:
+            story(Story(server, rt, story.__name__))
+            new = [run for run in rt.blocking.runs(limit=100) if run.id not in known]
+            for n, run in enumerate(new):
+                found[f"{story.__name__} {n}"] = rt.blocking.events(run.id, limit=1000)
+                known.add(run.id)
     return found
