@@ -57,7 +57,7 @@ class Span(NamedTuple):
 
     @property
     def what(self) -> str:
-        """Which part of a run it is; empty for a span that is not perdure's."""
+        """Which part of a run it is; empty for a step, and for a span that is not perdure's."""
         return str(self.attributes.get("perdure.span", ""))
 
 
@@ -130,12 +130,12 @@ class Receiver:
 
     def spans(self) -> list[Span]:
         """Every span that it took, as often as it did."""
-        found = []
-        for request in self.requests():
-            if request["how"] in TAKEN and request["path"] == "/v1/traces":
-                message = ExportTraceServiceRequest.FromString(base64.b64decode(request["body"]))
-                found += [_span(one) for one in _messages(message)]
-        return found
+        taken = [
+            ExportTraceServiceRequest.FromString(base64.b64decode(request["body"]))
+            for request in self.requests()
+            if request["how"] in TAKEN and request["path"] == "/v1/traces"
+        ]
+        return [span for request in taken for span in decoded(request)]
 
 
 def _loaded(line: bytes) -> dict[str, Any] | None:
@@ -147,10 +147,11 @@ def _loaded(line: bytes) -> dict[str, Any] | None:
     return found
 
 
-def _messages(request: ExportTraceServiceRequest) -> Iterator[Message]:
+def decoded(request: ExportTraceServiceRequest) -> Iterator[Span]:
+    """The spans of a request."""
     for resource in request.resource_spans:
         for scope in resource.scope_spans:
-            yield from scope.spans
+            yield from (_span(one) for one in scope.spans)
 
 
 def _span(one: Message) -> Span:

@@ -132,6 +132,7 @@ class TraceFold:
 
     def _after(self, event: Event) -> Iterator[Span]:
         kind, at, now = event.kind, self._open, milliseconds(event.at)
+        yield from self._replayed(event, now)
         if kind == EventKind.STARTED:
             at.graph, at.version = event.data.get("graph", ""), event.data.get("version", "")
             at.parent, at.started = event.data.get("parent"), now
@@ -291,15 +292,21 @@ class TraceFold:
             error = "held"
         if event.kind != EventKind.DONE or self._open.in_step:  # else nothing ran after the last
             yield self._open_step(now, error)
-        saved = event.data.get("saved") or {}
+        yield self._segment_span(now, error, {"perdure.ended": event.kind})
+        self._open.segment = None
+
+    def _replayed(self, event: Event, now: int) -> Iterator[Span]:
+        """The effects that came from the record before this event, in the step that it is in."""
+        saved, segment = event.data.get("saved"), self._open.segment
+        if not saved or segment is None:
+            return
         for index, (name, key) in enumerate(saved.get("replayed", ())):
             about = {"perdure.effect.key": key, "perdure.replayed": True}
             place: SpanKey = ("replayed", event.n, index)
-            parent = segment_key(self._open.token)
-            yield Span("effect", place, parent, f"execute_tool {name}", now, now, about)
-        counts = {f"perdure.saved.{n}": saved[n] for n in SAVED if saved.get(n)}
-        yield self._segment_span(now, error, {"perdure.ended": event.kind, **counts})
-        self._open.segment = None
+            yield Span("effect", place, self._current(), f"execute_tool {name}", now, now, about)
+            self._open.in_step = True
+        counts = segment.setdefault("saved", {})
+        counts |= {n: counts.get(n, 0) + saved[n] for n in SAVED if saved.get(n)}
 
     def _segment_span(self, now: int, error: str | None, ended: dict[str, Any]) -> Span:
         at = self._open
@@ -311,6 +318,7 @@ class TraceFold:
             "perdure.recovered": segment.get("recovered") or None,
             "perdure.steps": at.steps,
             "perdure.effects": segment.get("effects"),
+            **{f"perdure.saved.{name}": n for name, n in segment.get("saved", {}).items()},
             **ended,
         }
         start = segment["from"]
