@@ -16,7 +16,7 @@ perhaps weeks later. However the events are cut into pieces, the spans are the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -54,6 +54,9 @@ _WAIT_ENDS = {
 }
 
 
+Path = tuple[tuple[SpanKey, int], ...]
+
+
 @dataclass(frozen=True)
 class Span:
     """A part of a run that is over."""
@@ -70,6 +73,9 @@ class Span:
     """What went wrong, without content."""
     link: SpanKey | None = None
     """The segment before this one."""
+    path: Path = ()
+    """What it is in, from the segment down to its parent, each with its start. Between two segments
+    that is the last one. Empty: it is a segment or a run, or nothing was driven yet."""
 
 
 @dataclass
@@ -83,12 +89,16 @@ class Open:
     life: int = 1
     token: int = 0
     segment: dict[str, Any] | None = None
+    begun: int = 0
+    """When the last segment began."""
     steps: int = 0
     moved: int = 0
     inner: dict[str, int] = field(default_factory=dict)
     waits: dict[str, dict[str, Any]] = field(default_factory=dict)
     crashed: list[Any] = field(default_factory=list)
     """The step that the last dead segment was in, and when it was left."""
+    crashed_in: list[int] = field(default_factory=list)
+    """When that segment and that step began."""
 
 
 class TraceFold:
@@ -116,7 +126,20 @@ class TraceFold:
 
     def spans(self, events: Iterable[Event]) -> list[Span]:
         """The spans that these events close."""
-        return [span for event in events for span in self._after(event)]
+        return [
+            span if span.path else replace(span, path=self._path(span))
+            for event in events
+            for span in self._after(event)
+        ]
+
+    def open_wait(self, wait: str | None) -> Span | None:
+        """The span that a wait will have which is open."""
+        opened = self._open.waits.get(wait or "")
+        if wait is None or opened is None:
+            return None
+        key, start = ("wait", wait, opened["n"]), opened["from"]
+        span = Span("wait", key, self._run, f"wait {opened.get('kind', '')}", start, start)
+        return replace(span, path=self._path(span))
 
     # -- one event
 
@@ -151,6 +174,7 @@ class TraceFold:
         at = self._open
         if at.segment is not None:
             at.crashed = [*step_key(at.token, at.steps), now]
+            at.crashed_in = [at.begun, at.moved]
             yield from self._cut_off(now)
         if not at.started:  # an ended run was retried, or its state was changed
             at.started = now
@@ -158,7 +182,7 @@ class TraceFold:
         recovered = event.kind == EventKind.RECOVERED
         at.segment = {"from": now, "recovered": recovered, "effects": 0}
         at.segment |= {name: event.data.get(name) for name in ("worker", "driven")}
-        at.steps, at.moved, at.inner = 0, now, {}
+        at.begun, at.steps, at.moved, at.inner = now, 0, now, {}
 
     def _cut_off(self, now: int) -> Iterator[Span]:
         """Close a segment whose worker died, and the step it was in."""
@@ -313,11 +337,9 @@ class TraceFold:
 
     def _score(self, event: Event, now: int) -> Span:
         data = event.data
-        parent = RUN
-        if "effect" in data and "attempt" in data:
-            parent = effect_key(data["effect"], data["attempt"])
-        elif "place" in data:
-            parent = data["place"]
+        parent, path = RUN, ()
+        if isinstance(place := data.get("place"), Span):
+            parent, path = place.key, (*place.path, (place.key, place.start))
         attributes = {
             "gen_ai.evaluation.name": data.get("name"),
             "gen_ai.evaluation.score.value": data.get("value"),
@@ -329,7 +351,8 @@ class TraceFold:
             "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
         }
         name = f"score {data.get('name')}"
-        return Span("score", ("event", event.n), parent, name, now, now, attributes)
+        key: SpanKey = ("event", event.n)
+        return Span("score", key, parent, name, now, now, attributes, path=path)
 
     def _end_run(self, event: Event, now: int) -> Iterator[Span]:
         at = self._open
@@ -349,20 +372,29 @@ class TraceFold:
     def _run(self) -> SpanKey:
         return ("run", self._open.life)
 
+    def _path(self, span: Span) -> Path:
+        at, parent = self._open, span.parent
+        if span.what in ("run", "segment") or not at.token:
+            return ()
+        if parent == step_key(at.token, at.steps):
+            return (segment_key(at.token), at.begun), (parent, at.moved)
+        if at.crashed and parent == tuple(at.crashed[:-1]):
+            began, moved = at.crashed_in
+            return (segment_key(at.crashed[1]), began), (parent, moved)
+        return ((segment_key(at.token), at.begun),)
+
     def _current(self) -> SpanKey:
         at = self._open
         return self._run if at.segment is None else step_key(at.token, at.steps)
 
 
-def locate_step(events: Iterable[Event], checkpoint: str) -> SpanKey | None:
-    """The span of the step that stored a checkpoint."""
-    token = steps = 0
-    for event in events:
-        if event.kind in (EventKind.CLAIMED, EventKind.RECOVERED):
-            token, steps = token + 1, 0
-        elif event.kind == EventKind.STEP and event.data.get("source") != "input":
-            is_inner = bool(event.data.get("ns"))
-            if event.data.get("checkpoint") == checkpoint:
-                return ("inner step", event.n) if is_inner else step_key(token, steps)
-            steps += not is_inner
-    return None
+def locate(events: Iterable[Event], about: Mapping[str, Any]) -> Span | None:
+    """The span of the step, effect or wait that a score is about, in the history before it."""
+    names = {"step": "checkpoint", "effect": "effect.key", "wait": "wait.id"}
+    wanted = {f"perdure.{names[name]}": about[name] for name in names if about.get(name)}
+    fold = TraceFold()
+    found = None
+    for span in fold.spans(events) if wanted else ():
+        if span.what in ("step", "effect", "wait") and wanted.items() <= span.attributes.items():
+            found = span
+    return found or fold.open_wait(about.get("wait"))
