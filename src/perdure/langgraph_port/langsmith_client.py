@@ -6,7 +6,7 @@ that a run arrived sends it by `Client.request_with_retries`, prepared in the cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

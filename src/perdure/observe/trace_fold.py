@@ -76,6 +76,8 @@ class Span:
     path: Path = ()
     """What it is in, from the segment down to its parent, each with its start. Between two segments
     that is the last one. Empty: it is a segment or a run, or nothing was driven yet."""
+    driven: str | None = None
+    """What drove that segment."""
 
 
 @dataclass
@@ -91,6 +93,8 @@ class Open:
     segment: dict[str, Any] | None = None
     begun: int = 0
     """When the last segment began."""
+    driven: str | None = None
+    """What drove it."""
     steps: int = 0
     moved: int = 0
     inner: dict[str, int] = field(default_factory=dict)
@@ -127,7 +131,7 @@ class TraceFold:
     def spans(self, events: Iterable[Event]) -> list[Span]:
         """The spans that these events close."""
         return [
-            span if span.path else replace(span, path=self._path(span))
+            replace(span, path=span.path or self._path(span), driven=self._open.driven)
             for event in events
             for span in self._after(event)
         ]
@@ -182,7 +186,8 @@ class TraceFold:
         recovered = event.kind == EventKind.RECOVERED
         at.segment = {"from": now, "recovered": recovered, "effects": 0}
         at.segment |= {name: event.data.get(name) for name in ("worker", "driven")}
-        at.begun, at.steps, at.moved, at.inner = now, 0, now, {}
+        at.begun, at.driven = now, event.data.get("driven")
+        at.steps, at.moved, at.inner = 0, now, {}
 
     def _cut_off(self, now: int) -> Iterator[Span]:
         """Close a segment whose worker died, and the step it was in."""
@@ -348,6 +353,7 @@ class TraceFold:
             "perdure.score.by": data.get("by"),
             "perdure.checkpoint": data.get("step"),
             "perdure.effect.key": data.get("effect"),
+            "perdure.wait.id": data.get("wait"),
             "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
         }
         name = f"score {data.get('name')}"

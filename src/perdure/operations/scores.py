@@ -141,7 +141,7 @@ def event_data(score: Score) -> dict[str, Any]:
     """What the event of a score says: names, numbers and categories, and no comment."""
     data: dict[str, Any] = {"name": score.name, "value": score.value, "label": score.label}
     targets = {"step": score.step, "effect": score.effect, "wait": score.question}
-    if not any(targets.values()):
+    if score.about not in targets.values():
         data["about"] = score.about
     data |= targets | {"action": score.action, "call": score.call, "by": score.by}
     return {name: value for name, value in data.items() if value not in (None, "")}
