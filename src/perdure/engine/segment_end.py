@@ -107,7 +107,10 @@ class SegmentFinish(SegmentPlans):
         saved = segment.saved.as_event()
         if saved:
             end = end._replace(data={**end.data, **saved})
-        return (yield from self.end(drive.row, end))
+        ended = yield from self.end(drive.row, end)
+        if ended is not Ended.LOST:
+            segment.prompts.confirm()  # what the segment queued is on disk before its end
+        return ended
 
     def end(self, row: RunRow, end: SegmentEnd) -> Plan[Ended]:
         """End a segment as decided."""

@@ -7,9 +7,9 @@
 --
 -- Fragments, where they differ: {keep} keeps a row from being deleted until commit, {share} from
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
--- {names} is the list in the JSON parameter :names; {clock} is the time; {identity} says which
--- database it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
--- in which it ended.
+-- {names} is the list in the JSON parameter :names; {clock} is the time; {bytes} is the size of the
+-- database; {identity} says which one it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
+-- in which it ended, {event} the columns of an event that observers are told of.
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
@@ -390,10 +390,11 @@ INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
        CAST(:body AS {blob})
 FROM perdure_runs WHERE change = :change AND id IN ({descendants})
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: descendants
--- Those runs, for the observer of their events.
+-- Those runs, if the reply that had their events was lost.
 SELECT thread_id, id FROM perdure_runs WHERE change = :change AND id IN ({descendants});
 
 -- name: go_on
@@ -439,12 +440,13 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended
 
 -- name: insert_event
 -- Adds the event of a change to the history of the run that was changed, or does nothing when
--- the change was not made.
+-- the change was not made. Like all that add events, it gives what observers are told of.
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
        CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_stop_events
 -- The same for what stops a run: :asked if it is driven, else :kind.
@@ -454,7 +456,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_takeover_events
 -- The same for runs whose thread was taken over.
@@ -464,7 +467,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND change = :change AND control = 'cancel'
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_claim_events
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
@@ -472,7 +476,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN was = 'running' THEN 'recovered' ELSE 'claimed' END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE worker = :worker AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_end_event
 -- The event of a released run: :kind, unless a request to stop came meanwhile.
@@ -482,11 +487,13 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             WHEN state = 'pending' THEN 'released' ELSE state END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: find_event
 -- Our own key: was this change made?
-SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
+SELECT {event} FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 
 -- name: last_decision
 -- What last decided whether a run goes on, before the event of its claim.
@@ -1015,6 +1022,45 @@ WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
 SELECT name, about, prompt, version FROM perdure_score_prompts
 WHERE thread_id = :thread_id AND run_id = :id ORDER BY name, about, prompt, version;
 
+-- name: insert_prompt
+INSERT INTO perdure_prompts (name, version, first_at, body)
+VALUES (:name, :version, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: insert_prompt_use
+INSERT INTO perdure_prompt_uses (thread_id, run_id, target, target_id, prompt, version)
+VALUES (:thread_id, :id, :target, :target_id, :prompt, :version) ON CONFLICT DO NOTHING;
+
+-- name: prompts_read_by
+SELECT prompt, version FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND target = :target AND target_id = :target_id
+ORDER BY prompt, version;
+
+-- name: prompts_of_task
+-- The prompt versions that each effect of a task had read.
+SELECT target_id, prompt, version FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND target = 'effect' AND target_id IN (
+  SELECT key FROM perdure_effects WHERE scope = :thread_id AND task = :task);
+
+-- name: prompt_versions
+-- The versions of a prompt, or of all, each with the number of runs that read it.
+SELECT name, version, first_at, body, (
+  SELECT COUNT(*) FROM perdure_prompt_uses AS u
+  WHERE u.target = '' AND u.prompt = perdure_prompts.name AND u.version = perdure_prompts.version)
+FROM perdure_prompts WHERE CAST(:name AS TEXT) IS NULL OR name = :name
+ORDER BY name, first_at, version;
+
+-- name: prompt_outcomes
+-- The scores of what these versions touched: how many, their sum, the sum of their squares, and how
+-- many are 0 or 1; by name and category. The square of a huge number would not fit.
+SELECT p.prompt, p.version, s.name, s.kind, s.label, COUNT(*), SUM(s.value),
+       SUM(CASE WHEN ABS(s.value) < 1e150 THEN s.value * s.value ELSE 1e300 END),
+       SUM(CASE WHEN s.value IN (0, 1) THEN 1 ELSE 0 END)
+FROM perdure_score_prompts AS p JOIN perdure_scores AS s
+  ON s.thread_id = p.thread_id AND s.run_id = p.run_id AND s.name = p.name AND s.about = p.about
+WHERE (CAST(:name AS TEXT) IS NULL OR p.prompt = :name) AND s.kind <> 'text'
+GROUP BY p.prompt, p.version, s.name, s.kind, s.label
+ORDER BY p.prompt, p.version, s.name, s.label;
+
 -- name: step_of_run
 -- Whether a run made a checkpoint.
 SELECT 1 FROM perdure_checkpoints WHERE run_id = :id AND thread_id = :thread_id AND id = :step LIMIT 1;
@@ -1441,6 +1487,26 @@ THEN 1 ELSE 0 END;
 -- name: identity
 -- Which database this is: asked on two connections, it says whether they lead to one.
 {identity};
+
+-- name: count_runs
+-- Unfinished runs by graph and state, for metrics, as the next ones.
+SELECT graph, state, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended} GROUP BY graph, state;
+
+-- name: count_due
+SELECT graph, COUNT(*), MIN(due_at) FROM perdure_runs WHERE due_at <= :now GROUP BY graph;
+
+-- name: count_waits
+SELECT kind, COUNT(*), MIN(created_at) FROM perdure_waits WHERE state = 'open' GROUP BY kind;
+
+-- name: count_unknown
+SELECT name, COUNT(*) FROM perdure_effects WHERE state = 'unknown' GROUP BY name;
+
+-- name: count_messages
+SELECT COUNT(*), MIN(sent_at) FROM perdure_outbox;
+
+-- name: database_bytes
+-- NULL: the database does not say.
+SELECT {bytes};
 
 -- name: doctor_two_running
 -- Two runs of one thread are driven at once.

@@ -26,6 +26,7 @@ COMMON = {
         "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome, "
         "min_equal, provisional_digests, unconfirmed"
     ),
+    "event": "thread_id, run_id, n, at, kind",
     "ended": "('done', 'failed', 'cancelled')",
     # A driven run whose lease has not ended by the clock that this host shares with its worker.
     "held": (

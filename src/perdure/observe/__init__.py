@@ -2,6 +2,7 @@
 
 OpenTelemetry   one trace per run, whichever processes drive it
 LangSmith       each segment of a run as a trace, scores as feedback
+Metrics         counters, gauges and histograms, for Prometheus and OTLP
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from perdure.errors import Error, needs_extra
 if TYPE_CHECKING:
     from perdure.observe.langsmith import LangSmith
     from perdure.observe.langsmith_ids import langsmith_run_ids
+    from perdure.observe.metrics import Metrics
     from perdure.observe.opentelemetry import OpenTelemetry
 
-__all__ = ["LangSmith", "OpenTelemetry", "from_env", "langsmith_run_ids"]
+__all__ = ["LangSmith", "Metrics", "OpenTelemetry", "from_env", "langsmith_run_ids"]
 
 _HOMES = {
-    "OpenTelemetry": ("perdure.observe.opentelemetry", "otel"),
     "LangSmith": ("perdure.observe.langsmith", "langsmith"),
     "langsmith_run_ids": ("perdure.observe.langsmith_ids", "langsmith"),
+    "Metrics": ("perdure.observe.metrics", "otel"),
+    "OpenTelemetry": ("perdure.observe.opentelemetry", "otel"),
 }
 
 
@@ -44,6 +47,11 @@ def from_env() -> list[Any]:
     wants_traces = os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none"
     if wants_traces and _is_on("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         found.append(__getattr__("OpenTelemetry")())
+    wants_metrics = os.environ.get("OTEL_METRICS_EXPORTER", "otlp") != "none"
+    if wants_metrics and _is_on(
+        "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+    ):
+        found.append(__getattr__("Metrics")(otlp=True))
     if _langsmith("TRACING_V2", "TRACING") == "true" and _langsmith("API_KEY"):
         found.append(__getattr__("LangSmith")())
     return found

@@ -90,7 +90,7 @@ class LangSmith:
             dotted_order=where.dotted_order,
             start_time=where.start,
             project_name=self._project,
-            client=self._live_client,
+            ls_client=self._live_client,
         )
         metadata = {"thread_id": row.thread_id, "perdure_run_id": row.id}
         now = get_tracing_context() | {"parent": parent, "distributed_parent_id": None}

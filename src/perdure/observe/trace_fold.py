@@ -87,6 +87,7 @@ class Open:
     graph: str = ""
     version: str = ""
     parent: str | None = None
+    caller: str | None = None
     started: int = 0
     life: int = 1
     token: int = 0
@@ -128,6 +129,11 @@ class TraceFold:
         """The run whose node started this one."""
         return self._open.parent
 
+    @property
+    def caller(self) -> str | None:
+        """The span in which it was started: a `traceparent`."""
+        return self._open.caller
+
     def spans(self, events: Iterable[Event]) -> list[Span]:
         """The spans that these events close."""
         return [
@@ -152,6 +158,7 @@ class TraceFold:
         if kind == EventKind.STARTED:
             at.graph, at.version = event.data.get("graph", ""), event.data.get("version", "")
             at.parent, at.started = event.data.get("parent"), now
+            at.caller = event.data.get("traceparent")
         elif kind in (EventKind.CLAIMED, EventKind.RECOVERED):
             yield from self._begin_segment(event, now)
         elif kind == EventKind.STEP:
@@ -204,7 +211,6 @@ class TraceFold:
         attributes = {
             "perdure.step": data.get("step"),
             "perdure.checkpoint": data.get("checkpoint"),
-            "perdure.nodes": nodes,
             "perdure.namespace": ns,
             "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
         }
@@ -341,8 +347,8 @@ class TraceFold:
         return Span("moment", ("event", event.n), parent, name, now, now, attributes)
 
     def _score(self, event: Event, now: int) -> Span:
-        data = event.data
-        parent, path = RUN, ()
+        data, parent = event.data, RUN
+        path: Path = ()
         if isinstance(place := data.get("place"), Span):
             parent, path = place.key, (*place.path, (place.key, place.start))
         attributes = {

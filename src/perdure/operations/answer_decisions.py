@@ -142,8 +142,8 @@ def _of_form(value: Any, answer: Any) -> Decision | None:
     if isinstance(answer, str):
         word = WORDS.get(answer.strip().lower())
         # Without the new text there is no edit, without a text no response.
-        is_clear = word is Verdict.APPROVED or word is Verdict.REJECTED
-        return Decision(word) if word is not None and is_clear else None
+        is_half = word in (Verdict.EDITED, Verdict.RESPONDED)
+        return None if word is None or is_half else Decision(word)
     if not isinstance(answer, dict):
         return None
     said = {_verdict(name, answer[name]) for name in answer} - {None}

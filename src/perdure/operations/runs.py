@@ -147,10 +147,11 @@ def start(
     fingerprint: str | None = None,
     begun: bool = False,
     parent: Parent | None = None,
+    traceparent: str | None = None,
 ) -> Op[RunRow | None]:
     """Accept a run, or find the one accepted before with this key. None if the thread is busy.
     A fork has `begun`, with a graph of this fingerprint. A child is refused if its parent has lost
-    its lease."""
+    its lease. `traceparent` is the span of the caller, as W3C's trace context writes it."""
     params = {
         **made.params,
         "graph": graph,
@@ -176,6 +177,7 @@ def start(
         only = "idle" if strategy == "replace" else only
         statements += stop_thread(serializer, made, key, only, strategy == "rollback", grace)
     data = {"graph": graph, "version": version, "key": key, "parent": params["parent_id"]}
+    data["traceparent"] = traceparent
     statements += [
         Statement("insert_run", params),
         made.event(serializer, EventKind.STARTED, {k: v for k, v in data.items() if v}),

@@ -23,6 +23,7 @@ from perdure.journal import Op, Plan, in_pieces
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id
+from perdure.observe.caller import caller_span
 from perdure.operations import effects, events, prefixes, runs
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
@@ -118,6 +119,7 @@ class RunService:
             fingerprint=fingerprint,
             begun=begun,
             parent=parent,
+            traceparent=caller_span(),
         )
         if row is None:
             raise ThreadBusy(thread_id, "has not ended")
