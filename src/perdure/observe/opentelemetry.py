@@ -64,8 +64,8 @@ class OpenTelemetry:
 
     Without an `exporter` spans go to an OTLP endpoint over HTTP, as the variables
     OTEL_EXPORTER_OTLP_* say; `resource` is made of OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
-    With several workers, give each of them the same. `content` adds what effects are called with and
-    return; by default OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says whether.
+    With several workers, give each of them the same. `content` adds what effects are called with
+    and return; by default OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says whether.
 
         runtime = Runtime("sqlite:///agents.db", observe=OpenTelemetry())
     """
