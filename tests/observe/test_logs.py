@@ -34,7 +34,7 @@ def test_of_an_event_whose_every_field_is_a_secret_only_names_and_ids_are_logged
     content = ("message", "traceback", "labels", "by", "reason", "why", "value", "comment", "error")
     data: dict[str, Any] = dict.fromkeys(content, SECRET)
     data |= {"error": f"ValueError: {SECRET}", "labels": {SECRET: SECRET}, "runs": {"r": SECRET}}
-    data |= {"step": SECRET, "wake_at": SECRET, "early": SECRET, "saved": {"effects": SECRET}}
+    data |= {"attempt": SECRET, "wake_at": SECRET, "early": SECRET, "saved": {"effects": SECRET}}
     caplog.set_level(logging.INFO, LOGGER)
     for as_json in (False, True):
         Logs(json=as_json).on_event(kind, "r", "t", data, AT)

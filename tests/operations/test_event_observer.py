@@ -168,7 +168,7 @@ async def test_telling_reads_nothing_unless_a_reply_was_lost(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, read = Seen(), list[str]()
-    async with opened(sqlite_url, observer=seen) as rt:
+    async with opened(sqlite_url, observe=seen) as rt:
         rt.register(chain(work, ask), name="g")
         rt.setup()
         listener = rt.journal._group.committer.listener

@@ -83,7 +83,7 @@ async def test_totals_count_each_replay_once_when_replies_are_lost(url: str) -> 
         run = await rt.start("g", {"log": []})
         now = milliseconds(await rt.now())
         claim = claims.claim(rt.engine.serializer, "dead:1:x", LeaseTimes(now, now), ["g@"], 1)
-        assert len(await rt.journal.ado(claim)) == 1
+        [_] = await rt.journal.ado(claim)
         rt.clock.advance(timedelta(minutes=5))
         await rt.tick()
         [wait] = await rt.waits()

@@ -71,7 +71,8 @@ class RecordService:
         """The next rows of a table, with exactly its columns, and how far it is read then."""
         if not cursor.pending:
             cursor = yield from self._more(cursor)
-        pending, left = cursor.pending, ()
+        pending = cursor.pending
+        left: tuple[Pending, ...] = ()
         if what is Table.RUNS:
             rows = yield from self._show([one.row for one in pending], content=content)
         elif what is Table.EVENTS:
