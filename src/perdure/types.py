@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from perdure.errors import BadArgument
 
@@ -207,18 +208,109 @@ class WaitRecord(Wait):
     answer: Any = None
 
 
+class ScoreKind(StrEnum):
+    """What a score consists of."""
+
+    NUMBER = "number"
+    CATEGORY = "category"
+    TEXT = "text"
+    """Only a comment."""
+
+
+class PromptVersion(NamedTuple):
+    """One text of a prompt: `version` is a hash of it."""
+
+    name: str
+    version: str
+
+
+class Prompt(str):
+    """The text of a prompt, with its name and version. It is stored as the plain text."""
+
+    __slots__ = ("name", "version")
+    name: str
+    version: str
+
+    def __new__(cls, name: str, text: str) -> Prompt:
+        self = super().__new__(cls, text)
+        self.name = name
+        digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6)
+        self.version = digest.hexdigest()
+        return self
+
+    def __reduce__(self) -> tuple[type[Prompt], tuple[str, str]]:
+        return Prompt, (self.name, str(self))
+
+    @property
+    def id(self) -> PromptVersion:
+        return PromptVersion(self.name, self.version)
+
+
 @dataclass(frozen=True)
 class Score:
-    """A number that says how well a run, or a part of it, did."""
+    """How well a run, or a part of it, did: a number, a category, or only a comment."""
 
     run_id: str
     name: str
-    value: float
+    value: float | None
+    """The number; None of a category or a text."""
     about: str
-    """The part of the run it is about; empty for the whole run."""
+    """The part of the run it is about; empty for the whole run. Of a step, effect or question, its
+    id; of one of several decisions in an answer, that and the number of the decision."""
     at: datetime
     comment: str | None = None
     by: str | None = None
+    kind: ScoreKind = ScoreKind.NUMBER
+    label: str | None = None
+    """The category."""
+    step: str | None = None
+    """The checkpoint of the step it is about."""
+    effect: str | None = None
+    """The key of the effect it is about."""
+    question: str | None = None
+    """The wait whose answer was this decision."""
+    action: str | None = None
+    """The tool that the decision was about: the name of its later effect."""
+    call: str | None = None
+    """The id of that tool call, if the question had it."""
+    prompts: tuple[PromptVersion, ...] = ()
+    """The prompt versions that what it is about had read when it was given."""
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+
+@dataclass(frozen=True)
+class PromptOutcome:
+    """How the runs, steps, effects and questions that read a prompt version were scored."""
+
+    score: str
+    """The name of the scores."""
+    label: str | None
+    """The category whose share this is; None of numbers."""
+    n: int
+    value: float
+    """The mean of the numbers, or a share: of a category, or of numbers that are all 0 or 1."""
+    low: float | None
+    """The 95 % interval around it; None if there is only one number."""
+    high: float | None
+    share: bool = False
+    """Whether `value` is a share."""
+    variance: float = 0.0
+    """Of the numbers."""
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """One version of a prompt, and how what it touched did."""
+
+    name: str
+    version: str
+    text: str
+    first_at: datetime
+    """When it was first read."""
+    runs: int
+    """How many runs read it."""
+    outcomes: tuple[PromptOutcome, ...] = ()
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 

@@ -16,7 +16,7 @@ from perdure.effects.record_matching import ALL, CallPosition, Match
 from perdure.effects.recording import INJECTED
 from perdure.effects.spec import EffectSpec
 from perdure.errors import EffectHeld, OrderChanged, Postponed
-from perdure.journal import Plan
+from perdure.journal import Plan, Statement
 from perdure.journal.ids import random_number
 from perdure.operations import effects
 from perdure.operations.effects import (
@@ -27,9 +27,10 @@ from perdure.operations.effects import (
     Unconfirmed,
     UndoState,
 )
+from perdure.operations.prompts import EFFECT
 from perdure.serde.redaction import secrets_in
 from perdure.times import moment
-from perdure.types import EffectState, EventKind
+from perdure.types import EffectState, EventKind, PromptVersion
 
 log = logging.getLogger("perdure")
 
@@ -74,6 +75,8 @@ class CallRecord:
     may_be_another: bool = field(default=False, init=False)
     """Whether the record may be of a call on another object, or with another secret: no argument
     equals a recorded one, and not all are recorded."""
+    prompts: dict[PromptVersion, None] = field(default_factory=dict, init=False)
+    """Prompt versions that its task had read before it, and it has read itself."""
     _stored: dict[str, Any] = field(default_factory=dict, init=False)
     """The arguments that are stored."""
     _encoded: bytes = field(default=b"", init=False)
@@ -98,6 +101,7 @@ class CallRecord:
         by_arguments = self._encoded + self.module.encode()
         identified_by = by_arguments if self.call_id is None else self.call_id.encode()
         self._digest = keys.digest(identified_by)
+        self.prompts.update(dict.fromkeys(task.prompts_read()))
         if self.business_key is not None:
             key = keys.guard_key(spec.name, self.business_key)
             scope, task_id, match = f"key {key}", "", Match(0, None)
@@ -231,6 +235,7 @@ class CallRecord:
             self._add_event(EventKind.EFFECT, {**data, "how": how})
         outcome = self.row.load_outcome(self.task.serializer)
         result, usage, interrupts = outcome if len(outcome) == 3 else (outcome[0], None, 0)
+        self.task.note_prompts(self.task.recorded_prompts.get(self.row.key, ()))
         self._note_saved(*(usage or (0, 0)))
         self.position.skip_interrupts(interrupts)
         return result
@@ -265,6 +270,7 @@ class CallRecord:
         if usage is not None:
             data["usage"] = usage.as_event()
         yield from self._settle(EffectState.DONE, blob, data, wait=wait)
+        task.note_prompts(self.prompts)
         return result
 
     def failed(self, error: Exception) -> Plan[None]:
@@ -305,15 +311,30 @@ class CallRecord:
         event, saved = None, NOTHING_SAVED
         if data is not None:
             begun = {"attempt": self.row.attempts, "begun_at": moment(self.row.created_at)}
-            event = (task.serializer, {**begun, **data})
+            event = (task.serializer, {**begun, **data, **self.prompts_in_event()})
             if task.segment is not None:
                 saved = task.segment.progress.take_saved()
-        op = effects.write_state(task.owner, self.row, task.now, event=event, saved=saved)
+        used = self.prompt_uses()
+        op = effects.write_state(
+            task.owner, self.row, task.now, event=event, more=used, saved=saved
+        )
         op = task.guarded(op)
         if wait:
             return bool((yield op))
         task.journal.defer(op)
         return True
+
+    def prompts_in_event(self) -> dict[str, list[list[str]]]:
+        """What the event of this call says of the prompts that it has read."""
+        return {"prompts": [list(one) for one in sorted(self.prompts)]} if self.prompts else {}
+
+    def prompt_uses(self, *, flush: bool = True) -> list[Statement]:
+        """The statements that store which prompts it has read, for the batch of its event. Without
+        `flush`, what else the run has read is left to a later batch: this one may be made again."""
+        segment = self.task.segment
+        if segment is None or not self.prompts:
+            return []
+        return segment.prompts.uses(EFFECT, self.row.key, self.prompts, flush=flush)
 
     def hold(self, why: str, error: BaseException | None) -> Plan[None]:
         """Store that the outcome is unknown, and raise `EffectHeld`: a person settles it."""

@@ -104,7 +104,11 @@ class SegmentFinish(SegmentPlans):
             end = (yield from self._held_by_unknown(drive)) or end
         if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
             end = end._replace(data=report((yield effects.of_run(drive.row.id))))
-        return (yield from self.end(drive.row, end._replace(saved=segment.progress.take_saved())))
+        end = end._replace(saved=segment.progress.take_saved())
+        ended = yield from self.end(drive.row, end)
+        if ended is not Ended.LOST:
+            segment.prompts.confirm()  # what the segment queued is on disk before its end
+        return ended
 
     def end(self, row: RunRow, end: SegmentEnd) -> Plan[Ended]:
         """End a segment as decided."""

@@ -7,8 +7,8 @@
 --
 -- Fragments, where they differ: {keep} keeps a row from being deleted until commit, {share} from
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
--- {names} is the list in the JSON parameter :names; {clock} is the time; {identity} says which
--- database it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
+-- {names} is the list in the JSON parameter :names; {clock} is the time; {bytes} is the size of the
+-- database; {identity} says which one it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
 -- in which it ended, {event} the columns of an event that observers are told of.
 
 -- name: insert_checkpoint
@@ -500,7 +500,7 @@ WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n < :events
   AND kind NOT IN ('step', 'wait', 'woke', 'expired', 'answer', 'withdrawn', 'signal', 'joined',
-                   'effect', 'differs', 'settled')
+                   'effect', 'differs', 'settled', 'scored')
 ORDER BY n DESC LIMIT 1;
 
 -- name: has_begun
@@ -963,17 +963,107 @@ WHERE s.thread_id = :thread_id AND s.wait_id IN (
   SELECT id FROM perdure_waits WHERE run_id = :id);
 
 -- name: put_score
--- Stores a score of an existing run, in place of the previous one.
-INSERT INTO perdure_scores (thread_id, run_id, name, about, value, at, body)
+-- Stores a score of an existing run. One of the same name and part is replaced if it is still the one that
+-- the caller saw (:seen), or whatever it is (NULL).
+INSERT INTO perdure_scores
+  (thread_id, run_id, name, about, value, at, body, kind, label, target, target_id, change)
 SELECT thread_id, id, CAST(:name AS TEXT), CAST(:about AS TEXT), CAST(:value AS DOUBLE PRECISION),
-       CAST(:now AS BIGINT), CAST(:body AS {blob})
+       CAST(:now AS BIGINT), CAST(:body AS {blob}), CAST(:kind AS TEXT), CAST(:label AS TEXT),
+       CAST(:target AS TEXT), CAST(:target_id AS TEXT), CAST(:change AS BIGINT)
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id
 ON CONFLICT (thread_id, run_id, name, about)
-DO UPDATE SET value = excluded.value, at = excluded.at, body = excluded.body;
+DO UPDATE SET value = excluded.value, at = excluded.at, body = excluded.body, kind = excluded.kind,
+    label = excluded.label, target = excluded.target, target_id = excluded.target_id,
+    change = excluded.change
+WHERE CAST(:seen AS BIGINT) IS NULL OR perdure_scores.change = CAST(:seen AS BIGINT)
+RETURNING change;
+
+-- name: count_score
+-- Counts the event of a score that was stored. A score changes nothing else of its run: not when that
+-- was last updated, nor whether it is due.
+UPDATE perdure_runs SET events = events + 1, change = :change
+WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
+  SELECT 1 FROM perdure_scores
+  WHERE thread_id = :thread_id AND run_id = :id AND name = :name AND about = :about
+    AND change = :change);
+
+-- name: insert_score_prompts
+-- The prompt versions that the target of a stored score has read so far.
+INSERT INTO perdure_score_prompts (thread_id, run_id, name, about, prompt, version)
+SELECT s.thread_id, s.run_id, s.name, s.about, u.prompt, u.version
+FROM perdure_scores AS s JOIN perdure_prompt_uses AS u
+  ON u.thread_id = s.thread_id AND u.run_id = s.run_id AND u.target = s.target
+     AND u.target_id = s.target_id
+WHERE s.thread_id = :thread_id AND s.run_id = :id AND s.name = :name AND s.about = :about
+  AND s.change = :change
+ON CONFLICT DO NOTHING;
+
+-- name: withdraw_score_prompts
+-- This and the next: an answer that is withdrawn takes its scores with it.
+DELETE FROM perdure_score_prompts
+WHERE thread_id = :thread_id AND run_id = :id AND (name, about) IN (
+    SELECT name, about FROM perdure_scores
+    WHERE thread_id = :thread_id AND run_id = :id AND target = 'question' AND target_id = :wait_id)
+  AND EXISTS (SELECT 1 FROM perdure_waits
+              WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
+
+-- name: withdraw_scores
+DELETE FROM perdure_scores
+WHERE thread_id = :thread_id AND run_id = :id AND target = 'question' AND target_id = :wait_id
+  AND EXISTS (SELECT 1 FROM perdure_waits
+              WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
 
 -- name: scores_of_run
-SELECT name, about, value, at, body FROM perdure_scores
+SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
 WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
+
+-- name: prompts_of_scores
+-- The prompt versions that the scores of a run are about.
+SELECT name, about, prompt, version FROM perdure_score_prompts
+WHERE thread_id = :thread_id AND run_id = :id ORDER BY name, about, prompt, version;
+
+-- name: insert_prompt
+INSERT INTO perdure_prompts (name, version, first_at, body)
+VALUES (:name, :version, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: insert_prompt_use
+INSERT INTO perdure_prompt_uses (thread_id, run_id, target, target_id, prompt, version)
+VALUES (:thread_id, :id, :target, :target_id, :prompt, :version) ON CONFLICT DO NOTHING;
+
+-- name: prompts_read_by
+SELECT prompt, version FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND target = :target AND target_id = :target_id
+ORDER BY prompt, version;
+
+-- name: prompts_of_task
+-- The prompt versions that each effect of a task had read.
+SELECT target_id, prompt, version FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND target = 'effect' AND target_id IN (
+  SELECT key FROM perdure_effects WHERE scope = :thread_id AND task = :task);
+
+-- name: prompt_versions
+-- The versions of a prompt, or of all, each with the number of runs that read it.
+SELECT name, version, first_at, body, (
+  SELECT COUNT(*) FROM perdure_prompt_uses AS u
+  WHERE u.target = '' AND u.prompt = perdure_prompts.name AND u.version = perdure_prompts.version)
+FROM perdure_prompts WHERE CAST(:name AS TEXT) IS NULL OR name = :name
+ORDER BY name, first_at, version;
+
+-- name: prompt_outcomes
+-- The scores of what these versions touched: how many, their sum, the sum of their squares, and how
+-- many are 0 or 1; by name and category. The square of a huge number would not fit.
+SELECT p.prompt, p.version, s.name, s.kind, s.label, COUNT(*), SUM(s.value),
+       SUM(CASE WHEN ABS(s.value) < 1e150 THEN s.value * s.value ELSE 1e300 END),
+       SUM(CASE WHEN s.value IN (0, 1) THEN 1 ELSE 0 END)
+FROM perdure_score_prompts AS p JOIN perdure_scores AS s
+  ON s.thread_id = p.thread_id AND s.run_id = p.run_id AND s.name = p.name AND s.about = p.about
+WHERE (CAST(:name AS TEXT) IS NULL OR p.prompt = :name) AND s.kind <> 'text'
+GROUP BY p.prompt, p.version, s.name, s.kind, s.label
+ORDER BY p.prompt, p.version, s.name, s.label;
+
+-- name: step_of_run
+-- Whether a run made a checkpoint.
+SELECT 1 FROM perdure_checkpoints WHERE run_id = :id AND thread_id = :thread_id AND id = :step LIMIT 1;
 
 -- name: reads_of_task
 SELECT n, body FROM perdure_reads
@@ -1212,6 +1302,12 @@ WHERE thread_id = :thread_id AND run_id IN (
   SELECT id FROM perdure_runs
   WHERE thread_id = :thread_id AND change = :change AND state <> 'running');
 
+-- name: trace_scored
+-- The trace of a run that was scored is due, where a sink has it already.
+UPDATE perdure_traces SET due_at = :now
+WHERE thread_id = :thread_id AND run_id = :id AND EXISTS (
+  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
+
 -- name: take_traces
 -- Takes the traces that are due; no other process takes them until :until.
 WITH due AS (
@@ -1341,6 +1437,20 @@ WHERE thread_id = :thread_id AND run_id = :id AND (name, about) IN (
     WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
   AND {over};
 
+-- name: delete_run_score_prompts
+DELETE FROM perdure_score_prompts
+WHERE thread_id = :thread_id AND run_id = :id AND (name, about, prompt, version) IN (
+    SELECT name, about, prompt, version FROM perdure_score_prompts
+    WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
+  AND {over};
+
+-- name: delete_run_prompt_uses
+DELETE FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND (target, target_id, prompt, version) IN (
+    SELECT target, target_id, prompt, version FROM perdure_prompt_uses
+    WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
+  AND {over};
+
 -- name: delete_run_traces
 DELETE FROM perdure_traces WHERE thread_id = :thread_id AND run_id = :id AND {over};
 
@@ -1357,6 +1467,9 @@ WHERE thread_id = :thread_id AND id = :id AND state IN {ended}
                   WHERE scope = :thread_id AND run_id = :id AND run_id <> '')
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND run_id = :id)
   AND NOT EXISTS (SELECT 1 FROM perdure_scores WHERE thread_id = :thread_id AND run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_score_prompts
+                  WHERE thread_id = :thread_id AND run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_prompt_uses WHERE thread_id = :thread_id AND run_id = :id)
   AND (EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
        OR NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
           AND NOT EXISTS (SELECT 1 FROM perdure_writes WHERE thread_id = :thread_id)
@@ -1380,6 +1493,26 @@ THEN 1 ELSE 0 END;
 -- name: identity
 -- Which database this is: asked on two connections, it says whether they lead to one.
 {identity};
+
+-- name: count_runs
+-- Unfinished runs by graph and state, for metrics, as the next ones.
+SELECT graph, state, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended} GROUP BY graph, state;
+
+-- name: count_due
+SELECT graph, COUNT(*), MIN(due_at) FROM perdure_runs WHERE due_at <= :now GROUP BY graph;
+
+-- name: count_waits
+SELECT kind, COUNT(*), MIN(created_at) FROM perdure_waits WHERE state = 'open' GROUP BY kind;
+
+-- name: count_unknown
+SELECT name, COUNT(*) FROM perdure_effects WHERE state = 'unknown' GROUP BY name;
+
+-- name: count_messages
+SELECT COUNT(*), MIN(sent_at) FROM perdure_outbox;
+
+-- name: database_bytes
+-- NULL: the database does not say.
+SELECT {bytes};
 
 -- name: doctor_two_running
 -- Two runs of one thread are driven at once.

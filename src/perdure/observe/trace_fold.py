@@ -79,6 +79,7 @@ class Open:
     graph: str = ""
     version: str = ""
     parent: str | None = None
+    caller: str | None = None
     started: int = 0
     life: int = 1
     token: int = 0
@@ -114,6 +115,11 @@ class TraceFold:
         """The run whose node started this one."""
         return self._open.parent
 
+    @property
+    def caller(self) -> str | None:
+        """The span in which it was started: a `traceparent`."""
+        return self._open.caller
+
     def spans(self, events: Iterable[Event]) -> list[Span]:
         """The spans that these events close."""
         return [span for event in events for span in self._after(event)]
@@ -126,6 +132,7 @@ class TraceFold:
         if kind == EventKind.STARTED:
             at.graph, at.version = event.data.get("graph", ""), event.data.get("version", "")
             at.parent, at.started = event.data.get("parent"), now
+            at.caller = event.data.get("traceparent")
         elif kind in (EventKind.CLAIMED, EventKind.RECOVERED):
             yield from self._begin_segment(event, now)
         elif kind == EventKind.STEP:
@@ -176,7 +183,6 @@ class TraceFold:
         attributes = {
             "perdure.step": data.get("step"),
             "perdure.checkpoint": data.get("checkpoint"),
-            "perdure.nodes": nodes,
             "perdure.namespace": ns,
             "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
         }

@@ -97,10 +97,12 @@ def claim(
     *,
     driven: DrivenBy = DrivenBy.WORKER,
     suspect: bool = False,
+    since: int | None = None,
 ) -> Op[list[RunRow]]:
     """Claim up to `count` due runs of these graphs.
 
-    With `suspect` only runs whose last workers died, otherwise only the others.
+    With `suspect` only runs whose last workers died, otherwise only the others. `since` is when the
+    first of them was due, as far as the caller knows: no statement uses it, but metrics do.
     """
     params = {
         "worker": worker,
@@ -109,6 +111,7 @@ def claim(
         "count": count,
         "suspect": int(suspect),
         "driven": driven.value,
+        "since": since,
     }
     return _claim("claim", serializer, params, partial(stored_rows.every, RunRow))
 

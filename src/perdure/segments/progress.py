@@ -11,8 +11,10 @@ from perdure.journal import Statement
 from perdure.journal.clock import Clock
 from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.operations.events import change
+from perdure.operations.prompts import STEP
 from perdure.operations.run_payload import load_labels, place
 from perdure.segments.lease import Lease
+from perdure.segments.prompt_reads import PromptReads
 from perdure.serde.serializer import Serializer
 from perdure.types import EventKind
 
@@ -21,10 +23,16 @@ class Progress:
     """The progress of one segment."""
 
     def __init__(
-        self, lease: Lease, serializer: Serializer, clock: Clock, fingerprint: str | None
+        self,
+        lease: Lease,
+        serializer: Serializer,
+        clock: Clock,
+        fingerprint: str | None,
+        prompts: PromptReads,
     ) -> None:
         """`fingerprint` is that of the graph, if it is not the run's."""
         self._lease, self.serializer, self._clock = lease, serializer, clock
+        self.prompts = prompts
         self.fingerprint = fingerprint
         """Stored with the first step, then None; or with a question, if the run has none."""
         self.labels: Mapping[str, Any] = load_labels(serializer, lease.row)
@@ -83,9 +91,15 @@ class Progress:
             self._labelled = True
 
     def step(
-        self, ns: str, checkpoint_id: str, metadata: Mapping[str, Any], nodes: Sequence[str]
+        self,
+        ns: str,
+        checkpoint_id: str,
+        before: str | None,
+        metadata: Mapping[str, Any],
+        nodes: Sequence[str],
     ) -> list[Statement]:
-        """The statements that count a checkpoint as a step, under the fence, for its batch."""
+        """The statements that count a checkpoint as a step, under the fence, for its batch. The
+        step began with the checkpoint `before`."""
         self.move()
         self.has_written = True
         self._made.add(checkpoint_id)
@@ -111,7 +125,10 @@ class Progress:
             "fingerprint": fingerprint,
             "labels": labels,
         }
+        if read := self.prompts.of_step(ns, before):
+            data["prompts"] = [list(one) for one in read]
         saved = self.take_saved()
         owner = Owner(self._lease.thread_id, self._lease.run_id, self._lease.token)
         event = made.event(self.serializer, EventKind.STEP, data | saved.data)
-        return [Statement("progress", params), *count_saved(owner, saved), event]
+        uses = self.prompts.uses(STEP, checkpoint_id, read)
+        return [Statement("progress", params), *count_saved(owner, saved), event, *uses]

@@ -9,6 +9,7 @@ from perdure.service.records import RecordService
 from perdure.service.reflections import ReflectionService
 from perdure.service.runs import RunService
 from perdure.service.schedules import ScheduleService
+from perdure.service.scores import ScoreService
 from perdure.service.waits import WaitService
 
 
@@ -21,5 +22,6 @@ class Services:
         self.waits = WaitService(serializer, clock)
         self.records = RecordService(serializer, self.runs, self.waits)
         self.effects = EffectService(serializer, clock)
+        self.scores = ScoreService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)
         self.reflections = ReflectionService(serializer, clock)

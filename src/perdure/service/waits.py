@@ -23,7 +23,7 @@ from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id, check_text
-from perdure.operations import runs, waits
+from perdure.operations import prompts, runs, waits
 from perdure.operations.answer_dialects import check_fits
 from perdure.operations.events import was_made
 from perdure.operations.runs import RunRow
@@ -118,8 +118,14 @@ class WaitService:
             row = yield from self._open(wait_id)
             yield from self._check_answer(row, value)
             rows.append((row, value))
-        now = self._clock.now()
-        if (yield waits.answer(self._serializer, rows, by, now, number, setup=setup)):
+        read = {}
+        for row, value in rows:
+            if waits.decisions(self._serializer, row, value):
+                read[row.id] = yield prompts.read_by(
+                    row.thread_id, row.run_id, prompts.QUESTION, row.id
+                )
+        now, answer = self._clock.now(), waits.answer
+        if (yield answer(self._serializer, rows, by, now, number, setup=setup, prompts=read)):
             return
         for row, _ in rows:
             yield from self._open(row.id)
