@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.cli.log_output import JsonLines
+from perdure.errors import Unavailable
 from perdure.observe.logs import ENDS, LOGGER, Logs
 from perdure.service.views import event_fields
 from perdure.types import Event, EventKind, Retry, State
@@ -90,6 +92,20 @@ async def test_a_run_is_logged_line_by_line_without_its_content(
         ("call", "failed", 2, "ValueError"),
     ]
     assert texts[0] == f'{objects[0]["time"]} started run={run.id} thread="a thread\\n" graph=g'
+
+
+def test_of_other_records_the_lines_of_json_have_no_message_of_an_exception() -> None:
+    def line(message: str, *arguments: Any, **more: Any) -> dict[str, Any]:
+        made = logging.makeLogRecord({"msg": message, "args": arguments, "name": "perdure", **more})
+        found: dict[str, Any] = json.loads(JsonLines().format(made))
+        return found
+
+    error = ValueError(SECRET)
+    plain = line("run %s: %s", "r", error, exc_info=(ValueError, error, None))
+    assert (plain["message"], plain["error_kind"]) == ("run r: ValueError", "ValueError")
+    assert SECRET not in json.dumps(plain)
+    assert line("not reached: %s", Unavailable("no host"))["message"] == "not reached: no host"
+    assert line(SECRET, without_content="not delivered")["message"] == "not delivered"
 
 
 class Both:
