@@ -30,6 +30,7 @@ from perdure.recorded_calls import call_key, call_number, parent_of_call, record
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.redaction import hide_in_url
+from perdure.serde.redaction_policy import Redaction
 from perdure.serde.serializer import Serializer
 from perdure.service.frames import FrameBuilder
 from perdure.service.health import Diagnosis, diagnose, redact
@@ -82,9 +83,10 @@ class Client(ContextManaged):
     """A journal's runs, waits, effects, messages and schedules.
 
     `url` is the journal, `PERDURE_URL` by default; it is opened on first use. `allow` and
-    `encryption_keys` are those of `Saver`. `observe` is an observer, or several: `perdure.observe`
-    has some, and True takes those that the environment configures. Every method is a coroutine;
-    `blocking` has the same methods for callers without an event loop.
+    `encryption_keys` are those of `Saver`, and so is `redact`: a `Redaction`. `observe` is an
+    observer, or several: `perdure.observe` has some, and True takes those that the environment
+    configures. Every method is a coroutine; `blocking` has the same methods for callers without an
+    event loop.
 
         async with Client("postgresql://localhost/agents") as client:
             run = await client.start("campaign", {"to": "ada@example.com"})
@@ -102,6 +104,7 @@ class Client(ContextManaged):
         encryption_keys: Mapping[str, bytes] | None = None,
         clock: Clock | None = None,
         observe: Any = None,
+        redact: Redaction | None = None,
         keys: None = None,
         observer: None = None,
     ) -> None:
@@ -110,7 +113,7 @@ class Client(ContextManaged):
         envelope = (
             ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys)
         )
-        serializer = Serializer(Codec(allow), envelope)
+        serializer = Serializer(Codec(allow, redact), envelope)
         engine = LocalEngine(url, serializer, Observers(observe), lambda: self.services.clock)
         self._compose(url, engine, clock)
 

@@ -83,7 +83,8 @@ async def test_totals_count_each_replay_once_when_replies_are_lost(url: str) -> 
         run = await rt.start("g", {"log": []})
         now = milliseconds(await rt.now())
         claim = claims.claim(rt.engine.serializer, "dead:1:x", LeaseTimes(now, now), ["g@"], 1)
-        [_] = await rt.journal.ado(claim)
+        claimed = await rt.journal.ado(claim)
+        assert len(claimed) == 1
         rt.clock.advance(timedelta(minutes=5))
         await rt.tick()
         [wait] = await rt.waits()

@@ -98,6 +98,7 @@ class CallRecord:
         if task.segment is not None:
             task.segment.secrets.update(self._secrets)
         self._encoded = recording.encode_arguments(task.serializer, spec.name, self._stored)
+        self._stored = task.serializer.codec.redacted(self._stored)
         by_arguments = self._encoded + self.module.encode()
         identified_by = by_arguments if self.call_id is None else self.call_id.encode()
         self._digest = keys.digest(identified_by)
@@ -223,9 +224,15 @@ class CallRecord:
             return False
         return not any(read in str(value) for read in self.task.recorded_reads())
 
+    def has_arguments(self, row: EffectRow) -> bool:
+        """Whether a call in another run had the same arguments."""
+        return bool(row.load_arguments(self.task.serializer) == self._stored)
+
     def recorded_arguments(self) -> dict[str, Any]:
         """The stored arguments; those that are not stored come from the present call."""
-        return recording.complete(self.row.load_arguments(self.task.serializer), self.arguments)
+        serializer = self.task.serializer
+        recorded = self.row.load_arguments(serializer)
+        return recording.complete(serializer, recorded, self.arguments)
 
     def replay_result(self) -> Any:
         """The recorded result, counted as saved."""
@@ -271,7 +278,7 @@ class CallRecord:
             data["usage"] = usage.as_event()
         yield from self._settle(EffectState.DONE, blob, data, wait=wait)
         task.note_prompts(self.prompts)
-        return result
+        return task.serializer.codec.redacted(result)  # as a replay gives it
 
     def failed(self, error: Exception) -> Plan[None]:
         """Store a final exception, and raise it."""
@@ -316,7 +323,7 @@ class CallRecord:
                 saved = task.segment.progress.take_saved()
         used = self.prompt_uses()
         op = effects.write_state(
-            task.owner, self.row, task.now, event=event, more=used, saved=saved
+            task.owner, self.row, task.now, event=event, saved=saved, more=used
         )
         op = task.guarded(op)
         if wait:
@@ -378,7 +385,8 @@ class CallRecord:
         """What is not stored of the arguments, and must not be in an error's text either."""
         left_out = [self.arguments[name] for name in self.arguments if name not in self._stored]
         texts = {one for one in left_out if isinstance(one, str) and len(one) > 3}
-        return texts | set(secrets_in(dict(self.arguments)))
+        hides = recording.names_of_secrets(self.task.serializer)
+        return texts | set(secrets_in(dict(self.arguments), hides))
 
     def dump_error(self, state: EffectState, error: BaseException) -> bytes:
         interrupts = self.position.interrupts_so_far() - self._interrupts_before
@@ -387,7 +395,7 @@ class CallRecord:
         )
 
     def describe(self, error: BaseException) -> str:
-        message = recording.describe(error, self._secrets)["message"]
+        message = recording.describe(self.task.serializer, error, self._secrets)["message"]
         return f"{type(error).__name__}: {message}"
 
     def report_other_arguments(self) -> None:

@@ -46,7 +46,7 @@ class OutboxDelivery:
                     await returned
         except Exception as error:
             kind = type(error).__name__  # its message may contain the payload
-            text = redact(f"{kind}: {error}")
+            text = redact(driver.serializer.redacted_text(f"{kind}: {error}"))
             told = {"without_content": f"message {row.id} was not delivered: {kind}"}
             message = "message %s of topic %r was not delivered: %s"
             log.warning(message, row.id, row.topic, text, extra=told)

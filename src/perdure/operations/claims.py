@@ -23,7 +23,7 @@ from perdure.journal.clock import LONGEST_LEASE, HostTime
 from perdure.journal.ids import random_number
 from perdure.operations import stored_rows, traces
 from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
-from perdure.operations.events import Change, dump_event
+from perdure.operations.events import Change, dump_event, redacted_data
 from perdure.operations.runs import RunRow, names_in_pieces, stop_children, wake_joiners
 from perdure.serde.serializer import Serializer
 from perdure.types import DrivenBy, EventKind, State
@@ -214,7 +214,7 @@ def end_segment(
 ) -> Op[bool]:
     """End a segment and its lease. False if the lease was lost; then nothing is changed. `sinks`
     are given the run's trace."""
-    data = {**end.data, **end.saved.data}
+    data = {**redacted_data(serializer, end.data), **end.saved.data}
     params = {
         **made.params,
         "token": token,
@@ -224,7 +224,7 @@ def end_segment(
         "attempts": end.attempts,
         "output": end.output,
         "error": end.error,
-        "reason": end.reason,
+        "reason": serializer.redacted_text(end.reason),
         "kind": end.kind.value,
         "body": made.body(serializer, (end.kind, *_DECIDED_IN_SQL), data),
     }

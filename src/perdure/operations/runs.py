@@ -387,6 +387,7 @@ def stop(
 ) -> Op[bool]:
     """Cancel or pause a run. False if its state does not allow that."""
     is_cancel = control is Control.CANCEL
+    reason = serializer.redacted_text(reason)
     given = {"reason": reason, "by": by, **(effects or {})}
     data = {name: value for name, value in given.items() if value}
     asked = EventKind.CANCELLING if is_cancel else EventKind.PAUSING
@@ -526,6 +527,25 @@ def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tupl
     params = {"before": before, "names": json.dumps(sorted(states)), "count": count}
     params["deleting"] = DELETING
     return read_op("old_runs", params, lambda rows: [(row[0], row[1]) for row in rows[0]])
+
+
+class OldRun(NamedTuple):
+    """What decides whether a run is to be deleted."""
+
+    thread_id: str
+    id: str
+    state: str
+    created_at: int
+    updated_at: int
+    is_deleted_in_part: int
+    has_live_parent: int
+
+
+def oldest(after: tuple[int, str], before: int, count: int) -> Op[list[OldRun]]:
+    """The oldest runs behind a position, accepted before a time."""
+    at, id = after
+    params = {"after": at, "after_id": id, "before": before, "count": count, "deleting": DELETING}
+    return read_op("oldest_runs", params, lambda rows: [OldRun(*row) for row in rows[0]])
 
 
 def delete(thread_id: str, run_id: str, count: int) -> Op[bool]:

@@ -34,6 +34,7 @@ from perdure.operations.run_payload import (
     load_labels,
     load_output,
     load_setup,
+    redacted_setup,
     state_of,
     tags_of,
 )
@@ -92,8 +93,13 @@ class RunService:
         """Accept a run of a graph, given as (name, version), or find the one of this key.
 
         For `reserve` seconds no worker claims it, only a caller that drives it itself. With `only`,
-        the strategies `interrupt` and `rollback` stop runs in that state alone.
+        the strategies `interrupt` and `rollback` stop runs in that state alone. A node of a run of
+        an evaluation starts no other run: the effects of that one would not be simulated.
         """
+        if "perdure.saver" in sys.modules:  # else this is no node
+            from perdure.effects.simulation import refuse_in_evaluation
+
+            refuse_in_evaluation("perdure.start")
         if parent is not None and parent.depth >= DEEPEST:
             raise BadArgument(
                 f"Run {parent.id} has {parent.depth} runs above it, and cannot start a child: do "
@@ -112,7 +118,9 @@ class RunService:
             version=graph[1],
             key=key,
             ready_at=ready,
-            setup=self._serializer.dumps(setup, place, "start"),
+            setup=self._serializer.dumps(
+                redacted_setup(self._serializer, setup), place, "start", own=True
+            ),
             strategy=strategy,
             only=only,
             grace=round(GRACE.total_seconds() * 1000),
