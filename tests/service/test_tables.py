@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pandas  # type: ignore[import-untyped]
+import pandas
 import pytest
 
 import perdure

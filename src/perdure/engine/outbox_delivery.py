@@ -48,8 +48,8 @@ class OutboxDelivery:
             kind = type(error).__name__  # its message may contain the payload
             text = redact(driver.serializer.redacted_text(f"{kind}: {error}"))
             told = {"without_content": f"message {row.id} was not delivered: {kind}"}
-            message = "message %s of topic %r was not delivered: %s"
-            log.warning(message, row.id, row.topic, text, extra=told)
+            said = "message %s of topic %r was not delivered: %s"
+            log.warning(said, row.id, row.topic, text, extra=told)
             pause = round(messages.REDELIVERY.pause(row.attempts).total_seconds() * 1000)
             until = driver.clock.now() + pause
             await driver.journal.ado(messages.delay(row, change, until, kind))
