@@ -36,6 +36,7 @@ class MetricsServer:
             ) from error
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
+        self.address = f"http://{host or HOST}:{self.port}/metrics"
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="perdure-metrics", daemon=True
         )
