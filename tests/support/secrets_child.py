@@ -125,7 +125,7 @@ class Tap:
     """An observer that writes down all it is told."""
 
     def on_event(self, *event: Any) -> None:
-        logging.info("told %s", event)
+        logging.getLogger("tap").info("told %s", event)
 
 
 async def play(rt: perdure.Runtime, clock: Clock, order: dict[str, Any], tell: Tell) -> None:

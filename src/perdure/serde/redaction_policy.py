@@ -264,14 +264,14 @@ class Redactor:
     def _narrowed(self, data: bytes) -> _Rules | None:
         """The rules that may find something in a blob. It lacks the words of the others, or the
         text that each match has. None: there are none."""
-        lowered = data.lower() if self._words else b""
-        by_key = any(word in lowered for word in self._words)
-        left = (by_key, *(one.may_be_in(data) for one in self._rules.searches))
+        lowered, searches = data.lower() if self._words else b"", self._rules.searches
+        is_escaped = b"\\u" in data  # JSON, in which any letter may be written so
+        by_key = any(is_escaped or word in lowered for word in self._words)
+        left = (by_key, *(is_escaped or one.may_be_in(data) for one in searches))
         if not any(left):
             return None
         if left not in self._narrower:
-            searches = [*compress(self._rules.searches, left[1:])]
-            rules = replace(self._rules, searches=searches)
+            rules = replace(self._rules, searches=[*compress(searches, left[1:])])
             self._narrower[left] = rules if by_key else replace(rules, keys=[], named=None)
         return self._narrower[left]
 
@@ -331,8 +331,7 @@ class _Rules:
         if kind is dict:
             return self._fields(value, of_user=True)
         if kind is list:
-            is_text = len(value) == 2 and type(value[1]) in (str, bytes)
-            if is_text and self.hides(value[0]):  # a header, as many libraries take them
+            if len(value) == 2 and self._is_header(*value):
                 return self.entry(value)
             found = [self.walk(one) for one in value]
             return value if all(map(_is, found, value)) else found
@@ -341,6 +340,11 @@ class _Rules:
         if kind is bytes:
             return self._bytes(value)
         return value
+
+    def _is_header(self, name: Any, value: Any) -> bool:
+        """Whether this is a header as many libraries take them: a name and a text."""
+        is_text = type(name) is str and type(value) in (str, bytes)
+        return is_text and self.hides(name) and re.fullmatch(r"[\w.-]{1,80}", name) is not None
 
     def _bytes(self, value: bytes) -> bytes:
         try:
