@@ -10,8 +10,10 @@ from datetime import timedelta
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.runtime import Runtime
 
 import perdure
 from perdure.operations.invariants import examine
@@ -84,7 +86,13 @@ def first(state: State) -> State:
     }
 
 
-def second(state: State) -> State:
+SETTINGS: list[Any] = []
+"""What a node sees besides its state."""
+
+
+def second(state: State, config: RunnableConfig, runtime: Runtime[Context]) -> State:
+    SETTINGS.append([config["configurable"].get("who"), config["metadata"].get("why")])
+    SETTINGS[-1].append((runtime.context or {}).get("hint"))
     try:
         refused(by_pattern("tried"), by_key("tried"))
     except RuntimeError as error:
@@ -161,7 +169,8 @@ async def play(rt: perdure.Runtime, clock: Clock, order: dict[str, Any], tell: T
     await rt.schedule("yearly", "plant", cron="0 0 1 1 *", input=given_note)
     await rt.tick()
     bound = rt.register(chain(second), name=f"bound-{thread}")
-    config = {"configurable": {"thread_id": f"{thread}-bound"}}
+    config: Any = {"configurable": {"thread_id": f"{thread}-bound", "who": by_pattern("inline")}}
+    config |= {"metadata": {"why": by_pattern("inline")}, "tags": [by_pattern("inline")]}
     card = Card(by_pattern("bound"), by_key("bound"))
     start = {
         "messages": ["a", by_pattern("bound")],
@@ -170,8 +179,9 @@ async def play(rt: perdure.Runtime, clock: Clock, order: dict[str, Any], tell: T
         "note": "",
         "pin": "",
     }
-    given_back = await bound.ainvoke(start, config)
-    tell("bound", given_back["seen"])
+    context: Any = {"hint": by_pattern("inline")}
+    given_back = await bound.ainvoke(start, config, context=context)
+    tell("bound", given_back["seen"], SETTINGS)
     await bound.aupdate_state(config, {"note": by_pattern("updated")}, as_node="second")
     tell("findings", [str(finding) for finding in await rt.journal.ado(examine())])
 
