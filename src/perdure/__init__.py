@@ -1,7 +1,8 @@
 """perdure: a durable runtime for LangGraph agents.
 
 `Runtime` drives graphs, `Client` asks about their runs, `Saver` stores checkpoints only. Agents
-call `sleep`, `ask`, `wait_for`, `join`, `label`, `now`, `random`, `uuid` and `@effect` functions.
+call `sleep`, `ask`, `wait_for`, `join`, `label`, `prompt`, `now`, `random`, `uuid` and `@effect`
+functions.
 Every error is in `perdure.errors`, every value in `perdure.types`; the common ones are here too.
 """
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from perdure.agent import join as join
     from perdure.agent import label as label
     from perdure.agent import now as now
+    from perdure.agent import prompt as prompt
     from perdure.agent import random as random
     from perdure.agent import sleep as sleep
     from perdure.agent import uuid as uuid
@@ -111,6 +113,7 @@ _HOME = {
     "key": "perdure.effects.context",
     "label": "perdure.agent",
     "now": "perdure.agent",
+    "prompt": "perdure.agent",
     "outbox": "perdure.effects.outbox",
     "random": "perdure.agent",
     "sleep": "perdure.agent",

@@ -320,7 +320,8 @@ class Runtime(Client):
     # -- over HTTP
 
     def asgi(self, *, secret: str | None = None) -> Starlette:
-        """This runtime as an ASGI application: `GET /ok`, and `POST /cron/tick` for a cron service.
+        """This runtime as an ASGI application: `GET /ok`, `GET /metrics` if it has `Metrics`, and
+        `POST /cron/tick` for a cron service.
 
         Ticks are off until there is a `secret`, by default `PERDURE_CRON_SECRET`: a request with it
         as a bearer token drives due runs. The application's lifespan opens and closes the runtime,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from perdure.errors import BadArgument
 
@@ -207,18 +208,109 @@ class WaitRecord(Wait):
     answer: Any = None
 
 
+class ScoreKind(StrEnum):
+    """What a score consists of."""
+
+    NUMBER = "number"
+    CATEGORY = "category"
+    TEXT = "text"
+    """Only a comment."""
+
+
+class PromptVersion(NamedTuple):
+    """One text of a prompt: `version` is a hash of it."""
+
+    name: str
+    version: str
+
+
+class Prompt(str):
+    """The text of a prompt, with its name and version. It is stored as the plain text."""
+
+    __slots__ = ("name", "version")
+    name: str
+    version: str
+
+    def __new__(cls, name: str, text: str) -> Prompt:
+        self = super().__new__(cls, text)
+        self.name = name
+        digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6)
+        self.version = digest.hexdigest()
+        return self
+
+    def __reduce__(self) -> tuple[type[Prompt], tuple[str, str]]:
+        return Prompt, (self.name, str(self))
+
+    @property
+    def id(self) -> PromptVersion:
+        return PromptVersion(self.name, self.version)
+
+
 @dataclass(frozen=True)
 class Score:
-    """A number that says how well a run, or a part of it, did."""
+    """How well a run, or a part of it, did: a number, a category, or only a comment."""
 
     run_id: str
     name: str
-    value: float
+    value: float | None
+    """The number; None of a category or a text."""
     about: str
-    """The part of the run it is about; empty for the whole run."""
+    """The part of the run it is about; empty for the whole run. Of a step, effect or question, its
+    id; of one of several decisions in an answer, that and the number of the decision."""
     at: datetime
     comment: str | None = None
     by: str | None = None
+    kind: ScoreKind = ScoreKind.NUMBER
+    label: str | None = None
+    """The category."""
+    step: str | None = None
+    """The checkpoint of the step it is about."""
+    effect: str | None = None
+    """The key of the effect it is about."""
+    question: str | None = None
+    """The wait whose answer was this decision."""
+    action: str | None = None
+    """The tool that the decision was about: the name of its later effect."""
+    call: str | None = None
+    """The id of that tool call, if the question had it."""
+    prompts: tuple[PromptVersion, ...] = ()
+    """The prompt versions that what it is about had read when it was given."""
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+
+@dataclass(frozen=True)
+class PromptOutcome:
+    """How the runs, steps, effects and questions that read a prompt version were scored."""
+
+    score: str
+    """The name of the scores."""
+    label: str | None
+    """The category whose share this is; None of numbers."""
+    n: int
+    value: float
+    """The mean of the numbers, or a share: of a category, or of numbers that are all 0 or 1."""
+    low: float | None
+    """The 95 % interval around it; None if there is only one number."""
+    high: float | None
+    share: bool = False
+    """Whether `value` is a share."""
+    variance: float = 0.0
+    """Of the numbers."""
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """One version of a prompt, and how what it touched did."""
+
+    name: str
+    version: str
+    text: str
+    first_at: datetime
+    """When it was first read."""
+    runs: int
+    """How many runs read it."""
+    outcomes: tuple[PromptOutcome, ...] = ()
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
@@ -312,6 +404,75 @@ class Schedule:
     cron: str
     timezone: str
     next_at: datetime
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example of a dataset: an input, and what is expected of the target for it.
+
+    Without an `id` it gets one made of its content when it is stored. `answers` are what people
+    answer, in the order in which the run asks; `signals` what `wait_for` returns, by name.
+    `run_id` is the real run that it was made from.
+
+        Example({"to": "ada"}, expected={"subject": "Engines"}, answers=[{"approved": True}])
+    """
+
+    input: Any
+    expected: Any = None
+    id: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    answers: Sequence[Any] = ()
+    signals: Mapping[str, Any] = field(default_factory=dict)
+    run_id: str | None = None
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+    @property
+    def inputs(self) -> Any:
+        """`input`, by the name that evaluators for LangSmith use."""
+        return self.input
+
+    @property
+    def outputs(self) -> Any:
+        """`expected`, by the name that evaluators for LangSmith use."""
+        return self.expected
+
+    @property
+    def reference_outputs(self) -> Any:
+        """`expected`, by the name that evaluators for LangSmith use."""
+        return self.expected
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """A version of a dataset: how many examples it has, and when it was made."""
+
+    name: str
+    version: int
+    size: int
+    updated_at: datetime
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+
+@dataclass(frozen=True)
+class ExperimentInfo:
+    """The settings of an experiment, as they were stored when it began."""
+
+    name: str
+    dataset: str
+    version: int
+    """The version of the dataset."""
+    target: str
+    evaluators: tuple[str, ...]
+    repetitions: int
+    effects: Mapping[str, Any]
+    """What is done about each effect, by name: `refuse`, `recorded`, `real`, `function` or
+    `value`; "*" is any other."""
+    metadata: Mapping[str, Any]
+    created_at: datetime
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
@@ -421,4 +582,5 @@ class Observer(Protocol):
     def on_event(
         self, kind: str, run_id: str, thread_id: str, data: Mapping[str, Any], at: datetime
     ) -> None:
-        """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`."""
+        """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`. That of a claim
+        also has the `graph` of the run, and the number of the `segment`."""

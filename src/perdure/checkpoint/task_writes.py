@@ -64,6 +64,8 @@ class TaskWriter:
         check_text("task_path", path)
         mode, segment = self._durability, find(config["configurable"])
         if segment is not None:
+            if segment.signal is not None and any(one is segment.signal for _, one in writes):
+                return None  # LangGraph's note of the signal itself, which ends the segment
             segment.check()
             mode = segment.durability
         lease = config["configurable"].get(KEY)
@@ -166,11 +168,12 @@ def _storable(writes: Writes, segment: Segment | None) -> Writes:
 
 
 def _waits(segment: Segment, task: TaskKey, writes: Writes, stamp: int) -> list[Statement]:
-    """The waits that are stored with the interrupt of a task that the runtime drives."""
+    """The waits that are stored with the interrupt of a task that the runtime drives, and the
+    prompts that the run has read since."""
     segment.progress.has_written = True
     given = dict(writes)
     if not given.get(INTERRUPT):
-        return []
+        return segment.prompts.flush()
     before = given.get(RESUME, [])
     before = before if isinstance(before, list) else [before]
     place = {**task._asdict(), "stamp": stamp}

@@ -155,7 +155,7 @@ class Writer:
             if parent is not None and metadata.get("source") == "loop":
                 ran.update(parent.sends)
             nodes = sorted(filter(checkpoint_names.is_node, ran))
-            statements += segment.progress.step(ns, checkpoint["id"], metadata, nodes)
+            statements += segment.progress.step(ns, checkpoint["id"], put.key.id, metadata, nodes)
         elements = [element for one in written for element in one.elements]
         values, shared = self._values(put, parent, elements, step, statements)
         size = sum([value.size for value in values.values()])

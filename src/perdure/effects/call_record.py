@@ -16,13 +16,21 @@ from perdure.effects.record_matching import ALL, CallPosition, Match
 from perdure.effects.recording import INJECTED
 from perdure.effects.spec import EffectSpec
 from perdure.errors import EffectHeld, OrderChanged, Postponed
-from perdure.journal import Plan
+from perdure.journal import Plan, Statement
 from perdure.journal.ids import random_number
 from perdure.operations import effects
-from perdure.operations.effects import EffectRow, How, Mark, Unconfirmed, UndoState
+from perdure.operations.effects import (
+    NOTHING_SAVED,
+    EffectRow,
+    How,
+    Mark,
+    Unconfirmed,
+    UndoState,
+)
+from perdure.operations.prompts import EFFECT
 from perdure.serde.redaction import secrets_in
 from perdure.times import moment
-from perdure.types import EffectState, EventKind
+from perdure.types import EffectState, EventKind, PromptVersion
 
 log = logging.getLogger("perdure")
 
@@ -67,6 +75,8 @@ class CallRecord:
     may_be_another: bool = field(default=False, init=False)
     """Whether the record may be of a call on another object, or with another secret: no argument
     equals a recorded one, and not all are recorded."""
+    prompts: dict[PromptVersion, None] = field(default_factory=dict, init=False)
+    """Prompt versions that its task had read before it, and it has read itself."""
     _stored: dict[str, Any] = field(default_factory=dict, init=False)
     """The arguments that are stored."""
     _encoded: bytes = field(default=b"", init=False)
@@ -92,6 +102,7 @@ class CallRecord:
         by_arguments = self._encoded + self.module.encode()
         identified_by = by_arguments if self.call_id is None else self.call_id.encode()
         self._digest = keys.digest(identified_by)
+        self.prompts.update(dict.fromkeys(task.prompts_read()))
         if self.business_key is not None:
             key = keys.guard_key(spec.name, self.business_key)
             scope, task_id, match = f"key {key}", "", Match(0, None)
@@ -213,6 +224,10 @@ class CallRecord:
             return False
         return not any(read in str(value) for read in self.task.recorded_reads())
 
+    def has_arguments(self, row: EffectRow) -> bool:
+        """Whether a call in another run had the same arguments."""
+        return bool(row.load_arguments(self.task.serializer) == self._stored)
+
     def recorded_arguments(self) -> dict[str, Any]:
         """The stored arguments; those that are not stored come from the present call."""
         serializer = self.task.serializer
@@ -227,13 +242,14 @@ class CallRecord:
             self._add_event(EventKind.EFFECT, {**data, "how": how})
         outcome = self.row.load_outcome(self.task.serializer)
         result, usage, interrupts = outcome if len(outcome) == 3 else (outcome[0], None, 0)
-        self._count_saved(*(usage or (0, 0)))
+        self.task.note_prompts(self.task.recorded_prompts.get(self.row.key, ()))
+        self._note_saved(*(usage or (0, 0)))
         self.position.skip_interrupts(interrupts)
         return result
 
     def replay_error(self) -> Exception:
         """The recorded exception, counted as saved."""
-        self._count_saved(0, 0)
+        self._note_saved(0, 0)
         stored = self.row.load_outcome(self.task.serializer)
         self.position.skip_interrupts(stored.get("asked", 0))
         return recording.mark_recorded(recording.restore_error(self.row.key, stored))
@@ -261,6 +277,7 @@ class CallRecord:
         if usage is not None:
             data["usage"] = usage.as_event()
         yield from self._settle(EffectState.DONE, blob, data, wait=wait)
+        task.note_prompts(self.prompts)
         return task.serializer.codec.redacted(result)  # as a replay gives it
 
     def failed(self, error: Exception) -> Plan[None]:
@@ -298,15 +315,33 @@ class CallRecord:
         task = self.task
         self.row = self.row._replace(state=state.value, outcome=outcome, due_at=due_at)
         task.records.remember(self.row)
-        event = None
+        event, saved = None, NOTHING_SAVED
         if data is not None:
             begun = {"attempt": self.row.attempts, "begun_at": moment(self.row.created_at)}
-            event = (task.serializer, {**begun, **data})
-        op = task.guarded(effects.write_state(task.owner, self.row, task.now, event=event))
+            event = (task.serializer, {**begun, **data, **self.prompts_in_event()})
+            if task.segment is not None:
+                saved = task.segment.progress.take_saved()
+        used = self.prompt_uses()
+        op = effects.write_state(
+            task.owner, self.row, task.now, event=event, saved=saved, more=used
+        )
+        op = task.guarded(op)
         if wait:
             return bool((yield op))
         task.journal.defer(op)
         return True
+
+    def prompts_in_event(self) -> dict[str, list[list[str]]]:
+        """What the event of this call says of the prompts that it has read."""
+        return {"prompts": [list(one) for one in sorted(self.prompts)]} if self.prompts else {}
+
+    def prompt_uses(self, *, flush: bool = True) -> list[Statement]:
+        """The statements that store which prompts it has read, for the batch of its event. Without
+        `flush`, what else the run has read is left to a later batch: this one may be made again."""
+        segment = self.task.segment
+        if segment is None or not self.prompts:
+            return []
+        return segment.prompts.uses(EFFECT, self.row.key, self.prompts, flush=flush)
 
     def hold(self, why: str, error: BaseException | None) -> Plan[None]:
         """Store that the outcome is unknown, and raise `EffectHeld`: a person settles it."""
@@ -374,11 +409,10 @@ class CallRecord:
             self.task.journal.defer(self.task.guarded(noted))
         self._add_event(EventKind.DIFFERS, {"name": row.name, "key": row.key})
 
-    def _count_saved(self, calls: int, tokens: int) -> None:
+    def _note_saved(self, model_calls: int, tokens: int) -> None:
         if self.task.segment is not None:
-            self.task.segment.saved.note(self.row.name, self.row.key, calls, tokens)
-        if self.task.owner.run_id:
-            self.task.journal.defer(effects.count_saved(self.task.owner, calls, tokens))
+            name, key = self.row.name, self.row.key
+            self.task.segment.progress.note_saved(name, key, model_calls, tokens)
 
     def _add_event(self, kind: EventKind, data: dict[str, Any]) -> None:
         task = self.task

@@ -26,6 +26,7 @@ from perdure.errors import (
     UNREADABLE,
     BadArgument,
     EffectHeld,
+    EffectRefused,
     Expired,
     JoinFailed,
     LeaseLost,
@@ -60,6 +61,7 @@ MAX_STORED_OUTPUT = 16 * 1024
 """Bytes of output that are stored in the run's row; a larger one is read from its checkpoint."""
 FINAL = (
     BadArgument,
+    EffectRefused,
     Expired,
     JoinFailed,
     NotDurable,
@@ -104,10 +106,11 @@ class SegmentFinish(SegmentPlans):
             end = (yield from self._held_by_unknown(drive)) or end
         if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
             end = end._replace(data=report((yield effects.of_run(drive.row.id))))
-        saved = segment.saved.as_event()
-        if saved:
-            end = end._replace(data={**end.data, **saved})
-        return (yield from self.end(drive.row, end))
+        saved = segment.progress.take_saved()
+        ended = yield from self.end(drive.row, end._replace(saved=saved))
+        if ended is not Ended.LOST:
+            segment.prompts.confirm()  # what the segment queued is on disk before its end
+        return ended
 
     def end(self, row: RunRow, end: SegmentEnd) -> Plan[Ended]:
         """End a segment as decided."""

@@ -109,6 +109,7 @@ class Worker:
         try:
             if not self._keeper.is_started:
                 await asyncio.to_thread(self._keeper.start)
+            self._driver.observers.nudge()  # other processes may have left traces to export
             signals = drain_on_signals(self._loop, self.drain)
             with signals if handle_signals else contextlib.nullcontext():
                 try:
@@ -216,9 +217,9 @@ class Worker:
             return 0  # a suspect has waited too long for an idle worker: make room for it
         claimed = 0
         if found.due_at is not None:
-            claimed = await self._claim_up_to(free)
+            claimed = await self._claim_up_to(free, found.due_at)
         if not claimed and not self._tasks and found.suspect_at is not None:
-            claimed = await self._claim_up_to(1, suspect=True)
+            claimed = await self._claim_up_to(1, found.suspect_at, suspect=True)
         if not claimed:
             await self._warn_once(found)
         return claimed
@@ -236,7 +237,7 @@ class Worker:
                 self._others.add(name)
                 log.warning("runs of %r are due, which is not registered in this worker", name)
 
-    async def _claim_up_to(self, count: int, *, suspect: bool = False) -> int:
+    async def _claim_up_to(self, count: int, since: int | None, *, suspect: bool = False) -> int:
         op = claims.claim(
             self._driver.serializer,
             self._keeper.worker,
@@ -245,6 +246,7 @@ class Worker:
             count,
             driven=self._driven_by,
             suspect=suspect,
+            since=since,
         )
         claiming = asyncio.create_task(self._driver.journal.ado(op))
         try:

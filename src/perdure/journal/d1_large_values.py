@@ -49,7 +49,11 @@ BLOBS = {
     "perdure_effects": ("arguments", "outcome"),
     "perdure_outbox": ("body",),
     "perdure_scores": ("body",),
+    "perdure_prompts": ("body",),
     "perdure_traces": ("body",),
+    "perdure_dataset_versions": ("body",),
+    "perdure_examples": ("body",),
+    "perdure_experiments": ("body",),
 }
 """Every column that can hold one."""
 

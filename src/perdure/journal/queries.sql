@@ -7,9 +7,9 @@
 --
 -- Fragments, where they differ: {keep} keeps a row from being deleted until commit, {share} from
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
--- {names} is the list in the JSON parameter :names; {clock} is the time; {identity} says which
--- database it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
--- in which it ended.
+-- {names} is the list in the JSON parameter :names; {clock} is the time; {bytes} is the size of the
+-- database; {identity} says which one it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
+-- in which it ended, {event} the columns of an event that observers are told of.
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
@@ -390,10 +390,11 @@ INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
        CAST(:body AS {blob})
 FROM perdure_runs WHERE change = :change AND id IN ({descendants})
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: descendants
--- Those runs, for the observer of their events.
+-- Those runs, if the reply that had their events was lost.
 SELECT thread_id, id FROM perdure_runs WHERE change = :change AND id IN ({descendants});
 
 -- name: go_on
@@ -439,12 +440,13 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended
 
 -- name: insert_event
 -- Adds the event of a change to the history of the run that was changed, or does nothing when
--- the change was not made.
+-- the change was not made. Like all that add events, it gives what observers are told of.
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
        CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_stop_events
 -- The same for what stops a run: :asked if it is driven, else :kind.
@@ -454,7 +456,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_takeover_events
 -- The same for runs whose thread was taken over.
@@ -464,7 +467,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND change = :change AND control = 'cancel'
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_claim_events
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
@@ -472,7 +476,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN was = 'running' THEN 'recovered' ELSE 'claimed' END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE worker = :worker AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_end_event
 -- The event of a released run: :kind, unless a request to stop came meanwhile.
@@ -482,18 +487,20 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             WHEN state = 'pending' THEN 'released' ELSE state END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: find_event
 -- Our own key: was this change made?
-SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
+SELECT {event} FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 
 -- name: last_decision
 -- What last decided whether a run goes on, before the event of its claim.
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n < :events
   AND kind NOT IN ('step', 'wait', 'woke', 'expired', 'answer', 'withdrawn', 'signal', 'joined',
-                   'effect', 'differs', 'settled')
+                   'effect', 'differs', 'settled', 'scored')
 ORDER BY n DESC LIMIT 1;
 
 -- name: has_begun
@@ -516,7 +523,7 @@ WITH due AS (
     AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
   ORDER BY due_at LIMIT :count {skip})
 UPDATE perdure_runs
-SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
     worker = :worker, driven = :driven, due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE id IN (SELECT id FROM due)
@@ -525,7 +532,7 @@ RETURNING {run};
 -- name: claim_run
 -- Takes one run, due or not, unless it is another's, or not its turn.
 UPDATE perdure_runs
-SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
     worker = :worker, driven = 'call', due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE thread_id = :thread_id AND id = :id
@@ -868,9 +875,9 @@ SET poked = 1,
 WHERE thread_id = :thread_id AND id = :id AND state IN ('waiting', 'running');
 
 -- name: fire_wait
--- The clock answers a question whose time has come, for the driver of the run.
+-- The clock answers a question whose time has come, for the driver of the run; in an evaluation, the example.
 UPDATE perdure_waits
-SET state = 'answered', answer = :answer, answered_at = :now, answered_by = 'clock',
+SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by,
     change = :change
 WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
   AND COALESCE(wake_at, expires_at) <= :now;
@@ -956,17 +963,164 @@ WHERE s.thread_id = :thread_id AND s.wait_id IN (
   SELECT id FROM perdure_waits WHERE run_id = :id);
 
 -- name: put_score
--- Stores a score of an existing run, in place of the previous one.
-INSERT INTO perdure_scores (thread_id, run_id, name, about, value, at, body)
+-- Stores a score of an existing run. One of the same name and part is replaced if it is still the one that
+-- the caller saw (:seen), or whatever it is (NULL).
+INSERT INTO perdure_scores
+  (thread_id, run_id, name, about, value, at, body, kind, label, target, target_id, change)
 SELECT thread_id, id, CAST(:name AS TEXT), CAST(:about AS TEXT), CAST(:value AS DOUBLE PRECISION),
-       CAST(:now AS BIGINT), CAST(:body AS {blob})
+       CAST(:now AS BIGINT), CAST(:body AS {blob}), CAST(:kind AS TEXT), CAST(:label AS TEXT),
+       CAST(:target AS TEXT), CAST(:target_id AS TEXT), CAST(:change AS BIGINT)
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id
 ON CONFLICT (thread_id, run_id, name, about)
-DO UPDATE SET value = excluded.value, at = excluded.at, body = excluded.body;
+DO UPDATE SET value = excluded.value, at = excluded.at, body = excluded.body, kind = excluded.kind,
+    label = excluded.label, target = excluded.target, target_id = excluded.target_id,
+    change = excluded.change
+WHERE CAST(:seen AS BIGINT) IS NULL OR perdure_scores.change = CAST(:seen AS BIGINT)
+RETURNING change;
+
+-- name: count_score
+-- Counts the event of a score that was stored. A score changes nothing else of its run: not when that
+-- was last updated, nor whether it is due.
+UPDATE perdure_runs SET events = events + 1, change = :change
+WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
+  SELECT 1 FROM perdure_scores
+  WHERE thread_id = :thread_id AND run_id = :id AND name = :name AND about = :about
+    AND change = :change);
+
+-- name: insert_score_prompts
+-- The prompt versions that the target of a stored score has read so far.
+INSERT INTO perdure_score_prompts (thread_id, run_id, name, about, prompt, version)
+SELECT s.thread_id, s.run_id, s.name, s.about, u.prompt, u.version
+FROM perdure_scores AS s JOIN perdure_prompt_uses AS u
+  ON u.thread_id = s.thread_id AND u.run_id = s.run_id AND u.target = s.target
+     AND u.target_id = s.target_id
+WHERE s.thread_id = :thread_id AND s.run_id = :id AND s.name = :name AND s.about = :about
+  AND s.change = :change
+ON CONFLICT DO NOTHING;
+
+-- name: withdraw_score_prompts
+-- This and the next: an answer that is withdrawn takes its scores with it.
+DELETE FROM perdure_score_prompts
+WHERE thread_id = :thread_id AND run_id = :id AND (name, about) IN (
+    SELECT name, about FROM perdure_scores
+    WHERE thread_id = :thread_id AND run_id = :id AND target = 'question' AND target_id = :wait_id)
+  AND EXISTS (SELECT 1 FROM perdure_waits
+              WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
+
+-- name: withdraw_scores
+DELETE FROM perdure_scores
+WHERE thread_id = :thread_id AND run_id = :id AND target = 'question' AND target_id = :wait_id
+  AND EXISTS (SELECT 1 FROM perdure_waits
+              WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
 
 -- name: scores_of_run
-SELECT name, about, value, at, body FROM perdure_scores
+SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
 WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
+
+-- name: prompts_of_scores
+-- The prompt versions that the scores of a run are about.
+SELECT name, about, prompt, version FROM perdure_score_prompts
+WHERE thread_id = :thread_id AND run_id = :id ORDER BY name, about, prompt, version;
+
+-- name: insert_prompt
+INSERT INTO perdure_prompts (name, version, first_at, body)
+VALUES (:name, :version, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: insert_prompt_use
+INSERT INTO perdure_prompt_uses (thread_id, run_id, target, target_id, prompt, version)
+VALUES (:thread_id, :id, :target, :target_id, :prompt, :version) ON CONFLICT DO NOTHING;
+
+-- name: prompts_read_by
+SELECT prompt, version FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND target = :target AND target_id = :target_id
+ORDER BY prompt, version;
+
+-- name: prompts_of_task
+-- The prompt versions that each effect of a task had read.
+SELECT target_id, prompt, version FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND target = 'effect' AND target_id IN (
+  SELECT key FROM perdure_effects WHERE scope = :thread_id AND task = :task);
+
+-- name: prompt_versions
+-- The versions of a prompt, or of all, each with the number of runs that read it.
+SELECT name, version, first_at, body, (
+  SELECT COUNT(*) FROM perdure_prompt_uses AS u
+  WHERE u.target = '' AND u.prompt = perdure_prompts.name AND u.version = perdure_prompts.version)
+FROM perdure_prompts WHERE CAST(:name AS TEXT) IS NULL OR name = :name
+ORDER BY name, first_at, version;
+
+-- name: prompt_outcomes
+-- The scores of what these versions touched: how many, their sum, the sum of their squares, and how
+-- many are 0 or 1; by name and category. The square of a huge number would not fit.
+SELECT p.prompt, p.version, s.name, s.kind, s.label, COUNT(*), SUM(s.value),
+       SUM(CASE WHEN ABS(s.value) < 1e150 THEN s.value * s.value ELSE 1e300 END),
+       SUM(CASE WHEN s.value IN (0, 1) THEN 1 ELSE 0 END)
+FROM perdure_score_prompts AS p JOIN perdure_scores AS s
+  ON s.thread_id = p.thread_id AND s.run_id = p.run_id AND s.name = p.name AND s.about = p.about
+WHERE (CAST(:name AS TEXT) IS NULL OR p.prompt = :name) AND s.kind <> 'text'
+GROUP BY p.prompt, p.version, s.name, s.kind, s.label
+ORDER BY p.prompt, p.version, s.name, s.label;
+
+-- name: step_of_run
+-- Whether a run made a checkpoint.
+SELECT 1 FROM perdure_checkpoints WHERE run_id = :id AND thread_id = :thread_id AND id = :step LIMIT 1;
+
+-- name: insert_example
+-- One example of a change of a dataset. The change is a random number, so a conflict is our own retry.
+INSERT INTO perdure_examples (dataset, change, n, id, body)
+VALUES (:dataset, :change, :n, :id, :body) ON CONFLICT DO NOTHING;
+
+-- name: insert_dataset_version
+-- Makes a change the next version of a dataset, unless another change was faster.
+INSERT INTO perdure_dataset_versions (dataset, version, change, at, body)
+VALUES (:dataset, :version, :change, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: find_dataset_version
+-- Our own key: is this version our change?
+SELECT 1 FROM perdure_dataset_versions
+WHERE dataset = :dataset AND version = :version AND change = :change;
+
+-- name: dataset_version
+-- A version of a dataset, by default the newest.
+SELECT dataset, version, change, at, body FROM perdure_dataset_versions
+WHERE dataset = :dataset AND (CAST(:version AS BIGINT) IS NULL OR version = :version)
+ORDER BY version DESC LIMIT 1;
+
+-- name: dataset_versions
+SELECT dataset, version, change, at, body FROM perdure_dataset_versions
+WHERE dataset = :dataset ORDER BY version;
+
+-- name: datasets
+-- The newest version of each dataset.
+SELECT dataset, version, change, at, body FROM perdure_dataset_versions AS v
+WHERE version = (SELECT max(o.version) FROM perdure_dataset_versions AS o WHERE o.dataset = v.dataset)
+ORDER BY dataset;
+
+-- name: examples_of_dataset
+-- The changes of a dataset up to a version, behind a position, in order.
+SELECT e.change, e.n, e.id, v.version, e.body
+FROM perdure_dataset_versions AS v JOIN perdure_examples AS e
+  ON e.dataset = v.dataset AND e.change = v.change
+WHERE v.dataset = :dataset AND v.version <= :version AND (v.version, e.n) > (:after, :after_n)
+ORDER BY v.version, e.n LIMIT :count;
+
+-- name: insert_experiment
+-- Stores the settings of an experiment, unless it has some.
+INSERT INTO perdure_experiments (name, dataset, version, created_at, body)
+VALUES (:name, :dataset, :version, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: experiment
+SELECT name, dataset, version, created_at, body FROM perdure_experiments WHERE name = :name;
+
+-- name: experiments
+-- Experiments, newest first: of one dataset, or all.
+SELECT name, dataset, version, created_at, body FROM perdure_experiments
+WHERE CAST(:dataset AS TEXT) IS NULL OR dataset = :dataset
+ORDER BY created_at DESC, name LIMIT :count;
+
+-- name: keyed_runs_of_threads
+-- The runs of these threads that were started with a key.
+SELECT {run} FROM perdure_runs WHERE thread_id IN ({names}) AND key IS NOT NULL;
 
 -- name: reads_of_task
 SELECT n, body FROM perdure_reads
@@ -1068,9 +1222,18 @@ WHERE thread_id = :thread_id AND id = :id;
 -- name: count_saved
 -- Counts what was returned from the record, with what it would have cost.
 UPDATE perdure_runs
-SET saved_effects = saved_effects + 1, saved_calls = saved_calls + :calls,
+SET saved_effects = saved_effects + :effects, saved_calls = saved_calls + :model_calls,
     saved_tokens = saved_tokens + :tokens
 WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running';
+
+-- name: saved_total
+-- What was saved, and lost, over all runs that were accepted in a time.
+SELECT COUNT(*), CAST(COALESCE(SUM(saved_effects), 0) AS BIGINT), CAST(COALESCE(SUM(saved_calls), 0) AS BIGINT),
+       CAST(COALESCE(SUM(saved_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(recoveries), 0) AS BIGINT),
+       CAST(COALESCE(SUM(lost_ms), 0) AS BIGINT)
+FROM perdure_runs
+WHERE (saved_effects > 0 OR recoveries > 0) AND created_at >= :since AND created_at < :until
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph);
 
 -- name: effects_of_task
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
@@ -1092,6 +1255,9 @@ WHERE key >= :first AND key < :last ORDER BY key LIMIT 6;
 -- name: effects_of_run
 SELECT {effect} FROM perdure_effects WHERE run_id = :id AND run_id <> ''
 ORDER BY created_at, settled, key;
+
+-- name: effects_by_keys
+SELECT {effect} FROM perdure_effects WHERE key IN ({names});
 
 -- name: unknown_effects
 -- Effects that a person has to settle, oldest first.
@@ -1195,6 +1361,12 @@ UPDATE perdure_traces SET due_at = :now
 WHERE thread_id = :thread_id AND run_id IN (
   SELECT id FROM perdure_runs
   WHERE thread_id = :thread_id AND change = :change AND state <> 'running');
+
+-- name: trace_scored
+-- The trace of a run that was scored is due, where a sink has it already.
+UPDATE perdure_traces SET due_at = :now
+WHERE thread_id = :thread_id AND run_id = :id AND EXISTS (
+  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
 
 -- name: take_traces
 -- Takes the traces that are due; no other process takes them until :until.
@@ -1337,6 +1509,20 @@ WHERE thread_id = :thread_id AND run_id = :id AND (name, about) IN (
     WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
   AND {over};
 
+-- name: delete_run_score_prompts
+DELETE FROM perdure_score_prompts
+WHERE thread_id = :thread_id AND run_id = :id AND (name, about, prompt, version) IN (
+    SELECT name, about, prompt, version FROM perdure_score_prompts
+    WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
+  AND {over};
+
+-- name: delete_run_prompt_uses
+DELETE FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND (target, target_id, prompt, version) IN (
+    SELECT target, target_id, prompt, version FROM perdure_prompt_uses
+    WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
+  AND {over};
+
 -- name: delete_run_traces
 DELETE FROM perdure_traces WHERE thread_id = :thread_id AND run_id = :id AND {over};
 
@@ -1353,6 +1539,9 @@ WHERE thread_id = :thread_id AND id = :id AND state IN {ended}
                   WHERE scope = :thread_id AND run_id = :id AND run_id <> '')
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND run_id = :id)
   AND NOT EXISTS (SELECT 1 FROM perdure_scores WHERE thread_id = :thread_id AND run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_score_prompts
+                  WHERE thread_id = :thread_id AND run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_prompt_uses WHERE thread_id = :thread_id AND run_id = :id)
   AND (EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
        OR NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
           AND NOT EXISTS (SELECT 1 FROM perdure_writes WHERE thread_id = :thread_id)
@@ -1376,6 +1565,26 @@ THEN 1 ELSE 0 END;
 -- name: identity
 -- Which database this is: asked on two connections, it says whether they lead to one.
 {identity};
+
+-- name: count_runs
+-- Unfinished runs by graph and state, for metrics, as the next ones.
+SELECT graph, state, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended} GROUP BY graph, state;
+
+-- name: count_due
+SELECT graph, COUNT(*), MIN(due_at) FROM perdure_runs WHERE due_at <= :now GROUP BY graph;
+
+-- name: count_waits
+SELECT kind, COUNT(*), MIN(created_at) FROM perdure_waits WHERE state = 'open' GROUP BY kind;
+
+-- name: count_unknown
+SELECT name, COUNT(*) FROM perdure_effects WHERE state = 'unknown' GROUP BY name;
+
+-- name: count_messages
+SELECT COUNT(*), MIN(sent_at) FROM perdure_outbox;
+
+-- name: database_bytes
+-- NULL: the database does not say.
+SELECT {bytes};
 
 -- name: doctor_two_running
 -- Two runs of one thread are driven at once.

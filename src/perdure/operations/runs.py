@@ -30,6 +30,11 @@ NAMES = 1000
 """How many ids one statement looks for."""
 DELETING = "it is being deleted: prune again to finish that"
 """The reason of a run that is deleted in several pieces, until the last."""
+ROWS_OF_RUN = (
+    *("events", "reads", "effects", "signals", "joins", "waits"),
+    *("scores", "score_prompts", "prompt_uses", "traces", "turn"),
+)
+"""What is deleted with a run, each by its statement, in this order."""
 
 
 class RunRow(NamedTuple):
@@ -98,6 +103,17 @@ class Joined(IntEnum):
     """It waits for the run now."""
 
 
+class SavedTotal(NamedTuple):
+    """What runs saved and lost, summed up."""
+
+    runs: int
+    effects: int
+    model_calls: int
+    tokens: int
+    recoveries: int
+    lost_ms: int
+
+
 class ChildRow(NamedTuple):
     """A run that a node of another one started."""
 
@@ -142,10 +158,11 @@ def start(
     fingerprint: str | None = None,
     begun: bool = False,
     parent: Parent | None = None,
+    traceparent: str | None = None,
 ) -> Op[RunRow | None]:
     """Accept a run, or find the one accepted before with this key. None if the thread is busy.
     A fork has `begun`, with a graph of this fingerprint. A child is refused if its parent has lost
-    its lease."""
+    its lease. `traceparent` is the span of the caller, as W3C's trace context writes it."""
     params = {
         **made.params,
         "graph": graph,
@@ -171,6 +188,7 @@ def start(
         only = "idle" if strategy == "replace" else only
         statements += stop_thread(serializer, made, key, only, strategy == "rollback", grace)
     data = {"graph": graph, "version": version, "key": key, "parent": params["parent_id"]}
+    data["traceparent"] = traceparent
     statements += [
         Statement("insert_run", params),
         made.event(serializer, EventKind.STARTED, {k: v for k, v in data.items() if v}),
@@ -287,6 +305,12 @@ def names_in_pieces(names: Iterable[str]) -> list[dict[str, str]]:
     return [
         {"names": json.dumps(every[start : start + NAMES])} for start in range(0, len(every), NAMES)
     ]
+
+
+def saved_total(graph: str | None, since: int, until: int) -> Op[SavedTotal]:
+    """What the runs accepted from `since` until before `until` saved and lost."""
+    params = {"graph": graph, "since": since, "until": until}
+    return read_op("saved_total", params, lambda rows: SavedTotal(*map(int, rows[0][0])))
 
 
 def children(of: Iterable[str], most: int, count: int) -> Op[list[ChildRow]]:
@@ -534,19 +558,6 @@ def delete(thread_id: str, run_id: str, count: int) -> Op[bool]:
     params = {"thread_id": thread_id, "id": run_id, "count": count, "deleting": DELETING}
     names = ["lock_thread"]
     names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
-    names += [
-        f"delete_run_{what}"
-        for what in (
-            "events",
-            "reads",
-            "effects",
-            "signals",
-            "joins",
-            "waits",
-            "scores",
-            "traces",
-            "turn",
-        )
-    ]
+    names += [f"delete_run_{what}" for what in ROWS_OF_RUN]
     names += ["delete_run", "retire_run", "is_run_left"]
     return Op("delete_run", with_params(params, *names), is_left, write=True)

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 from perdure.errors import UNREADABLE, BadArgument, Damaged
 from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.journal.names import check_text
-from perdure.operations import stored_rows
+from perdure.operations import scores, stored_rows
+from perdure.operations.answer_decisions import Decision, decisions_in
 from perdure.operations.events import Change, change
 from perdure.operations.messages import QUESTION
 from perdure.operations.runs import RunRow, release
@@ -34,7 +35,7 @@ from perdure.serde.encryption import is_bound_to_place
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, maybe_moment, moment
-from perdure.types import EventKind, Kind, State, Wait, WaitState
+from perdure.types import EventKind, Kind, PromptVersion, State, Wait, WaitState
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 """States of a wait that a run is past."""
@@ -207,6 +208,15 @@ def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
     )
 
 
+def wait_id(
+    serializer: Serializer, run_id: str, question: Question, body: Body, interrupt_id: str
+) -> str:
+    """The id of a wait: a hash of the run, the place that asks and the value shown."""
+    shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
+    place_of_asker = f"|{run_id}|{interrupt_id}|{question.kind}".encode()
+    return hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
+
+
 def ask(
     serializer: Serializer,
     made: Change,
@@ -223,9 +233,7 @@ def ask(
     """The statements that store a wait, for the batch of its interrupt write. `fingerprint` is that
     of the graph, if the run does not have it yet. If it is `announced`, a new one is a message of
     the outbox, too. Of the waits to be `reopened` another task took the answer."""
-    shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
-    place_of_asker = f"|{made.run_id}|{interrupt_id}|{question.kind}".encode()
-    id = hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
+    id = wait_id(serializer, made.run_id, question, body, interrupt_id)
     params = {
         **made.params,
         **place,
@@ -333,9 +341,11 @@ def answer(
     number: int | None = None,
     *,
     setup: NewSetup | None = None,
+    prompts: Mapping[str, Sequence[PromptVersion]] | None = None,
 ) -> Op[bool]:
-    """Accept answers to questions of one run, all or none. With `setup`, only while the run rests.
-    False: one is too late, or the run does not rest."""
+    """Accept answers to questions of one run, all or none, and what they decide as scores. With
+    `setup`, only while the run rests. `prompts` are the versions that the tasks that ask had read,
+    by wait. False: one is too late, or the run does not rest."""
     first, said = answers[0][0], {"by": by} if by else {}
     at = answer_time([row for row, _ in answers], now) if setup is None else setup.answered_at
     key = change(first.thread_id, first.run_id, now, number)
@@ -349,6 +359,14 @@ def answer(
         statements += [
             *with_params(params, "answer_wait", "refuse_unanswered", "poke_run"),
             made.event(serializer, EventKind.ANSWER, {"wait": row.id, **said}),
+            *scores.of_answer(
+                serializer,
+                made,
+                row.id,
+                decisions(serializer, row, value),
+                by,
+                (prompts or {}).get(row.id, ()),
+            ),
         ]
     if setup is not None:
         statements.append(Statement("set_setup", {**key.params, "setup": setup.after}))
@@ -363,6 +381,11 @@ def answer(
     )
 
 
+def decisions(serializer: Serializer, row: WaitRow, value: Any) -> list[Decision]:
+    """What an answer decides."""
+    return decisions_in(load_body(serializer, row).value, value)
+
+
 def answer_time(rows: Sequence[WaitRow], now: int) -> int:
     """The time of an answer. It tells the answer from one before it that was withdrawn, so it is
     later, whatever the clock says."""
@@ -372,15 +395,16 @@ def answer_time(rows: Sequence[WaitRow], now: int) -> int:
 def withdraw(
     serializer: Serializer, row: WaitRow, said: dict[str, str], now: int, number: int | None = None
 ) -> Op[bool]:
-    """Take an answer back; `said` goes into its event. A run that failed or was held is due, if
-    none of its effects is unknown. False: a task has gone on with the answer, or may at this
-    moment."""
+    """Take an answer back, and its scores; `said` goes into its event. A run that failed or was
+    held is due, if none of its effects is unknown. False: a task has gone on with the answer, or
+    may at this moment."""
     made = change(row.thread_id, row.run_id, now, number)
     params = {**made.params, "wait_id": row.id}
     return Op(
         f"withdraw {row.id}",
         [
             *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "count_answer"),
+            *with_params(params, "withdraw_score_prompts", "withdraw_scores"),
             made.event(serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}),
             *release(serializer, made, (State.FAILED, State.HELD), EventKind.RETRIED),
         ],
@@ -432,21 +456,28 @@ def wake(
     )
 
 
-def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int) -> Op[None]:
-    """Answer a wait whose time has come, under the driver's lease."""
+def fire(
+    serializer: Serializer, row: WaitRow, value: Any, token: int, now: int, by: str = "clock"
+) -> Op[None]:
+    """Answer a wait whose time has come, under the driver's lease: `by` the clock, or, in an
+    evaluation, the example."""
     made = change(row.thread_id, row.run_id, now)
     params = {
         **made.params,
         "wait_id": row.id,
         "token": token,
-        "answer": serializer.dumps(value, _answer_place(row, "clock", now)),
+        "by": by,
+        "answer": serializer.dumps(value, _answer_place(row, by, now), "the answer"),
     }
+    data = {"wait": row.id}
     kind = EventKind.WOKE if row.kind == Kind.CLOCK else EventKind.EXPIRED
+    if by != "clock":
+        kind, data = EventKind.ANSWER, {**data, "by": by}
     return Op(
         f"fire {row.id}",
         [
             *with_params(params, "fence", "fire_wait", "count_answer"),
-            made.event(serializer, kind, {"wait": row.id}),
+            made.event(serializer, kind, data),
         ],
         lambda rows: None,
         write=True,

@@ -30,6 +30,7 @@ from perdure.serde.class_adapter import ClassAdapter
 from perdure.serde.class_types import EnumAdapter, adapter_for, find
 from perdure.serde.depth import depth_at_most, is_within
 from perdure.serde.redaction_policy import Redaction, Redactor
+from perdure.types import Prompt
 
 T = TypeVar("T")
 
@@ -148,14 +149,16 @@ class Codec:
 
     # -- the fast way: no paths, gives up at the first unusual value
 
-    def _extension(self, depth: int, value: Any) -> ormsgpack.Ext:
+    def _extension(self, depth: int, value: Any) -> ormsgpack.Ext | str:
         if value is UTC:  # with every time of ours
             return _UTC
+        if type(value) is Prompt:
+            return str(value)
         if depth >= QUICK:
             raise RecursionError
         return self._extended(value, self._hooks[depth + 1])
 
-    def _extended(self, value: Any, hook: Callable[[Any], ormsgpack.Ext]) -> ormsgpack.Ext:
+    def _extended(self, value: Any, hook: Callable[[Any], Any]) -> ormsgpack.Ext:
         cls = type(value)
         found = self._adapters.get(cls)
         if found is not None:
@@ -176,9 +179,11 @@ class Codec:
             return None
         return data if is_within(data, *NESTED) else None
 
-    def _deep_extension(self, depth: int, value: Any) -> ormsgpack.Ext:
+    def _deep_extension(self, depth: int, value: Any) -> ormsgpack.Ext | str:
         if depth == DEEPEST:
             raise RecursionError
+        if type(value) is Prompt:
+            return str(value)
         return _UTC if value is UTC else self._extended(value, self._deep_hooks[depth + 1])
 
     def _prepare(self, cls: type) -> tuple[ClassAdapter, int, tuple[Any, ...]]:
@@ -267,7 +272,9 @@ class Codec:
         converted = self._convert(key, f"{path} (key {key!r})", ancestors)
         return [converted, self._convert(item, f"{path}[{key!r}]", ancestors)]
 
-    def _convert_object(self, value: Any, path: str, ancestors: dict[int, None]) -> ormsgpack.Ext:
+    def _convert_object(
+        self, value: Any, path: str, ancestors: dict[int, None]
+    ) -> ormsgpack.Ext | str:
         try:
             return self._extension(0, value)
         except Exception:  # the code below finds it again and names it

@@ -1,4 +1,4 @@
-"""Plans about runs: accept, show, cancel, pause, resume, retry, prune, score.
+"""Plans about runs: accept, show, cancel, pause, resume, retry, prune.
 
 A plan is neither async nor blocking: the runtime awaits it, a caller of a bound graph blocks on it.
 """
@@ -23,7 +23,8 @@ from perdure.journal import Op, Plan, in_pieces
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id
-from perdure.operations import effects, events, prefixes, runs, scores
+from perdure.observe.caller import caller_span
+from perdure.operations import effects, events, prefixes, runs
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
@@ -43,7 +44,7 @@ from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
 from perdure.service.views.run_tree import Descendant
 from perdure.times import deadline, maybe_moment, moment
-from perdure.types import ENDED, Control, Event, EventKind, Run, RunError, Score, State
+from perdure.types import ENDED, Control, Event, EventKind, Run, RunError, State
 
 GRACE = timedelta(seconds=10)
 PAGE = 100
@@ -92,8 +93,13 @@ class RunService:
         """Accept a run of a graph, given as (name, version), or find the one of this key.
 
         For `reserve` seconds no worker claims it, only a caller that drives it itself. With `only`,
-        the strategies `interrupt` and `rollback` stop runs in that state alone.
+        the strategies `interrupt` and `rollback` stop runs in that state alone. A node of a run of
+        an evaluation starts no other run: the effects of that one would not be simulated.
         """
+        if "perdure.saver" in sys.modules:  # else this is no node
+            from perdure.effects.simulation import refuse_in_evaluation
+
+            refuse_in_evaluation("perdure.start")
         if parent is not None and parent.depth >= DEEPEST:
             raise BadArgument(
                 f"Run {parent.id} has {parent.depth} runs above it, and cannot start a child: do "
@@ -121,6 +127,7 @@ class RunService:
             fingerprint=fingerprint,
             begun=begun,
             parent=parent,
+            traceparent=caller_span(),
         )
         if row is None:
             raise ThreadBusy(thread_id, "has not ended")
@@ -156,19 +163,27 @@ class RunService:
     ) -> Plan[list[Run]]:
         """Runs that have all of this metadata. `op(before=, count=)` reads the rows."""
         found: list[Run] = []
+        for row in (yield from self.rows(op, before, limit, metadata)):
+            found += [(yield from self.show(row, output=output))]
+        return found
+
+    def rows(
+        self,
+        op: Callable[..., Op[list[RunRow]]],
+        before: tuple[int, str] | None,
+        limit: int,
+        metadata: Mapping[str, Any],
+    ) -> Plan[list[RunRow]]:
+        """Their rows: at most `limit`, fewer only if there are no more."""
+        found: list[RunRow] = []
         while len(found) < limit:
             size = max(limit, PAGE) if metadata else limit
             rows: list[RunRow] = yield op(before=before, count=size)
-            for row in rows:
-                if metadata and not self._has(row, metadata):
-                    continue
-                found.append((yield from self.show(row, output=output)))
-                if len(found) == limit:
-                    break
+            found += [row for row in rows if not metadata or self._has(row, metadata)]
             if len(rows) < size:
                 break
             before = (rows[-1].created_at, rows[-1].id)
-        return found
+        return found[:limit]
 
     def _has(self, row: RunRow, metadata: Mapping[str, Any]) -> bool:
         """Whether a run has all of this metadata, which SQL cannot see inside its blob."""
@@ -366,27 +381,6 @@ class RunService:
             if len(found) < size:
                 break
         return count
-
-    # -- scores
-
-    def score(
-        self,
-        run_id: str,
-        name: str,
-        value: float,
-        *,
-        about: str,
-        comment: str | None,
-        by: str | None,
-    ) -> Plan[None]:
-        row = yield from self.find(run_id)
-        made = Score(row.id, name, value, about, moment(self._clock.now()), comment, by)
-        yield scores.put(self._serializer, row.thread_id, made)
-
-    def scores(self, run_id: str) -> Plan[list[Score]]:
-        row = yield from self.find(run_id)
-        found: list[Score] = yield scores.of_run(self._serializer, row.thread_id, row.id)
-        return found
 
 
 def _suggestion(name: str, version: str, driven: set[tuple[str, str]]) -> str:

@@ -1,11 +1,15 @@
-"""Times, durations, counts and calls in words."""
+"""Times, durations, counts, figures and calls in words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from perdure.service.views.intervals import Estimate
+
+MINUS = "\N{MINUS SIGN}"
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
@@ -58,3 +62,45 @@ def call_arguments(name: str, of_call: Mapping[str, Any]) -> str:
 def graph_title(name: str, version: str) -> str:
     """A graph with its version, if it has one: campaign@v2."""
     return f"{name}@{version}" if version else name
+
+
+def number(value: float) -> str:
+    """A figure with three digits that count: 0.833, 12.3, 12,346."""
+    digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1 if abs(value) < 1000 else 0
+    value = round(float(value), digits) or 0.0  # not -0.0
+    return f"{value:,.{0 if value.is_integer() else digits}f}".replace("-", MINUS)
+
+
+def percent(value: float) -> str:
+    """A share in percent: 83 %."""
+    return f"{value * 100:.0f} %".replace("-", MINUS)
+
+
+def estimate(one: Estimate | None) -> str:
+    """A figure with its interval: 83 % (62–94 %, n = 20)."""
+    if one is None:
+        return "–"
+    if one.low is None or one.high is None:
+        return f"{percent(one.value) if one.share else number(one.value)} (n = {one.n})"
+    if one.share:
+        span = f"{one.low * 100:.0f}–{percent(one.high)}"
+        return f"{percent(one.value)} ({span}, n = {one.n})"
+    dash = " to " if one.low < 0 else "–"
+    return f"{number(one.value)} ({number(one.low)}{dash}{number(one.high)}, n = {one.n})"
+
+
+def difference(one: Estimate | None) -> str:
+    """A difference with its interval: +12 points (-3 to +25, n = 20)."""
+    if one is None:
+        return "–"
+    said = f"{_signed(one.value, one.share)}{' points' * one.share}"
+    if one.low is None or one.high is None:
+        return f"{said} (n = {one.n})"
+    low, high = _signed(one.low, one.share), _signed(one.high, one.share)
+    return f"{said} ({low} to {high}, n = {one.n})"
+
+
+def _signed(value: float, share: bool) -> str:
+    """A figure that says its direction: +0.12, -3, 0. Of a share: in percentage points."""
+    shown = number(round(value * 100) if share else value)
+    return shown if shown == "0" or shown.startswith(MINUS) else f"+{shown}"

@@ -1,0 +1,191 @@
+"""A self-contained HTML page: one file that asks nothing of the network and runs no script.
+
+It can be mailed, kept with a build or opened from disk. Light or dark is the reader's setting. The
+content security policy allows this module's style sheet, by its hash, and nothing else, so text
+that escaped escaping would still load and run nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import hashlib
+import re
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from perdure.service.views import charts
+from perdure.service.views.markup import Html, element, join
+
+Theme = Literal["auto", "light", "dark"]
+Tone = Literal["plain", "good", "bad", "warn"]
+
+_LIGHT = (
+    "color-scheme:light;--paper:#fff;--panel:#f6f7f9;--text:#1b1f24;--quiet:#5b6570;--line:#d9dee4;"
+    "--accent:#1f5fbf;--good:#116b35;--bad:#b3261e;--warn:#7a5200;--add:#d8f3df;--gone:#fbdfdc;"
+    "--s0:#123f80;--s1:#2f6fcf;--s2:#7fabea;--s3:#b9d2f5;--s4:#dfe9fa;"
+    "--on-dark:#fff;--on-light:#1b1f24"
+)
+_DARK = (
+    "color-scheme:dark;--paper:#14171b;--panel:#1d2127;--text:#e6e9ed;--quiet:#9aa5b1;"
+    "--line:#333a43;--accent:#7fb0ff;--good:#6fd08f;--bad:#ff9a90;--warn:#f0c36a;--add:#173f25;"
+    "--gone:#4d1f1c;--s0:#1d4f9a;--s1:#2f6fcf;--s2:#7fabea;--s3:#b9d2f5;--s4:#dfe9fa;"
+    "--on-dark:#fff;--on-light:#14171b"
+)
+_STYLE = (
+    f":root{{{_LIGHT}}}"
+    f"@media(prefers-color-scheme:dark){{:root{{{_DARK}}}}}"
+    f":root[data-theme=light]{{{_LIGHT}}}:root[data-theme=dark]{{{_DARK}}}"
+    """
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--text);font:16px/1.5 system-ui,sans-serif}
+main{max-width:1120px;margin:0 auto;padding:24px 16px 64px}
+h1{font-size:1.6rem;line-height:1.25;margin:0}h2{font-size:1.2rem;margin:40px 0 12px}
+h3{font-size:1rem;margin:20px 0 8px}p{margin:8px 0;max-width:72ch}
+.subtitle,.note,figcaption,caption{color:var(--quiet)}.subtitle{margin:4px 0 24px}
+h1,td,th,summary,pre{overflow-wrap:anywhere}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:16px 0}
+.card{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:12px 14px}
+.card dt{color:var(--quiet);font-size:.85rem}.card dd{margin:0;font-size:1.25rem;font-weight:600}
+.card small{display:block;font-size:.8rem;font-weight:400;color:var(--quiet)}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr));gap:24px}
+figure{margin:0;min-width:0}figcaption{font-size:.85rem;margin:6px 12px 0}
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.92rem}
+caption{text-align:left;padding-bottom:6px}
+th,td{text-align:left;vertical-align:top;padding:6px 12px 6px 0;border-bottom:1px solid var(--line)}
+th{font-weight:600;white-space:nowrap}td.number,th.number{text-align:right;white-space:nowrap}
+.number{font-variant-numeric:tabular-nums}
+.columns{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,260px),1fr));gap:12px}
+.columns>div{min-width:0}
+details{border:1px solid var(--line);border-radius:8px;margin:8px 0;background:var(--panel)}
+summary{cursor:pointer;padding:8px 14px}details>div{padding:0 14px 12px}
+summary:focus-visible{outline:2px solid var(--accent)}
+pre{white-space:pre-wrap;background:var(--paper);border:1px solid var(--line);border-radius:6px;
+padding:8px 10px;margin:4px 0 10px;font:13px/1.45 ui-monospace,monospace;
+max-height:24rem;overflow:auto}
+ins{background:var(--add);text-decoration:underline}del{background:var(--gone)}
+.badge{display:inline-block;border:1px solid;border-radius:99px;padding:0 9px;font-size:.82rem;
+white-space:nowrap;color:var(--quiet)}
+.good{color:var(--good)}.bad{color:var(--bad)}.warn{color:var(--warn)}
+footer{margin-top:48px;color:var(--quiet);font-size:.85rem}
+@media print{details>div{display:block}}
+""" + charts.STYLE
+)
+_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
+"""The page's content security policy."""
+WORDS_COMPARED = 4000
+"""Words of each text up to which two texts are compared word by word; line by line beyond."""
+
+
+def page(title: str, *body: object, subtitle: str = "", theme: Theme = "auto") -> str:
+    """A whole document. `theme` overrides the reader's own choice of light or dark."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", title),
+        element("style", Html(_STYLE)),
+    )
+    main = element(
+        "main",
+        element("h1", title),
+        element("p", subtitle, class_="subtitle") if subtitle else None,
+        *body,
+        element("footer", "Made by perdure. This page is self-contained."),
+    )
+    chosen = None if theme == "auto" else theme
+    document = element("html", head, element("body", main), lang="en", data_theme=chosen)
+    return f"<!doctype html>\n{document}\n"
+
+
+def section(title: str, *body: object, id: str | None = None) -> Html:
+    """A part of the page under its heading."""
+    return element("section", element("h2", title), *body, id=id)
+
+
+def figure(chart: Html, caption: str = "") -> Html:
+    """A chart with its caption."""
+    return element("figure", chart, element("figcaption", caption) if caption else None)
+
+
+def figures(*charts: Html) -> Html:
+    """Figures beside each other, as far as there is room."""
+    return element("div", *charts, class_="charts")
+
+
+def columns(*parts: Html) -> Html:
+    """Parts beside each other, below each other on a phone."""
+    return element("div", *(element("div", part) for part in parts), class_="columns")
+
+
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    caption: str = "",
+    numbers: Collection[int] = (),
+) -> Html:
+    """A table; the columns in `numbers` are aligned right. It scrolls by itself on a phone."""
+
+    def cell(name: str, at: int, content: object) -> Html:
+        scope = "col" if name == "th" else None
+        return element(name, content, class_="number" if at in numbers else None, scope=scope)
+
+    titles = element("tr", *(cell("th", at, title) for at, title in enumerate(head)))
+    lines = [element("tr", *(cell("td", at, one) for at, one in enumerate(row))) for row in rows]
+    whole = element(
+        "table",
+        element("caption", caption) if caption else None,
+        element("thead", titles),
+        element("tbody", *lines),
+    )
+    return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def details(summary: object, *body: object, open: bool = False) -> Html:
+    """A part that opens on demand, without a script."""
+    return element("details", element("summary", summary), element("div", *body), open=open or None)
+
+
+def badge(text: str, tone: Tone = "plain") -> Html:
+    """A word in a frame."""
+    return element("span", text, class_="badge" if tone == "plain" else f"badge {tone}")
+
+
+def cards(*items: tuple[str, str] | tuple[str, str, str]) -> Html:
+    """Key figures: each its label, the figure, and perhaps a note."""
+    return element("dl", *(_card(*item) for item in items), class_="cards")
+
+
+def _card(label: str, value: str, note: str = "") -> Html:
+    small = element("small", note) if note else None
+    return element("div", element("dt", label), element("dd", value, small), class_="card")
+
+
+def pre(text: object) -> Html:
+    """Text with its line breaks."""
+    return element("pre", text)
+
+
+def text_diff(before: str, after: str) -> Html:
+    """The second text with what changed: removed words struck out, new ones underlined."""
+    old, new = _words(before), _words(after)
+    if len(old) > WORDS_COMPARED or len(new) > WORDS_COMPARED:
+        old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    parts: list[object] = []
+    matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
+    for kind, i, j, k, m in matcher.get_opcodes():
+        gone, come = "".join(old[i:j]), "".join(new[k:m])
+        if kind == "equal":
+            parts.append(come)
+            continue
+        parts.append(element("del", gone) if gone else None)
+        parts.append(element("ins", come) if come else None)
+    return element("pre", join(*parts))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\s+|\w+|[^\w\s]", text)
