@@ -496,6 +496,37 @@ class Counts:
     """Runs started by schedules."""
     delivered: int = 0
     """Outbox messages delivered."""
+    pruned: int = 0
+    """Runs deleted by `Runtime(retention=…)`."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long runs are kept after they ended; None: for ever.
+
+    Workers delete a run that ended longer ago, with its history, and the checkpoints of a thread
+    that has no run left, as `prune` does.
+
+        Runtime(retention=Retention(done=timedelta(days=30), failed=timedelta(days=90)))
+    """
+
+    done: timedelta | None = None
+    failed: timedelta | None = None
+    cancelled: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("done", "failed", "cancelled"):
+            age = getattr(self, name)
+            if age is not None and (not isinstance(age, timedelta) or age < timedelta(0)):
+                raise BadArgument(f"Retention({name}={age!r}): give a timedelta, or None.")
+        if not self.ages:
+            raise BadArgument("Retention() keeps everything: say how long, or leave it out.")
+
+    @property
+    def ages(self) -> dict[State, timedelta]:
+        """How long a run is kept, by the state it ended in."""
+        ages = {State.DONE: self.done, State.FAILED: self.failed, State.CANCELLED: self.cancelled}
+        return {state: age for state, age in ages.items() if age is not None}
 
 
 @dataclass(frozen=True)
@@ -551,4 +582,5 @@ class Observer(Protocol):
     def on_event(
         self, kind: str, run_id: str, thread_id: str, data: Mapping[str, Any], at: datetime
     ) -> None:
-        """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`."""
+        """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`. That of a claim
+        also has the `graph` of the run, and the number of the `segment`."""

@@ -106,6 +106,7 @@ class TaskWriter:
         if channel == ERROR and isinstance(value, BaseException):
             value = repr(value)  # as LangGraph's own savers do
         encode = self._format.codec.encode
+        value = self._format.codec.of_channel(channel, value)
         if type(value) is list and value:
             return True, [
                 WriteElement(item, encode(item, f"write to {channel}[{n}]"))

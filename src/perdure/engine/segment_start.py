@@ -70,7 +70,7 @@ class SegmentStart(SegmentPlans):
         except UNREADABLE as error:
             return held_by_error(error)
         except Unanswered as error:
-            described = describe(error, ())
+            described = describe(self.serializer, error, ())
             data = {**described, "attempts": row.attempts, "final": True}
             blob = dump_error(self.serializer, row, described)
             return SegmentEnd(

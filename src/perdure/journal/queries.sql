@@ -523,7 +523,7 @@ WITH due AS (
     AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
   ORDER BY due_at LIMIT :count {skip})
 UPDATE perdure_runs
-SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
     worker = :worker, driven = :driven, due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE id IN (SELECT id FROM due)
@@ -532,7 +532,7 @@ RETURNING {run};
 -- name: claim_run
 -- Takes one run, due or not, unless it is another's, or not its turn.
 UPDATE perdure_runs
-SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
     worker = :worker, driven = 'call', due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE thread_id = :thread_id AND id = :id
@@ -1222,9 +1222,18 @@ WHERE thread_id = :thread_id AND id = :id;
 -- name: count_saved
 -- Counts what was returned from the record, with what it would have cost.
 UPDATE perdure_runs
-SET saved_effects = saved_effects + 1, saved_calls = saved_calls + :calls,
+SET saved_effects = saved_effects + :effects, saved_calls = saved_calls + :model_calls,
     saved_tokens = saved_tokens + :tokens
 WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running';
+
+-- name: saved_total
+-- What was saved, and lost, over all runs that were accepted in a time.
+SELECT COUNT(*), CAST(COALESCE(SUM(saved_effects), 0) AS BIGINT), CAST(COALESCE(SUM(saved_calls), 0) AS BIGINT),
+       CAST(COALESCE(SUM(saved_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(recoveries), 0) AS BIGINT),
+       CAST(COALESCE(SUM(lost_ms), 0) AS BIGINT)
+FROM perdure_runs
+WHERE (saved_effects > 0 OR recoveries > 0) AND created_at >= :since AND created_at < :until
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph);
 
 -- name: effects_of_task
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
@@ -1416,6 +1425,18 @@ WHERE created_at <= :before AND updated_at <= :before
   AND NOT EXISTS (SELECT 1 FROM perdure_runs AS p
                   WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
 ORDER BY created_at LIMIT :count;
+
+-- name: oldest_runs
+-- Runs behind a position, oldest first, for a sweep that deletes by age and state: how each ended, whether
+-- its deletion was begun, and whether its parent has not ended.
+SELECT thread_id, id, state, created_at, updated_at,
+       CASE WHEN state = 'cancelled' AND reason = :deleting THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM perdure_runs AS p
+                         WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
+       THEN 1 ELSE 0 END
+FROM perdure_runs
+WHERE (created_at, id) > (:after, :after_id) AND created_at <= :before
+ORDER BY created_at, id LIMIT :count;
 
 -- name: delete_idle_checkpoints
 -- The state of a thread that has no other run than the ended one that is deleted: all checkpoints at

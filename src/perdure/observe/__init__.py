@@ -1,6 +1,7 @@
 """Observers to give to a runtime: `Runtime(observe=...)`.
 
 OpenTelemetry   one trace per run, whichever processes drive it
+Logs            one structured line per event, without content
 Metrics         counters, gauges and histograms, for Prometheus and OTLP
 """
 
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import Error, needs_extra
 
 if TYPE_CHECKING:
+    from perdure.observe.logs import Logs
     from perdure.observe.metrics import Metrics
     from perdure.observe.opentelemetry import OpenTelemetry
 
-__all__ = ["Metrics", "OpenTelemetry", "from_env"]
+__all__ = ["Logs", "Metrics", "OpenTelemetry", "from_env"]
 
 _HOMES = {
+    "Logs": ("perdure.observe.logs", ""),
     "Metrics": ("perdure.observe.metrics", "otel"),
     "OpenTelemetry": ("perdure.observe.opentelemetry", "otel"),
 }

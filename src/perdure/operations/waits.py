@@ -258,7 +258,11 @@ def ask(
         question.expires_at,
         made.now,
     )
-    params["body"] = serializer.dumps(list(body), wait, "the value of an interrupt")
+    if serializer.redacts:
+        redacted = serializer.codec.redacted
+        value = body.value if question.runs else redacted(body.value, "the value of an interrupt")
+        body = body._replace(value=value, before=redacted(body.before, "an answer"))
+    params["body"] = serializer.dumps(list(body), wait, "the value of an interrupt", own=True)
     names = ("ns", "checkpoint_id", "task_id", "path", "stamp")
     asker = places.of_asker(made.thread_id, id, *(params[name] for name in names))
     params["seal"] = serializer.envelope.seal(b"", asker)
@@ -293,7 +297,7 @@ def _announcement(
         "expires_at": maybe_moment(question.expires_at),
     }
     place = places.of_message(made.thread_id, id, made.run_id, QUESTION, made.now)
-    message = serializer.dumps(payload, place, "the value of an interrupt")
+    message = serializer.dumps(payload, place, "the value of an interrupt", own=True)
     params = {**made.params, "wait_id": id, "topic": QUESTION, "body": message}
     return Statement("announce_wait", params)
 
@@ -513,7 +517,10 @@ def join(
         "wait_id": row.id,
         "token": token,
         "by": by,
-        "answer": serializer.dumps(list(ended), _answer_place(row, by, now), "the runs' outputs"),
+        # Read from the rows of these runs, so redacted already.
+        "answer": serializer.dumps(
+            list(ended), _answer_place(row, by, now), "the runs' outputs", own=True
+        ),
     }
     data = {"wait": row.id, "runs": {one["id"]: one["state"] for one in ended}}
     return Op(

@@ -29,8 +29,6 @@ from perdure.types import Durability
 
 KEY = call_config.HIDDEN + "perdure"
 """Where a segment is named in `config["configurable"]`."""
-LISTED = 50
-"""How many replayed effects the event of a segment's end lists."""
 _SEGMENTS: WeakValueDictionary[str, Segment] = WeakValueDictionary()
 
 
@@ -64,28 +62,6 @@ class LoopPulse:
 
     def beat(self) -> None:
         self.beaten = time.monotonic()
-
-
-@dataclass
-class SavedWork:
-    """What a segment took from its records instead of doing it again."""
-
-    effects: int = 0
-    model_calls: int = 0
-    tokens: int = 0
-    replayed: list[tuple[str, str]] = field(default_factory=list)
-    """The first of these effects: name and key."""
-
-    def note(self, name: str, key: str, calls: int, tokens: int) -> None:
-        self.effects += 1
-        self.model_calls += calls
-        self.tokens += tokens
-        if len(self.replayed) < LISTED:
-            self.replayed.append((name, key))
-
-    def as_event(self) -> dict[str, Any]:
-        """For the event that ends the segment; empty if nothing was saved."""
-        return {"saved": {k: v for k, v in vars(self).items() if v}} if self.effects else {}
 
 
 class Segment:
@@ -146,8 +122,6 @@ class Segment:
         """Whether the answer of a command, which is at the checkpoint, is still to be taken."""
         self.pulse: LoopPulse | None = None
         """That of the event loop it is driven in."""
-        self.saved = SavedWork()
-        """What it did not have to do again."""
         self.signal: BaseException | None = None
         """What an effect raised to end the segment: it is postponed, or its outcome unknown."""
         self._leased_until = float("inf")
