@@ -54,9 +54,9 @@ async def test_every_output_is_judged_and_the_scores_are_on_its_run(url: str) ->
         assert (estimate.value, estimate.n) == (1.0, 4)
         async with Client(url) as client:
             assert await Experiment.load(client, "a") == found
-            [info] = await Experiment.all(client, dataset="a")
+            [info] = await Experiment.all(client, dataset="examples of a")
             assert info == found.info
-            assert (info.dataset, info.version, info.target) == ("a", 1, "double")
+            assert (info.dataset, info.target) == ("examples of a", "double")
             assert await Experiment.all(client, dataset="b") == []
             with pytest.raises(NotFound):
                 await Experiment.load(client, "b")
@@ -204,6 +204,9 @@ async def test_another_setting_under_the_same_name_is_refused(rt: TemporaryRunti
     await dataset.add(Example(9))
     with pytest.raises(ExperimentChanged, match="'numbers' version 1, not 'numbers' version 2"):
         await evaluate(double, "numbers", [right], **begun)
+    with pytest.raises(ExperimentChanged, match="other examples"):
+        await evaluate(double, EXAMPLES[1:], [right], **begun)
+    assert [one.name for one in await Dataset.all(rt)] == ["numbers"]
     old = await Dataset.load(rt, "numbers", 1)
     assert len((await evaluate(double, old, [right], **begun)).results) == 4
 
