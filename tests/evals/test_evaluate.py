@@ -110,7 +110,7 @@ async def test_evaluators_take_and_return_what_those_of_others_do(rt: TemporaryR
     def not_a_number() -> float:
         return float("nan")
 
-    evaluators = [run_and_example, anything, several, nothing, Judge(), not_a_number]
+    evaluators: Any = [run_and_example, anything, several, nothing, Judge(), not_a_number]
     found = await evaluate(double, EXAMPLES[1:3], evaluators, experiment="a", runtime=rt)
     for result, number in zip(found.results, (1, 2), strict=True):
         values = {name: one.label or one.value for name, one in result.scores.items()}
@@ -191,16 +191,16 @@ async def test_another_setting_under_the_same_name_is_refused(rt: TemporaryRunti
     begun: dict[str, Any] = {"experiment": "a", "runtime": rt}
     await evaluate(double, dataset, [right], **begun)
     await evaluate(double, "numbers", [right], **begun, concurrency=2)
-    for said, call in {
+    changed: dict[str, Any] = {
         "target": (lambda input: 0, dataset, [right], {}),
         "evaluators": (double, dataset, [right, wrong], {}),
         "repetitions": (double, dataset, [right], {"repetitions": 2}),
         "effects": (double, dataset, [right], {"effects": {"mail": 1}}),
         "context": (double, dataset, [right], {"context": {"prompt": "b"}}),
-    }.items():
-        *given, options = call
+    }
+    for said, (target, examples, evaluators, options) in changed.items():
         with pytest.raises(ExperimentChanged, match=f"Experiment 'a' was begun with other {said}"):
-            await evaluate(*given, **begun, **options)
+            await evaluate(target, examples, evaluators, **begun, **options)
     await dataset.add(Example(9))
     with pytest.raises(ExperimentChanged, match="'numbers' version 1, not 'numbers' version 2"):
         await evaluate(double, "numbers", [right], **begun)
