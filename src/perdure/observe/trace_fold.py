@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any
 
 from perdure.observe.span_ids import RUN, SpanKey, effect_key, segment_key, step_key
-from perdure.operations.events import is_end
+from perdure.operations.events import is_end, is_input
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
 
@@ -183,10 +183,13 @@ class TraceFold:
 
     def _step(self, event: Event, now: int) -> Iterator[Span]:
         at, data = self._open, event.data
-        if data.get("source") == "input":
-            at.moved = now
-            return
         ns, nodes = data.get("ns", ""), data.get("nodes") or []
+        if is_input(data):
+            if ns:
+                at.inner[ns] = now
+            else:
+                at.moved = now
+            return
         attributes = {
             "perdure.step": data.get("step"),
             "perdure.checkpoint": data.get("checkpoint"),
@@ -201,12 +204,9 @@ class TraceFold:
             at.inner[ns], at.in_step = now, True
             yield Span("step", key, current, name, start, max(start, now), attributes)
         else:
-            start, at.moved, at.inner = at.moved, now, {}
-            is_empty, at.in_step = not at.in_step, False
+            start, at.moved, at.inner, at.in_step = at.moved, now, {}, False
             at.steps += 1
             parent = segment_key(at.token)
-            if data.get("step") == 0 and not nodes and is_empty:
-                return  # the input is given to the channels; nothing runs
             yield Span("step", current, parent, name, start, max(start, now), attributes)
 
     def _open_step(self, now: int, error: str | None) -> Span:
@@ -234,7 +234,7 @@ class TraceFold:
             "perdure.transactional": data.get("transactional"),
             "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
         }
-        name = f"execute_tool {data['name']}"
+        name = _named(data["name"])
         if usage := data.get("usage"):
             name = f"chat {usage.get('model') or data['name']}"
             about |= {_USAGE[part]: usage[part] for part in _USAGE if part in usage}
@@ -303,7 +303,7 @@ class TraceFold:
         for index, (name, key) in enumerate(saved.get("replayed", ())):
             about = {"perdure.effect.key": key, "perdure.replayed": True}
             place: SpanKey = ("replayed", event.n, index)
-            yield Span("effect", place, self._current(), f"execute_tool {name}", now, now, about)
+            yield Span("effect", place, self._current(), _named(name), now, now, about)
             self._open.in_step = True
         counts = segment.setdefault("saved", {})
         counts |= {n: counts.get(n, 0) + saved[n] for n in SAVED if saved.get(n)}
@@ -386,13 +386,18 @@ class TraceFold:
         return self._run if at.segment is None else step_key(at.token, at.steps)
 
 
+def _named(effect: str) -> str:
+    """The name of an effect's span. `perdure.langchain` calls its effects `model` and `tool ...`."""
+    return "chat model" if effect == "model" else f"execute_tool {effect.removeprefix('tool ')}"
+
+
 def locate_step(events: Iterable[Event], checkpoint: str) -> SpanKey | None:
     """The span of the step that stored a checkpoint."""
     token = steps = 0
     for event in events:
         if event.kind in (EventKind.CLAIMED, EventKind.RECOVERED):
             token, steps = token + 1, 0
-        elif event.kind == EventKind.STEP and event.data.get("source") != "input":
+        elif event.kind == EventKind.STEP and not is_input(event.data):
             is_inner = bool(event.data.get("ns"))
             if event.data.get("checkpoint") == checkpoint:
                 return ("inner step", event.n) if is_inner else step_key(token, steps)
