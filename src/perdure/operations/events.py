@@ -126,6 +126,11 @@ def is_end(event: Event) -> bool:
     return event.kind in (EventKind.DONE, EventKind.CANCELLED, EventKind.PAUSED, EventKind.HELD)
 
 
+def is_input(step: Mapping[str, Any]) -> bool:
+    """Whether the event of a step only says that a run has its input: no node has run."""
+    return step.get("source") == "input" or (step.get("step") == 0 and not step.get("nodes"))
+
+
 def dump_event(
     serializer: Serializer,
     number: int,
