@@ -60,6 +60,8 @@ class Store:
             own = {"id": PROJECT, "tenant_id": PROJECT, "reference_dataset_id": None}
             return [{**own, "name": name}]
         config = {"use_multipart_endpoint": True, "size_limit_bytes": 20_000_000}
+        config |= {"size_limit": 100, "scale_up_nthreads_limit": 1}
+        config |= {"scale_up_qsize_trigger": 1000, "scale_down_nempty_trigger": 4}
         return {"version": "0.12.0", "batch_ingest_config": config}
 
     def _take(self, method: str, path: str, given: Any) -> bool:
@@ -153,7 +155,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_POST = do_PATCH = _do
+    def do_GET(self) -> None:
+        self._do()
+
+    def do_POST(self) -> None:
+        self._do()
+
+    def do_PATCH(self) -> None:
+        self._do()
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

@@ -104,6 +104,7 @@ class Worker:
         try:
             if not self._keeper.is_started:
                 await asyncio.to_thread(self._keeper.start)
+            self._driver.observers.nudge()  # another process may have left them something
             signals = drain_on_signals(self._loop, self.drain)
             with signals if handle_signals else contextlib.nullcontext():
                 try:
