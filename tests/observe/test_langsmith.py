@@ -141,6 +141,7 @@ async def test_a_score_is_feedback_on_what_earned_it_though_another_process_gave
             await client.score(run.id, "overall", 0.25)
             await client.score(run.id, "overall", 0.5)
         async with opened(sqlite_url, observe=sink(store.url)) as rt:
+            rt.register(chain(write, ask), name="g")
             await rt.tick()
             await exported(rt, sqlite_url)
     store.check()
@@ -218,14 +219,14 @@ async def test_what_langchain_reports_hangs_below_the_segment(
         for one in store.ordered()
         if "perdure_span" not in one["extra"]["metadata"]
     }
-    assert live["LangGraph"]["parent_run_id"] == root["id"]
+    assert live["g"]["parent_run_id"] == root["id"]
     assert {one["trace_id"] for one in store.runs.values()} == {root["id"]}
     model = live["GenericFakeChatModel"]
     assert (model["run_type"], model["parent_run_id"]) == ("llm", live["chat"]["id"])
     for one in live.values():
         metadata = one["extra"]["metadata"]
         assert (metadata["thread_id"], metadata["perdure_run_id"]) == ("t", run.id)
-        assert {"spring", "runtime:cron"} <= {*live["LangGraph"]["tags"]}
+        assert {"spring", "runtime:cron"} <= {*live["g"]["tags"]}
 
 
 def test_nothing_is_imported_if_langsmith_is_not_configured(
