@@ -57,6 +57,7 @@ RANGES = {
     "runs_of_prefix": "six rows",
     "waits_of_prefix": "six rows",
     "effects_of_prefix": "ids that begin with a prefix",
+    "saved_total": "the runs that saved or lost something, in an index that has what is summed up",
 }
 """Statements that read a part of an index, from a place or up to one."""
 

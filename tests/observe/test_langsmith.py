@@ -23,7 +23,7 @@ from perdure.observe import LangSmith, from_env, langsmith_run_ids, trace_export
 from perdure.testing import Clock
 from tests.support.agents import Log, chain, opened
 from tests.support.fork_server import ForkServer
-from tests.support.langsmith_child import ask, exported, sink, write
+from tests.support.langsmith_child import ask, both, exported, sink, write
 from tests.support.langsmith_server import PROJECT, Store, langsmith_server
 
 
@@ -31,9 +31,9 @@ from tests.support.langsmith_server import PROJECT, Store, langsmith_server
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(trace_exporter, "GATHER", 0.0)
     monkeypatch.setattr(trace_exporter, "PAUSE", 0)
-    get_env_var.cache_clear()
+    get_env_var.cache_clear()  # type: ignore[attr-defined]
     yield
-    get_env_var.cache_clear()
+    get_env_var.cache_clear()  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ async def test_a_score_is_feedback_on_what_earned_it_though_another_process_gave
 ) -> None:
     with langsmith_server(trouble=0.5, seed=1) as store:
         async with opened(sqlite_url, observe=sink(store.url)) as rt:
-            rt.register(chain(write, ask), name="g")
+            rt.register(chain(both), name="g")
             run = await rt.start("g", {"log": []})
             await rt.tick()
             [wait] = await rt.waits()
@@ -141,7 +141,7 @@ async def test_a_score_is_feedback_on_what_earned_it_though_another_process_gave
             await client.score(run.id, "overall", 0.25)
             await client.score(run.id, "overall", 0.5)
         async with opened(sqlite_url, observe=sink(store.url)) as rt:
-            rt.register(chain(write, ask), name="g")
+            rt.register(chain(both), name="g")
             await rt.tick()
             await exported(rt, sqlite_url)
     store.check()
@@ -149,8 +149,12 @@ async def test_a_score_is_feedback_on_what_earned_it_though_another_process_gave
     assert len(found) == len(store.feedback)
     about = {key: store.runs[one["run_id"]]["name"] for key, one in found.items()}
     assert about.pop("decision", "wait human") == "wait human"
-    assert about == {"replied": "send_mail", "tone": "step ask", "overall": "g"}
-    assert found["overall"]["run_id"] == store.roots()[-1]["id"]
+    assert about == {"replied": "send_mail", "tone": "step both", "overall": "g"}
+    first, second = store.roots()
+    assert store.runs[found["replied"]["run_id"]]["trace_id"] == first["id"]
+    [replayed] = store.ordered(perdure_replayed=True)
+    assert (replayed["name"], replayed["trace_id"]) == ("send_mail", second["id"])
+    assert found["overall"]["run_id"] == second["id"]
     assert (found["replied"]["score"], found["replied"]["comment"]) == (1.0, "within an hour")
     assert found["tone"]["value"] == "friendly"
     assert found["overall"]["score"] == 0.5

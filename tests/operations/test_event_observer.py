@@ -51,8 +51,10 @@ async def test_every_event_of_a_run_is_told_once_as_it_is_stored(url: str) -> No
         await rt.tick()
         stored = await rt.events(run.id)
     assert seen.kinds(run)[0] == EventKind.STARTED
+    claims = (event.n for event in stored if event.kind == EventKind.CLAIMED)
+    told = {n: {"graph": "g", "segment": segment} for segment, n in enumerate(claims, 1)}
     assert [(kind, data, at) for kind, _, _, data, at in seen] == [
-        (event.kind, event.data, event.at) for event in stored
+        (event.kind, {**event.data, **told.get(event.n, {})}, event.at) for event in stored
     ]
     assert {(run_id, thread_id) for _, run_id, thread_id, _, _ in seen} == {(run.id, "t")}
 
@@ -166,7 +168,7 @@ async def test_telling_reads_nothing_unless_a_reply_was_lost(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, read = Seen(), list[str]()
-    async with opened(sqlite_url, observer=seen) as rt:
+    async with opened(sqlite_url, observe=seen) as rt:
         rt.register(chain(work, ask), name="g")
         rt.setup()
         listener = rt.journal._group.committer.listener

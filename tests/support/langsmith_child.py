@@ -34,6 +34,11 @@ def ask(state: Log) -> Log:
     return {"log": [perdure.ask("go on?")]}
 
 
+def both(state: Log) -> Log:
+    """The mail is sent before the question, and not again after the answer."""
+    return {"log": [send_mail("ada@example.com", "a plan"), perdure.ask("go on?")]}
+
+
 def sink(url: str, **options: Any) -> LangSmith:
     """What sends to a stand-in, which it asks once each time."""
     client = Client(url, api_key="key", auto_batch_tracing=False, retry_config=Retry(0), **options)

@@ -2,6 +2,7 @@
 
 OpenTelemetry   one trace per run, whichever processes drive it
 LangSmith       each segment of a run as a trace, scores as feedback
+Logs            one structured line per event, without content
 Metrics         counters, gauges and histograms, for Prometheus and OTLP
 """
 
@@ -15,14 +16,16 @@ from perdure.errors import Error, needs_extra
 if TYPE_CHECKING:
     from perdure.observe.langsmith import LangSmith
     from perdure.observe.langsmith_ids import langsmith_run_ids
+    from perdure.observe.logs import Logs
     from perdure.observe.metrics import Metrics
     from perdure.observe.opentelemetry import OpenTelemetry
 
-__all__ = ["LangSmith", "Metrics", "OpenTelemetry", "from_env", "langsmith_run_ids"]
+__all__ = ["LangSmith", "Logs", "Metrics", "OpenTelemetry", "from_env", "langsmith_run_ids"]
 
 _HOMES = {
     "LangSmith": ("perdure.observe.langsmith", "langsmith"),
     "langsmith_run_ids": ("perdure.observe.langsmith_ids", "langsmith"),
+    "Logs": ("perdure.observe.logs", ""),
     "Metrics": ("perdure.observe.metrics", "otel"),
     "OpenTelemetry": ("perdure.observe.opentelemetry", "otel"),
 }

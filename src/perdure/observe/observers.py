@@ -24,7 +24,7 @@ class Observers:
     on_event(kind, ...)   is called for each event that this process stored: see `types.Observer`
     on_commit(batch, s)   is called after each commit of the journal: `group_commit.Meter`
     attach(engine)        is called once, before the journal is opened
-    nudge()               is called when a worker begins, and when a segment has ended here
+    nudge()               is called when a worker begins here, and when a segment it drove has ended
     around(drive)         gives the context manager in which a worker drives a segment
     close()               is called before the journal is closed
     """
@@ -74,7 +74,7 @@ class Observers:
         return next((one for one in self._all if isinstance(one, kind)), None)
 
     def nudge(self) -> None:
-        """There may be something to export."""
+        """A worker has begun, or a segment has ended here."""
         for one in self._all:
             if hasattr(one, "nudge"):
                 one.nudge()

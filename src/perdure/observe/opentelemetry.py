@@ -87,6 +87,12 @@ class OpenTelemetry:
         finally:
             otel_context.detach(token)
 
+    def flush(self) -> None:
+        """Export now what is due. It blocks; `close` of the runtime does it too."""
+        if self._traces is not None:
+            while self._traces.export_due():
+                pass
+
     def close(self) -> None:
         if self._traces is not None:
             self._traces.close()

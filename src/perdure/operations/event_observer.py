@@ -50,10 +50,20 @@ def observe(journal: Journal, observers: Sequence[Observer]) -> Journal:
 def _stored(committed: Sequence[Committed], read: Read) -> Iterator[tuple[Any, ...]]:
     """Of each statement the events it stored: kind, run id, thread id, data, time."""
     for one in committed:
+        claims = _claims_of(one)
         for row in _read_again(one, read) if one.returned is None else one.returned:
             event = StoredEvent(*row)
-            data = one.statement.event
+            data = {**one.statement.event, **claims.get(event.run_id, {})}
             yield event.kind, event.run_id, event.thread_id, data, moment(event.at)
+
+
+def _claims_of(committed: Committed) -> dict[str, dict[str, Any]]:
+    """What observers are told of claims besides the data of their events, by run: it differs from
+    run to run, and is in the rows that the claim returned."""
+    if committed.statement.name != "insert_claim_events" or not committed.rows:
+        return {}
+    claimed = every(RunRow, committed.rows)
+    return {row.id: {"graph": row.graph, "segment": row.token} for row in claimed}
 
 
 def _read_again(committed: Committed, read: Read) -> list[Any]:
