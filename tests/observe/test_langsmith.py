@@ -48,9 +48,9 @@ def named(store: Store, **metadata: Any) -> dict[str, dict[str, Any]]:
 
 
 async def test_each_segment_is_a_trace_of_its_thread_with_steps_effects_and_waits(
-    sqlite_url: str, store: Store
+    url: str, store: Store
 ) -> None:
-    async with opened(sqlite_url, observe=sink(store.url)) as rt:
+    async with opened(url, observe=sink(store.url)) as rt:
         rt.register(chain(write, ask), name="g", version="2")
         run = await rt.start(
             "g", {"log": []}, thread_id="t", tags=["spring"], metadata={"team": "x"}
@@ -60,7 +60,7 @@ async def test_each_segment_is_a_trace_of_its_thread_with_steps_effects_and_wait
         rt.clock.advance(timedelta(minutes=1))
         await rt.answer(wait.id, "yes", by="ada")
         await rt.tick()
-        await exported(rt, sqlite_url)
+        await exported(rt, url)
         ids = langsmith_run_ids(run.id, await rt.events(run.id))
     store.check()
     first, second = store.roots(thread_id="t")

@@ -89,11 +89,11 @@ class Sender:
             while len(self._arrived) > REMEMBERED:
                 self._arrived.popitem(last=False)
 
-    def send_feedback(self, id: UUID, trace_id: UUID, *, is_old: bool, **feedback: Any) -> None:
-        """Send what a score says of a run; if that has it already, its new value. Raises unless it
-        arrived. `is_old`: a run that LangSmith does not have will not come any more."""
+    def send_feedback(self, id: UUID, trace_id: UUID, *, is_old: bool, **feedback: Any) -> bool:
+        """Send what a score says of a run; if that has it already, its new value. False: LangSmith
+        does not have the run, which will come unless the score `is_old`. Raises if it is away."""
         if not langsmith_client.is_sampled(self._client, trace_id):
-            return
+            return True
         try:
             with _without_traceback():
                 self._client.create_feedback(
@@ -107,13 +107,14 @@ class Sender:
             self._client.update_feedback(id, **changed)
         except LangSmithNotFoundError:
             if not is_old:
-                raise
+                return False
             run = feedback["run_id"]
-            log.warning("LangSmith no longer has run %s: its feedback is left out.", run)
+            log.warning("LangSmith does not have run %s: its feedback is left out.", run)
         except LangSmithError as error:
             if _status(error) not in _NEVER_TAKEN:
                 raise
             log.error("LangSmith does not take feedback %s, which is left out: %s", id, error)
+        return True
 
     def comment(self, text: str | None) -> str | None:
         """What may be sent of a comment."""
