@@ -20,8 +20,12 @@ from langsmith.utils import get_env_var
 
 from perdure import Client
 from perdure.observe import LangSmith, from_env, langsmith_run_ids, trace_exporter
+from perdure.observe.langsmith_runs import About, to_run
+from perdure.observe.trace_exporter import RunSpans
+from perdure.observe.trace_fold import TraceFold
 from perdure.testing import Clock
-from tests.support.agents import Log, chain, opened
+from perdure.types import Event, EventKind
+from tests.support.agents import NOON, Log, chain, opened
 from tests.support.fork_server import ForkServer
 from tests.support.langsmith_child import ask, both, exported, sink, write
 from tests.support.langsmith_server import PROJECT, Store, langsmith_server
@@ -81,6 +85,7 @@ async def test_each_segment_is_a_trace_of_its_thread_with_steps_effects_and_wait
     assert question["parent_run_id"] == first["id"]
 
 
+@pytest.mark.slow
 async def test_nothing_is_lost_and_nothing_is_there_twice_when_workers_die_and_langsmith_is_down(
     sqlite_url: str, fork_server: ForkServer
 ) -> None:
@@ -176,6 +181,8 @@ async def test_what_is_hidden_is_not_sent(
     else:
 
         def anonymizer(value: Any) -> Any:
+            if value == {"text": "an odd secret"}:
+                raise ValueError(value)
             return json.loads(json.dumps(value).replace("secret", "***"))
 
         observer = sink(store.url, anonymizer=anonymizer)
@@ -184,8 +191,9 @@ async def test_what_is_hidden_is_not_sent(
         run = await rt.start("g", {"log": ["secret"]}, metadata={"who": "secret"})
         await rt.tick()
         await rt.score(run.id, "good", 1, comment="the secret was kept")
+        await rt.score(run.id, "odd", 1, comment="an odd secret")
         await exported(rt, sqlite_url)
-    assert len(store.feedback) == 1
+    assert len(store.feedback) == 2
     sent = json.dumps([[path, given] for _, path, _, given in store.requests])
     assert "secret" not in sent
     assert ("***" in sent) == (way == "anonymizer")
@@ -231,6 +239,51 @@ async def test_what_langchain_reports_hangs_below_the_segment(
         metadata = one["extra"]["metadata"]
         assert (metadata["thread_id"], metadata["perdure_run_id"]) == ("t", run.id)
         assert {"spring", "runtime:cron"} <= {*live["g"]["tags"]}
+
+
+async def test_what_langsmith_never_takes_is_left_out_and_holds_up_nothing(
+    sqlite_url: str, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.refused = "send_mail"
+    async with opened(sqlite_url, observe=sink(store.url)) as rt:
+        rt.register(chain(write, ask), name="g")
+        await rt.start("g", {"log": []})
+        await rt.tick()
+        await exported(rt, sqlite_url)
+    assert {run["name"] for run in store.runs.values()} == {"g", "step", "step write"}
+    assert "does not take run" in caplog.text
+
+
+async def test_a_trace_that_is_not_sampled_is_not_sent_and_has_no_feedback(
+    sqlite_url: str, store: Store
+) -> None:
+    async with opened(sqlite_url, observe=sink(store.url, tracing_sampling_rate=0.0)) as rt:
+        rt.register(chain(write, ask), name="g")
+        run = await rt.start("g", {"log": []})
+        await rt.tick()
+        await rt.score(run.id, "good", 1)
+        await exported(rt, sqlite_url)
+    assert store.requests == []
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_tokens_of_a_recorded_model_call_count_once(live: bool) -> None:
+    usage = {"model": "m-1", "input_tokens": 5, "output_tokens": 7}
+    effect = {"name": "model", "key": "k", "attempt": 1, "state": "done", "usage": usage}
+    history = [("started", {"graph": "g"}), ("claimed", {"driven": "worker"}), ("effect", effect)]
+    events = [Event(n, NOON, EventKind(kind), data) for n, (kind, data) in enumerate(history, 1)]
+    fold = TraceFold()
+    [span] = fold.spans(events)
+    made = to_run(RunSpans("r", "t", fold, [span]), span, About(), None, traced_live=live)
+    assert made is not None
+    metadata = made["extra"]["metadata"]
+    assert made["name"] == "chat m-1"
+    assert made["tags"] == ["runtime:worker"]
+    if live:  # LangChain reports the call, with its usage
+        assert (made["run_type"], metadata.get("usage_metadata")) == ("tool", None)
+    else:
+        tokens = {"input_tokens": 5, "output_tokens": 7, "total_tokens": 12}
+        assert (made["run_type"], metadata["usage_metadata"]) == ("llm", tokens)
 
 
 def test_nothing_is_imported_if_langsmith_is_not_configured(

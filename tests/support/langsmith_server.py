@@ -2,7 +2,7 @@
 
 A second run or feedback with an id that it has is a conflict (409), and then nothing of the request
 is taken. With `trouble`, a share of the requests that write ends badly: it says 503, closes the
-connection, or takes the request and loses the answer. Nobody is treated badly twice in a row.
+connection, or takes the request and loses the answer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Store:
         self.feedback: dict[str, dict[str, Any]] = {}
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.conflicts = 0
+        self.refused = ""
+        """The name of runs that it does not take, whatever happens."""
         self._random = random.Random(seed)
-        self._was_bad = False
         self._lock = threading.Lock()
         self.url = ""
 
@@ -46,10 +47,10 @@ class Store:
             given = _parse(path, headers, body)
             self.requests.append((method, path, headers, given))
             how = self._random.choice(BAD) if self._random.random() < self.trouble else "good"
-            how = "good" if self._was_bad else how
-            self._was_bad = how != "good"
             if how in BAD[:2]:
                 return (503 if how == "503" else 0), {}, how == "closed"
+            if path == "/runs/batch" and self.refused in [run["name"] for run in given["post"]]:
+                return 422, {}, False
             taken = self._take(method, path, given)
             return (200 if taken else 409), {}, how == "lost"
 

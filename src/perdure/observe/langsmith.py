@@ -40,6 +40,8 @@ OLD = 600_000
 """Milliseconds for which feedback is kept for a run that LangSmith does not have, or not yet."""
 TIMEOUT = (5_000, 20_000)
 """Milliseconds to connect to LangSmith, and for its answer."""
+RETRY = Retry(2, backoff_factor=0.1, status_forcelist=(502, 503, 504), allowed_methods=None)
+"""For a request that was lost. What still did not arrive is sent again later, from the journal."""
 
 
 class LangSmith:
@@ -57,9 +59,8 @@ class LangSmith:
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
         self._is_own = client is None
         self._live_client = client if client and langsmith_client.can_queue(client) else None
-        # What did not arrive is sent again from the journal: the client need not try.
         self._client = client or Client(
-            auto_batch_tracing=False, retry_config=Retry(0), timeout_ms=TIMEOUT
+            auto_batch_tracing=False, retry_config=RETRY, timeout_ms=TIMEOUT
         )
         self._project = project or get_tracer_project() or "default"
         self._sender = Sender(self._client, self._project)
@@ -152,6 +153,7 @@ class LangSmith:
             are_sent &= self._sender.send_feedback(
                 feedback_id(run.run_id, name, about),
                 where.trace_id,
+                (run.run_id, span.key),
                 is_old=engine.clock.now() - span.start > OLD,
                 run_id=where.id,
                 key=name,
