@@ -217,7 +217,6 @@ class TraceFold:
             return
         ns, nodes = data.get("ns", ""), data.get("nodes") or []
         attributes = {
-            "perdure.step": data.get("step"),
             "perdure.checkpoint": data.get("checkpoint"),
             "perdure.namespace": ns,
             "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
