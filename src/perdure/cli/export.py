@@ -46,7 +46,7 @@ def export(
     if run and any(filters.values()):
         raise BadArgument("Name runs, or select them with options; not both.")
     written = 0
-    with client_at(at) as client, _open_file(output) as file:
+    with client_at(at) as client, open_file("--output", output) as file:
         for one in _selected(client, run or [], filters):
             report = report_run(client, one).as_json()
             file.write(json.dumps(report, default=json_default) + "\n")
@@ -70,7 +70,8 @@ def _private(path: str, flags: int) -> int:
 
 
 @contextlib.contextmanager
-def _open_file(path: str | None) -> Iterator[TextIO]:
+def open_file(option: str, path: str | None) -> Iterator[TextIO]:
+    """The file that an option names, which only its owner can read; stdout without one."""
     if path is None:
         yield sys.stdout
         return
@@ -78,4 +79,4 @@ def _open_file(path: str | None) -> Iterator[TextIO]:
         with open(path, "w", encoding="utf-8", opener=_private) as file:
             yield file
     except OSError as error:
-        raise BadArgument(f"--output {path}: {error.strerror or error}.") from error
+        raise BadArgument(f"{option} {path}: {error.strerror or error}.") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perdure.journal.clock import Clock
 from perdure.service.effects import EffectService
 from perdure.service.local_engine import LocalEngine
+from perdure.service.prompts import PromptService
 from perdure.service.reflections import ReflectionService
 from perdure.service.runs import RunService
 from perdure.service.schedules import ScheduleService
@@ -20,6 +21,7 @@ class Services:
         self.runs = RunService(engine, clock)
         self.waits = WaitService(serializer, clock)
         self.effects = EffectService(serializer, clock)
+        self.prompts = PromptService(serializer)
         self.scores = ScoreService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)
         self.reflections = ReflectionService(serializer, clock)
