@@ -35,6 +35,7 @@ from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.local_engine import LocalEngine
 from perdure.service.reflections import ReflectionService
 from perdure.service.runs import GRACE, PAGE, make_setup
+from perdure.service.scores import check_score
 from perdure.service.services import Services
 from perdure.service.validation import (
     check_dict,
@@ -67,7 +68,6 @@ from perdure.types import (
 )
 
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
-MAX_SCORE = 1e300
 _NAMESPACE = uuid.UUID("9a4b4f0e-5d1c-5b6e-8a51-7d7065726475")
 
 B = TypeVar("B", bound=LoopThread)
@@ -347,39 +347,44 @@ class Client(ContextManaged):
         self,
         run_id: str,
         name: str,
-        value: float,
+        value: float | str | None = None,
         *,
         about: str = "",
+        step: str | None = None,
+        effect: str | None = None,
         comment: str | None = None,
         by: str | None = None,
     ) -> None:
-        """Store how well a run did, now or weeks after its end. `about` names a part of the run.
+        """Store how well a run did, now or weeks after its end: a number, a category, or only a
+        comment.
 
-        A score of the same name and part is replaced, so a repeated call changes nothing.
+        It is about the run, the part of it that `about` names, the step of a checkpoint, or the
+        effect of a key. A score of the same name and part is replaced; saying the same again
+        changes nothing. Raises `NotFound` if the run has no such step or effect.
 
-            await client.score(run.id, "replied", 1.0, about="touch-2")
+            await client.score(run.id, "replied", True, about="touch-2")
+            await client.score(run.id, "tone", "too formal", effect=sent.key, by="ana")
         """
-        given: Any = value
-        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-        if not is_number or not abs(given) <= MAX_SCORE:
-            raise BadArgument(f"A score must be a number, not {str(given)[:40]}.")
-        check_name("name", name)
-        check_text("about", about)
-        for label, text in (("comment", comment), ("by", by)):
-            if text is not None:
-                check_text(label, text)
-        await self._score(run_id, name, float(value), about, comment, by)
+        targets = {"about": about, "step": step, "effect": effect}
+        stored, part = check_score(name, value, targets, comment, by)
+        await self._score(run_id, name, stored, part, comment, by)
 
     @recorded("score")
     async def _score(
-        self, run_id: str, name: str, value: float, about: str, comment: str | None, by: str | None
+        self,
+        run_id: str,
+        name: str,
+        value: float | str | None,
+        about: str | dict[str, str],
+        comment: str | None,
+        by: str | None,
     ) -> None:
-        plan = self.services.runs.score(run_id, name, value, about=about, comment=comment, by=by)
+        plan = self.services.scores.score(run_id, name, value, about, comment, by)
         await self.journal.arun(plan)
 
     async def scores(self, run_id: str) -> list[Score]:
         """The scores of a run, oldest first."""
-        return await self.journal.arun(self.services.runs.scores(run_id))
+        return await self.journal.arun(self.services.scores.scores(run_id))
 
     async def events(
         self, run_id: str, *, after: int | Event = 0, limit: int | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from perdure.errors import BadArgument
 
@@ -65,6 +65,7 @@ class EventKind(StrEnum):
     RESUMED = "resumed"
     RETRIED = "retried"
     UPDATED = "updated"
+    SCORED = "scored"
     DONE = "done"
 
 
@@ -206,18 +207,51 @@ class WaitRecord(Wait):
     answer: Any = None
 
 
+class ScoreKind(StrEnum):
+    """What a score consists of."""
+
+    NUMBER = "number"
+    CATEGORY = "category"
+    TEXT = "text"
+    """Only a comment."""
+
+
+class PromptVersion(NamedTuple):
+    """One text of a prompt: `version` is a hash of it."""
+
+    name: str
+    version: str
+
+
 @dataclass(frozen=True)
 class Score:
-    """A number that says how well a run, or a part of it, did."""
+    """How well a run, or a part of it, did: a number, a category, or only a comment."""
 
     run_id: str
     name: str
-    value: float
+    value: float | None
+    """The number; None of a category or a text."""
     about: str
-    """The part of the run it is about; empty for the whole run."""
+    """The part of the run it is about; empty for the whole run. Of a step, effect or question, its
+    id; of one of several decisions in an answer, that and the number of the decision."""
     at: datetime
     comment: str | None = None
     by: str | None = None
+    kind: ScoreKind = ScoreKind.NUMBER
+    label: str | None = None
+    """The category."""
+    step: str | None = None
+    """The checkpoint of the step it is about."""
+    effect: str | None = None
+    """The key of the effect it is about."""
+    question: str | None = None
+    """The wait whose answer was this decision."""
+    action: str | None = None
+    """The tool that the decision was about: the name of its later effect."""
+    call: str | None = None
+    """The id of that tool call, if the question had it."""
+    prompts: tuple[PromptVersion, ...] = ()
+    """The prompt versions that what it is about had read when it was given."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 

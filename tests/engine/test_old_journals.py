@@ -347,7 +347,12 @@ def test_recorded_reads_give_what_they_gave_to_the_old_code(life: Life) -> None:
 
 def test_labels_metadata_and_scores_are_kept(life: Life) -> None:
     end, told = life.was["end"], life.told
-    assert end["scores"] == [{**score, "damaged": None} for score in told["scores"]]
+    kept = [
+        {name: one[name] for name in was}
+        for one, was in zip(end["scores"], told["scores"], strict=True)
+    ]
+    assert kept == told["scores"]
+    assert {(one["kind"], one["damaged"]) for one in end["scores"]} == {("number", None)}
     [nap] = [run for run in end["runs"] if run["thread_id"] == "nap-1"]
     assert nap["metadata"] == "{'team': 'blue', 'stage': 'thought', 'draft': 1}"
 

@@ -211,7 +211,7 @@ class Judge:
             replied = happened is not None and happened.act == "reply" and happened.answered
             answered = step_of(self.mails[address][replied - 1]) if replied else 0
             scores = self.month.app.runtime.blocking.scores(run.id)
-            told = {score.about: score.value for score in scores}
+            told = {score.about: score.value for score in scores if score.name == "reply"}
             rows = [row for row in self.touches.get(place, []) if row["outcome"] is not None]
             if run.state is State.DONE and told != {
                 f"touch {row['step']}": row["outcome"] for row in rows

@@ -95,7 +95,8 @@ class Reader:
         return self.serializer.loads(row["body"], places.of_read(*(row[n] for n in names)))
 
     def _score(self, row: Stored) -> Any:
-        names = ("thread_id", "run_id", "name", "about", "value", "at")
+        names = ("thread_id", "run_id", "name", "about", "value", "at", "kind", "label")
+        names += ("target", "target_id")
         return self.serializer.loads(row["body"], places.of_score(*(row[n] for n in names)))
 
     def _value(self, row: Stored) -> Any:
@@ -113,7 +114,7 @@ BOUND = {
     "perdure_schedules": "name graph cron timezone",
     "perdure_effects": "scope task name n key checkpoint_id digest",
     "perdure_outbox": "thread_id id run_id topic sent_at",
-    "perdure_scores": "thread_id run_id about value at",
+    "perdure_scores": "thread_id run_id about value at kind label target target_id",
     "perdure_checkpoints": "thread_id ns id parent_id run_id step refs",
     "perdure_values": "thread_id ns channel chain seq step",
     "perdure_writes": "thread_id ns checkpoint_id task_id stamp",

@@ -243,6 +243,7 @@ SAMPLES: dict[EventKind, dict[str, Any]] = {
     EventKind.EFFECT: {"name": "send", "key": "k", "state": "done"},
     EventKind.DIFFERS: {"name": "send", "key": "k"},
     EventKind.SETTLED: {"name": "send", "key": "k", "state": "done", "by": "ana"},
+    EventKind.SCORED: {"name": "decision", "label": "edited", "wait": "w", "by": "ana"},
     EventKind.FAILED: {"kind": "ValueError", "message": "no", "attempts": 3, "final": True},
     EventKind.HELD: {"reason": "nothing works"},
 }

@@ -145,7 +145,7 @@ class World:
         )
         return str(row["status"])
 
-    def scores(self, campaign_id: int = 1, address: str = BO) -> dict[str, float]:
+    def scores(self, campaign_id: int = 1, address: str = BO) -> dict[str, float | None]:
         found = self.app.runtime.blocking.scores(self.run(campaign_id, address).id)
         return {score.about: score.value for score in found if score.name == "reply"}
 

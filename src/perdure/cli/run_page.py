@@ -194,10 +194,13 @@ def _print_scores(scores: list[Score]) -> None:
     if scores:
         print("\nScores")
     for one in scores:
-        about = f"  of {printable(one.about)}" if one.about else ""
+        named = one.action or one.about
+        about = f"  of {printable(named)}" if named else ""
+        value = one.label if one.value is None else f"{one.value:g}"
         comment = f"  {one_line(one.damaged or one.comment)}" if one.damaged or one.comment else ""
         at = paint(utc_time(one.at), "dim")
-        print(f"  {printable(one.name)} {one.value:g}{about}{comment}  {at}")
+        shown = " ".join(filter(None, (printable(one.name), printable(value or ""))))
+        print(f"  {shown}{about}{comment}  {at}")
 
 
 def _print_blockers(found: list[Blocker], unreadable: str, at: str | None) -> None:

@@ -49,6 +49,7 @@ BLOBS = {
     "perdure_effects": ("arguments", "outcome"),
     "perdure_outbox": ("body",),
     "perdure_scores": ("body",),
+    "perdure_prompts": ("body",),
 }
 """Every column that can hold one."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.errors import BadArgument, Unserializable, forgot_await
 
-LONGEST = {"thread_id": 1024, "checkpoint_ns": 1024, "task_path": 8192}
+LONGEST = {"thread_id": 1024, "checkpoint_ns": 1024, "task_path": 8192, "comment": 65536}
 """Bytes of names. Most are keys, and PostgreSQL's index takes 2,700 bytes of them together."""
 
 

@@ -493,7 +493,7 @@ SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND c
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n < :events
   AND kind NOT IN ('step', 'wait', 'woke', 'expired', 'answer', 'withdrawn', 'signal', 'joined',
-                   'effect', 'differs', 'settled')
+                   'effect', 'differs', 'settled', 'scored')
 ORDER BY n DESC LIMIT 1;
 
 -- name: has_begun
@@ -956,17 +956,68 @@ WHERE s.thread_id = :thread_id AND s.wait_id IN (
   SELECT id FROM perdure_waits WHERE run_id = :id);
 
 -- name: put_score
--- Stores a score of an existing run, in place of the previous one.
-INSERT INTO perdure_scores (thread_id, run_id, name, about, value, at, body)
+-- Stores a score of an existing run. One of the same name and part is replaced if it is still the one that
+-- the caller saw (:seen), or whatever it is (NULL).
+INSERT INTO perdure_scores
+  (thread_id, run_id, name, about, value, at, body, kind, label, target, target_id, change)
 SELECT thread_id, id, CAST(:name AS TEXT), CAST(:about AS TEXT), CAST(:value AS DOUBLE PRECISION),
-       CAST(:now AS BIGINT), CAST(:body AS {blob})
+       CAST(:now AS BIGINT), CAST(:body AS {blob}), CAST(:kind AS TEXT), CAST(:label AS TEXT),
+       CAST(:target AS TEXT), CAST(:target_id AS TEXT), CAST(:change AS BIGINT)
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id
 ON CONFLICT (thread_id, run_id, name, about)
-DO UPDATE SET value = excluded.value, at = excluded.at, body = excluded.body;
+DO UPDATE SET value = excluded.value, at = excluded.at, body = excluded.body, kind = excluded.kind,
+    label = excluded.label, target = excluded.target, target_id = excluded.target_id,
+    change = excluded.change
+WHERE CAST(:seen AS BIGINT) IS NULL OR perdure_scores.change = CAST(:seen AS BIGINT)
+RETURNING change;
+
+-- name: count_score
+-- Counts the event of a score that was stored. A score changes nothing else of its run: not when that
+-- was last updated, nor whether it is due.
+UPDATE perdure_runs SET events = events + 1, change = :change
+WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
+  SELECT 1 FROM perdure_scores
+  WHERE thread_id = :thread_id AND run_id = :id AND name = :name AND about = :about
+    AND change = :change);
+
+-- name: insert_score_prompts
+-- The prompt versions that the target of a stored score has read so far.
+INSERT INTO perdure_score_prompts (thread_id, run_id, name, about, prompt, version)
+SELECT s.thread_id, s.run_id, s.name, s.about, u.prompt, u.version
+FROM perdure_scores AS s JOIN perdure_prompt_uses AS u
+  ON u.thread_id = s.thread_id AND u.run_id = s.run_id AND u.target = s.target
+     AND u.target_id = s.target_id
+WHERE s.thread_id = :thread_id AND s.run_id = :id AND s.name = :name AND s.about = :about
+  AND s.change = :change
+ON CONFLICT DO NOTHING;
+
+-- name: withdraw_score_prompts
+-- This and the next: an answer that is withdrawn takes its scores with it.
+DELETE FROM perdure_score_prompts
+WHERE thread_id = :thread_id AND run_id = :id AND (name, about) IN (
+    SELECT name, about FROM perdure_scores
+    WHERE thread_id = :thread_id AND run_id = :id AND target = 'question' AND target_id = :wait_id)
+  AND EXISTS (SELECT 1 FROM perdure_waits
+              WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
+
+-- name: withdraw_scores
+DELETE FROM perdure_scores
+WHERE thread_id = :thread_id AND run_id = :id AND target = 'question' AND target_id = :wait_id
+  AND EXISTS (SELECT 1 FROM perdure_waits
+              WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
 
 -- name: scores_of_run
-SELECT name, about, value, at, body FROM perdure_scores
+SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
 WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
+
+-- name: prompts_of_scores
+-- The prompt versions that the scores of a run are about.
+SELECT name, about, prompt, version FROM perdure_score_prompts
+WHERE thread_id = :thread_id AND run_id = :id ORDER BY name, about, prompt, version;
+
+-- name: step_of_run
+-- Whether a run made a checkpoint.
+SELECT 1 FROM perdure_checkpoints WHERE run_id = :id AND thread_id = :thread_id AND id = :step LIMIT 1;
 
 -- name: reads_of_task
 SELECT n, body FROM perdure_reads
@@ -1284,6 +1335,20 @@ WHERE thread_id = :thread_id AND run_id = :id AND (name, about) IN (
     WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
   AND {over};
 
+-- name: delete_run_score_prompts
+DELETE FROM perdure_score_prompts
+WHERE thread_id = :thread_id AND run_id = :id AND (name, about, prompt, version) IN (
+    SELECT name, about, prompt, version FROM perdure_score_prompts
+    WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
+  AND {over};
+
+-- name: delete_run_prompt_uses
+DELETE FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND (target, target_id, prompt, version) IN (
+    SELECT target, target_id, prompt, version FROM perdure_prompt_uses
+    WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
+  AND {over};
+
 -- name: delete_run_turn
 DELETE FROM perdure_turns WHERE run_id = :id AND {over};
 
@@ -1297,6 +1362,9 @@ WHERE thread_id = :thread_id AND id = :id AND state IN {ended}
                   WHERE scope = :thread_id AND run_id = :id AND run_id <> '')
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND run_id = :id)
   AND NOT EXISTS (SELECT 1 FROM perdure_scores WHERE thread_id = :thread_id AND run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_score_prompts
+                  WHERE thread_id = :thread_id AND run_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM perdure_prompt_uses WHERE thread_id = :thread_id AND run_id = :id)
   AND (EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
        OR NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
           AND NOT EXISTS (SELECT 1 FROM perdure_writes WHERE thread_id = :thread_id)

@@ -30,6 +30,11 @@ NAMES = 1000
 """How many ids one statement looks for."""
 DELETING = "it is being deleted: prune again to finish that"
 """The reason of a run that is deleted in several pieces, until the last."""
+ROWS_OF_RUN = (
+    *("events", "reads", "effects", "signals", "joins", "waits"),
+    *("scores", "score_prompts", "prompt_uses", "turn"),
+)
+"""What is deleted with a run, each by its statement, in this order."""
 
 
 class RunRow(NamedTuple):
@@ -514,9 +519,6 @@ def delete(thread_id: str, run_id: str, count: int) -> Op[bool]:
     params = {"thread_id": thread_id, "id": run_id, "count": count, "deleting": DELETING}
     names = ["lock_thread"]
     names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
-    names += [
-        f"delete_run_{what}"
-        for what in ("events", "reads", "effects", "signals", "joins", "waits", "scores", "turn")
-    ]
+    names += [f"delete_run_{what}" for what in ROWS_OF_RUN]
     names += ["delete_run", "retire_run", "is_run_left"]
     return Op("delete_run", with_params(params, *names), is_left, write=True)

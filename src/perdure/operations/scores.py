@@ -1,17 +1,38 @@
-"""Operations on scores: how well a run did. Pure, no I/O."""
+"""Operations on scores: how well a run, or a part of it, did. Pure, no I/O.
+
+A score and its event are one batch: a crash leaves both or neither. Which of two callers wins:
+
+    two scores of one name and part  put_score: one replaces what it saw, the other looks again
+    an answer and its withdrawal     withdraw_scores: in the batch that withdraws the answer
+    a score and the end of its run   neither: a score changes nothing that decides about a run
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE, Damaged
-from perdure.journal import Op, Statement, read_op
+from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.operations.answer_decisions import Decision
+from perdure.operations.events import Change, change
 from perdure.operations.stored_rows import stored
 from perdure.serde import places
+from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds, moment
-from perdure.types import Score
+from perdure.types import EventKind, PromptVersion, Score, ScoreKind
+
+DECISION = "decision"
+"""The name of the score that a person's decision is."""
+EDIT_DISTANCE = "edit_distance"
+"""The name of the score that says how much a person changed: 0 nothing, 1 everything."""
+KINDS = frozenset(ScoreKind)
+TARGETS = ("step", "effect", "question")
+"""What a score can be about, besides its run and a named part of it; fields of `Score`."""
+UNSEEN = -1
+"""The change of a score that is not there."""
 
 
 class ScoreRow(NamedTuple):
@@ -22,45 +43,165 @@ class ScoreRow(NamedTuple):
     value: float
     at: int
     body: bytes
+    kind: str
+    label: str | None
+    target: str
+    target_id: str
+    change: int
 
 
-def put(serializer: Serializer, thread_id: str, score: Score) -> Op[None]:
-    """Store a score, replacing the one of the same name and part; not if the run is gone."""
-    value, at = score.value + 0.0, milliseconds(score.at)  # SQLite has no -0.0
-    place = places.of_score(thread_id, score.run_id, score.name, score.about, value, at)
-    params = {
-        "thread_id": thread_id,
-        "id": score.run_id,
-        "name": score.name,
-        "about": score.about,
-        "value": value,
-        "now": at,
-        "body": serializer.dumps([score.comment, score.by], place, "the score"),
-    }
-    statement = Statement("put_score", params)
-    return Op(f"score {score.name!r}", [statement], lambda rows: None, write=True)
-
-
-def of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[Score]]:
-    """The scores of a run, oldest first."""
-    return read_op(
-        "scores_of_run",
-        {"thread_id": thread_id, "id": run_id},
-        lambda rows: [
-            _to_score(serializer, thread_id, run_id, stored(ScoreRow, row)) for row in rows[0]
-        ],
+def put(serializer: Serializer, thread_id: str, score: Score, seen: int) -> Op[bool]:
+    """Store a score with its event, in place of the one whose change was `seen`. False: another
+    process changed that one meanwhile, or the run is gone."""
+    made = change(thread_id, score.run_id, milliseconds(score.at))
+    lock = with_params(made.params, "lock_run")  # before the score: an answer has that order, too
+    return Op(
+        f"score {score.name!r}",
+        [*lock, *_put(serializer, made, score, seen)],
+        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
     )
 
 
-def _to_score(serializer: Serializer, thread_id: str, run_id: str, row: ScoreRow) -> Score:
+def of_answer(
+    serializer: Serializer,
+    made: Change,
+    wait_id: str,
+    decisions: Sequence[Decision],
+    by: str | None,
+) -> list[Statement]:
+    """The statements that store the decisions of an answer as scores, for the batch of the answer,
+    which is refused if that was not accepted."""
+    statements: list[Statement] = []
+    for n, one in enumerate(decisions, 1):
+        about = wait_id if len(decisions) == 1 else f"{wait_id} {n}"
+        score = Score(
+            made.run_id,
+            DECISION,
+            None,
+            about,
+            moment(made.now),
+            one.comment,
+            by,
+            ScoreKind.CATEGORY,
+            one.label.value,
+            question=wait_id,
+            action=one.action,
+            call=one.call,
+        )
+        statements += _put(serializer, _next(made), score, None)
+        if one.distance is not None:
+            edited = replace(
+                score,
+                name=EDIT_DISTANCE,
+                value=one.distance,
+                kind=ScoreKind.NUMBER,
+                label=None,
+                comment=None,
+            )
+            statements += _put(serializer, _next(made), edited, None)
+    return statements
+
+
+def _next(made: Change) -> Change:
+    """Another change of the same run at the same time."""
+    return change(made.thread_id, made.run_id, made.now)
+
+
+def _put(serializer: Serializer, made: Change, score: Score, seen: int | None) -> list[Statement]:
+    """The statements that store a score and its event."""
+    value = (score.value or 0.0) + 0.0  # SQLite has no -0.0
+    target = next((name for name in TARGETS if getattr(score, name) is not None), "")
+    target_id = getattr(score, target) if target else ""
+    columns = (value, made.now, score.kind.value, score.label, target, target_id)
+    place = places.of_score(made.thread_id, score.run_id, score.name, score.about, *columns)
+    more = {name: text for name in ("action", "call") if (text := getattr(score, name))}
+    said = [score.comment, score.by, *([more] if more else [])]
+    params = {
+        **made.params,
+        "name": score.name,
+        "about": score.about,
+        "value": value,
+        "kind": score.kind.value,
+        "label": score.label,
+        "target": target,
+        "target_id": target_id,
+        "seen": seen,
+        "body": serializer.dumps(said, place, "the score"),
+    }
+    return [
+        *with_params(params, "put_score", "count_score"),
+        made.event(serializer, EventKind.SCORED, event_data(score)),
+        Statement("insert_score_prompts", params),
+    ]
+
+
+def event_data(score: Score) -> dict[str, Any]:
+    """What the event of a score says: names, numbers and categories, and no comment."""
+    data: dict[str, Any] = {"name": score.name, "value": score.value, "label": score.label}
+    targets = {"step": score.step, "effect": score.effect, "wait": score.question}
+    if not any(targets.values()):
+        data["about"] = score.about
+    data |= targets | {"action": score.action, "call": score.call, "by": score.by}
+    return {name: value for name, value in data.items() if value not in (None, "")}
+
+
+def of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[tuple[Score, int]]]:
+    """The scores of a run, oldest first, each with the number of its last change."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> list[tuple[Score, int]]:
+        prompts: dict[tuple[str, str], list[PromptVersion]] = {}
+        for name, about, prompt, version in rows[1]:
+            prompts.setdefault((name, about), []).append(PromptVersion(prompt, version))
+        every = [stored(ScoreRow, row) for row in rows[0]]
+        return [
+            (_to_score(serializer, thread_id, run_id, row, prompts), row.change) for row in every
+        ]
+
+    params = {"thread_id": thread_id, "id": run_id}
+    return Op("scores_of_run", with_params(params, "scores_of_run", "prompts_of_scores"), result)
+
+
+def is_step(thread_id: str, run_id: str, checkpoint_id: str) -> Op[bool]:
+    """Whether a checkpoint that is there is of a run."""
+    params = {"thread_id": thread_id, "id": run_id, "step": checkpoint_id}
+    return read_op("step_of_run", params, lambda rows: bool(rows[0]))
+
+
+def _to_score(
+    serializer: Serializer,
+    thread_id: str,
+    run_id: str,
+    row: ScoreRow,
+    prompts: Mapping[tuple[str, str], Sequence[PromptVersion]],
+) -> Score:
     """A score as its users see it. One that cannot be read has `damaged`."""
     value = float(row.value)
-    score = Score(run_id, row.name, value, row.about, moment(row.at))
-    place = places.of_score(thread_id, run_id, row.name, row.about, value, row.at)
+    kind = ScoreKind(row.kind) if row.kind in KINDS else ScoreKind.NUMBER
+    score = Score(
+        run_id,
+        row.name,
+        value if kind is ScoreKind.NUMBER else None,
+        row.about,
+        moment(row.at),
+        kind=kind,
+        label=row.label,
+        prompts=tuple(prompts.get((row.name, row.about), ())),
+        **({row.target: row.target_id} if row.target in TARGETS else {}),
+    )
+    columns = (value, row.at, row.kind, row.label, row.target, row.target_id)
+    place = places.of_score(thread_id, run_id, row.name, row.about, *columns)
     try:
-        match serializer.loads(row.body, place, list):
-            case [comment, by]:
-                return replace(score, comment=comment, by=by)
-        raise Damaged(place.name, "it has other parts")
+        return replace(score, **_load(serializer, row, place))
     except UNREADABLE as error:
         return replace(score, damaged=str(error))
+
+
+def _load(serializer: Serializer, row: ScoreRow, place: Place) -> dict[str, Any]:
+    match serializer.loads(row.body, place, list):
+        case [comment, by]:
+            return {"comment": comment, "by": by}
+        case [comment, by, dict() as more] if more.keys() <= {"action", "call"}:
+            return {"comment": comment, "by": by, **more}
+    raise Damaged(place.name, "it has other parts")

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 from perdure.errors import UNREADABLE, BadArgument, Damaged
 from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.journal.names import check_text
-from perdure.operations import stored_rows
+from perdure.operations import scores, stored_rows
+from perdure.operations.answer_decisions import Decision, decisions_in
 from perdure.operations.events import Change, change
 from perdure.operations.messages import QUESTION
 from perdure.operations.runs import RunRow, release
@@ -330,8 +331,8 @@ def answer(
     *,
     setup: NewSetup | None = None,
 ) -> Op[bool]:
-    """Accept answers to questions of one run, all or none. With `setup`, only while the run rests.
-    False: one is too late, or the run does not rest."""
+    """Accept answers to questions of one run, all or none, and what they decide as scores. With
+    `setup`, only while the run rests. False: one is too late, or the run does not rest."""
     first, said = answers[0][0], {"by": by} if by else {}
     at = answer_time([row for row, _ in answers], now) if setup is None else setup.answered_at
     key = change(first.thread_id, first.run_id, now, number)
@@ -345,6 +346,7 @@ def answer(
         statements += [
             *with_params(params, "answer_wait", "refuse_unanswered", "poke_run"),
             made.event(serializer, EventKind.ANSWER, {"wait": row.id, **said}),
+            *scores.of_answer(serializer, made, row.id, _decisions(serializer, row, value), by),
         ]
     if setup is not None:
         statements.append(Statement("set_setup", {**key.params, "setup": setup.after}))
@@ -359,6 +361,10 @@ def answer(
     )
 
 
+def _decisions(serializer: Serializer, row: WaitRow, value: Any) -> list[Decision]:
+    return decisions_in(load_body(serializer, row).value, value)
+
+
 def answer_time(rows: Sequence[WaitRow], now: int) -> int:
     """The time of an answer. It tells the answer from one before it that was withdrawn, so it is
     later, whatever the clock says."""
@@ -368,15 +374,16 @@ def answer_time(rows: Sequence[WaitRow], now: int) -> int:
 def withdraw(
     serializer: Serializer, row: WaitRow, said: dict[str, str], now: int, number: int | None = None
 ) -> Op[bool]:
-    """Take an answer back; `said` goes into its event. A run that failed or was held is due, if
-    none of its effects is unknown. False: a task has gone on with the answer, or may at this
-    moment."""
+    """Take an answer back, and its scores; `said` goes into its event. A run that failed or was
+    held is due, if none of its effects is unknown. False: a task has gone on with the answer, or
+    may at this moment."""
     made = change(row.thread_id, row.run_id, now, number)
     params = {**made.params, "wait_id": row.id}
     return Op(
         f"withdraw {row.id}",
         [
             *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "count_answer"),
+            *with_params(params, "withdraw_score_prompts", "withdraw_scores"),
             made.event(serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}),
             *release(serializer, made, (State.FAILED, State.HELD), EventKind.RETRIED),
         ],

@@ -115,5 +115,24 @@ def of_message(thread_id: str, id: str, run_id: str, topic: str, sent_at: int) -
     return Place(f"message {id}", (thread_id, run_id, topic, sent_at))
 
 
-def of_score(thread_id: str, run_id: str, name: str, about: str, value: float, at: int) -> Place:
-    return Place(f"score {name!r} of {about!r} of run {run_id}", (thread_id, value, at))
+def of_score(
+    thread_id: str,
+    run_id: str,
+    name: str,
+    about: str,
+    value: float,
+    at: int,
+    kind: str = "number",
+    label: str | None = None,
+    target: str = "",
+    target_id: str = "",
+) -> Place:
+    """That of a number about a run or a named part of it is as it was before there were others."""
+    columns: tuple[Any, ...] = (thread_id, value, at)
+    if (kind, label, target, target_id) != ("number", None, "", ""):
+        columns += (kind, label, target, target_id)
+    return Place(f"score {name!r} of {about!r} of run {run_id}", columns)
+
+
+def of_prompt(name: str, version: str) -> Place:
+    return Place(f"version {version} of prompt {name!r}", ())

@@ -1,4 +1,4 @@
-"""Plans about runs: accept, show, cancel, pause, resume, retry, prune, score.
+"""Plans about runs: accept, show, cancel, pause, resume, retry, prune.
 
 A plan is neither async nor blocking: the runtime awaits it, a caller of a bound graph blocks on it.
 """
@@ -23,7 +23,7 @@ from perdure.journal import Op, Plan, in_pieces
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id
-from perdure.operations import effects, events, prefixes, runs, scores
+from perdure.operations import effects, events, prefixes, runs
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
@@ -42,7 +42,7 @@ from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
 from perdure.service.views.run_tree import Descendant
 from perdure.times import deadline, maybe_moment, moment
-from perdure.types import ENDED, Control, Event, EventKind, Run, RunError, Score, State
+from perdure.types import ENDED, Control, Event, EventKind, Run, RunError, State
 
 GRACE = timedelta(seconds=10)
 PAGE = 100
@@ -368,27 +368,6 @@ class RunService:
             if len(found) < size:
                 break
         return count
-
-    # -- scores
-
-    def score(
-        self,
-        run_id: str,
-        name: str,
-        value: float,
-        *,
-        about: str,
-        comment: str | None,
-        by: str | None,
-    ) -> Plan[None]:
-        row = yield from self.find(run_id)
-        made = Score(row.id, name, value, about, moment(self._clock.now()), comment, by)
-        yield scores.put(self._serializer, row.thread_id, made)
-
-    def scores(self, run_id: str) -> Plan[list[Score]]:
-        row = yield from self.find(run_id)
-        found: list[Score] = yield scores.of_run(self._serializer, row.thread_id, row.id)
-        return found
 
 
 def _suggestion(name: str, version: str, driven: set[tuple[str, str]]) -> str:

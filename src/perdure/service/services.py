@@ -8,6 +8,7 @@ from perdure.service.local_engine import LocalEngine
 from perdure.service.reflections import ReflectionService
 from perdure.service.runs import RunService
 from perdure.service.schedules import ScheduleService
+from perdure.service.scores import ScoreService
 from perdure.service.waits import WaitService
 
 
@@ -19,5 +20,6 @@ class Services:
         self.runs = RunService(engine, clock)
         self.waits = WaitService(serializer, clock)
         self.effects = EffectService(serializer, clock)
+        self.scores = ScoreService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)
         self.reflections = ReflectionService(serializer, clock)

@@ -207,6 +207,16 @@ def _cancelled(facts: _Facts) -> EventView:
     return EventView(f"cancelled{facts.by}{f' (effects: {effects})' if effects else ''}", Tone.BAD)
 
 
+def _scored(facts: _Facts) -> EventView:
+    data = facts.data
+    value = data.get("label") if "label" in data else data.get("value")
+    shown = "" if value is None else f" {value:g}" if isinstance(value, float) else f" {value}"
+    parts = [data.get("about") or data.get("action")]
+    parts += [f"{name} {data[name]}" for name in ("step", "effect") if data.get(name)]
+    about = next((f" of {part}" for part in parts if part), "")
+    return EventView(f"scored {facts.name}{shown}{about}{facts.by}", Tone.NOTABLE)
+
+
 def _text(wording: str, tone: Tone = Tone.PLAIN, *, routine: bool = False) -> Wording:
     """A wording that is only a text, with the facts formatted into it."""
     return lambda facts: EventView(wording.format(facts), tone, routine=routine)
@@ -239,6 +249,7 @@ WORDING: Mapping[EventKind, Wording] = {
     EventKind.RESUMED: _text("resumed", Tone.GOOD),
     EventKind.RETRIED: _text("retried", Tone.GOOD),
     EventKind.UPDATED: _text("state changed by update_state"),
+    EventKind.SCORED: _scored,
     EventKind.DONE: _text("done", Tone.GOOD),
 }
 
