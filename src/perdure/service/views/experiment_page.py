@@ -21,8 +21,7 @@ from perdure.service.views.experiments import (
     ScoreRow,
     value_text,
 )
-from perdure.service.views.formatting import count, estimate, utc_time
-from perdure.service.views.intervals import Estimate
+from perdure.service.views.formatting import count, difference, estimate, utc_time
 from perdure.service.views.markup import Html, element, join
 
 MOST_EXAMPLES = 200
@@ -50,7 +49,7 @@ def experiment_page(view: ExperimentsView, *, theme: page.Theme = "auto") -> str
 
 def _cards(view: ExperimentsView) -> Html:
     last, numbers = view.columns[-1], [row for row in view.scores if not row.is_category]
-    items = [(row.name, *_figure(row.estimates[-1])) for row in numbers[:3]]
+    items = [(row.name, *_figure(view, row)) for row in numbers[:3]]
     changed = [("changed", str(len(view.changed)), f"of {count(len(view.examples), 'example')}")]
     failed = ("failed", str(last.failed), f"of {count(last.examples, 'example')}")
     unfinished = [("unfinished", str(last.unfinished), "")] if last.unfinished else []
@@ -58,9 +57,12 @@ def _cards(view: ExperimentsView) -> Html:
     return page.cards(*items, *compared, failed, *unfinished)
 
 
-def _figure(one: Estimate | None) -> tuple[str, str]:
-    figure, _, note = estimate(one).partition(" (")
-    return figure, note.rstrip(")")
+def _figure(view: ExperimentsView, row: ScoreRow) -> tuple[str, str]:
+    """The figure of the last experiment; with its interval, or its difference to the first."""
+    figure, _, note = estimate(row.estimates[-1]).partition(" (")
+    if view.is_comparison:
+        note = f"{difference(row.differences[-1])}"
+    return figure, note.rstrip(")") if "(" not in note else note
 
 
 def _score_section(view: ExperimentsView) -> list[Html]:
@@ -70,7 +72,11 @@ def _score_section(view: ExperimentsView) -> list[Html]:
     for row in view.scores:
         if row.is_category:
             bars = list(zip(names, row.labels, strict=True))
-            plots.append(page.figure(charts.share_bar(bars, title=row.name), row.name))
+            plots.append(
+                page.figure(
+                    charts.share_bar(bars, title=row.name), f"{row.name}: share of examples"
+                )
+            )
     head, rows = score_table(view)
     table = page.table(head, rows, caption="95 % confidence intervals; n counts examples.")
     return [page.figures(*plots), table]
@@ -83,11 +89,11 @@ def _plots(scores: Sequence[ScoreRow]) -> list[Html]:
     if shares:
         rows = [Row(row.name, row.estimates[0]) for row in shares]
         chart = charts.dot_plot(rows, title="Share of examples with each score")
-        plots.append(page.figure(chart, "Share of examples, with 95 % interval."))
+        plots.append(page.figure(chart, "Share of examples"))
     for row in scores:
         if row not in shares:
             chart = charts.histogram(row.values[0], title=f"{row.name} of each example")
-            plots.append(page.figure(chart, f"{row.name}: number of examples by score."))
+            plots.append(page.figure(chart, f"{row.name}: number of examples by score"))
     return plots
 
 
@@ -99,7 +105,7 @@ def _comparison_plots(view: ExperimentsView, scores: Sequence[ScoreRow]) -> list
             Row(name, one, marked=n == 0)
             for n, (name, one) in enumerate(zip(names, row.estimates, strict=True))
         ]
-        plots.append(page.figure(charts.dot_plot(rows, title=row.name), f"{row.name}."))
+        plots.append(page.figure(charts.dot_plot(rows, title=row.name), row.name))
     for at, name in enumerate(names[1:], 1):
         for shares in (True, False):
             rows = [
@@ -108,11 +114,9 @@ def _comparison_plots(view: ExperimentsView, scores: Sequence[ScoreRow]) -> list
                 if (one := row.differences[at]) is not None and one.share is shares
             ]
             if rows:
-                caption = f"{name} compared with {names[0]}, example by example."
+                caption = f"{name} compared with {names[0]}, example by example"
                 chart = charts.difference_plot(rows, title=caption)
-                plots.append(
-                    page.figure(chart, f"{caption} Filled point: the interval excludes zero.")
-                )
+                plots.append(page.figure(chart, caption, "Filled: the interval excludes zero."))
     return plots
 
 
@@ -124,7 +128,7 @@ def _measures(view: ExperimentsView) -> Html | None:
     for row in view.measures:
         rows = [Row(*pair) for pair in zip(names, row.estimates, strict=True)]
         chart = charts.dot_plot(rows, title=f"{row.name} per example")
-        plots.append(page.figure(chart, f"{row.name} per example."))
+        plots.append(page.figure(chart, f"{row.name} per example"))
     return page.section("Time and tokens", page.figures(*plots))
 
 
@@ -132,9 +136,7 @@ def _failures(view: ExperimentsView) -> Html | None:
     if not view.failed:
         return None
     head, rows = failure_table(view, MOST_EXAMPLES)
-    return page.section(
-        "Failed", page.table(head, rows, caption="A failed example has no score.")
-    )
+    return page.section("Failed", page.table(head, rows, caption="A failed example has no score."))
 
 
 def _changed(view: ExperimentsView) -> Html:
@@ -179,8 +181,7 @@ def _summary(view: ExperimentsView, row: ExampleRow) -> Html:
         for name, values in row.changes.items():
             badges.append(page.badge(f"{name} {' → '.join(map(score_text, values))}"))
     elif one := row.outcomes[0]:
-        scores: dict[str, float | str] = {**one.values, **one.labels}
-        badges += [page.badge(f"{name} {score_text(value)}") for name, value in scores.items()]
+        badges += [page.badge(f"{name} {score_text(value)}") for name, value in one.scores.items()]
     return join(short(row.input) or row.id, " ", *(join(one, " ") for one in badges))
 
 
@@ -191,12 +192,11 @@ def _output(label: str, one: Outcome | None, first: Outcome | None) -> Html:
     before = value_text(first.outputs[0]) if first else ""
     shown = [page.text_diff(before, text) if before and text else page.pre(text) for text in texts]
     errors = [element("p", page.badge("error", "bad"), " ", error) for error in one.errors]
-    notes = [
-        *(f"{name}: {text}" for name, text in one.comments.items()),
-        *(f"{measure_text(name, value)}" for name, value in one.measures.items()),
-        *(f"run {id}" for id in one.run_ids if id),
-    ]
-    return _labelled(label, *errors, *shown, *(element("p", note, class_="note") for note in notes))
+    notes = [f"{name}: {text}" for name, text in one.comments.items()]
+    facts = [measure_text(name, value) for name, value in one.measures.items()]
+    facts += [f"run {id}" for id in one.run_ids if id]
+    lines = [element("p", note, class_="note") for note in (*notes, " · ".join(facts)) if note]
+    return _labelled(label, *errors, *shown, *lines)
 
 
 def _labelled(label: str, *parts: Html) -> Html:

@@ -82,7 +82,7 @@ def result_table(view: ExperimentsView, examples: Sequence[ExampleRow]) -> Table
         if one is None:
             continue
         outputs = one.errors[0] if one.errors else short(one.outputs[0])
-        scores = [score_text(one.values.get(name, one.labels.get(name))) for name in names]
+        scores = [score_text(one.scores.get(name)) for name in names]
         rows.append((example.id, short(example.input), short(example.expected), outputs, *scores))
     return Table(("example", "input", "expected", "output", *names), rows)
 
@@ -90,9 +90,9 @@ def result_table(view: ExperimentsView, examples: Sequence[ExampleRow]) -> Table
 def change_table(view: ExperimentsView, examples: Sequence[ExampleRow]) -> Table:
     """Examples of a comparison whose scores changed, a row for each score."""
     rows = [
-        (example.id, short(example.input), name, *map(score_text, values))
+        (*((example.id, short(example.input)) if n == 0 else ("", "")), name, *map(score_text, row))
         for example in examples
-        for name, values in example.changes.items()
+        for n, (name, row) in enumerate(example.changes.items())
     ]
     return Table(("example", "input", "score", *(one.name for one in view.columns)), rows)
 
@@ -119,5 +119,6 @@ def measure_text(name: str, value: float) -> str:
 
 def short(value: object) -> str:
     """A value in a line of a table."""
-    text = " ".join(value_text(value).split())
+    text = value_text(value)
+    text = " ".join((text.replace("\n", ", ") if isinstance(value, Mapping) else text).split())
     return text if len(text) <= CELL else f"{text[: CELL - 1].rstrip()}…"

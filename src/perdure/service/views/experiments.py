@@ -17,17 +17,10 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from perdure.service.views.intervals import Estimate, estimate, paired_difference
-from perdure.types import State
+from perdure.types import Score, State
 
 SECONDS, TOKENS = "seconds", "tokens"
 """What is measured beside the scores."""
-
-
-class _Score(Protocol):
-    @property
-    def value(self) -> float | None: ...
-    @property
-    def comment(self) -> str | None: ...
 
 
 class _Example(Protocol):
@@ -55,7 +48,7 @@ class ResultLike(Protocol):
     @property
     def error(self) -> str | None: ...
     @property
-    def scores(self) -> Mapping[str, _Score]: ...
+    def scores(self) -> Mapping[str, Score]: ...
     @property
     def evaluator_errors(self) -> Mapping[str, str]: ...
     @property
@@ -110,10 +103,8 @@ class Outcome:
     run_ids: tuple[str, ...]
     states: tuple[str, ...]
     outputs: tuple[Any, ...]
-    values: Mapping[str, float]
-    """Scores that are numbers."""
-    labels: Mapping[str, str]
-    """Scores that are categories."""
+    scores: Mapping[str, float | str]
+    """Numbers, and categories as texts."""
     measures: Mapping[str, float]
     """Seconds and tokens."""
     comments: Mapping[str, str]
@@ -143,16 +134,15 @@ class ExampleRow:
     @property
     def changes(self) -> Mapping[str, tuple[float | str | None, ...]]:
         """Scores that are not the same everywhere, in the order of the experiments."""
-        names = dict.fromkeys(
-            name for one in self.outcomes if one for name in (*one.values, *one.labels)
-        )
+        names = dict.fromkeys(name for one in self.outcomes if one for name in one.scores)
         rows = {name: tuple(_score(one, name) for one in self.outcomes) for name in names}
         return {name: row for name, row in rows.items() if len(set(row)) > 1}
 
     @property
     def total(self) -> float:
         """The sum of its scores, for sorting."""
-        return sum(sum(one.values.values()) for one in self.outcomes if one)
+        found = [score for one in self.outcomes if one for score in one.scores.values()]
+        return sum(score for score in found if not isinstance(score, str))
 
     @property
     def largest_change(self) -> float:
@@ -223,7 +213,7 @@ def view(*experiments: ExperimentLike) -> ExperimentsView:
     )
     return ExperimentsView(
         tuple(_column(*pair) for pair in zip(experiments, outcomes, strict=True)),
-        _score_rows(rows, len(experiments), lambda one: {**one.labels, **one.values}),
+        _score_rows(rows, len(experiments), lambda one: one.scores),
         _score_rows(rows, len(experiments), lambda one: one.measures),
         rows,
     )
@@ -253,18 +243,15 @@ def _column(experiment: ExperimentLike, outcomes: Mapping[str, Outcome]) -> Expe
 
 
 def _outcome(results: Sequence[ResultLike]) -> Outcome:
-    numbers: dict[str, list[float]] = {}
+    given: dict[str, list[float | str]] = {}
     measured: dict[str, list[float]] = {}
-    labels: dict[str, Counter[str]] = {}
     comments: dict[str, str] = {}
     errors: list[str] = []
     for result in results:
         for name, score in result.scores.items():
-            label = getattr(score, "label", None)
-            if label is not None:
-                labels.setdefault(name, Counter())[label] += 1
-            elif score.value is not None:
-                numbers.setdefault(name, []).append(float(score.value))
+            value = score.value if score.label is None else score.label
+            if value is not None:
+                given.setdefault(name, []).append(value)
             if score.comment:
                 comments.setdefault(name, score.comment)
         if result.took is not None:
@@ -277,12 +264,17 @@ def _outcome(results: Sequence[ResultLike]) -> Outcome:
         tuple(one.run_id for one in results),
         tuple("not started" if one.state is None else str(one.state) for one in results),
         tuple(one.output for one in results),
-        {name: fmean(values) for name, values in numbers.items()},
-        {name: counts.most_common(1)[0][0] for name, counts in labels.items()},
+        {name: _overall(values) for name, values in given.items()},
         {name: fmean(values) for name, values in measured.items()},
         comments,
         tuple(errors),
     )
+
+
+def _overall(values: Sequence[float | str]) -> float | str:
+    """The mean of the repetitions, or their most frequent category."""
+    numbers = [float(one) for one in values if not isinstance(one, str)]
+    return fmean(numbers) if numbers else Counter(values).most_common(1)[0][0]
 
 
 def _errors(result: ResultLike) -> Iterable[str]:
@@ -327,7 +319,7 @@ def _score_row(name: str, columns: Sequence[Mapping[str, float | str]]) -> Score
 
 
 def _score(one: Outcome | None, name: str) -> float | str | None:
-    return None if one is None else one.values.get(name, one.labels.get(name))
+    return None if one is None else one.scores.get(name)
 
 
 def _distance(row: Sequence[float | str | None]) -> float:
@@ -348,15 +340,23 @@ def tokens_in(output: Any) -> float | None:
 
 
 def value_text(value: Any) -> str:
-    """An input or output as people read it: a text as it is, a message as its role and content,
-    anything else as JSON."""
+    """An input or output as people read it: a text as it is, an object as a line for each field, a
+    message as its role and content, anything else as JSON."""
     if value is None:
         return ""
     if isinstance(value, str):
         return value
     if _is_message(value):
         return f"{value.type}: {value_text(value.content)}"
-    return json.dumps(value, indent=2, ensure_ascii=False, default=_json_default)
+    if isinstance(value, Mapping):
+        return "\n".join(f"{name}: {_indented(value_text(one))}" for name, one in value.items())
+    if isinstance(value, (list, tuple)) and any(map(_is_message, value)):
+        return "\n".join(value_text(one) for one in value)
+    return json.dumps(value, ensure_ascii=False, default=_json_default)
+
+
+def _indented(text: str) -> str:
+    return text if "\n" not in text else "\n" + "\n".join(f"  {one}" for one in text.splitlines())
 
 
 def _json_default(value: Any) -> Any:
