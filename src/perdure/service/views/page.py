@@ -181,14 +181,24 @@ def text_diff(before: str, after: str) -> Html:
     if len(old) > WORDS_COMPARED or len(new) > WORDS_COMPARED:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     parts: list[object] = []
-    matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
-    for kind, i, j, k, m in matcher.get_opcodes():
-        gone, come = "".join(old[i:j]), "".join(new[k:m])
-        if kind == "equal":
-            parts.append(come)
-            continue
+    gone = come = ""
+
+    def put_change() -> None:
+        nonlocal gone, come
         parts.append(element("del", gone) if gone else None)
         parts.append(element("ins", come) if come else None)
+        gone = come = ""
+
+    changes = difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes()
+    for at, (kind, i, j, k, m) in enumerate(changes, 1):
+        same = "".join(new[k:m])
+        # A space between two changed words is part of the change: phrases stay together.
+        if kind != "equal" or (same == " " and gone + come and at < len(changes)):
+            gone, come = gone + "".join(old[i:j]), come + same
+        else:
+            put_change()
+            parts.append(same)
+    put_change()
     return element("pre", join(*parts))
 
 
