@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from perdure.journal import connect as connect
     from perdure.runtime import Runtime as Runtime
     from perdure.saver import Saver as Saver
+    from perdure.serde.redaction_policy import Redaction as Redaction
     from perdure.thread_import import import_threads as import_threads
     from perdure.types import Done as Done
     from perdure.types import EffectRecord as EffectRecord
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from perdure.types import Message as Message
     from perdure.types import Observer as Observer
     from perdure.types import Record as Record
+    from perdure.types import Retention as Retention
     from perdure.types import Retry as Retry
     from perdure.types import Run as Run
     from perdure.types import Schedule as Schedule
@@ -87,6 +89,8 @@ _HOME = {
     "NotFound": "perdure.errors",
     "Observer": "perdure.types",
     "Record": "perdure.types",
+    "Redaction": "perdure.serde.redaction_policy",
+    "Retention": "perdure.types",
     "Retry": "perdure.types",
     "Run": "perdure.types",
     "Runtime": "perdure.runtime",

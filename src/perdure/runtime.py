@@ -15,6 +15,7 @@ from perdure.engine.engine import Engine
 from perdure.engine.graph_changes import check_renames, with_aliases
 from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
+from perdure.engine.node_outputs import with_redacted_outputs
 from perdure.errors import BadArgument, Error, needs_extra
 from perdure.journal import connect_later
 from perdure.journal.clock import Clock
@@ -25,6 +26,7 @@ from perdure.operations.messages import QUESTION
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
+from perdure.serde.redaction_policy import Redaction
 from perdure.service.runs import GRACE
 from perdure.service.validation import check_duration, check_limit
 from perdure.types import (
@@ -34,6 +36,7 @@ from perdure.types import (
     Durability,
     Message,
     Record,
+    Retention,
     Retry,
     Run,
 )
@@ -51,6 +54,8 @@ class Runtime(Client):
     `Saver`. `observe` is an observer, or several: traces, metrics and logs of `perdure.observe`, or
     your own. True takes those that the environment configures.
     `on_question` is given each new question for a person, as `deliver` would.
+    `redact`, a `Redaction`, says what is never stored, and what nodes therefore never see either.
+    `retention`, a `Retention`, says when workers delete the runs that ended.
 
         runtime = Runtime("sqlite:///agents.db")
         graph = runtime.register(builder, name="campaign")
@@ -72,6 +77,8 @@ class Runtime(Client):
         clock: Clock | None = None,
         observe: Any = None,
         on_question: Callable[[Message], Any] | None = None,
+        redact: Redaction | None = None,
+        retention: Retention | None = None,
         keys: None = None,
         observer: None = None,
     ) -> None:
@@ -84,9 +91,10 @@ class Runtime(Client):
             allow=allow,
             encryption_keys=encryption_keys,
             max_bytes=max_bytes,
+            redact=redact,
             journal=lambda: observers.listen(connect_later(url)),
         )
-        engine = Engine(saver, lease.total_seconds(), observers, lambda: self.services)
+        engine = Engine(saver, lease.total_seconds(), observers, lambda: self.services, retention)
         self._compose(url, engine, clock)
         if on_question is not None:
             self.deliver(QUESTION, on_question)
@@ -95,6 +103,11 @@ class Runtime(Client):
     def saver(self) -> Saver:
         """The checkpointer of every graph of this runtime."""
         return self.engine.saver
+
+    @property
+    def retention(self) -> Retention | None:
+        """How long this runtime keeps runs that ended."""
+        return self.engine.retention
 
     def __repr__(self) -> str:
         return f"<perdure.Runtime {self.url} of {', '.join(self.graphs) or 'no graphs'}>"
@@ -145,6 +158,7 @@ class Runtime(Client):
         if isinstance(graph, BoundGraph):
             graph = graph.unbound
         name, pregel = bind(graph, self.saver, name)
+        pregel = with_redacted_outputs(pregel, self.saver.serializer)
         names = dict(renamed or {})
         check_renames(names, pregel, name)
         pregel = with_aliases(names, pregel)
@@ -306,7 +320,8 @@ class Runtime(Client):
     # -- over HTTP
 
     def asgi(self, *, secret: str | None = None) -> Starlette:
-        """This runtime as an ASGI application: `GET /ok`, and `POST /cron/tick` for a cron service.
+        """This runtime as an ASGI application: `GET /ok`, `GET /metrics` if it has `Metrics`, and
+        `POST /cron/tick` for a cron service.
 
         Ticks are off until there is a `secret`, by default `PERDURE_CRON_SECRET`: a request with it
         as a bearer token drives due runs. The application's lifespan opens and closes the runtime,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -409,6 +409,75 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class Example:
+    """One example of a dataset: an input, and what is expected of the target for it.
+
+    Without an `id` it gets one made of its content when it is stored. `answers` are what people
+    answer, in the order in which the run asks; `signals` what `wait_for` returns, by name.
+    `run_id` is the real run that it was made from.
+
+        Example({"to": "ada"}, expected={"subject": "Engines"}, answers=[{"approved": True}])
+    """
+
+    input: Any
+    expected: Any = None
+    id: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    answers: Sequence[Any] = ()
+    signals: Mapping[str, Any] = field(default_factory=dict)
+    run_id: str | None = None
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+    @property
+    def inputs(self) -> Any:
+        """`input`, by the name that evaluators for LangSmith use."""
+        return self.input
+
+    @property
+    def outputs(self) -> Any:
+        """`expected`, by the name that evaluators for LangSmith use."""
+        return self.expected
+
+    @property
+    def reference_outputs(self) -> Any:
+        """`expected`, by the name that evaluators for LangSmith use."""
+        return self.expected
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """A version of a dataset: how many examples it has, and when it was made."""
+
+    name: str
+    version: int
+    size: int
+    updated_at: datetime
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+
+@dataclass(frozen=True)
+class ExperimentInfo:
+    """The settings of an experiment, as they were stored when it began."""
+
+    name: str
+    dataset: str
+    version: int
+    """The version of the dataset."""
+    target: str
+    evaluators: tuple[str, ...]
+    repetitions: int
+    effects: Mapping[str, Any]
+    """What is done about each effect, by name: `refuse`, `recorded`, `real`, `function` or
+    `value`; "*" is any other."""
+    metadata: Mapping[str, Any]
+    created_at: datetime
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+
+@dataclass(frozen=True)
 class Counts:
     """What a call of `tick` or `work` did, in segments unless noted."""
 
@@ -427,6 +496,37 @@ class Counts:
     """Runs started by schedules."""
     delivered: int = 0
     """Outbox messages delivered."""
+    pruned: int = 0
+    """Runs deleted by `Runtime(retention=…)`."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long runs are kept after they ended; None: for ever.
+
+    Workers delete a run that ended longer ago, with its history, and the checkpoints of a thread
+    that has no run left, as `prune` does.
+
+        Runtime(retention=Retention(done=timedelta(days=30), failed=timedelta(days=90)))
+    """
+
+    done: timedelta | None = None
+    failed: timedelta | None = None
+    cancelled: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("done", "failed", "cancelled"):
+            age = getattr(self, name)
+            if age is not None and (not isinstance(age, timedelta) or age < timedelta(0)):
+                raise BadArgument(f"Retention({name}={age!r}): give a timedelta, or None.")
+        if not self.ages:
+            raise BadArgument("Retention() keeps everything: say how long, or leave it out.")
+
+    @property
+    def ages(self) -> dict[State, timedelta]:
+        """How long a run is kept, by the state it ended in."""
+        ages = {State.DONE: self.done, State.FAILED: self.failed, State.CANCELLED: self.cancelled}
+        return {state: age for state, age in ages.items() if age is not None}
 
 
 @dataclass(frozen=True)
@@ -482,4 +582,5 @@ class Observer(Protocol):
     def on_event(
         self, kind: str, run_id: str, thread_id: str, data: Mapping[str, Any], at: datetime
     ) -> None:
-        """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`."""
+        """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`. That of a claim
+        also has the `graph` of the run, and the number of the `segment`."""

@@ -111,7 +111,7 @@ def test_prompts_are_listed_compared_and_drawn(
         "No version begins with 'zzz'"
         in command("prompts", "writer", "--diff", "zzz", b, *at).refused
     )
-    assert "prompt nobody" in command("prompts", "nobody", *at).refused
+    assert "no prompt 'nobody'" in command("prompts", "nobody", *at).refused
     assert "needs the NAME" in command("prompts", "--diff", a, b, *at).refused
 
 

@@ -587,7 +587,8 @@ async def test_a_batch_that_arrives_late_is_not_written_twice(
             run = await started(rt, graph)
         assert len(calls) == fails + 1
         assert run.output["log"] == booked(only_batches) == [f"room {len(calls)}"]
-    assert seen.states == ["open"] * fails + ["done"]
+        stored = [one.data["state"] for one in await rt.events(run.id) if one.kind == "effect"]
+    assert stored == seen.states == ["open"] * fails + ["done"]
 
 
 async def test_a_commit_that_goes_through_late_is_not_written_twice(postgres_url: str) -> None:

@@ -4,7 +4,7 @@ and whatever it does, it cannot break a commit."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 import perdure
 from perdure.errors import Unavailable
-from perdure.journal import Refused
+from perdure.journal import Refused, Row, Statement
 from perdure.journal.operation import Ambiguous
 from perdure.operations import claims
 from perdure.operations.claims import LeaseTimes
@@ -51,8 +51,10 @@ async def test_every_event_of_a_run_is_told_once_as_it_is_stored(url: str) -> No
         await rt.tick()
         stored = await rt.events(run.id)
     assert seen.kinds(run)[0] == EventKind.STARTED
+    claims = (event.n for event in stored if event.kind == EventKind.CLAIMED)
+    told = {n: {"graph": "g", "segment": segment} for segment, n in enumerate(claims, 1)}
     assert [(kind, data, at) for kind, _, _, data, at in seen] == [
-        (event.kind, event.data, event.at) for event in stored
+        (event.kind, {**event.data, **told.get(event.n, {})}, event.at) for event in stored
     ]
     assert {(run_id, thread_id) for _, run_id, thread_id, _, _ in seen} == {(run.id, "t")}
 
@@ -160,6 +162,35 @@ async def test_the_event_of_a_transactional_effect_is_told(url: str) -> None:
         stored = await rt.events(run.id)
     assert seen.kinds(run) == [event.kind for event in stored]
     assert EventKind.EFFECT in seen.kinds(run)
+
+
+async def test_telling_reads_nothing_unless_a_reply_was_lost(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, read = Seen(), list[str]()
+    async with opened(sqlite_url, observe=seen) as rt:
+        rt.register(chain(work, ask), name="g")
+        rt.setup()
+        listener = rt.journal._group.committer.listener
+        assert listener is not None
+        reads = listener._read
+
+        def counted(statements: Sequence[Statement]) -> list[list[Row]]:
+            read.extend(name for name, _ in statements)
+            return reads(statements)
+
+        monkeypatch.setattr(listener, "_read", counted)
+        first = await rt.start("g", {"log": []}, thread_id="t")
+        await rt.tick()
+        second = await rt.start("g", {"log": []}, thread_id="t", multitask_strategy="interrupt")
+        await rt.cancel(second.id)
+        await auntil(lambda: seen.kinds(second)[-1:] == [EventKind.CANCELLED])
+        assert EventKind.CANCELLED in seen.kinds(first)
+        assert read == []
+        faulty(rt.journal).after = [Ambiguous("no reply")]
+        third = await rt.start("g")
+        await auntil(lambda: seen.kinds(third) == [EventKind.STARTED])
+    assert read == ["find_event"]
 
 
 async def test_an_observer_that_raises_breaks_nothing(

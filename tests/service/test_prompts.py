@@ -114,7 +114,7 @@ async def test_parallel_branches_do_not_mix_their_prompts(sqlite_url: str) -> No
 
     builder: StateGraph[Any] = StateGraph(Fan)
     for name in ("a", "b"):
-        builder.add_node(name, branch(name))  # type: ignore[arg-type]
+        builder.add_node(name, branch(name))
         builder.add_edge(START, name)
     async with opened(sqlite_url) as rt:
         run = await driven(rt, builder)

@@ -216,7 +216,12 @@ class Writer:
                 continue
             check_channel(channel)
             stored, body, inserted = difference(
-                self._format.codec, channel, value, before, returned.get(channel), step
+                self._format.codec,
+                channel,
+                self._format.codec.of_channel(channel, value),
+                before,
+                returned.get(channel),
+                step,
             )
             values[channel] = stored
             if body is not None and stored.ref is not None:

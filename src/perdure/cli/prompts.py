@@ -76,7 +76,7 @@ def _write_page(
     if not found:
         raise BadArgument("There is no prompt to write a page about.")
     with open_file("--html", path) as file:
-        file.write(prompt_page(found, pair))
+        file.write(prompt_page(found, pair).encode())
     print(f"{count(len(found), 'version')} written to {path}.")
 
 

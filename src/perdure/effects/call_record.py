@@ -19,7 +19,14 @@ from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan, Statement
 from perdure.journal.ids import random_number
 from perdure.operations import effects
-from perdure.operations.effects import EffectRow, How, Mark, Unconfirmed, UndoState
+from perdure.operations.effects import (
+    NOTHING_SAVED,
+    EffectRow,
+    How,
+    Mark,
+    Unconfirmed,
+    UndoState,
+)
 from perdure.operations.prompts import EFFECT
 from perdure.serde.redaction import secrets_in
 from perdure.times import moment
@@ -91,6 +98,7 @@ class CallRecord:
         if task.segment is not None:
             task.segment.secrets.update(self._secrets)
         self._encoded = recording.encode_arguments(task.serializer, spec.name, self._stored)
+        self._stored = task.serializer.codec.redacted(self._stored)
         by_arguments = self._encoded + self.module.encode()
         identified_by = by_arguments if self.call_id is None else self.call_id.encode()
         self._digest = keys.digest(identified_by)
@@ -216,9 +224,15 @@ class CallRecord:
             return False
         return not any(read in str(value) for read in self.task.recorded_reads())
 
+    def has_arguments(self, row: EffectRow) -> bool:
+        """Whether a call in another run had the same arguments."""
+        return bool(row.load_arguments(self.task.serializer) == self._stored)
+
     def recorded_arguments(self) -> dict[str, Any]:
         """The stored arguments; those that are not stored come from the present call."""
-        return recording.complete(self.row.load_arguments(self.task.serializer), self.arguments)
+        serializer = self.task.serializer
+        recorded = self.row.load_arguments(serializer)
+        return recording.complete(serializer, recorded, self.arguments)
 
     def replay_result(self) -> Any:
         """The recorded result, counted as saved."""
@@ -229,13 +243,13 @@ class CallRecord:
         outcome = self.row.load_outcome(self.task.serializer)
         result, usage, interrupts = outcome if len(outcome) == 3 else (outcome[0], None, 0)
         self.task.note_prompts(self.task.recorded_prompts.get(self.row.key, ()))
-        self._count_saved(*(usage or (0, 0)))
+        self._note_saved(*(usage or (0, 0)))
         self.position.skip_interrupts(interrupts)
         return result
 
     def replay_error(self) -> Exception:
         """The recorded exception, counted as saved."""
-        self._count_saved(0, 0)
+        self._note_saved(0, 0)
         stored = self.row.load_outcome(self.task.serializer)
         self.position.skip_interrupts(stored.get("asked", 0))
         return recording.mark_recorded(recording.restore_error(self.row.key, stored))
@@ -264,7 +278,7 @@ class CallRecord:
             data["usage"] = usage.as_event()
         yield from self._settle(EffectState.DONE, blob, data, wait=wait)
         task.note_prompts(self.prompts)
-        return result
+        return task.serializer.codec.redacted(result)  # as a replay gives it
 
     def failed(self, error: Exception) -> Plan[None]:
         """Store a final exception, and raise it."""
@@ -301,12 +315,16 @@ class CallRecord:
         task = self.task
         self.row = self.row._replace(state=state.value, outcome=outcome, due_at=due_at)
         task.records.remember(self.row)
-        event = None
+        event, saved = None, NOTHING_SAVED
         if data is not None:
             begun = {"attempt": self.row.attempts, "begun_at": moment(self.row.created_at)}
             event = (task.serializer, {**begun, **data, **self.prompts_in_event()})
+            if task.segment is not None:
+                saved = task.segment.progress.take_saved()
         used = self.prompt_uses()
-        op = effects.write_state(task.owner, self.row, task.now, event=event, more=used)
+        op = effects.write_state(
+            task.owner, self.row, task.now, event=event, saved=saved, more=used
+        )
         op = task.guarded(op)
         if wait:
             return bool((yield op))
@@ -367,7 +385,8 @@ class CallRecord:
         """What is not stored of the arguments, and must not be in an error's text either."""
         left_out = [self.arguments[name] for name in self.arguments if name not in self._stored]
         texts = {one for one in left_out if isinstance(one, str) and len(one) > 3}
-        return texts | set(secrets_in(dict(self.arguments)))
+        hides = recording.names_of_secrets(self.task.serializer)
+        return texts | set(secrets_in(dict(self.arguments), hides))
 
     def dump_error(self, state: EffectState, error: BaseException) -> bytes:
         interrupts = self.position.interrupts_so_far() - self._interrupts_before
@@ -376,7 +395,7 @@ class CallRecord:
         )
 
     def describe(self, error: BaseException) -> str:
-        message = recording.describe(error, self._secrets)["message"]
+        message = recording.describe(self.task.serializer, error, self._secrets)["message"]
         return f"{type(error).__name__}: {message}"
 
     def report_other_arguments(self) -> None:
@@ -390,11 +409,10 @@ class CallRecord:
             self.task.journal.defer(self.task.guarded(noted))
         self._add_event(EventKind.DIFFERS, {"name": row.name, "key": row.key})
 
-    def _count_saved(self, calls: int, tokens: int) -> None:
+    def _note_saved(self, model_calls: int, tokens: int) -> None:
         if self.task.segment is not None:
-            self.task.segment.saved.note(self.row.name, self.row.key, calls, tokens)
-        if self.task.owner.run_id:
-            self.task.journal.defer(effects.count_saved(self.task.owner, calls, tokens))
+            name, key = self.row.name, self.row.key
+            self.task.segment.progress.note_saved(name, key, model_calls, tokens)
 
     def _add_event(self, kind: EventKind, data: dict[str, Any]) -> None:
         task = self.task

@@ -24,6 +24,7 @@ from perdure.effects.identity import TaskContext, current_task
 from perdure.effects.invocation import Bound, Caller, CallRaised, CallReturned
 from perdure.effects.record_matching import CallPosition
 from perdure.effects.settlement import Settlement
+from perdure.effects.simulation import check_outside_of_runs
 from perdure.effects.spec import OPTIONS, THRICE, EffectSpec, make_spec
 from perdure.errors import BadArgument
 from perdure.types import Record, Retry
@@ -158,6 +159,11 @@ def effect_named(name: str) -> Effect | None:
     return _EFFECTS.get(name)
 
 
+def is_effect_function(name: str) -> bool:
+    """Whether a function of this name is an effect of this process."""
+    return any(one.function.__name__ == name for one in [*_EFFECTS.values()])
+
+
 def _register(effect: Effect) -> None:
     """Make an effect available by its name, for compensations."""
     known = _EFFECTS.get(effect.spec.name)
@@ -192,6 +198,7 @@ _BACKGROUND: set[asyncio.Task[Any]] = set()
 def perform(caller: Caller, bound: Bound, make_record: MakeRecord) -> Any:
     found = current_task()
     if found is None:
+        check_outside_of_runs(caller.name)
         return _unwrap(caller.plain(bound).run())
     task, settlement = found[0], Settlement(make_record(*found, *bound), caller)
     with _blocking(task, caller.name):
@@ -201,6 +208,7 @@ def perform(caller: Caller, bound: Bound, make_record: MakeRecord) -> Any:
 async def aperform(caller: Caller, bound: Bound, make_record: MakeRecord) -> Any:
     found = current_task()
     if found is None:
+        check_outside_of_runs(caller.name)
         return _unwrap(await caller.plain(bound).arun())
     settlement = Settlement(make_record(*found, *bound), caller)
     return await _shielded(found[0].journal.arun(settlement.run()))

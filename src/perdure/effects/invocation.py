@@ -204,4 +204,4 @@ class TransactionalCall:
         event, used = (task.serializer, said), self.record.prompt_uses(flush=False)
         op = effects.write_state(task.owner, settled, now, event=event, more=used)
         transaction.run(op.render())
-        return settled, result
+        return settled, task.serializer.codec.redacted(result)

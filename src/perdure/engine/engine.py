@@ -11,6 +11,7 @@ from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph, GraphRegistry
 from perdure.engine.lease_keeper import LeaseKeeper
 from perdure.engine.outbox_delivery import OutboxDelivery
+from perdure.engine.retention import RetentionSweep
 from perdure.engine.schedule_firing import fire_schedules
 from perdure.engine.worker import Worker
 from perdure.errors import BadArgument
@@ -24,7 +25,7 @@ from perdure.operations.schedules import ScheduleRow
 from perdure.saver import Saver
 from perdure.service.local_engine import LocalEngine
 from perdure.service.services import Services
-from perdure.types import Control, Counts, State
+from perdure.types import Control, Counts, Retention, State
 
 
 class Engine(LocalEngine):
@@ -36,11 +37,14 @@ class Engine(LocalEngine):
         lease: float,
         observers: Observers,
         services: Callable[[], Services],
+        retention: Retention | None = None,
     ) -> None:
         super().__init__(None, saver.serializer, observers, lambda: services().clock)
         self.saver, self._lease, self._get_services = saver, lease, services
         self.graphs = GraphRegistry()
         self.delivery = OutboxDelivery()
+        self.retention = retention
+        self._sweep = None if retention is None else RetentionSweep(retention)
         self._expected: set[str] = set()
         self._workers: set[Worker] = set()
         self._driver: Driver | None = None
@@ -136,6 +140,7 @@ class Engine(LocalEngine):
         if graphs is None:
             chosen = self.graphs.chosen()
             limits |= {"schedules": self._fire_schedules, "delivery": self.delivery}
+            limits["sweep"] = self._sweep
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
         worker = Worker(driver, keeper, chosen, **limits)

@@ -26,6 +26,7 @@ from perdure.errors import (
     UNREADABLE,
     BadArgument,
     EffectHeld,
+    EffectRefused,
     Expired,
     JoinFailed,
     LeaseLost,
@@ -46,7 +47,7 @@ from perdure.observe.observers import Observers
 from perdure.operations import claims, effects
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Mark, Owner, report
-from perdure.operations.events import change
+from perdure.operations.events import change, redacted_data
 from perdure.operations.run_payload import dump_error, dump_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
@@ -60,6 +61,7 @@ MAX_STORED_OUTPUT = 16 * 1024
 """Bytes of output that are stored in the run's row; a larger one is read from its checkpoint."""
 FINAL = (
     BadArgument,
+    EffectRefused,
     Expired,
     JoinFailed,
     NotDurable,
@@ -104,10 +106,8 @@ class SegmentFinish(SegmentPlans):
             end = (yield from self._held_by_unknown(drive)) or end
         if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
             end = end._replace(data=report((yield effects.of_run(drive.row.id))))
-        saved = segment.saved.as_event()
-        if saved:
-            end = end._replace(data={**end.data, **saved})
-        ended = yield from self.end(drive.row, end)
+        saved = segment.progress.take_saved()
+        ended = yield from self.end(drive.row, end._replace(saved=saved))
         if ended is not Ended.LOST:
             segment.prompts.confirm()  # what the segment queued is on disk before its end
         return ended
@@ -115,6 +115,9 @@ class SegmentFinish(SegmentPlans):
     def end(self, row: RunRow, end: SegmentEnd) -> Plan[Ended]:
         """End a segment as decided."""
         made = change(row.thread_id, row.id, self.clock.now())
+        if self.serializer.redacts:
+            data, reason = redacted_data(self.serializer, end.data), end.reason
+            end = end._replace(data=data, reason=self.serializer.redacted_text(reason))
         sinks = self._observers.sinks
         if not (yield claims.end_segment(self.serializer, made, row.token, end, sinks)):
             return Ended.LOST
@@ -190,7 +193,7 @@ class SegmentFinish(SegmentPlans):
     def failed(self, drive: Drive, error: BaseException) -> SegmentEnd:
         """The end of a segment that raised: for good, or to be retried after a pause."""
         attempts, retry = drive.segment.progress.attempts, drive.graph.retry
-        described = describe(error, drive.segment.secrets)
+        described = describe(self.serializer, error, drive.segment.secrets)
         blob = dump_error(self.serializer, drive.row, described)
         data: dict[str, Any] = described | {"attempts": attempts}
         over = isinstance(error, FINAL) or is_recorded(error) or retry.is_over(attempts, error)

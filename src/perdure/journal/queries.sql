@@ -7,9 +7,9 @@
 --
 -- Fragments, where they differ: {keep} keeps a row from being deleted until commit, {share} from
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
--- {names} is the list in the JSON parameter :names; {clock} is the time; {identity} says which
--- database it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
--- in which it ended.
+-- {names} is the list in the JSON parameter :names; {clock} is the time; {bytes} is the size of the
+-- database; {identity} says which one it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
+-- in which it ended, {event} the columns of an event that observers are told of.
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
@@ -390,10 +390,11 @@ INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
        CAST(:body AS {blob})
 FROM perdure_runs WHERE change = :change AND id IN ({descendants})
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: descendants
--- Those runs, for the observer of their events.
+-- Those runs, if the reply that had their events was lost.
 SELECT thread_id, id FROM perdure_runs WHERE change = :change AND id IN ({descendants});
 
 -- name: go_on
@@ -439,12 +440,13 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended
 
 -- name: insert_event
 -- Adds the event of a change to the history of the run that was changed, or does nothing when
--- the change was not made.
+-- the change was not made. Like all that add events, it gives what observers are told of.
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
        CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_stop_events
 -- The same for what stops a run: :asked if it is driven, else :kind.
@@ -454,7 +456,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_takeover_events
 -- The same for runs whose thread was taken over.
@@ -464,7 +467,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND change = :change AND control = 'cancel'
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_claim_events
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
@@ -472,7 +476,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN was = 'running' THEN 'recovered' ELSE 'claimed' END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE worker = :worker AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_end_event
 -- The event of a released run: :kind, unless a request to stop came meanwhile.
@@ -482,11 +487,13 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             WHEN state = 'pending' THEN 'released' ELSE state END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: find_event
 -- Our own key: was this change made?
-SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
+SELECT {event} FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 
 -- name: last_decision
 -- What last decided whether a run goes on, before the event of its claim.
@@ -516,7 +523,7 @@ WITH due AS (
     AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
   ORDER BY due_at LIMIT :count {skip})
 UPDATE perdure_runs
-SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
     worker = :worker, driven = :driven, due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE id IN (SELECT id FROM due)
@@ -525,7 +532,7 @@ RETURNING {run};
 -- name: claim_run
 -- Takes one run, due or not, unless it is another's, or not its turn.
 UPDATE perdure_runs
-SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
     worker = :worker, driven = 'call', due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE thread_id = :thread_id AND id = :id
@@ -868,9 +875,9 @@ SET poked = 1,
 WHERE thread_id = :thread_id AND id = :id AND state IN ('waiting', 'running');
 
 -- name: fire_wait
--- The clock answers a question whose time has come, for the driver of the run.
+-- The clock answers a question whose time has come, for the driver of the run; in an evaluation, the example.
 UPDATE perdure_waits
-SET state = 'answered', answer = :answer, answered_at = :now, answered_by = 'clock',
+SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by,
     change = :change
 WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
   AND COALESCE(wake_at, expires_at) <= :now;
@@ -1058,6 +1065,63 @@ ORDER BY p.prompt, p.version, s.name, s.label;
 -- Whether a run made a checkpoint.
 SELECT 1 FROM perdure_checkpoints WHERE run_id = :id AND thread_id = :thread_id AND id = :step LIMIT 1;
 
+-- name: insert_example
+-- One example of a change of a dataset. The change is a random number, so a conflict is our own retry.
+INSERT INTO perdure_examples (dataset, change, n, id, body)
+VALUES (:dataset, :change, :n, :id, :body) ON CONFLICT DO NOTHING;
+
+-- name: insert_dataset_version
+-- Makes a change the next version of a dataset, unless another change was faster.
+INSERT INTO perdure_dataset_versions (dataset, version, change, at, body)
+VALUES (:dataset, :version, :change, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: find_dataset_version
+-- Our own key: is this version our change?
+SELECT 1 FROM perdure_dataset_versions
+WHERE dataset = :dataset AND version = :version AND change = :change;
+
+-- name: dataset_version
+-- A version of a dataset, by default the newest.
+SELECT dataset, version, change, at, body FROM perdure_dataset_versions
+WHERE dataset = :dataset AND (CAST(:version AS BIGINT) IS NULL OR version = :version)
+ORDER BY version DESC LIMIT 1;
+
+-- name: dataset_versions
+SELECT dataset, version, change, at, body FROM perdure_dataset_versions
+WHERE dataset = :dataset ORDER BY version;
+
+-- name: datasets
+-- The newest version of each dataset.
+SELECT dataset, version, change, at, body FROM perdure_dataset_versions AS v
+WHERE version = (SELECT max(o.version) FROM perdure_dataset_versions AS o WHERE o.dataset = v.dataset)
+ORDER BY dataset;
+
+-- name: examples_of_dataset
+-- The changes of a dataset up to a version, behind a position, in order.
+SELECT e.change, e.n, e.id, v.version, e.body
+FROM perdure_dataset_versions AS v JOIN perdure_examples AS e
+  ON e.dataset = v.dataset AND e.change = v.change
+WHERE v.dataset = :dataset AND v.version <= :version AND (v.version, e.n) > (:after, :after_n)
+ORDER BY v.version, e.n LIMIT :count;
+
+-- name: insert_experiment
+-- Stores the settings of an experiment, unless it has some.
+INSERT INTO perdure_experiments (name, dataset, version, created_at, body)
+VALUES (:name, :dataset, :version, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: experiment
+SELECT name, dataset, version, created_at, body FROM perdure_experiments WHERE name = :name;
+
+-- name: experiments
+-- Experiments, newest first: of one dataset, or all.
+SELECT name, dataset, version, created_at, body FROM perdure_experiments
+WHERE CAST(:dataset AS TEXT) IS NULL OR dataset = :dataset
+ORDER BY created_at DESC, name LIMIT :count;
+
+-- name: keyed_runs_of_threads
+-- The runs of these threads that were started with a key.
+SELECT {run} FROM perdure_runs WHERE thread_id IN ({names}) AND key IS NOT NULL;
+
 -- name: reads_of_task
 SELECT n, body FROM perdure_reads
 WHERE thread_id = :thread_id AND run_id = :id AND task = :task;
@@ -1158,9 +1222,18 @@ WHERE thread_id = :thread_id AND id = :id;
 -- name: count_saved
 -- Counts what was returned from the record, with what it would have cost.
 UPDATE perdure_runs
-SET saved_effects = saved_effects + 1, saved_calls = saved_calls + :calls,
+SET saved_effects = saved_effects + :effects, saved_calls = saved_calls + :model_calls,
     saved_tokens = saved_tokens + :tokens
 WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running';
+
+-- name: saved_total
+-- What was saved, and lost, over all runs that were accepted in a time.
+SELECT COUNT(*), CAST(COALESCE(SUM(saved_effects), 0) AS BIGINT), CAST(COALESCE(SUM(saved_calls), 0) AS BIGINT),
+       CAST(COALESCE(SUM(saved_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(recoveries), 0) AS BIGINT),
+       CAST(COALESCE(SUM(lost_ms), 0) AS BIGINT)
+FROM perdure_runs
+WHERE (saved_effects > 0 OR recoveries > 0) AND created_at >= :since AND created_at < :until
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph);
 
 -- name: effects_of_task
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
@@ -1353,6 +1426,18 @@ WHERE created_at <= :before AND updated_at <= :before
                   WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
 ORDER BY created_at LIMIT :count;
 
+-- name: oldest_runs
+-- Runs behind a position, oldest first, for a sweep that deletes by age and state: how each ended, whether
+-- its deletion was begun, and whether its parent has not ended.
+SELECT thread_id, id, state, created_at, updated_at,
+       CASE WHEN state = 'cancelled' AND reason = :deleting THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM perdure_runs AS p
+                         WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
+       THEN 1 ELSE 0 END
+FROM perdure_runs
+WHERE (created_at, id) > (:after, :after_id) AND created_at <= :before
+ORDER BY created_at, id LIMIT :count;
+
 -- name: delete_idle_checkpoints
 -- The state of a thread that has no other run than the ended one that is deleted: all checkpoints at
 -- once, so that it is not seen, or gone on from, in an older state; then up to :count writes and values.
@@ -1477,6 +1562,26 @@ THEN 1 ELSE 0 END;
 -- name: identity
 -- Which database this is: asked on two connections, it says whether they lead to one.
 {identity};
+
+-- name: count_runs
+-- Unfinished runs by graph and state, for metrics, as the next ones.
+SELECT graph, state, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended} GROUP BY graph, state;
+
+-- name: count_due
+SELECT graph, COUNT(*), MIN(due_at) FROM perdure_runs WHERE due_at <= :now GROUP BY graph;
+
+-- name: count_waits
+SELECT kind, COUNT(*), MIN(created_at) FROM perdure_waits WHERE state = 'open' GROUP BY kind;
+
+-- name: count_unknown
+SELECT name, COUNT(*) FROM perdure_effects WHERE state = 'unknown' GROUP BY name;
+
+-- name: count_messages
+SELECT COUNT(*), MIN(sent_at) FROM perdure_outbox;
+
+-- name: database_bytes
+-- NULL: the database does not say.
+SELECT {bytes};
 
 -- name: doctor_two_running
 -- Two runs of one thread are driven at once.

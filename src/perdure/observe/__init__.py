@@ -1,6 +1,8 @@
 """Observers to give to a runtime: `Runtime(observe=...)`.
 
 OpenTelemetry   one trace per run, whichever processes drive it
+Logs            one structured line per event, without content
+Metrics         counters, gauges and histograms, for Prometheus and OTLP
 """
 
 from __future__ import annotations
@@ -11,11 +13,17 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import Error, needs_extra
 
 if TYPE_CHECKING:
+    from perdure.observe.logs import Logs
+    from perdure.observe.metrics import Metrics
     from perdure.observe.opentelemetry import OpenTelemetry
 
-__all__ = ["OpenTelemetry", "from_env"]
+__all__ = ["Logs", "Metrics", "OpenTelemetry", "from_env"]
 
-_HOMES = {"OpenTelemetry": ("perdure.observe.opentelemetry", "otel")}
+_HOMES = {
+    "Logs": ("perdure.observe.logs", ""),
+    "Metrics": ("perdure.observe.metrics", "otel"),
+    "OpenTelemetry": ("perdure.observe.opentelemetry", "otel"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -37,6 +45,11 @@ def from_env() -> list[Any]:
     wants_traces = os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none"
     if wants_traces and _is_on("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         found.append(__getattr__("OpenTelemetry")())
+    wants_metrics = os.environ.get("OTEL_METRICS_EXPORTER", "otlp") != "none"
+    if wants_metrics and _is_on(
+        "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+    ):
+        found.append(__getattr__("Metrics")(otlp=True))
     return found
 
 

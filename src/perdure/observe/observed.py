@@ -19,6 +19,10 @@ class Observed(Protocol):
         """The journal. Its first use opens it."""
 
     @property
+    def is_open(self) -> bool:
+        """Whether the journal has been opened."""
+
+    @property
     def clock(self) -> Clock:
         """The clock of the journal, which it opens."""
 

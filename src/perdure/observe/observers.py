@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.errors import BadArgument
 from perdure.journal import Journal
 from perdure.observe.observed import Observed
 from perdure.operations.event_observer import observe
 from perdure.types import Observer
+
+T = TypeVar("T")
 
 log = logging.getLogger("perdure")
 
@@ -20,8 +22,9 @@ class Observers:
     """Each is an object with one or more of these methods:
 
     on_event(kind, ...)   is called for each event that this process stored: see `types.Observer`
+    on_commit(batch, s)   is called after each commit of the journal: `group_commit.Meter`
     attach(engine)        is called once, before the journal is opened
-    nudge()               is called when a segment that this process drove has ended
+    nudge()               is called when a worker begins here, and when a segment it drove has ended
     around(drive)         gives the context manager in which a worker drives a segment
     close()               is called before the journal is closed
     """
@@ -61,10 +64,17 @@ class Observers:
 
     def listen(self, journal: Journal) -> Journal:
         """Have them told of each event that is committed through this journal."""
+        for one in self._all:
+            if hasattr(one, "on_commit"):
+                journal.measure(one.on_commit)
         return observe(journal, [one for one in self._all if isinstance(one, Observer)])
 
+    def find(self, kind: type[T]) -> T | None:
+        """The observer of a kind, if there is one."""
+        return next((one for one in self._all if isinstance(one, kind)), None)
+
     def nudge(self) -> None:
-        """A segment has ended here."""
+        """A worker has begun, or a segment has ended here."""
         for one in self._all:
             if hasattr(one, "nudge"):
                 one.nudge()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,9 +22,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
-from perdure.observe.current_span import CurrentSpan, context_of
+from perdure.observe.caller import parse
+from perdure.observe.current_span import SAMPLED, CurrentSpan, context_of
 from perdure.observe.model_calls import ModelCalls
 from perdure.observe.observed import Observed
 from perdure.observe.span_ids import RUN
@@ -33,6 +35,7 @@ from perdure.observe.trace_fold import Span
 SCOPE = InstrumentationScope("perdure")
 LIVE = 10_000
 """How many spans of model calls are kept while they cannot be exported."""
+CHAT_MODELS = "langchain_core.language_models.chat_models"
 _OPERATIONS = {"run": "invoke_agent", "effect": "execute_tool"}
 _KINDS = {"run": SpanKind.CONSUMER, "effect": SpanKind.CLIENT}
 
@@ -74,14 +77,21 @@ class OpenTelemetry:
         """Make the step that is driven, or the effect that is called, the current span."""
         lease = drive.segment.lease
         here = CurrentSpan(lease.run_id, lease.token, drive.segment.progress)
-        calls = ModelCalls(here, lease.thread_id, self._keep)
-        callbacks = drive.config.get("callbacks") or []
-        drive.config["callbacks"] = [*callbacks, calls]
+        if CHAT_MODELS in sys.modules:  # a handler costs every node, so only if there can be a call
+            calls = ModelCalls(here, lease.thread_id, self._keep)
+            callbacks = drive.config.get("callbacks") or []
+            drive.config["callbacks"] = [*callbacks, calls]
         token = otel_context.attach(trace.set_span_in_context(here))
         try:
             yield
         finally:
             otel_context.detach(token)
+
+    def flush(self) -> None:
+        """Export now what is due. It blocks; `close` of the runtime does it too."""
+        if self._traces is not None:
+            while self._traces.export_due():
+                pass
 
     def close(self) -> None:
         if self._traces is not None:
@@ -111,10 +121,8 @@ class OpenTelemetry:
         links = []
         if span.link is not None:
             links.append(Link(context_of(run.run_id, span.link)))
-        if span.what == "run" and run.fold.parent is not None:
-            links.append(
-                Link(context_of(run.fold.parent, RUN), {"perdure.parent": run.fold.parent})
-            )
+        if span.what == "run":
+            links += _callers(run)
         error = span.error
         return ReadableSpan(
             name=span.name,
@@ -131,12 +139,22 @@ class OpenTelemetry:
         )
 
 
+def _callers(run: RunSpans) -> Iterator[Link]:
+    """Who started a run: another run, and the span of the call."""
+    if run.fold.parent is not None:
+        yield Link(context_of(run.fold.parent, RUN), {"perdure.parent": run.fold.parent})
+    if run.fold.caller is not None and (ids := parse(run.fold.caller)) is not None:
+        yield Link(SpanContext(*ids, is_remote=True, trace_flags=SAMPLED))
+
+
 def _attributes(run: RunSpans, span: Span) -> Mapping[str, Any]:
-    common = {
-        "gen_ai.conversation.id": run.thread_id,
-        "perdure.run.id": run.run_id,
-        "perdure.span": span.what,
-    }
+    common: dict[str, Any] = {}
+    if span.what != "step":  # each attribute has its price, and most spans are steps
+        common = {
+            "gen_ai.conversation.id": run.thread_id,
+            "perdure.run.id": run.run_id,
+            "perdure.span": span.what,
+        }
     if span.what in ("run", "segment"):
         common |= {"gen_ai.agent.name": run.fold.graph, "gen_ai.agent.version": run.fold.version}
     if span.what in _OPERATIONS:

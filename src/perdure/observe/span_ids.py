@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from functools import lru_cache
 from typing import Any
 
 Part = str | int
@@ -27,11 +28,13 @@ def effect_key(key: str, attempt: int) -> SpanKey:
     return ("effect", key, attempt)
 
 
+@lru_cache(1024)
 def trace_id(run_id: str) -> int:
     """The trace of a run."""
     return int.from_bytes(_hash("trace", run_id)[:16], "big") or 1
 
 
+@lru_cache(1024)
 def span_id(run_id: str, key: SpanKey) -> int:
     return int.from_bytes(_hash("span", run_id, *key)[:8], "big") or 1
 
@@ -42,6 +45,4 @@ def langsmith_id(run_id: str, key: SpanKey) -> uuid.UUID:
 
 
 def _hash(*parts: Any) -> bytes:
-    # The length of each part is hashed too, so that no two lists of parts are one text.
-    text = "".join(f"{len(str(part))}:{part}" for part in parts)
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(repr(parts).encode()).digest()

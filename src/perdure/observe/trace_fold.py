@@ -79,6 +79,7 @@ class Open:
     graph: str = ""
     version: str = ""
     parent: str | None = None
+    caller: str | None = None
     started: int = 0
     life: int = 1
     token: int = 0
@@ -89,6 +90,10 @@ class Open:
     waits: dict[str, dict[str, Any]] = field(default_factory=dict)
     crashed: list[Any] = field(default_factory=list)
     """The step that the last dead segment was in, and when it was left."""
+    tried: dict[str, list[int]] = field(default_factory=dict)
+    """Of each effect that is not done: the last attempt that has a span, and its end."""
+    in_step: bool = False
+    """Whether something is in the step that has not ended."""
 
 
 class TraceFold:
@@ -114,6 +119,11 @@ class TraceFold:
         """The run whose node started this one."""
         return self._open.parent
 
+    @property
+    def caller(self) -> str | None:
+        """The span in which it was started: a `traceparent`."""
+        return self._open.caller
+
     def spans(self, events: Iterable[Event]) -> list[Span]:
         """The spans that these events close."""
         return [span for event in events for span in self._after(event)]
@@ -122,9 +132,11 @@ class TraceFold:
 
     def _after(self, event: Event) -> Iterator[Span]:
         kind, at, now = event.kind, self._open, milliseconds(event.at)
+        yield from self._replayed(event, now)
         if kind == EventKind.STARTED:
             at.graph, at.version = event.data.get("graph", ""), event.data.get("version", "")
             at.parent, at.started = event.data.get("parent"), now
+            at.caller = event.data.get("traceparent")
         elif kind in (EventKind.CLAIMED, EventKind.RECOVERED):
             yield from self._begin_segment(event, now)
         elif kind == EventKind.STEP:
@@ -134,6 +146,9 @@ class TraceFold:
         elif kind == EventKind.WAIT and "wait" in event.data:
             about = {name: event.data[name] for name in ("kind", "name") if name in event.data}
             at.waits.setdefault(event.data["wait"], {"n": event.n, "from": now, **about})
+        elif kind == EventKind.WITHDRAWN and "wait" in event.data:
+            yield self._moment(event, now)
+            at.waits.setdefault(event.data["wait"], {"n": event.n, "from": now, "kind": "human"})
         elif kind in _WAIT_ENDS:
             yield from self._end_wait(event.data.get("wait", ""), now, kind)
         elif kind == EventKind.SCORED:
@@ -158,7 +173,7 @@ class TraceFold:
         recovered = event.kind == EventKind.RECOVERED
         at.segment = {"from": now, "recovered": recovered, "effects": 0}
         at.segment |= {name: event.data.get(name) for name in ("worker", "driven")}
-        at.steps, at.moved, at.inner = 0, now, {}
+        at.steps, at.moved, at.inner, at.in_step = 0, now, {}, False
 
     def _cut_off(self, now: int) -> Iterator[Span]:
         """Close a segment whose worker died, and the step it was in."""
@@ -175,7 +190,6 @@ class TraceFold:
         attributes = {
             "perdure.step": data.get("step"),
             "perdure.checkpoint": data.get("checkpoint"),
-            "perdure.nodes": nodes,
             "perdure.namespace": ns,
             "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
         }
@@ -184,13 +198,14 @@ class TraceFold:
         if ns:
             start = at.inner.get(ns, at.moved)
             key: SpanKey = ("inner step", event.n)
-            at.inner[ns] = now
+            at.inner[ns], at.in_step = now, True
             yield Span("step", key, current, name, start, max(start, now), attributes)
         else:
             start, at.moved, at.inner = at.moved, now, {}
+            is_empty, at.in_step = not at.in_step, False
             at.steps += 1
             parent = segment_key(at.token)
-            if data.get("step") == 0 and not nodes:
+            if data.get("step") == 0 and not nodes and is_empty:
                 return  # the input is given to the channels; nothing runs
             yield Span("step", current, parent, name, start, max(start, now), attributes)
 
@@ -203,13 +218,13 @@ class TraceFold:
 
     def _effect(self, event: Event, now: int) -> Iterator[Span]:
         at, data = self._open, event.data
-        key, attempt = data["key"], data.get("attempt", 0)
+        key, attempt, how = data["key"], data.get("attempt", 1), data.get("how")
         start = (
             milliseconds(data["begun_at"]) if isinstance(data.get("begun_at"), datetime) else now
         )
-        how = data.get("how")
         if at.segment is not None:
             at.segment["effects"] += 1
+            at.in_step = True
         parent = self._current()
         about = {
             "perdure.effect.key": key,
@@ -223,9 +238,11 @@ class TraceFold:
         if usage := data.get("usage"):
             name = f"chat {usage.get('model') or data['name']}"
             about |= {_USAGE[part]: usage[part] for part in _USAGE if part in usage}
-        if how == "called again" and at.crashed and attempt > 1:
+        last, ended = at.tried.pop(key, (0, 0))
+        if how == "called again" and at.crashed and attempt - 1 > last:
             # The attempt before was cut off with its segment: what it did nests in this span.
             *crashed_in, left = at.crashed
+            start = max(start, ended)
             yield Span(
                 "effect",
                 effect_key(key, attempt - 1),
@@ -237,14 +254,20 @@ class TraceFold:
                 | {"perdure.effect.state": "open", "perdure.effect.how": None},
                 CRASHED,
             )
-            start = max(start, at.moved)
+        if attempt > 1 or last:  # it was begun with the first attempt, perhaps days ago
+            start = max(start, ended, at.moved)
         error = None
         if data.get("error") is not None:
             error = str(data["error"]).partition(":")[0]  # its message may hold content
         elif data.get("state") == "unknown":
             error = "its outcome is unknown"
-        is_other = isinstance(how, str) and how.startswith("in run")
-        span_key = ("effect of another run", event.n) if is_other else effect_key(key, attempt)
+        span_key = effect_key(key, attempt)
+        if isinstance(how, str) and how.startswith("in run"):
+            span_key = ("effect of another run", event.n)
+        elif data.get("state") != "done":
+            at.tried[key] = [max(attempt, last), now]
+        if attempt <= last:  # its outcome was found out after the attempt, which has its span
+            span_key = (*span_key, event.n)
         yield Span("effect", span_key, parent, name, start, max(start, now), about, error)
 
     def _end_wait(self, wait: str, now: int, ended: str) -> Iterator[Span]:
@@ -267,17 +290,23 @@ class TraceFold:
             error = str(event.data.get("kind", "failed"))
         elif event.kind == EventKind.HELD:
             error = "held"
-        if event.kind != EventKind.DONE:  # nothing runs after the last step
+        if event.kind != EventKind.DONE or self._open.in_step:  # else nothing ran after the last
             yield self._open_step(now, error)
-        saved = event.data.get("saved") or {}
+        yield self._segment_span(now, error, {"perdure.ended": event.kind})
+        self._open.segment = None
+
+    def _replayed(self, event: Event, now: int) -> Iterator[Span]:
+        """The effects that came from the record before this event, in the step that it is in."""
+        saved, segment = event.data.get("saved"), self._open.segment
+        if not saved or segment is None:
+            return
         for index, (name, key) in enumerate(saved.get("replayed", ())):
             about = {"perdure.effect.key": key, "perdure.replayed": True}
             place: SpanKey = ("replayed", event.n, index)
-            parent = segment_key(self._open.token)
-            yield Span("effect", place, parent, f"execute_tool {name}", now, now, about)
-        counts = {f"perdure.saved.{n}": saved[n] for n in SAVED if saved.get(n)}
-        yield self._segment_span(now, error, {"perdure.ended": event.kind, **counts})
-        self._open.segment = None
+            yield Span("effect", place, self._current(), f"execute_tool {name}", now, now, about)
+            self._open.in_step = True
+        counts = segment.setdefault("saved", {})
+        counts |= {n: counts.get(n, 0) + saved[n] for n in SAVED if saved.get(n)}
 
     def _segment_span(self, now: int, error: str | None, ended: dict[str, Any]) -> Span:
         at = self._open
@@ -289,6 +318,7 @@ class TraceFold:
             "perdure.recovered": segment.get("recovered") or None,
             "perdure.steps": at.steps,
             "perdure.effects": segment.get("effects"),
+            **{f"perdure.saved.{name}": n for name, n in segment.get("saved", {}).items()},
             **ended,
         }
         start = segment["from"]
@@ -347,7 +377,9 @@ class TraceFold:
 
     @property
     def _run(self) -> SpanKey:
-        return ("run", self._open.life)
+        """The span of the run; of one that has ended, the one that ended."""
+        life = self._open.life
+        return ("run", life if self._open.started or life == 1 else life - 1)
 
     def _current(self) -> SpanKey:
         at = self._open

@@ -146,7 +146,8 @@ def _of_form(value: Any, answer: Any) -> Decision | None:
         return None if word is None or is_half else Decision(word)
     if not isinstance(answer, dict):
         return None
-    said = {one for name in answer if (one := _verdict(name, answer[name])) is not None}
+    words = (_verdict(name, answer[name]) for name in answer)
+    said = {word for word in words if word is not None}
     pairs = list(_edited_texts(value, answer))
     if said == {Verdict.APPROVED} and any(before != after for before, after in pairs):
         # "Approve" with another text; but a form that has a word for edits means what it says.

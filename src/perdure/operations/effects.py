@@ -21,6 +21,8 @@ from perdure.times import FIRST_MS, maybe_moment, moment
 from perdure.types import EffectRecord, EffectState, EventKind, PromptVersion, RunError, State
 
 STATES = frozenset(EffectState)
+LISTED = 50
+"""How many replayed effects an event lists."""
 COMPENSATION = "undo "
 """The prefix of a compensation's task, which belongs to no node."""
 
@@ -60,6 +62,36 @@ class How(StrEnum):
 
     VERIFIED = "verified"
     CALLED_AGAIN = "called again"
+    SIMULATED = "simulated"
+
+
+class Saved(NamedTuple):
+    """Outcomes that came from the record, and what the calls would have cost."""
+
+    effects: int = 0
+    model_calls: int = 0
+    tokens: int = 0
+    replayed: tuple[tuple[str, str], ...] = ()
+    """The first of these effects: name and key."""
+
+    def plus(self, name: str, key: str, model_calls: int, tokens: int) -> Saved:
+        """With the outcome of one more effect."""
+        listed = ((name, key),) if len(self.replayed) < LISTED else ()
+        return Saved(
+            self.effects + 1,
+            self.model_calls + model_calls,
+            self.tokens + tokens,
+            self.replayed + listed,
+        )
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the event says that counts them."""
+        said = {name: value for name, value in self._asdict().items() if value}
+        return {"saved": said} if said else {}
+
+
+NOTHING_SAVED = Saved()
 
 
 class EffectRow(NamedTuple):
@@ -217,10 +249,12 @@ def write_state(
     now: int,
     *,
     event: tuple[Serializer, dict[str, Any]] | None = None,
+    saved: Saved = NOTHING_SAVED,
     more: Sequence[Statement] = (),
 ) -> Op[bool]:
-    """Store the state of a call, as `row` has it, with an event of its run, and `more` with that.
-    False: another process has taken the call over, which can only happen without a lease."""
+    """Store the state of a call, as `row` has it, with an event of its run, which also counts what
+    was `saved`, and `more` with that. False: another process has taken the call over, which can
+    only happen without a lease."""
     made, params = change(owner.thread_id, owner.run_id, now), {**row._asdict(), "now": now}
     written, before, after = Statement("write_effect", params), owner.fence, []
     has_event = event is not None and bool(owner.run_id)
@@ -228,8 +262,8 @@ def write_state(
         serializer, said = event
         settled = row.state in (EffectState.DONE, EffectState.FAILED)
         count = {**made.params, "token": owner.token, "progress": int(settled)}
-        data = {"name": row.name, "key": row.key, "state": row.state, **said}
-        before = [Statement("count_effect", count)]
+        data = {"name": row.name, "key": row.key, "state": row.state, **said, **saved.data}
+        before = [Statement("count_effect", count), *count_saved(owner, saved)]
         after = [made.event(serializer, EventKind.EFFECT, data), *more]
     at = len(before)
     return Op(
@@ -287,10 +321,13 @@ def add_event(
     return Op(kind.value, statements, lambda rows: None, write=True, key=made.key)
 
 
-def count_saved(owner: Owner, calls: int, tokens: int) -> Op[None]:
-    """Count an outcome that was returned from its record."""
-    params = {**owner.params, "calls": calls, "tokens": tokens}
-    return Op("saved", [Statement("count_saved", params)], lambda rows: None, write=True)
+def count_saved(owner: Owner, saved: Saved) -> list[Statement]:
+    """Counts outcomes that were returned from their records, for the batch of an event: what the
+    run's row counts is the sum of its events, also after a crash or a lost reply."""
+    if not saved.effects:
+        return []
+    counts = {name: getattr(saved, name) for name in ("effects", "model_calls", "tokens")}
+    return [Statement("count_saved", {**owner.params, **counts})]
 
 
 def of_task(

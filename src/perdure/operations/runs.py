@@ -103,6 +103,17 @@ class Joined(IntEnum):
     """It waits for the run now."""
 
 
+class SavedTotal(NamedTuple):
+    """What runs saved and lost, summed up."""
+
+    runs: int
+    effects: int
+    model_calls: int
+    tokens: int
+    recoveries: int
+    lost_ms: int
+
+
 class ChildRow(NamedTuple):
     """A run that a node of another one started."""
 
@@ -147,10 +158,11 @@ def start(
     fingerprint: str | None = None,
     begun: bool = False,
     parent: Parent | None = None,
+    traceparent: str | None = None,
 ) -> Op[RunRow | None]:
     """Accept a run, or find the one accepted before with this key. None if the thread is busy.
     A fork has `begun`, with a graph of this fingerprint. A child is refused if its parent has lost
-    its lease."""
+    its lease. `traceparent` is the span of the caller, as W3C's trace context writes it."""
     params = {
         **made.params,
         "graph": graph,
@@ -176,6 +188,7 @@ def start(
         only = "idle" if strategy == "replace" else only
         statements += stop_thread(serializer, made, key, only, strategy == "rollback", grace)
     data = {"graph": graph, "version": version, "key": key, "parent": params["parent_id"]}
+    data["traceparent"] = traceparent
     statements += [
         Statement("insert_run", params),
         made.event(serializer, EventKind.STARTED, {k: v for k, v in data.items() if v}),
@@ -294,6 +307,12 @@ def names_in_pieces(names: Iterable[str]) -> list[dict[str, str]]:
     ]
 
 
+def saved_total(graph: str | None, since: int, until: int) -> Op[SavedTotal]:
+    """What the runs accepted from `since` until before `until` saved and lost."""
+    params = {"graph": graph, "since": since, "until": until}
+    return read_op("saved_total", params, lambda rows: SavedTotal(*map(int, rows[0][0])))
+
+
 def children(of: Iterable[str], most: int, count: int) -> Op[list[ChildRow]]:
     """The oldest children of these runs, at most `most` of each, and `count` in all."""
 
@@ -368,6 +387,7 @@ def stop(
 ) -> Op[bool]:
     """Cancel or pause a run. False if its state does not allow that."""
     is_cancel = control is Control.CANCEL
+    reason = serializer.redacted_text(reason)
     given = {"reason": reason, "by": by, **(effects or {})}
     data = {name: value for name, value in given.items() if value}
     asked = EventKind.CANCELLING if is_cancel else EventKind.PAUSING
@@ -507,6 +527,25 @@ def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tupl
     params = {"before": before, "names": json.dumps(sorted(states)), "count": count}
     params["deleting"] = DELETING
     return read_op("old_runs", params, lambda rows: [(row[0], row[1]) for row in rows[0]])
+
+
+class OldRun(NamedTuple):
+    """What decides whether a run is to be deleted."""
+
+    thread_id: str
+    id: str
+    state: str
+    created_at: int
+    updated_at: int
+    is_deleted_in_part: int
+    has_live_parent: int
+
+
+def oldest(after: tuple[int, str], before: int, count: int) -> Op[list[OldRun]]:
+    """The oldest runs behind a position, accepted before a time."""
+    at, id = after
+    params = {"after": at, "after_id": id, "before": before, "count": count, "deleting": DELETING}
+    return read_op("oldest_runs", params, lambda rows: [OldRun(*row) for row in rows[0]])
 
 
 def delete(thread_id: str, run_id: str, count: int) -> Op[bool]:

@@ -120,7 +120,7 @@ def note(
         **trace.params,
         "was": trace.n,
         "n": n,
-        "body": serializer.dumps(opened, place, "the trace"),
+        "body": serializer.dumps(opened, place, "the trace", own=True),
         "now": now,
         "more": int(more),
     }

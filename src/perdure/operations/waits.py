@@ -258,7 +258,11 @@ def ask(
         question.expires_at,
         made.now,
     )
-    params["body"] = serializer.dumps(list(body), wait, "the value of an interrupt")
+    if serializer.redacts:
+        redacted = serializer.codec.redacted
+        value = body.value if question.runs else redacted(body.value, "the value of an interrupt")
+        body = body._replace(value=value, before=redacted(body.before, "an answer"))
+    params["body"] = serializer.dumps(list(body), wait, "the value of an interrupt", own=True)
     names = ("ns", "checkpoint_id", "task_id", "path", "stamp")
     asker = places.of_asker(made.thread_id, id, *(params[name] for name in names))
     params["seal"] = serializer.envelope.seal(b"", asker)
@@ -293,7 +297,7 @@ def _announcement(
         "expires_at": maybe_moment(question.expires_at),
     }
     place = places.of_message(made.thread_id, id, made.run_id, QUESTION, made.now)
-    message = serializer.dumps(payload, place, "the value of an interrupt")
+    message = serializer.dumps(payload, place, "the value of an interrupt", own=True)
     params = {**made.params, "wait_id": id, "topic": QUESTION, "body": message}
     return Statement("announce_wait", params)
 
@@ -452,21 +456,28 @@ def wake(
     )
 
 
-def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int) -> Op[None]:
-    """Answer a wait whose time has come, under the driver's lease."""
+def fire(
+    serializer: Serializer, row: WaitRow, value: Any, token: int, now: int, by: str = "clock"
+) -> Op[None]:
+    """Answer a wait whose time has come, under the driver's lease: `by` the clock, or, in an
+    evaluation, the example."""
     made = change(row.thread_id, row.run_id, now)
     params = {
         **made.params,
         "wait_id": row.id,
         "token": token,
-        "answer": serializer.dumps(value, _answer_place(row, "clock", now)),
+        "by": by,
+        "answer": serializer.dumps(value, _answer_place(row, by, now), "the answer"),
     }
+    data = {"wait": row.id}
     kind = EventKind.WOKE if row.kind == Kind.CLOCK else EventKind.EXPIRED
+    if by != "clock":
+        kind, data = EventKind.ANSWER, {**data, "by": by}
     return Op(
         f"fire {row.id}",
         [
             *with_params(params, "fence", "fire_wait", "count_answer"),
-            made.event(serializer, kind, {"wait": row.id}),
+            made.event(serializer, kind, data),
         ],
         lambda rows: None,
         write=True,
@@ -506,7 +517,10 @@ def join(
         "wait_id": row.id,
         "token": token,
         "by": by,
-        "answer": serializer.dumps(list(ended), _answer_place(row, by, now), "the runs' outputs"),
+        # Read from the rows of these runs, so redacted already.
+        "answer": serializer.dumps(
+            list(ended), _answer_place(row, by, now), "the runs' outputs", own=True
+        ),
     }
     data = {"wait": row.id, "runs": {one["id"]: one["state"] for one in ended}}
     return Op(

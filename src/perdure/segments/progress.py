@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure.journal import Statement
 from perdure.journal.clock import Clock
+from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.operations.events import change
 from perdure.operations.prompts import STEP
 from perdure.operations.run_payload import load_labels, place
@@ -42,6 +44,7 @@ class Progress:
         self.has_written = False
         """Whether something was queued for it: until then all there is of the run is on disk."""
         self._moved_at = time.monotonic()
+        self._saved, self._saving = NOTHING_SAVED, threading.Lock()
         self.steps = 0
         """How many steps it finished, at the top of the graph."""
 
@@ -67,6 +70,18 @@ class Progress:
     def note_question(self) -> None:
         """Note that it asked something: alive, but not a step further."""
         self._moved_at = time.monotonic()
+
+    def note_saved(self, name: str, key: str, model_calls: int, tokens: int) -> None:
+        """Note an outcome that came from its record. The next event that is stored counts it: what
+        a process replays before it dies, without storing anything, is counted by the next one."""
+        with self._saving:
+            self._saved = self._saved.plus(name, key, model_calls, tokens)
+
+    def take_saved(self) -> Saved:
+        """What was noted since the last call, for the event that counts it."""
+        with self._saving:
+            saved, self._saved = self._saved, NOTHING_SAVED
+            return saved
 
     def label(self, values: Mapping[str, Any]) -> None:
         """Add labels. They are stored with the next step."""
@@ -112,6 +127,8 @@ class Progress:
         }
         if read := self.prompts.of_step(ns, before):
             data["prompts"] = [list(one) for one in read]
-        event = made.event(self.serializer, EventKind.STEP, data)
+        saved = self.take_saved()
+        owner = Owner(self._lease.thread_id, self._lease.run_id, self._lease.token)
+        event = made.event(self.serializer, EventKind.STEP, data | saved.data)
         uses = self.prompts.uses(STEP, checkpoint_id, read)
-        return [Statement("progress", params), event, *uses]
+        return [Statement("progress", params), *count_saved(owner, saved), event, *uses]

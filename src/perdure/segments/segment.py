@@ -18,6 +18,7 @@ from perdure.errors import LeaseLost, NotDurable
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import call_config, checkpoint_names
+from perdure.segments.evaluation_policy import EvaluationPolicy
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
 from perdure.segments.prompt_reads import PromptReads
@@ -28,8 +29,6 @@ from perdure.types import Durability
 
 KEY = call_config.HIDDEN + "perdure"
 """Where a segment is named in `config["configurable"]`."""
-LISTED = 50
-"""How many replayed effects the event of a segment's end lists."""
 _SEGMENTS: WeakValueDictionary[str, Segment] = WeakValueDictionary()
 
 
@@ -42,6 +41,11 @@ def find(configurable: Mapping[str, Any]) -> Segment | None:
     if segment is None:
         raise LeaseLost(str(name).partition("/")[0])
     return segment
+
+
+def is_evaluating() -> bool:
+    """Whether this process drives a run of an evaluation."""
+    return any(one.evaluation is not None and not one.closing for one in [*_SEGMENTS.values()])
 
 
 @dataclass
@@ -60,32 +64,11 @@ class LoopPulse:
         self.beaten = time.monotonic()
 
 
-@dataclass
-class SavedWork:
-    """What a segment took from its records instead of doing it again."""
-
-    effects: int = 0
-    model_calls: int = 0
-    tokens: int = 0
-    replayed: list[tuple[str, str]] = field(default_factory=list)
-    """The first of these effects: name and key."""
-
-    def note(self, name: str, key: str, calls: int, tokens: int) -> None:
-        self.effects += 1
-        self.model_calls += calls
-        self.tokens += tokens
-        if len(self.replayed) < LISTED:
-            self.replayed.append((name, key))
-
-    def as_event(self) -> dict[str, Any]:
-        """For the event that ends the segment; empty if nothing was saved."""
-        return {"saved": {k: v for k, v in vars(self).items() if v}} if self.effects else {}
-
-
 class Segment:
     """A claimed run. `inline`: a caller drives it; exceptions reach the caller and are not retried.
     `at_exit`: LangGraph stores it when it returns, and nothing before. `unstored`: paths of the
-    nodes whose subgraphs store no checkpoints."""
+    nodes whose subgraphs store no checkpoints. `evaluation`: the policy that keeps everything it
+    does in the process."""
 
     def __init__(
         self,
@@ -102,13 +85,22 @@ class Segment:
         fingerprint: str | None = None,
         origin: Mapping[str, Any] | None = None,
         announced: bool = False,
+        evaluation: EvaluationPolicy | None = None,
     ) -> None:
+        self.evaluation = evaluation
         self.lease, self.journal, self.serializer, self.clock = lease, journal, serializer, clock
         self.saver, self.durability = saver, durability
         self.inline, self.at_exit, self.unstored = inline, at_exit, unstored
         self.prompts = PromptReads(lease, journal, serializer, clock)
         self.progress = Progress(lease, serializer, clock, fingerprint, self.prompts)
-        self.questions = Questions(lease, self.progress, clock, announced=announced)
+        # A message about a question would reach a person; a sleep would take its time.
+        self.questions = Questions(
+            lease,
+            self.progress,
+            clock,
+            announced=announced and evaluation is None,
+            at_once=evaluation is not None,
+        )
         self.is_fork = origin is not None
         self.reads = RecordedReads(journal, lease, self.progress, self.refuse, origin or {})
         self.unstored_tasks: dict[Any, Any] = {}
@@ -130,8 +122,6 @@ class Segment:
         """Whether the answer of a command, which is at the checkpoint, is still to be taken."""
         self.pulse: LoopPulse | None = None
         """That of the event loop it is driven in."""
-        self.saved = SavedWork()
-        """What it did not have to do again."""
         self.signal: BaseException | None = None
         """What an effect raised to end the segment: it is postponed, or its outcome unknown."""
         self._leased_until = float("inf")

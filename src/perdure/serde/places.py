@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+_ENCODER = json.JSONEncoder(default=repr)
+
 
 class Place(NamedTuple):
     """Where a blob belongs."""
@@ -22,7 +24,7 @@ class Place(NamedTuple):
     @property
     def bound(self) -> str:
         """The text that its envelope authenticates. It must never change for a stored row."""
-        return json.dumps(["place", self.name, *self.columns], default=repr)
+        return _ENCODER.encode(["place", self.name, *self.columns])
 
 
 def of_setup(
@@ -140,3 +142,15 @@ def of_score(
 
 def of_prompt(name: str, version: str) -> Place:
     return Place(f"version {version} of prompt {name!r}", ())
+
+
+def of_dataset_version(dataset: str, version: int, change: int, at: int) -> Place:
+    return Place(f"version {version} of dataset {dataset!r}", (change, at))
+
+
+def of_example(dataset: str, change: int, n: int, id: str) -> Place:
+    return Place(f"example {id!r} of dataset {dataset!r}", (change, n))
+
+
+def of_experiment(name: str, dataset: str, version: int, created_at: int) -> Place:
+    return Place(f"experiment {name!r}", (dataset, version, created_at))

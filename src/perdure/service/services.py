@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from perdure.journal.clock import Clock
+from perdure.service.datasets import DatasetService
 from perdure.service.effects import EffectService
 from perdure.service.local_engine import LocalEngine
 from perdure.service.prompts import PromptService
+from perdure.service.records import RecordService
 from perdure.service.reflections import ReflectionService
 from perdure.service.runs import RunService
 from perdure.service.schedules import ScheduleService
@@ -20,8 +22,10 @@ class Services:
         serializer, self.clock = engine.serializer, clock
         self.runs = RunService(engine, clock)
         self.waits = WaitService(serializer, clock)
+        self.records = RecordService(serializer, self.runs, self.waits)
         self.effects = EffectService(serializer, clock)
         self.prompts = PromptService(serializer)
         self.scores = ScoreService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)
         self.reflections = ReflectionService(serializer, clock)
+        self.datasets = DatasetService(serializer, clock)

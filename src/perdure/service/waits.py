@@ -68,14 +68,15 @@ class WaitService:
     def history(self, run_id: str) -> Plan[list[WaitRecord]]:
         """Every wait a run has or had, with its answer."""
         found: list[WaitRow] = yield waits.of_run(run_id)
-        return [self._record(row) for row in found]
+        return [self.record(row) for row in found]
 
     def answers(self, run_id: str) -> Plan[dict[str, Answer]]:
         """How each question of a run to a person can be answered anew, by its id."""
         found: dict[str, Answer] = yield waits.answers_of_run(run_id)
         return found
 
-    def _record(self, row: WaitRow) -> WaitRecord:
+    def record(self, row: WaitRow) -> WaitRecord:
+        """A wait as its users see it, with its answer."""
         wait, answer = waits.to_wait(self._serializer, row), None
         if row.answer is not None:
             try:
