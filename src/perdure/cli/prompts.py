@@ -70,12 +70,12 @@ def _version(found: list[PromptRecord], prefix: str) -> PromptRecord:
 def _write_page(
     path: str, found: list[PromptRecord], pair: tuple[PromptRecord, PromptRecord] | None
 ) -> None:
-    from perdure.cli.export import open_file
+    from perdure.cli.output_file import output_file
     from perdure.service.views.prompt_page import prompt_page
 
     if not found:
         raise BadArgument("There is no prompt to write a page about.")
-    with open_file("--html", path) as file:
+    with output_file("--html", path) as file:
         file.write(prompt_page(found, pair).encode())
     print(f"{count(len(found), 'version')} written to {path}.")
 
