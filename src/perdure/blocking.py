@@ -46,6 +46,10 @@ class LoopThread:
         )
         self._thread.start()
 
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine that uses this client, such as `evals.evaluate(...)`, and wait for it."""
+        return self._run(work)
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         self._calls.add(work)
         if self._loop.is_closed():

@@ -469,3 +469,37 @@ class NotSettled(Error):
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"Effect {key} cannot be settled: {why}")
         self.key = key
+
+
+class EffectRefused(BaseException):
+    """An effect was called in an evaluation, and nothing says what to do instead.
+
+    It was not called, and the run fails. Not an `Exception`, so that the agent's code does not
+    catch it and go on.
+    """
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(
+            f"The effect {name!r} was not called: {why}. Simulate it with "
+            f"evaluate(..., effects={{{name!r}: value_or_function}})."
+        )
+        self.effect, self.why = name, why
+
+
+class Unanswered(Error):
+    """A run of an evaluation waits for something that its example does not have. The run fails."""
+
+    def __init__(self, run_id: str, what: str, hint: str) -> None:
+        super().__init__(f"Run {run_id} of an evaluation {what}. {hint}")
+        self.run_id = run_id
+
+
+class ExperimentChanged(Error):
+    """An experiment of this name has other settings. Nothing was changed or started."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(
+            f"Experiment {name!r} was begun with {what}. Its results could not be compared with "
+            "each other: use another experiment name, or the settings it was begun with."
+        )
+        self.experiment = name

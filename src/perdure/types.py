@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -345,6 +345,75 @@ class Schedule:
     cron: str
     timezone: str
     next_at: datetime
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example of a dataset: an input, and what is expected of the target for it.
+
+    Without an `id` it gets one made of its content when it is stored. `answers` are what people
+    answer, in the order in which the run asks; `signals` what `wait_for` returns, by name.
+    `run_id` is the real run that it was made from.
+
+        Example({"to": "ada"}, expected={"subject": "Engines"}, answers=[{"approved": True}])
+    """
+
+    input: Any
+    expected: Any = None
+    id: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    answers: Sequence[Any] = ()
+    signals: Mapping[str, Any] = field(default_factory=dict)
+    run_id: str | None = None
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+    @property
+    def inputs(self) -> Any:
+        """`input`, by the name that evaluators for LangSmith use."""
+        return self.input
+
+    @property
+    def outputs(self) -> Any:
+        """`expected`, by the name that evaluators for LangSmith use."""
+        return self.expected
+
+    @property
+    def reference_outputs(self) -> Any:
+        """`expected`, by the name that evaluators for LangSmith use."""
+        return self.expected
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """A version of a dataset: how many examples it has, and when it was made."""
+
+    name: str
+    version: int
+    size: int
+    updated_at: datetime
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+
+@dataclass(frozen=True)
+class ExperimentInfo:
+    """The settings of an experiment, as they were stored when it began."""
+
+    name: str
+    dataset: str
+    version: int
+    """The version of the dataset."""
+    target: str
+    evaluators: tuple[str, ...]
+    repetitions: int
+    effects: Mapping[str, Any]
+    """What is done about each effect, by name: `refuse`, `recorded`, `real`, `function` or
+    `value`; "*" is any other."""
+    metadata: Mapping[str, Any]
+    created_at: datetime
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 

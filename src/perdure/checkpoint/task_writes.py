@@ -64,6 +64,8 @@ class TaskWriter:
         check_text("task_path", path)
         mode, segment = self._durability, find(config["configurable"])
         if segment is not None:
+            if segment.signal is not None and any(one is segment.signal for _, one in writes):
+                return None  # LangGraph's note of the signal itself, which ends the segment
             segment.check()
             mode = segment.durability
         lease = config["configurable"].get(KEY)

@@ -197,6 +197,10 @@ class CallRecord:
             return False
         return not any(read in str(value) for read in self.task.recorded_reads())
 
+    def has_arguments(self, row: EffectRow) -> bool:
+        """Whether a call in another run had the same arguments."""
+        return bool(row.load_arguments(self.task.serializer) == self._stored)
+
     def recorded_arguments(self) -> dict[str, Any]:
         """The stored arguments; those that are not stored come from the present call."""
         return recording.complete(self.row.load_arguments(self.task.serializer), self.arguments)

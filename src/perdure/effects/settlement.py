@@ -21,9 +21,11 @@ from typing import Any
 from perdure.effects.call_record import MAX_PAUSE, CallRecord
 from perdure.effects.context import current
 from perdure.effects.invocation import Caller, CallReturned
+from perdure.effects.simulation import substitute
 from perdure.errors import (
     BadArgument,
     EffectHeld,
+    EffectRefused,
     NotDone,
     OrderChanged,
     Postponed,
@@ -34,6 +36,7 @@ from perdure.journal import Plan
 from perdure.operations import effects, runs
 from perdure.operations.effects import EffectRow, How
 from perdure.operations.runs import RunRow
+from perdure.segments.evaluation_policy import EvaluationPolicy
 from perdure.times import moment
 from perdure.types import ENDED, Done, EffectState, Retry, State
 
@@ -50,17 +53,27 @@ class Settlement:
     record: CallRecord
     caller: Caller
     _polls: int = field(default=0, init=False)
+    _how: How | None = field(default=None, init=False)
+    """How it is called, if that is not really."""
 
     def run(self) -> Plan[Any]:
         """The outcome: returned or raised."""
         segment, nested = self.record.task.segment, self.record.task.is_nested
         with contextlib.nullcontext() if segment is None else segment.calling(nested):
             try:
+                if segment is not None and segment.evaluation is not None:
+                    self._simulate(segment.evaluation)
                 return (yield from self._run())
-            except (EffectHeld, OrderChanged, Postponed) as signal:
+            except (EffectHeld, EffectRefused, OrderChanged, Postponed) as signal:
                 if segment is not None:
                     segment.end_with(signal)  # the agent's code may swallow it
                 raise
+
+    def _simulate(self, policy: EvaluationPolicy) -> None:
+        """Put what simulates the call in its place. Raises `EffectRefused`."""
+        caller = substitute(self.record, self.caller, policy)
+        if caller is not None:
+            self.caller, self._how = caller, How.SIMULATED
 
     def _run(self) -> Plan[Any]:
         record, task = self.record, self.record.task
@@ -182,6 +195,7 @@ class Settlement:
                 outcome = yield self.caller.call(record, arguments)
                 if isinstance(outcome, CallReturned):
                     wait = not outcome.used_key
+                    how = self._how or how
                     return (yield from record.done(outcome.value, wait=wait, how=how))
             answer = yield from self._after_error(outcome.error, arguments)
             if answer is not None:
@@ -194,7 +208,8 @@ class Settlement:
         if not isinstance(error, Exception) or _bubbles(error):
             # LangGraph or perdure steers by the exception: the call is still to be made. After any
             # other one that comes from outside, its outcome is not known.
-            if isinstance(error, (EffectHeld, OrderChanged, Postponed)) or _bubbles(error):
+            signals = (EffectHeld, EffectRefused, OrderChanged, Postponed)
+            if isinstance(error, signals) or _bubbles(error):
                 # Due at once, unlike one that a person lets be called again: it may be half done.
                 yield from record.write(EffectState.AGAIN, None, None, record.task.now)
             raise error

@@ -14,6 +14,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import RESUME
 
+from perdure.engine.example_answers import ExampleAnswers
 from perdure.engine.segment_drive import Drive, SegmentPlans, latest_checkpoint
 from perdure.errors import Damaged
 from perdure.journal import Plan, Row
@@ -55,8 +56,13 @@ class AnswerHandover(SegmentPlans):
         LangGraph hands over those of the waits `in_command`."""
         row, now = drive.row, self.clock.now()
         answered = False
+        given = ExampleAnswers.of(drive, found)
         for wait in found:
             if wait.state != WaitState.OPEN:
+                continue
+            if given is not None and (value := given.take(wait, self.serializer)) is not None:
+                yield waits.fire(self.serializer, wait, value[0], row.token, now, given.BY)
+                answered = True
                 continue
             due = wait.wake_at if wait.kind == Kind.CLOCK else wait.expires_at
             if wait.name is not None:
@@ -66,11 +72,13 @@ class AnswerHandover(SegmentPlans):
                 yield waits.join(self.serializer, wait, ended, row.token, now)
                 answered = True
             if due is not None and due <= now:
-                value = None if wait.kind == Kind.CLOCK else TIME_IS_UP
-                yield waits.fire(self.serializer, wait, value, row.token, now)
+                up = None if wait.kind == Kind.CLOCK else TIME_IS_UP
+                yield waits.fire(self.serializer, wait, up, row.token, now)
                 answered = True
         if answered:
             found, signals = yield waits.of_run_with_signals(row.thread_id, row.id)
+        if given is not None:
+            given.check(found)
         if any(wait.state in ANSWERED or _is_reopened(wait) for wait in found):
             values = waits.load_signals(self.serializer, row.thread_id, signals)
             yield from self._resume_tasks(drive, found, values, in_command)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from perdure.effects.simulation import refuse_in_evaluation
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph, GraphRegistry
 from perdure.engine.lease_keeper import LeaseKeeper
@@ -90,6 +91,7 @@ class Engine(LocalEngine):
         parent: Parent | None = None,
     ) -> Plan[RunRow]:
         """Accept a run that its caller drives; a worker does only if the caller dies first."""
+        refuse_in_evaluation("perdure.invoke")
         return self._get_services().runs.accept(
             (graph.name, graph.version),
             check_text("thread_id", thread_id),

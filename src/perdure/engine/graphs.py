@@ -203,6 +203,14 @@ class GraphRegistry:
         for key in [key for key, graph in self._by_key.items() if graph.name == name]:
             del self._by_key[key]
 
+    def discard(self, graph: Graph) -> None:
+        """Remove one version of a graph."""
+        self._by_key.pop(graph.key, None)
+        others = [one for one in self._by_key.values() if one.name == graph.name]
+        self.newest.pop(graph.name, None)
+        if others:
+            self.newest[graph.name] = others[-1]
+
     @property
     def names(self) -> list[str]:
         return sorted(self.newest)

@@ -26,6 +26,7 @@ from perdure.errors import (
     UNREADABLE,
     BadArgument,
     EffectHeld,
+    EffectRefused,
     Expired,
     JoinFailed,
     LeaseLost,
@@ -57,6 +58,7 @@ MAX_STORED_OUTPUT = 16 * 1024
 """Bytes of output that are stored in the run's row; a larger one is read from its checkpoint."""
 FINAL = (
     BadArgument,
+    EffectRefused,
     Expired,
     JoinFailed,
     NotDurable,

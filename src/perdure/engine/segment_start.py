@@ -16,22 +16,24 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from perdure.effects.compensation import Compensations
+from perdure.effects.recording import describe
 from perdure.engine.answer_handover import AnswerHandover
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
 from perdure.engine.graph_check import find_change
 from perdure.engine.graphs import Graph
 from perdure.engine.pending_command import begin_with_command, take_command
 from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, start_place
-from perdure.errors import UNREADABLE, Damaged, Error
+from perdure.errors import UNREADABLE, Damaged, Error, Unanswered
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import task_interrupts
 from perdure.operations import effects, events, runs
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow
-from perdure.operations.run_payload import check_state, load_setup, tags_of
+from perdure.operations.run_payload import check_state, dump_error, load_setup, tags_of
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
+from perdure.segments.evaluation_policy import evaluation_of
 from perdure.segments.lease import Lease
 from perdure.segments.segment import KEY, Segment
 from perdure.types import Control, EffectState, EventKind, State
@@ -66,6 +68,13 @@ class SegmentStart(SegmentPlans):
             return (yield from self._prepare(row, graph, inline))
         except UNREADABLE as error:
             return held_by_error(error)
+        except Unanswered as error:
+            described = describe(error, ())
+            data = {**described, "attempts": row.attempts, "final": True}
+            blob = dump_error(self.serializer, row, described)
+            return SegmentEnd(
+                State.FAILED, EventKind.FAILED, data, error=blob, attempts=row.attempts
+            )
 
     def _check_decision(self, row: RunRow) -> Plan[None]:
         """With keys: refuse a run that was cancelled, paused, held or done, and that no holder
@@ -135,6 +144,7 @@ class SegmentStart(SegmentPlans):
             fingerprint=fingerprint,
             origin=setup.get("fork"),
             announced=self._announced(),
+            evaluation=evaluation_of(setup),
         )
         place = yield from start_place(self._saver, row, setup)
         again = task_interrupts.resume_nothing() if place else None

@@ -50,6 +50,9 @@ BLOBS = {
     "perdure_outbox": ("body",),
     "perdure_scores": ("body",),
     "perdure_prompts": ("body",),
+    "perdure_dataset_versions": ("body",),
+    "perdure_examples": ("body",),
+    "perdure_experiments": ("body",),
 }
 """Every column that can hold one."""
 

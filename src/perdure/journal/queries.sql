@@ -868,9 +868,9 @@ SET poked = 1,
 WHERE thread_id = :thread_id AND id = :id AND state IN ('waiting', 'running');
 
 -- name: fire_wait
--- The clock answers a question whose time has come, for the driver of the run.
+-- The clock answers a question whose time has come, for the driver of the run; in an evaluation, the example.
 UPDATE perdure_waits
-SET state = 'answered', answer = :answer, answered_at = :now, answered_by = 'clock',
+SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by,
     change = :change
 WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
   AND COALESCE(wake_at, expires_at) <= :now;
@@ -1018,6 +1018,63 @@ WHERE thread_id = :thread_id AND run_id = :id ORDER BY name, about, prompt, vers
 -- name: step_of_run
 -- Whether a run made a checkpoint.
 SELECT 1 FROM perdure_checkpoints WHERE run_id = :id AND thread_id = :thread_id AND id = :step LIMIT 1;
+
+-- name: insert_example
+-- One example of a change of a dataset. The change is a random number, so a conflict is our own retry.
+INSERT INTO perdure_examples (dataset, change, n, id, body)
+VALUES (:dataset, :change, :n, :id, :body) ON CONFLICT DO NOTHING;
+
+-- name: insert_dataset_version
+-- Makes a change the next version of a dataset, unless another change was faster.
+INSERT INTO perdure_dataset_versions (dataset, version, change, at, body)
+VALUES (:dataset, :version, :change, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: find_dataset_version
+-- Our own key: is this version our change?
+SELECT 1 FROM perdure_dataset_versions
+WHERE dataset = :dataset AND version = :version AND change = :change;
+
+-- name: dataset_version
+-- A version of a dataset, by default the newest.
+SELECT dataset, version, change, at, body FROM perdure_dataset_versions
+WHERE dataset = :dataset AND (CAST(:version AS BIGINT) IS NULL OR version = :version)
+ORDER BY version DESC LIMIT 1;
+
+-- name: dataset_versions
+SELECT dataset, version, change, at, body FROM perdure_dataset_versions
+WHERE dataset = :dataset ORDER BY version;
+
+-- name: datasets
+-- The newest version of each dataset.
+SELECT dataset, version, change, at, body FROM perdure_dataset_versions AS v
+WHERE version = (SELECT max(o.version) FROM perdure_dataset_versions AS o WHERE o.dataset = v.dataset)
+ORDER BY dataset;
+
+-- name: examples_of_dataset
+-- The changes of a dataset up to a version, behind a position, in order.
+SELECT e.change, e.n, e.id, v.version, e.body
+FROM perdure_dataset_versions AS v JOIN perdure_examples AS e
+  ON e.dataset = v.dataset AND e.change = v.change
+WHERE v.dataset = :dataset AND v.version <= :version AND (v.version, e.n) > (:after, :after_n)
+ORDER BY v.version, e.n LIMIT :count;
+
+-- name: insert_experiment
+-- Stores the settings of an experiment, unless it has some.
+INSERT INTO perdure_experiments (name, dataset, version, created_at, body)
+VALUES (:name, :dataset, :version, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: experiment
+SELECT name, dataset, version, created_at, body FROM perdure_experiments WHERE name = :name;
+
+-- name: experiments
+-- Experiments, newest first: of one dataset, or all.
+SELECT name, dataset, version, created_at, body FROM perdure_experiments
+WHERE CAST(:dataset AS TEXT) IS NULL OR dataset = :dataset
+ORDER BY created_at DESC, name LIMIT :count;
+
+-- name: keyed_runs_of_threads
+-- The runs of these threads that were started with a key.
+SELECT {run} FROM perdure_runs WHERE thread_id IN ({names}) AND key IS NOT NULL;
 
 -- name: reads_of_task
 SELECT n, body FROM perdure_reads

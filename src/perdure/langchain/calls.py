@@ -77,7 +77,10 @@ class ModelCall(_Call):
             self.task.serializer.codec.encode(packed, "the response of the model")
         return packed
 
-    def unpack(self, packed: dict[str, Any]) -> ModelResponse[Any]:
+    def unpack(self, packed: Any) -> ModelResponse[Any]:
+        if not isinstance(packed, dict):  # simulated, by what the model would say
+            message = packed if isinstance(packed, AIMessage) else AIMessage(str(packed))
+            return ModelResponse(result=[message])
         if self._commands is not None:
             self._commands[:] = packed.get("commands", [])
         return ModelResponse(
@@ -133,8 +136,10 @@ def _readdressed(result: Any, call_id: str | None) -> Any:
     return result
 
 
-def _usage_of(packed: dict[str, Any]) -> tuple[int, int]:
-    """What a response cost: one call, and its tokens."""
+def _usage_of(packed: Any) -> tuple[int, int]:
+    """What a response cost: one call, and its tokens. A simulated one costs nothing."""
+    if not isinstance(packed, dict):
+        return 0, 0
     usages = [getattr(message, "usage_metadata", None) or {} for message in packed["messages"]]
     return 1, sum(usage.get("total_tokens", 0) for usage in usages)
 

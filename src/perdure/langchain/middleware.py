@@ -10,9 +10,16 @@ from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
+from perdure.effects import simulation
 from perdure.effects.decorator import aperform, perform
 from perdure.langchain.calls import ModelCall, ToolCall, ToolResult
-from perdure.langchain.policy import Policy, is_effect, policy_by_hints, policy_of
+from perdure.langchain.policy import (
+    Policy,
+    changes_only_state,
+    is_effect,
+    policy_by_hints,
+    policy_of,
+)
 
 
 class Durable(AgentMiddleware[Any, Any, Any]):
@@ -76,7 +83,13 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         if is_effect(request.tool):
             return None
         name = request.tool_call["name"]
-        return self._policies[name] if name in self._policies else policy_by_hints(request.tool)
+        known = name in self._policies
+        policy = self._policies[name] if known else policy_by_hints(request.tool)
+        if policy is None and simulation.is_named(name):  # of an evaluation, which simulates a read
+            return policy_of(name, "retry")
+        if changes_only_state(request.tool) and simulation.is_evaluated():
+            return None
+        return policy
 
 
 def tool_node(

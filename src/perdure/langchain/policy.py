@@ -77,10 +77,14 @@ def policy_by_hints(tool: BaseTool | None) -> Policy | None:
     """The policy that a tool's own hints mean."""
     if _has_hint(tool, "readOnlyHint"):
         return NAMED["read"]
-    function = getattr(tool, "func", None)
-    if _has_hint(tool, "idempotentHint") or getattr(function, "__module__", "") in ONLY_STATE:
+    if _has_hint(tool, "idempotentHint") or changes_only_state(tool):
         return NAMED["retry"]
     return NAMED["hold"] if _has_hint(tool, "destructiveHint") else UNSAID
+
+
+def changes_only_state(tool: BaseTool | None) -> bool:
+    """Whether a tool changes nothing but the state of the graph."""
+    return getattr(getattr(tool, "func", None), "__module__", "") in ONLY_STATE
 
 
 def _has_hint(tool: BaseTool | None, hint: str) -> bool:

@@ -60,6 +60,7 @@ class How(StrEnum):
 
     VERIFIED = "verified"
     CALLED_AGAIN = "called again"
+    SIMULATED = "simulated"
 
 
 class EffectRow(NamedTuple):

@@ -435,21 +435,28 @@ def wake(
     )
 
 
-def fire(serializer: Serializer, row: WaitRow, value: Any, token: int, now: int) -> Op[None]:
-    """Answer a wait whose time has come, under the driver's lease."""
+def fire(
+    serializer: Serializer, row: WaitRow, value: Any, token: int, now: int, by: str = "clock"
+) -> Op[None]:
+    """Answer a wait whose time has come, under the driver's lease: `by` the clock, or, in an
+    evaluation, the example."""
     made = change(row.thread_id, row.run_id, now)
     params = {
         **made.params,
         "wait_id": row.id,
         "token": token,
-        "answer": serializer.dumps(value, _answer_place(row, "clock", now)),
+        "by": by,
+        "answer": serializer.dumps(value, _answer_place(row, by, now), "the answer"),
     }
+    data = {"wait": row.id}
     kind = EventKind.WOKE if row.kind == Kind.CLOCK else EventKind.EXPIRED
+    if by != "clock":
+        kind, data = EventKind.ANSWER, {**data, "by": by}
     return Op(
         f"fire {row.id}",
         [
             *with_params(params, "fence", "fire_wait", "count_answer"),
-            made.event(serializer, kind, {"wait": row.id}),
+            made.event(serializer, kind, data),
         ],
         lambda rows: None,
         write=True,

@@ -40,11 +40,18 @@ class Questions:
     """The questions of one segment."""
 
     def __init__(
-        self, lease: Lease, progress: Progress, clock: Clock, *, announced: bool = False
+        self,
+        lease: Lease,
+        progress: Progress,
+        clock: Clock,
+        *,
+        announced: bool = False,
+        at_once: bool = False,
     ) -> None:
-        """`announced`: whether each new question for a person is a message of the outbox, too."""
+        """`announced`: whether each new question for a person is a message of the outbox, too.
+        `at_once`: whether whatever a task waits for is due now, as in an evaluation."""
         self._lease, self._progress, self._clock = lease, progress, clock
-        self._announced = announced
+        self._announced, self._at_once = announced, at_once
         self._expected: dict[str, list[tuple[Interrupt, Question]]] = {}
         self._depths: dict[str, tuple[int, int]] = {}
         self._answered: dict[str, list[Answered]] = {}  # by task
@@ -130,6 +137,8 @@ class Questions:
         self, question: Question, body: Body, interrupt_id: str, place: dict[str, Any]
     ) -> list[Statement]:
         made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
+        if self._at_once and not interrupt_id.startswith("effect:"):  # that one is really retried
+            question = _without_time(question, made.now)
         token, progress = self._lease.token, self._progress
         return waits.ask(
             progress.serializer,
@@ -143,6 +152,13 @@ class Questions:
             announced=self._announced and question.kind is Kind.HUMAN,
             reopened=self.in_command,
         )
+
+
+def _without_time(question: Question, now: int) -> Question:
+    """The same question, due now. What had a deadline keeps one."""
+    if question.expires_at is not None:
+        return question._replace(expires_at=now)
+    return question._replace(wake_at=now)
 
 
 def _question(value: Any) -> Question:

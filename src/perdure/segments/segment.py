@@ -18,6 +18,7 @@ from perdure.errors import LeaseLost, NotDurable
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import call_config, checkpoint_names
+from perdure.segments.evaluation_policy import EvaluationPolicy
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
 from perdure.segments.questions import Questions
@@ -41,6 +42,11 @@ def find(configurable: Mapping[str, Any]) -> Segment | None:
     return segment
 
 
+def is_evaluating() -> bool:
+    """Whether this process drives a run of an evaluation."""
+    return any(one.evaluation is not None and not one.closing for one in [*_SEGMENTS.values()])
+
+
 @dataclass
 class LoopPulse:
     """The sign of life of the event loop that a segment is driven in."""
@@ -60,7 +66,8 @@ class LoopPulse:
 class Segment:
     """A claimed run. `inline`: a caller drives it; exceptions reach the caller and are not retried.
     `at_exit`: LangGraph stores it when it returns, and nothing before. `unstored`: paths of the
-    nodes whose subgraphs store no checkpoints."""
+    nodes whose subgraphs store no checkpoints. `evaluation`: the policy that keeps everything it
+    does in the process."""
 
     def __init__(
         self,
@@ -77,12 +84,21 @@ class Segment:
         fingerprint: str | None = None,
         origin: Mapping[str, Any] | None = None,
         announced: bool = False,
+        evaluation: EvaluationPolicy | None = None,
     ) -> None:
+        self.evaluation = evaluation
         self.lease, self.journal, self.serializer, self.clock = lease, journal, serializer, clock
         self.saver, self.durability = saver, durability
         self.inline, self.at_exit, self.unstored = inline, at_exit, unstored
         self.progress = Progress(lease, serializer, clock, fingerprint)
-        self.questions = Questions(lease, self.progress, clock, announced=announced)
+        # A message about a question would reach a person; a sleep would take its time.
+        self.questions = Questions(
+            lease,
+            self.progress,
+            clock,
+            announced=announced and evaluation is None,
+            at_once=evaluation is not None,
+        )
         self.is_fork = origin is not None
         self.reads = RecordedReads(journal, lease, self.progress, self.refuse, origin or {})
         self.unstored_tasks: dict[Any, Any] = {}

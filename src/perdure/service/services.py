@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.journal.clock import Clock
+from perdure.service.datasets import DatasetService
 from perdure.service.effects import EffectService
 from perdure.service.local_engine import LocalEngine
 from perdure.service.reflections import ReflectionService
@@ -23,3 +24,4 @@ class Services:
         self.scores = ScoreService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)
         self.reflections = ReflectionService(serializer, clock)
+        self.datasets = DatasetService(serializer, clock)

@@ -1,0 +1,162 @@
+"""Effects in a run of an evaluation: simulated, or refused. Nothing leaves the process.
+
+`Settlement` asks here before it looks for a record, so every call passes: of functions, of tools
+and models of agents, of a client, of the outbox, in subgraphs and inside other effects. A simulated
+call is recorded like any other, as an effect of its run alone: without its business key, which
+guards the real call, and without `verify`, `compensate` and a transaction, which reach the far side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from perdure.effects import recording
+from perdure.effects.call_record import CallRecord
+from perdure.effects.context import current
+from perdure.effects.identity import current_task
+from perdure.effects.invocation import Caller
+from perdure.effects.spec import ONCE
+from perdure.errors import UNREADABLE, BadArgument, EffectRefused, NotInRun
+from perdure.operations import effects
+from perdure.segments.evaluation_policy import FUNCTION, REAL, RECORDED, VALUE, EvaluationPolicy
+from perdure.segments.segment import is_evaluating
+from perdure.types import EffectState
+
+_FUNCTIONS: dict[str, Mapping[str, Callable[..., Any]]] = {}
+"""By experiment, the functions that simulate effects, in a process that evaluates."""
+
+
+@contextlib.contextmanager
+def simulating(experiment: str, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """While this process has the functions that simulate the effects of an experiment."""
+    _FUNCTIONS[experiment] = functions
+    try:
+        yield
+    finally:
+        _FUNCTIONS.pop(experiment, None)
+
+
+def substitute(record: CallRecord, caller: Caller, policy: EvaluationPolicy) -> Caller | None:
+    """What makes the call in its place, and the record of that; None: it is really called. Raises
+    `EffectRefused`."""
+    name = record.spec.name
+    mode, *value = policy.rule(name, reads=record.spec.reads)
+    if mode == REAL:
+        return None
+    if mode == VALUE:
+        function: Callable[..., Any] = _constant(value[0])
+    elif mode == FUNCTION:
+        given = _FUNCTIONS.get(policy.experiment, {}).get(name)
+        if given is None:
+            again = f"evaluate {policy.experiment!r} again"
+            why = f"the function that simulates it is not in this process: {again}"
+            raise EffectRefused(name, why)
+        function = _in_colour_of(caller.function, given, name)
+    elif mode == RECORDED:
+        function = _recorded(record, policy)
+    else:
+        raise EffectRefused(name, "its run is part of an evaluation")
+    record.business_key = None
+    record.spec = replace(
+        record.spec,
+        key=None,
+        verify=None,
+        unknown="retry",
+        transactional=False,
+        retry=ONCE,
+        timeout=None,
+        compensate=None,
+        record=replace(record.spec.record, result=None),
+    )
+    return replace(caller, function=function)
+
+
+def check_outside_of_runs(name: str) -> None:
+    """Refuse an effect that is called outside of any run while this process evaluates: it may be a
+    thread that a node started, which does not know its run."""
+    if current() is None and (_FUNCTIONS or is_evaluating()):
+        raise NotInRun(
+            f"The effect {name!r} was not called: this process evaluates, and the call comes from "
+            "outside of any run, perhaps from a thread that a node started. Start the thread with "
+            "contextvars.copy_context().run, or evaluate in a process of its own."
+        )
+
+
+def refuse_in_evaluation(name: str) -> None:
+    """Refuse what starts another run without being an effect, such as the stream of a bound graph:
+    its effects would not be simulated."""
+    found = current_task()
+    segment = None if found is None else found[0].segment
+    if segment is not None and segment.evaluation is not None:
+        error = EffectRefused(name, "it starts another run, and its own is part of an evaluation")
+        segment.end_with(error)
+        raise error
+
+
+def is_named(name: str) -> bool:
+    """Whether the run that this is called in has a rule for an effect of this name."""
+    policy = _current_policy()
+    return policy is not None and name in policy.effects
+
+
+def is_evaluated() -> bool:
+    """Whether this is called in a run of an evaluation."""
+    return _current_policy() is not None
+
+
+def _current_policy() -> EvaluationPolicy | None:
+    found = current_task()
+    segment = None if found is None else found[0].segment
+    return None if segment is None else segment.evaluation
+
+
+def _constant(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+def _in_colour_of(
+    original: Callable[..., Any], given: Callable[..., Any], name: str
+) -> Callable[..., Any]:
+    """A function in place of another one, which is a coroutine or not."""
+    if inspect.iscoroutinefunction(original) or not inspect.iscoroutinefunction(given):
+        return given
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(given(*args, **kwargs))
+        raise BadArgument(
+            f"The effect {name!r} is a plain function called from a coroutine: simulate it with a "
+            "plain function."
+        )
+
+    return call
+
+
+def _recorded(record: CallRecord, policy: EvaluationPolicy) -> Callable[..., Any]:
+    """Returns or raises what the call with the same arguments did in the run that the example was
+    made from."""
+    name, task = record.spec.name, record.task
+    if policy.origin is None:
+        raise EffectRefused(
+            name, "its example was not made from a run, so it has no recorded outcome"
+        )
+
+    def call(*_: Any, **__: Any) -> Any:
+        for row in task.journal.do(effects.of_run(policy.origin or "")):
+            with contextlib.suppress(*UNREADABLE):
+                if row.name == name and record.has_arguments(row):
+                    if row.state == EffectState.DONE:
+                        return row.load_outcome(task.serializer)[0]
+                    if row.state == EffectState.FAILED:
+                        stored = row.load_outcome(task.serializer)
+                        raise recording.restore_error(row.key, stored)
+        raise EffectRefused(name, f"run {policy.origin} did not call it with these arguments")
+
+    return call

@@ -1,0 +1,105 @@
+"""`compare`: two experiments on the same examples, paired by example."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perdure.errors import BadArgument
+from perdure.evals.experiments import Experiment
+from perdure.service.views.intervals import Estimate, estimate, paired_difference
+from perdure.types import Example
+
+
+@dataclass(frozen=True)
+class ChangedExample:
+    """An example whose score differs between two experiments."""
+
+    example: Example
+    a: float
+    b: float
+
+    @property
+    def difference(self) -> float:
+        return self.b - self.a
+
+
+@dataclass(frozen=True)
+class ScoreComparison:
+    """One score in two experiments, for the examples that both have scored."""
+
+    name: str
+    a: Estimate
+    b: Estimate
+    difference: Estimate
+    """Of b minus a, paired by example. If its interval excludes zero, it is not chance."""
+    wins: int
+    """Examples for which b has the higher score."""
+    losses: int
+    ties: int
+    changed: tuple[ChangedExample, ...]
+    """Those that differ, the largest difference first."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Experiment b against experiment a."""
+
+    a: Experiment
+    b: Experiment
+    scores: tuple[ScoreComparison, ...]
+    """The scores that both have, in the order of a."""
+    only_a: tuple[str, ...]
+    """The ids of examples that b does not have."""
+    only_b: tuple[str, ...]
+
+
+def compare(a: Experiment, b: Experiment) -> Comparison:
+    """Compare experiment b with experiment a, example by example.
+
+    Repetitions of an example are averaged, so that each example counts once. An example without the
+    score in one of them, because its run failed, is left out of that score.
+
+        for score in compare(old, new).scores:
+            print(score.name, score.difference.value, score.difference.low, score.difference.high)
+    """
+    for one in (a, b):
+        if not isinstance(one, Experiment):
+            raise BadArgument(f"compare() takes two experiments, not {one!r}.")
+    in_a = {result.example.id: result.example for result in a.results}
+    in_b = {result.example.id: result.example for result in b.results}
+    names = [name for name in a.score_names if name in b.score_names]
+    found = (_compare(name, a, b, in_b) for name in names)
+    return Comparison(
+        a,
+        b,
+        tuple(one for one in found if one is not None),
+        tuple(id for id in in_a if id not in in_b),
+        tuple(id for id in in_b if id not in in_a),
+    )
+
+
+def _compare(
+    name: str, a: Experiment, b: Experiment, examples: dict[str, Example]
+) -> ScoreComparison | None:
+    of_a, of_b = a.numbers(name), b.numbers(name)
+    pairs = [(id, of_a[id], of_b[id]) for id in of_a if id in of_b]
+    before, after = [one for _, one, _ in pairs], [one for _, _, one in pairs]
+    first, second, difference = (
+        estimate(before),
+        estimate(after),
+        paired_difference(before, after),
+    )
+    if first is None or second is None or difference is None:
+        return None
+    changed = [ChangedExample(examples[id], x, y) for id, x, y in pairs if x != y]
+    wins = sum(one.b > one.a for one in changed)
+    return ScoreComparison(
+        name,
+        first,
+        second,
+        difference,
+        wins,
+        len(changed) - wins,
+        len(pairs) - len(changed),
+        tuple(sorted(changed, key=lambda one: -abs(one.difference))),
+    )

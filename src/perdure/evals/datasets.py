@@ -1,0 +1,131 @@
+"""`Dataset`: named examples, versioned in the journal.
+
+Each change of the examples makes a version, and no version ever changes: an old one can be read and
+evaluated. A change that says nothing new makes none. Of two changes at once, both happen, one after
+the other. A crash in the middle of a change leaves the dataset as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from perdure.client import Client
+from perdure.errors import BadArgument, forgot_await
+from perdure.service.datasets import Examples
+from perdure.service.validation import check_name
+from perdure.types import DatasetInfo, Example
+
+_FIELDS = {field.name for field in fields(Example)} - {"damaged"}
+
+
+class Dataset:
+    """Examples under a name. `version` is the version that this object reads and evaluates.
+
+    Every method that reads or writes is a coroutine; `client.blocking.run(...)` takes any of them.
+
+        letters = await Dataset.create(client, "letters", [Example("ada", expected="Dear Ada")])
+        await letters.add(Example("grace", expected="Dear Grace"))
+    """
+
+    def __init__(self, client: Client, name: str, version: int) -> None:
+        """Use `create` or `load`."""
+        self.client, self.name, self.version = client, name, version
+
+    def __repr__(self) -> str:
+        return f"<perdure.evals.Dataset {self.name!r} version {self.version}>"
+
+    @classmethod
+    async def create(
+        cls, client: Client, name: str, examples: Iterable[Example | Mapping[str, Any]] = ()
+    ) -> Dataset:
+        """Make a dataset. If there is one of this name, the examples are added to it, so a repeated
+        call changes nothing."""
+        dataset = cls(client, check_name("name", name), 0)
+        await dataset._add(examples, create=True)
+        return dataset
+
+    @classmethod
+    async def load(cls, client: Client, name: str, version: int | None = None) -> Dataset:
+        """A dataset in its newest version, or in another one. Raises `NotFound`."""
+        plan = client.services.datasets.version(check_name("name", name), version)
+        return cls(client, name, (await client.journal.arun(plan)).version)
+
+    @staticmethod
+    async def all(client: Client) -> list[DatasetInfo]:
+        """Every dataset in its newest version, by name."""
+        return await client.journal.arun(client.services.datasets.every())
+
+    async def add(self, *examples: Example | Mapping[str, Any]) -> int:
+        """Add examples to the newest version. Gives the version that has them.
+
+        An example replaces the one with the same id. One without an id is the same as another with
+        the same content.
+        """
+        return await self._add(examples, create=False)
+
+    async def _add(self, examples: Iterable[Example | Mapping[str, Any]], *, create: bool) -> int:
+        service = self.client.services.datasets
+        given: Examples = {}
+        for one in examples:
+            example = to_example(one)
+            id = service.identified(example)
+            if id in given and example.id:
+                raise BadArgument(f"Two examples have the id {id!r}: leave one out.")
+            given[id] = replace(example, id=id)
+        plan = service.change(self.name, lambda before: {**before, **given}, create=create)
+        self.version = (await self.client.journal.arun(plan)).version
+        return self.version
+
+    async def remove(self, *ids: str) -> int:
+        """Remove examples from the newest version. Gives the version without them. Those that it
+        does not have are ignored."""
+        gone = set(ids)
+
+        def kept(before: Examples) -> Examples:
+            return {id: example for id, example in before.items() if id not in gone}
+
+        plan = self.client.services.datasets.change(self.name, kept)
+        self.version = (await self.client.journal.arun(plan)).version
+        return self.version
+
+    async def examples(self, version: int | None = None) -> list[Example]:
+        """The examples, in the order in which they were first added."""
+        service = self.client.services.datasets
+        if version is not None:
+            await self.client.journal.arun(service.version(self.name, version))
+        found = await self.client.journal.arun(
+            service.examples(self.name, self.version if version is None else version)
+        )
+        return [*found.values()]
+
+    async def versions(self) -> list[DatasetInfo]:
+        """Every version, oldest first."""
+        return await self.client.journal.arun(self.client.services.datasets.versions(self.name))
+
+
+def to_example(given: Any) -> Example:
+    """An example, from itself or from a dict with its fields."""
+    if isinstance(given, Example):
+        if given.damaged:
+            raise BadArgument(f"Example {given.id!r} cannot be stored: {given.damaged}")
+        return _checked(given)
+    if not isinstance(given, Mapping) or "input" not in given or given.keys() - _FIELDS:
+        raise BadArgument(
+            "An example must be an Example, or a dict with 'input' and perhaps "
+            f"{', '.join(repr(name) for name in sorted(_FIELDS - {'input'}))}, not {given!r}."
+            f"{forgot_await(given)}"
+        )
+    return _checked(Example(**given))
+
+
+def _checked(example: Example) -> Example:
+    if example.id:
+        check_name("id", example.id)
+    for name in ("metadata", "signals"):
+        if not isinstance(getattr(example, name), Mapping):
+            raise BadArgument(f"{name} of an example must be a dict.")
+    if isinstance(example.answers, (str, bytes, Mapping)):
+        raise BadArgument("answers of an example must be a list: one answer for each question.")
+    return example

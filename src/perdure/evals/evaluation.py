@@ -1,0 +1,287 @@
+"""`evaluate`: a target against a dataset, as durable runs. It goes on wherever it was killed.
+
+What a crash leaves behind, and which statement decides, when the same call is made again:
+
+before the settings    nothing; `insert_experiment` stores them once, and later calls compare theirs
+while runs are started some runs; each has a key made of experiment, example and repetition, and
+                       `insert_run` accepts a key once. The examples are those of the version in the
+                       settings, so they are the same ones
+in a run               its last step; the run goes on from there, or is taken over (claims, fence)
+output, no judgement   a run that is done; the run that judges it has a key too, and is started once
+in an evaluator        an intent without an outcome: that evaluator is asked again
+after an evaluator     its verdict, recorded with `write_effect`: it is not asked again
+between two scores     some scores; the others are stored from the recorded verdicts, `put_score`
+before the summary     everything; the result is read from the journal
+
+So an evaluator is called once for each example, and once more for each crash in the middle of its
+call. Nothing leaves the process: what each run does about its effects is in its setup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from perdure.effects.simulation import simulating
+from perdure.engine.graphs import Graph
+from perdure.errors import BadArgument, ExperimentChanged
+from perdure.evals import experiments
+from perdure.evals.datasets import Dataset
+from perdure.evals.evaluators import Evaluator, evaluators_of
+from perdure.evals.experiments import JUDGE, TARGET, Case, Experiment
+from perdure.evals.judging import Judge
+from perdure.evals.policy import policy_for, rules_of
+from perdure.evals.targets import graph_of, make_graph, target_name
+from perdure.journal import Poll
+from perdure.operations.runs import RunRow
+from perdure.runtime import Runtime
+from perdure.segments.evaluation_policy import Rules
+from perdure.service.datasets import check_examples
+from perdure.service.runs import GRACE, make_setup
+from perdure.service.validation import check_dict, check_name
+from perdure.types import ENDED, Example, State
+
+STARTED_AT_ONCE = 100
+"""Runs accepted at the same time: they share commits."""
+
+
+async def evaluate(
+    target: Any,
+    dataset: Dataset | str | Iterable[Example | Mapping[str, Any]],
+    evaluators: Sequence[Callable[..., Any]],
+    *,
+    experiment: str,
+    runtime: Runtime | None = None,
+    concurrency: int = 10,
+    repetitions: int = 1,
+    effects: Literal["refuse", "recorded"] | Mapping[str, Any] = "refuse",
+    metadata: Mapping[str, Any] | None = None,
+    context: Any = None,
+    config: Mapping[str, Any] | None = None,
+) -> Experiment:
+    """Run the target for each example, have each evaluator judge each output, return the results.
+
+    `target` is the name of a registered graph, a graph, or a function of the input. `dataset` is a
+    `Dataset`, the name of one, or examples, which are stored as a dataset named like the
+    experiment. `runtime` drives the runs; without one, a new `Runtime()` does. Called again with
+    the same `experiment` after a crash, or to look, it goes on: no run is started twice, and no
+    evaluator is asked again whose verdict is stored. Several processes may call it at once and
+    share the work. `context` and `config` are those of `start`.
+
+    No effect leaves the process. `effects` says what happens instead: "refuse" fails the run,
+    "recorded" takes the outcome from the run that the example was made from, and a dict has by
+    effect name a value, a function of the same arguments, "refuse", "recorded" or "real"; "*" is
+    any other effect. Model calls, and tools that only read, are called unless the dict names them.
+    Sleeps and deadlines end at once; questions get the `answers` of the example.
+
+    Raises `ExperimentChanged` if the experiment was begun with other settings.
+
+        result = await evaluate("campaign", letters, [correct], experiment="b", runtime=runtime)
+    """
+    check_name("experiment", experiment)
+    for name, value in (("concurrency", concurrency), ("repetitions", repetitions)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise BadArgument(f"{name}={value!r} must be at least 1.")
+    rules, functions = rules_of(effects)
+    judges = evaluators_of(evaluators)
+    if runtime is None:
+        if isinstance(target, str) or isinstance(dataset, Dataset):
+            raise BadArgument(
+                "evaluate() needs runtime=... for a registered graph, or for a stored dataset."
+            )
+        runtime = Runtime()
+        owned: Any = runtime
+    else:
+        owned = contextlib.nullcontext()
+    async with owned:
+        setup = make_setup(
+            input=None,
+            metadata={
+                **check_dict("metadata", metadata),
+                "experiment": experiment,
+            },
+            tags=("evaluation",),
+            context=context,
+            config=config,
+        )
+        evaluation = Evaluation(
+            runtime, experiment, target, judges, rules, functions, repetitions, setup
+        )
+        await evaluation.begin(await _stored(runtime, dataset, experiment))
+        await evaluation.run(concurrency)
+        return await Experiment.load(runtime, experiment)
+
+
+async def _stored(runtime: Runtime, dataset: Any, experiment: str) -> Dataset:
+    if isinstance(dataset, Dataset):
+        return dataset
+    if isinstance(dataset, str):
+        return await Dataset.load(runtime, dataset)
+    # The dataset of a begun experiment stays: examples that are left out are removed.
+    made = await Dataset.create(runtime, experiment, dataset := [*dataset])
+    service = runtime.services.datasets
+    kept = {service.identified(one) for one in map(_as_example, dataset)}
+    gone = [one.id for one in await made.examples() if one.id not in kept]
+    if gone:
+        await made.remove(*gone)
+    return made
+
+
+def _as_example(given: Any) -> Example:
+    from perdure.evals.datasets import to_example
+
+    return to_example(given)
+
+
+@dataclass
+class Evaluation:
+    """One call of `evaluate`."""
+
+    runtime: Runtime
+    name: str
+    target: Any
+    evaluators: Sequence[Evaluator]
+    rules: Rules
+    functions: Mapping[str, Callable[..., Any]]
+    repetitions: int
+    setup: Mapping[str, Any]
+
+    async def begin(self, dataset: Dataset) -> None:
+        """Store the settings, or compare them with those that the experiment was begun with."""
+        service, journal = self.runtime.services.datasets, self.runtime.journal
+        self.examples = await journal.arun(service.examples(dataset.name, dataset.version))
+        check_examples(self.examples)
+        self.target_name = target_name(self.target)
+        metadata = {key: one for key, one in self.setup["metadata"].items() if key != "experiment"}
+        settings = {
+            "target": self.target_name,
+            "evaluators": [one.name for one in self.evaluators],
+            "repetitions": self.repetitions,
+            "effects": {name: list(rule) for name, rule in self.rules.items()},
+            "metadata": metadata,
+            "context": self.setup.get("context"),
+            "config": self.setup["config"],
+        }
+        row = await journal.arun(service.begin(self.name, dataset.name, dataset.version, settings))
+        if (row.dataset, row.version) != (dataset.name, dataset.version):
+            was = f"dataset {row.dataset!r} version {row.version}"
+            raise ExperimentChanged(
+                self.name, f"{was}, not {dataset.name!r} version {dataset.version}"
+            )
+        serializer = self.runtime.engine.serializer
+        stored, encode = row.load(serializer), serializer.codec.encode
+        for part in ("target", "evaluators", "repetitions", "effects", "context", "config"):
+            if encode(stored[part], part) != encode(settings[part], part):
+                shown = "" if part in ("effects", "context", "config") else f" ({stored[part]!r})"
+                what = f"other {part}{shown}"
+                raise ExperimentChanged(self.name, what)
+        self.dataset = dataset.name
+
+    async def run(self, concurrency: int) -> None:
+        """Drive every run of the target to its end, then every run that judges one."""
+        cases = [*experiments.cases_of(self.name, self.examples, self.repetitions)]
+        graph = graph_of(self.target, self.target_name, self.name, self.runtime)
+        judge = make_graph(
+            Judge(self.runtime, self.evaluators, self.examples).build(),
+            JUDGE,
+            self.name,
+            self.runtime,
+        )
+        with simulating(self.name, self.functions), self._registered(graph, judge):
+            ended = await self._drive(cases, TARGET, graph, concurrency, self._target_setup)
+            done = {case: row.id for case, row in ended.items() if State(row.state) is State.DONE}
+
+            def judge_setup(case: Case) -> dict[str, Any]:
+                made = make_setup(
+                    input={"run_id": done[case], "example": case.example},
+                    metadata=self._metadata(case),
+                    tags=("evaluation",),
+                    context=None,
+                    config=None,
+                )
+                return made
+
+            await self._drive([*done], JUDGE, judge, concurrency, judge_setup)
+
+    def _target_setup(self, case: Case) -> dict[str, Any]:
+        example = self.examples[case.example]
+        return {
+            **self.setup,
+            "input": example.input,
+            "metadata": {**self.setup["metadata"], **self._metadata(case)},
+            "evaluation": policy_for(self.name, self.rules, example),
+        }
+
+    def _metadata(self, case: Case) -> dict[str, Any]:
+        return {
+            "experiment": self.name,
+            "dataset": self.dataset,
+            "example": case.example,
+            "repetition": case.repetition,
+        }
+
+    async def _drive(
+        self,
+        cases: Sequence[Case],
+        role: str,
+        graph: Graph,
+        concurrency: int,
+        setup: Callable[[Case], dict[str, Any]],
+    ) -> dict[Case, RunRow]:
+        """Start the runs that are not started yet, and drive them until none is left to a worker."""
+        ended: dict[Case, RunRow] = {}
+        missing = await self._note(cases, role, ended)
+        for first in range(0, len(missing), STARTED_AT_ONCE):
+            some = missing[first : first + STARTED_AT_ONCE]
+            await asyncio.gather(*(self._start(case, role, graph, setup(case)) for case in some))
+        poll, engine = Poll(0.02, longest=0.5), self.runtime.engine
+        while left := [case for case in cases if case not in ended]:
+            await engine.drive(
+                graphs=[graph.name],
+                concurrency=concurrency,
+                until_idle=True,
+                grace=GRACE.total_seconds(),
+                handle_signals=False,
+            )
+            await self._note(left, role, ended)
+            if len(ended) < len(cases):
+                await self.runtime.journal.apause(poll)
+        return ended
+
+    async def _note(
+        self, cases: Sequence[Case], role: str, ended: dict[Case, RunRow]
+    ) -> list[Case]:
+        """Add the runs that are over, or left to a person. Gives the cases without a run."""
+        keys = {case.thread_id(role): case.key(role) for case in cases}
+        plan = self.runtime.services.datasets.runs(keys)
+        rows = await self.runtime.journal.arun(plan) if keys else {}
+        missing = []
+        for case in cases:
+            row = rows.get(case.key(role))
+            if row is None:
+                missing.append(case)
+            elif row.state in (*ENDED, State.HELD, State.PAUSED):
+                ended[case] = row
+        return missing
+
+    async def _start(self, case: Case, role: str, graph: Graph, setup: dict[str, Any]) -> None:
+        plan = self.runtime.services.runs.accept(
+            (graph.name, graph.version),
+            case.thread_id(role),
+            setup,
+            "enqueue",
+            key=case.key(role),
+        )
+        await self.runtime.journal.arun(plan)
+
+    @contextlib.contextmanager
+    def _registered(self, *graphs: Graph) -> Iterator[None]:
+        registry = self.runtime.engine.graphs
+        with contextlib.ExitStack() as stack:
+            for graph in graphs:
+                registry.add(graph)
+                stack.callback(registry.discard, graph)
+            yield

@@ -1,0 +1,207 @@
+"""Evaluators: functions that judge an output. Those for LangSmith and of openevals fit as they are.
+
+An evaluator takes any of `inputs`, `outputs`, `reference_outputs`, `run` and `example` by name, or
+two positional arguments, the run and the example. It returns
+
+    a number or a bool               the score
+    a str                            the score as a category
+    a dict                           with "key", "score" or "value", and "comment"
+    an object with such attributes   LangSmith's EvaluationResult
+    a list, or {"results": [...]}    several of these
+    None                             no score
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from perdure.errors import BadArgument
+from perdure.service.validation import check_name
+from perdure.types import Example, Retry, Run
+
+BY_NAME = ("inputs", "outputs", "reference_outputs", "run", "example")
+RETRY = Retry()
+"""How often an evaluator that raises is asked."""
+
+
+class Verdict(NamedTuple):
+    """A score that an evaluator gave."""
+
+    name: str
+    value: float | str | None
+    comment: str | None
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """The run of the target, as evaluators see it."""
+
+    run: Run
+    inputs: Any
+    outputs: Any
+
+    @property
+    def id(self) -> str:
+        return self.run.id
+
+    @property
+    def error(self) -> str | None:
+        return None if self.run.error is None else str(self.run.error)
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """One evaluator, under the name of its scores."""
+
+    name: str
+    function: Callable[..., Any]
+
+    @classmethod
+    def of(cls, function: Any) -> Evaluator:
+        if not callable(function):
+            raise BadArgument(f"An evaluator must be a function, not {function!r}.")
+        _arguments(function, dict.fromkeys(BY_NAME))
+        return cls(check_name("name", name_of(function)), function)
+
+    async def judge(self, run: Run, example: Example) -> dict[str, Any]:
+        """The scores that it gives, or its error after the last attempt, as they are stored."""
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                verdicts = await self._call(run, example)
+                return {"scores": [list(one) for one in verdicts], "error": None}
+            except Exception as error:
+                if isinstance(error, BadArgument) or RETRY.is_over(attempt, error):
+                    return {"scores": [], "error": f"{type(error).__name__}: {error}"[:2000]}
+            await asyncio.sleep(RETRY.pause(attempt).total_seconds())
+
+    async def _call(self, run: Run, example: Example) -> list[Verdict]:
+        values = {
+            "inputs": example.input,
+            "outputs": run.output,
+            "reference_outputs": example.expected,
+            "run": EvaluatedRun(run, example.input, run.output),
+            "example": example,
+        }
+        args, kwargs = _arguments(self.function, values)
+        is_async = inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
+            getattr(self.function, "__call__", None)  # noqa: B004 (is it a coroutine function?)
+        )
+        if is_async:
+            found = await self.function(*args, **kwargs)
+        else:
+            found = await asyncio.to_thread(self.function, *args, **kwargs)
+            if inspect.isawaitable(found):
+                found = await found
+        verdicts = [*_verdicts(found, self.name)]
+        if len({one.name for one in verdicts}) < len(verdicts):
+            raise BadArgument(f"Evaluator {self.name!r} gave two scores of one name.")
+        return verdicts
+
+
+def evaluators_of(functions: Sequence[Any]) -> list[Evaluator]:
+    """The evaluators of an experiment. Raises `BadArgument` if two have one name."""
+    if callable(functions):
+        raise BadArgument(f"evaluators must be a list of functions, not {functions!r}.")
+    found = [Evaluator.of(function) for function in functions]
+    for n, one in enumerate(found):
+        if one.name in {other.name for other in found[:n]}:
+            raise BadArgument(
+                f"Two evaluators are named {one.name!r}: their scores would replace each other. "
+                "Rename one, or set its `feedback_key` attribute."
+            )
+    return found
+
+
+def name_of(function: Any) -> str:
+    """The name of an evaluator: its `feedback_key` (openevals), else that of the function."""
+    for attribute in ("feedback_key", "__name__", "name"):
+        name = getattr(function, attribute, None)
+        if isinstance(name, str) and name not in ("", "<lambda>"):
+            return name
+    if getattr(function, "__name__", "") == "<lambda>":
+        raise BadArgument("An evaluator needs a name for its score: use def, not lambda.")
+    return type(function).__name__
+
+
+def _arguments(
+    function: Callable[..., Any], values: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that a function wants of these values."""
+    try:
+        parameters = [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):
+        parameters = []
+    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    needed = [
+        one
+        for one in parameters
+        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    ]
+    if all(one.name in values and one.kind is not one.POSITIONAL_ONLY for one in needed):
+        wanted = {one.name for one in named}
+        if takes_any or not parameters:
+            wanted |= set(BY_NAME[:3])
+        return (), {name: values[name] for name in values if name in wanted}
+    if len(needed) == 2 and all(one.kind is not one.KEYWORD_ONLY for one in needed):
+        return (values["run"], values["example"]), {}
+    raise BadArgument(
+        f"Evaluator {name_of(function)!r} must take any of {', '.join(BY_NAME)} by name, or the "
+        f"run and the example, not {', '.join(one.name for one in needed)}."
+    )
+
+
+def _verdicts(found: Any, name: str) -> Iterable[Verdict]:
+    if found is None:
+        return
+    if isinstance(found, Mapping) and "results" in found:
+        found = found["results"]
+    if isinstance(found, (list, tuple)) and not hasattr(found, "score"):
+        for one in found:
+            yield from _verdicts(one, name)
+        return
+    comment = None
+    if not isinstance(found, (bool, int, float, str)):
+        fields = found if isinstance(found, Mapping) else _Attributes(found)
+        name = check_name("key", fields.get("key") or name)
+        comment = fields.get("comment")
+        score = fields.get("score")
+        found = fields.get("value") if score is None else score
+        if found is None and comment is None:
+            if not {"score", "value", "comment"} & set(fields):
+                raise BadArgument(
+                    f"Evaluator {name!r} must return a number, a bool, a str, or a dict with "
+                    f"'score', not {type(fields).__name__}."
+                )
+            return
+    if found is not None and not isinstance(found, (bool, int, float, str)):
+        raise BadArgument(f"Evaluator {name!r} gave the score {found!r}: use a number or a str.")
+    value = found if found is None or isinstance(found, str) else float(found)
+    yield Verdict(name, value, None if comment is None else str(comment))
+
+
+class _Attributes(Mapping[str, Any]):
+    """An object's attributes, as a mapping."""
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self._found, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Any:
+        return iter(
+            name for name in ("key", "score", "value", "comment") if hasattr(self._found, name)
+        )
+
+    def __len__(self) -> int:
+        return len([*self])

@@ -1,0 +1,81 @@
+"""The graph that judges: each evaluator is an effect of its run, then the scores are stored.
+
+A verdict is asked for until it is stored, and never after that: a process that dies in the middle
+of an evaluator leaves an intent without an outcome, and the evaluator is asked again; one that dies
+later leaves the outcome, which is returned. Scores are stored when all verdicts are there. Storing
+one again changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from langgraph.graph import START, StateGraph
+
+from perdure.effects.call_record import CallRecord
+from perdure.effects.decorator import aperform
+from perdure.effects.identity import TaskContext
+from perdure.effects.invocation import Caller
+from perdure.effects.record_matching import CallPosition
+from perdure.effects.spec import ONCE, EffectSpec
+from perdure.evals.evaluators import Evaluator
+from perdure.runtime import Runtime
+from perdure.types import Example, Run
+
+
+class JudgeState(TypedDict, total=False):
+    run_id: str
+    example: str
+    errors: dict[str, str]
+
+
+class JudgeOutput(TypedDict, total=False):
+    errors: dict[str, str]
+
+
+class Judge:
+    """Judges the runs of one experiment."""
+
+    def __init__(
+        self, runtime: Runtime, evaluators: Sequence[Evaluator], examples: Mapping[str, Example]
+    ) -> None:
+        self._runtime, self._evaluators, self._examples = runtime, evaluators, examples
+
+    def build(self) -> StateGraph[JudgeState, None, JudgeState, JudgeOutput]:
+        builder = StateGraph(JudgeState, output_schema=JudgeOutput)
+        builder.add_node("judge", self._judge)
+        builder.add_edge(START, "judge")
+        return builder
+
+    async def _judge(self, state: JudgeState) -> JudgeState:
+        run, example = await self._runtime.get(state["run_id"]), self._examples[state["example"]]
+        asked = (ask(evaluator, run, example) for evaluator in self._evaluators)
+        found = await asyncio.gather(*asked)
+        errors: dict[str, str] = {}
+        for evaluator, verdict in zip(self._evaluators, found, strict=True):
+            if verdict["error"] is not None:
+                errors[evaluator.name] = verdict["error"]
+            for name, value, comment in verdict["scores"]:
+                plan = self._runtime.services.runs.score(
+                    run.id, name, value, about="", comment=comment, by=evaluator.name
+                )
+                await self._runtime.journal.arun(plan)
+        return {"errors": errors}
+
+
+async def ask(evaluator: Evaluator, run: Run, example: Example) -> Any:
+    """The verdict of an evaluator: from the record, or by asking it."""
+    spec = EffectSpec(f"evaluator {evaluator.name}", retry=ONCE)
+
+    async def judge(run_id: str) -> dict[str, Any]:
+        return await evaluator.judge(run, example)
+
+    def make_record(
+        task: TaskContext, attempt: int, _: tuple[Any, ...], arguments: Mapping[str, Any]
+    ) -> CallRecord:
+        return CallRecord(task, spec, arguments, CallPosition(attempt, is_parallel=True))
+
+    caller = Caller(spec.name, judge, lambda arguments: ((), arguments))
+    return await aperform(caller, ((), {"run_id": run.id}), make_record)

@@ -1,0 +1,89 @@
+"""What is evaluated, as a graph of its own name: its runs are told apart from the real ones, and
+only a process that evaluates the experiment drives them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from langgraph.func import entrypoint
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+
+from perdure.engine.bound_graph import BoundGraph
+from perdure.engine.graphs import Graph, bind
+from perdure.errors import BadArgument, UnknownGraph
+from perdure.journal.names import check_text
+from perdure.runtime import Runtime
+from perdure.types import Retry
+
+PREFIX = "evals:"
+DEATHS = 25
+"""Workers in a row that may die with a run: somebody starts each of them again."""
+
+
+def target_name(target: Any) -> str:
+    """The name of a target, by which its experiments are told apart."""
+    if isinstance(target, str):
+        return check_text("target", target)
+    if isinstance(target, StateGraph):
+        return "graph"
+    if isinstance(target, (Pregel, BoundGraph)):
+        return str(target.name)
+    name = getattr(target, "__name__", None) or type(target).__name__
+    return "function" if name == "<lambda>" else str(name)
+
+
+def graph_of(target: Any, name: str, experiment: str, runtime: Runtime) -> Graph:
+    """The graph that the runs of the target are runs of: registered under another name, with the
+    experiment as its version."""
+    if isinstance(target, BoundGraph) and target.name in runtime.graphs:
+        target = target.name
+    if isinstance(target, str):
+        registered = runtime.engine.graphs.newest.get(target)
+        if registered is None:
+            raise UnknownGraph(target, runtime.graphs)
+        return replace(
+            registered,
+            name=PREFIX + name,
+            version=experiment,
+            deaths=max(DEATHS, registered.deaths),
+            hold=False,
+            _with_old_names={},
+        )
+    if isinstance(target, BoundGraph):
+        target = target.unbound
+    if not isinstance(target, (StateGraph, Pregel)):
+        target = as_graph(target)
+    return make_graph(target, name, experiment, runtime)
+
+
+def make_graph(graph: Any, name: str, experiment: str, runtime: Runtime) -> Graph:
+    name, pregel = bind(graph, runtime.saver, PREFIX + name)
+    return Graph(name, experiment, pregel, timedelta(hours=1), Retry(), DEATHS, False)
+
+
+def as_graph(function: Callable[[Any], Any]) -> Any:
+    """A function of the input, as a graph."""
+    if not callable(function):
+        raise BadArgument(
+            f"The target must be the name of a registered graph, a graph, or a function of the "
+            f"input, not {function!r}."
+        )
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 (is it a coroutine function?)
+    )
+    if is_async:
+
+        async def acall(input: Any) -> Any:
+            return await function(input)
+
+        return entrypoint()(acall)
+
+    def call(input: Any) -> Any:
+        return function(input)
+
+    return entrypoint()(call)

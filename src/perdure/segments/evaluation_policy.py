@@ -1,0 +1,45 @@
+"""The policy of a run that an evaluation started: nothing it does leaves the process.
+
+It is in the setup of the run, under `evaluation`, so whoever drives the run obeys it, a fork and a
+retry of it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+ANY = "*"
+"""The rule for every effect that has none of its own."""
+REFUSE, RECORDED, REAL, VALUE, FUNCTION = "refuse", "recorded", "real", "value", "function"
+MODES = (REFUSE, RECORDED, REAL)
+
+Rules = Mapping[str, Sequence[Any]]
+"""By the name of an effect: a mode, `[VALUE, value]`, or `[FUNCTION]`."""
+
+
+@dataclass(frozen=True)
+class EvaluationPolicy:
+    """What a run of an evaluation does instead of what would leave the process."""
+
+    experiment: str
+    effects: Rules
+    answers: Sequence[Any]
+    """What people answer, in the order in which they are asked."""
+    signals: Mapping[str, Any]
+    origin: str | None
+    """The run whose recorded outcomes are taken."""
+
+    def rule(self, name: str, *, reads: bool) -> Sequence[Any]:
+        """What to do about an effect. What only reads, as a model call does, is called unless a
+        rule names it."""
+        if name in self.effects:
+            return self.effects[name]
+        return (REAL,) if reads else self.effects.get(ANY, (REFUSE,))
+
+
+def evaluation_of(setup: Mapping[str, Any]) -> EvaluationPolicy | None:
+    """The policy in the setup of a run, if an evaluation started it."""
+    stored = setup.get("evaluation")
+    return None if stored is None else EvaluationPolicy(**stored)
