@@ -46,8 +46,8 @@ def export(
     if run and any(filters.values()):
         raise BadArgument("Name runs, or select them with options; not both.")
     written = 0
-    with client_at(at) as client, _open_file(output) as file:
-        for one in _selected(client, run or [], filters):
+    with client_at(at) as client, open_file(output) as file:
+        for one in selected(client, run or [], filters):
             report = report_run(client, one).as_json()
             file.write(json.dumps(report, default=json_default) + "\n")
             written += 1
@@ -55,7 +55,8 @@ def export(
         print(f"{count(written, 'run')} written to {output}.")
 
 
-def _selected(client: Client, prefixes: list[str], filters: dict[str, Any]) -> Iterator[Run]:
+def selected(client: Client, prefixes: list[str], filters: dict[str, Any]) -> Iterator[Run]:
+    """Runs by the beginning of their ids, or by their properties."""
     from perdure.cli.run_lookup import PAGE, all_pages
 
     ask = client.blocking
@@ -70,7 +71,8 @@ def _private(path: str, flags: int) -> int:
 
 
 @contextlib.contextmanager
-def _open_file(path: str | None) -> Iterator[TextIO]:
+def open_file(path: str | None, option: str = "--output") -> Iterator[TextIO]:
+    """A file that only its owner can read, or stdout."""
     if path is None:
         yield sys.stdout
         return
@@ -78,4 +80,4 @@ def _open_file(path: str | None) -> Iterator[TextIO]:
         with open(path, "w", encoding="utf-8", opener=_private) as file:
             yield file
     except OSError as error:
-        raise BadArgument(f"--output {path}: {error.strerror or error}.") from error
+        raise BadArgument(f"{option} {path}: {error.strerror or error}.".lstrip()) from error

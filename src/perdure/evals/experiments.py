@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from perdure.client import Client
+from perdure.evals.checks import check
 from perdure.journal import Plan
 from perdure.operations import scores
 from perdure.operations.runs import RunRow
@@ -147,6 +148,9 @@ class Experiment:
                 found.setdefault(result.example.id, []).append(value)
         return {id: sum(values) / len(values) for id, values in found.items()}
 
+    check = check
+    """Fail unless a score is as good as it has to be: see `checks`."""
+
     @classmethod
     async def load(cls, client: Client, name: str) -> Experiment:
         """An experiment as it is now. Reads only. Raises `NotFound`."""
@@ -195,7 +199,9 @@ def _result(
     if target is None:
         return Result(example, repetition)
     run: Run = yield from client.services.runs.show(target)
-    given: list[Score] = yield scores.of_run(client.engine.serializer, run.thread_id, run.id)
+    given: list[tuple[Score, int]] = yield scores.of_run(
+        client.engine.serializer, run.thread_id, run.id
+    )
     errors: Mapping[str, str] = {}
     is_judged = False
     if judge is not None:
@@ -213,7 +219,7 @@ def _result(
         run.state,
         run.output,
         str(run.error or run.reason or "") or None if run.state is not State.DONE else None,
-        {score.name: score for score in given if not score.about},
+        {score.name: score for score, _ in given if not score.about},
         errors,
         is_judged,
         run.created_at,

@@ -58,8 +58,8 @@ class Judge:
             if verdict["error"] is not None:
                 errors[evaluator.name] = verdict["error"]
             for name, value, comment in verdict["scores"]:
-                plan = self._runtime.services.runs.score(
-                    run.id, name, value, about="", comment=comment, by=evaluator.name
+                plan = self._runtime.services.scores.score(
+                    run.id, name, value, "", comment, evaluator.name
                 )
                 await self._runtime.journal.arun(plan)
         return {"errors": errors}

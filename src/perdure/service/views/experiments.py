@@ -17,28 +17,17 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from perdure.service.views.intervals import Estimate, estimate, paired_difference
-from perdure.types import Score, State
+from perdure.types import ENDED, Example, ExperimentInfo, Score, State
 
 SECONDS, TOKENS = "seconds", "tokens"
 """What is measured beside the scores."""
-
-
-class _Example(Protocol):
-    @property
-    def id(self) -> str: ...
-    @property
-    def input(self) -> Any: ...
-    @property
-    def expected(self) -> Any: ...
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...
 
 
 class ResultLike(Protocol):
     """A `perdure.evals.Result`."""
 
     @property
-    def example(self) -> _Example: ...
+    def example(self) -> Example: ...
     @property
     def run_id(self) -> str: ...
     @property
@@ -55,26 +44,11 @@ class ResultLike(Protocol):
     def took(self) -> timedelta | None: ...
 
 
-class _Info(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def dataset(self) -> str: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def target(self) -> str: ...
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...
-    @property
-    def created_at(self) -> datetime: ...
-
-
 class ExperimentLike(Protocol):
     """A `perdure.evals.Experiment`."""
 
     @property
-    def info(self) -> _Info: ...
+    def info(self) -> ExperimentInfo: ...
     @property
     def results(self) -> Sequence[ResultLike]: ...
 
@@ -228,7 +202,6 @@ def _by_example(results: Iterable[ResultLike]) -> dict[str, list[ResultLike]]:
 
 def _column(experiment: ExperimentLike, outcomes: Mapping[str, Outcome]) -> ExperimentColumn:
     info = experiment.info
-    ended = (State.DONE, State.FAILED, State.CANCELLED)
     return ExperimentColumn(
         info.name,
         info.dataset,
@@ -238,7 +211,7 @@ def _column(experiment: ExperimentLike, outcomes: Mapping[str, Outcome]) -> Expe
         info.metadata,
         len(outcomes),
         sum(one.failed for one in outcomes.values()),
-        sum(any(state not in ended for state in one.states) for one in outcomes.values()),
+        sum(any(state not in ENDED for state in one.states) for one in outcomes.values()),
     )
 
 
