@@ -43,8 +43,6 @@ def export(
     from perdure.cli.run_lookup import report_run
 
     filters = parse_filters(state, graph, thread, metadata, since, until)
-    if run and any(filters.values()):
-        raise BadArgument("Name runs, or select them with options; not both.")
     written = 0
     with client_at(at) as client, open_file(output) as file:
         for one in selected(client, run or [], filters):
@@ -59,6 +57,8 @@ def selected(client: Client, prefixes: list[str], filters: dict[str, Any]) -> It
     """Runs by the beginning of their ids, or by their properties."""
     from perdure.cli.run_lookup import PAGE, all_pages
 
+    if prefixes and any(filters.values()):
+        raise BadArgument("Name runs, or select them with options; not both.")
     ask = client.blocking
     if prefixes:
         yield from [ask.get(ask.find(prefix).id) for prefix in prefixes]

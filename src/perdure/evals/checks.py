@@ -7,7 +7,7 @@ from typing import NoReturn, Protocol
 from perdure.errors import BadArgument
 from perdure.service.views import experiment_tables as tables
 from perdure.service.views.experiments import ExperimentLike, ExperimentsView, ScoreRow, view
-from perdure.service.views.formatting import difference, estimate, number
+from perdure.service.views.formatting import difference, estimate
 
 SHOWN = 10
 """Examples in the message of a failed check."""
@@ -55,9 +55,9 @@ def check(
     if missing:
         _fail(f"{missing} of {shown.columns[-1].examples} examples have no {score}.", shown)
     if at_least is not None and found.value < at_least:
-        _fail(f"{score} is {estimate(found)}, less than {number(at_least)}.", shown)
+        _fail(f"{score} is {estimate(found)}, less than {at_least:g}.", shown)
     if at_most is not None and found.value > at_most:
-        _fail(f"{score} is {estimate(found)}, more than {number(at_most)}.", shown)
+        _fail(f"{score} is {estimate(found)}, more than {at_most:g}.", shown)
     if not_worse_than is not None:
         _compare(row, not_worse_than.name, margin, shown)
 
@@ -71,7 +71,7 @@ def _compare(row: ScoreRow, baseline: str, margin: float | None, shown: Experime
             _fail(f"{row.name} is lower than in {baseline}: {difference(moved)}.", shown)
     elif moved.low is None or moved.low < -margin:
         _fail(
-            f"{row.name} may be more than {number(margin)} lower than in {baseline}: "
+            f"{row.name} may be more than {margin:g} lower than in {baseline}: "
             f"{difference(moved)}.",
             shown,
         )

@@ -64,8 +64,11 @@ def write(examples: Iterable[Example], file: TextIO, form: Format = "jsonl") -> 
 
 
 def _own_line(example: Example) -> dict[str, Any]:
-    line = {name: _plain(getattr(example, name)) for name in _FIELDS}
-    return {name: value for name, value in line.items() if name == "input" or value}
+    line = {"input": example.input}
+    if example.expected is not None:
+        line["expected"] = example.expected
+    rest = {name: _plain(getattr(example, name)) for name in _FIELDS if name not in line}
+    return {"id": rest.pop("id"), **line, **{name: one for name, one in rest.items() if one}}
 
 
 def _plain(value: Any) -> Any:
@@ -88,7 +91,8 @@ def _read_line(n: int, line: str) -> Example:
     if unknown:
         names = ", ".join(sorted(unknown))
         raise BadArgument(f"Line {n} has fields that an example does not have: {names}.")
-    return Example(**{name: value for name, value in given.items() if value is not None})
+    rest = {name: value for name, value in given.items() if value is not None}
+    return Example(**{"input": None, **rest})
 
 
 # -- LangSmith
@@ -160,7 +164,7 @@ def _read_csv(
                 metadata={name: _cell(row[name]) for name in rest if row[name]},
             )
     except csv.Error as error:
-        raise BadArgument(f"Line {reader.line_num} is not CSV: {error}.") from error
+        raise BadArgument(f"Line {reader.reader.line_num} is not CSV: {error}.") from error
 
 
 def _columns(there: Sequence[str], named: Sequence[str], usual: Sequence[str]) -> list[str]:

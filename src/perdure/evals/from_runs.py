@@ -17,7 +17,8 @@ from perdure.errors import BadAnswer
 from perdure.operations.answer_decisions import TEXT_FIELDS, Verdict, decisions_in
 from perdure.operations.answer_dialects import check_fits, dialect_of
 from perdure.operations.answer_schema import as_json
-from perdure.types import Example, Kind, Run, State, WaitRecord
+from perdure.operations.waits import is_reserved
+from perdure.types import Example, Kind, Run, State, WaitRecord, WaitState
 
 Expected = Literal["answer", "output"]
 APPROVING = {"edit": "approve", "edited": "approved"}
@@ -55,8 +56,8 @@ async def from_runs(
 
 async def _example(client: Client, run: Run, expected: Expected) -> Example | None:
     given = await client.journal.arun(client.services.runs.input(run.id))
-    waits = [one for one in await client.wait_history(run.id) if one.state == "answered"]
-    people = [one for one in waits if one.kind is Kind.HUMAN and not one.damaged]
+    waits = [one for one in await client.wait_history(run.id) if _is_answered(one)]
+    people = [one for one in waits if one.kind is Kind.HUMAN]
     signals = {str(one.name): one.answer for one in waits if one.kind is Kind.SIGNAL}
     metadata = {"graph": run.graph, "run": run.id}
     answers = [one.answer for one in people]
@@ -75,6 +76,13 @@ async def _example(client: Client, run: Run, expected: Expected) -> Example | No
     approving = [] if None in approving else approving
     metadata["decision"] = str(last.verdict)
     return Example(given, last.value, run.id, metadata, approving, signals, run.id)
+
+
+def _is_answered(wait: WaitRecord) -> bool:
+    """Whether it was answered; not whether it expired or was withdrawn."""
+    if wait.state in (WaitState.OPEN, WaitState.CLOSED) or wait.damaged:
+        return False
+    return not is_reserved(wait.answer)
 
 
 def approval_in(wait: WaitRecord) -> Approval | None:
