@@ -13,6 +13,7 @@ evaluators    what judges, and what it may return
 judging       the graph that asks the evaluators and stores their scores
 experiments   Experiment and Result: read from the journal
 comparison    compare: two experiments, paired by example
+report        table and page: experiments as people read them
 checks        Experiment.check: a gate for a build
 formats       examples in files: JSON Lines, LangSmith's form, CSV
 langsmith_datasets   datasets of LangSmith itself
@@ -29,6 +30,7 @@ from perdure.evals.datasets import Dataset
 from perdure.evals.experiments import Experiment, Result, ScoreSummary
 from perdure.evals.from_runs import from_runs
 from perdure.evals.policy import Effects
+from perdure.evals.report import page, table
 from perdure.types import DatasetInfo, Example, ExperimentInfo
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ __all__ = [
     "compare",
     "evaluate",
     "from_runs",
+    "page",
+    "table",
 ]
 
 

@@ -46,7 +46,7 @@ def estimate(values: Iterable[float], *, level: float = LEVEL) -> Estimate | Non
     given = _floats(values)
     if not given:
         return None
-    if _are_hits(given):
+    if are_hits(given):
         return share(round(sum(given)), len(given), level=level)
     return mean(given, level=level)
 
@@ -79,7 +79,7 @@ def difference(
     if not first or not second:
         return None
     n = len(first) + len(second)
-    if _are_hits(first) and _are_hits(second):
+    if are_hits(first) and are_hits(second):
         return _score_difference(fmean(first), len(first), fmean(second), len(second), 0, n, level)
     moved = fmean(second) - fmean(first)
     if len(first) == 1 or len(second) == 1:
@@ -100,7 +100,7 @@ def paired_difference(
         raise ValueError(f"{len(first)} values cannot be paired with {len(second)}.")
     if not first:
         return None
-    if not (_are_hits(first) and _are_hits(second)):
+    if not (are_hits(first) and are_hits(second)):
         return mean([b - a for a, b in zip(first, second, strict=True)], level=level)
     n = len(first)
     phi = _correlation(first, second)
@@ -157,7 +157,8 @@ def _floats(values: Iterable[float]) -> list[float]:
     return [float(value) for value in values]
 
 
-def _are_hits(values: Iterable[float]) -> bool:
+def are_hits(values: Iterable[float]) -> bool:
+    """Whether observations are only 0 and 1, so that their mean is a share."""
     return all(value in (0.0, 1.0) for value in values)
 
 
