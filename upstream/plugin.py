@@ -149,6 +149,7 @@ def _replace_savers() -> None:
 def _bound(graph: Any) -> Any:
     """The graph, bound to a runtime on its saver if that is perdure's."""
     from perdure.engine.engine import Engine
+    from perdure.observe.observers import Observers
     from perdure.runtime import Runtime
     from perdure.saver import Saver
 
@@ -159,7 +160,7 @@ def _bound(graph: Any) -> Any:
     runtime: Any = getattr(saver, "runtime", None)
     if runtime is None:
         runtime = saver.runtime = Runtime("sqlite:///:memory:")  # type: ignore[attr-defined]
-        engine = Engine(saver, 3.0, lambda: runtime.services)
+        engine = Engine(saver, 3.0, Observers(), lambda: runtime.services)
         runtime._compose(None, engine, None)
     # One name for all graphs of a test: each is the next version of the one before.
     runtime.unregister("graph")

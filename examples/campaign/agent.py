@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -29,6 +30,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 
 import perdure
+from perdure.types import EffectRecord
 
 from . import records, writer
 from .cadence import Cadence, due
@@ -60,6 +62,10 @@ DECISION = {
     "then": {"required": ["body"]},
 }
 """What a person may say of a draft: send it, send this instead, write another, leave it out."""
+SEND = "send touch"
+"""The effect that sends a touch."""
+MANY = 1000
+"""More effects than a run has."""
 SLOW = 5_000
 """Milliseconds that the last look before a mail goes out may take."""
 
@@ -115,7 +121,7 @@ class Agent:
         )
         self._lookup = Lookup(settings.lookup_url) if settings.lookup_url else None
         self.send = perdure.effect(
-            name="send touch",
+            name=SEND,
             key=lambda place, letter, sequence, at: [sequence, letter["recipient"], place["step"]],
             verify=self._did_arrive if self._lookup else None,
             unknown="retry" if self._lookup else "hold",
@@ -323,13 +329,14 @@ class Agent:
         return records.look(self._database, state["campaign_id"], state["contact_id"], step)
 
     def _end(self, state: State, status: str) -> Command[Next]:
-        """Say how it ended, and what each touch earned, on the run that sent it."""
+        """Say how it ended, and what each touch earned, on the effect that sent it."""
         run_id = get_config()["configurable"]["run_id"]
         self.close(state["campaign_id"], state["contact_id"], status)
         ended, touches = records.closed(self._database, state["campaign_id"], state["contact_id"])
+        effects = self._runtime.blocking.effects(run_id, limit=MANY) if touches else []
         for touch in touches:
-            about = f"touch {touch['step']}"
-            self._runtime.blocking.score(run_id, "reply", touch["outcome"], about=about)
+            part = sent_by(effects, touch["step"])
+            self._runtime.blocking.score(run_id, "reply", touch["outcome"], **part)
         return Command(update={"ended": ended or status}, goto="__end__")
 
     # -- effects
@@ -410,6 +417,17 @@ class Result(NamedTuple):
         if isinstance(said, dict) and said.keys() == set(cls._fields):
             return cls(**said)
         return cls()  # settled by hand, in whatever words
+
+
+def sent_by(effects: Iterable[EffectRecord], step: int) -> dict[str, str]:
+    """The part of a run that earned what a touch did: of its effects, the one that sent the touch.
+    One that a person settled may be of another run; then it is named in words."""
+    keys = [
+        one.key
+        for one in effects
+        if one.name == SEND and one.arguments.get("place", {}).get("step") == step
+    ]
+    return {"effect": keys[-1]} if keys else {"about": f"touch {step}"}
 
 
 def thread_of(campaign_id: int, contact_id: int) -> str:

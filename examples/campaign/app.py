@@ -64,9 +64,15 @@ class Launched:
 class App:
     """Campaigns, contacts, and the runtime that drives their threads."""
 
-    def __init__(self, settings: Settings | None = None, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        clock: Clock | None = None,
+        observe: Any = None,
+    ) -> None:
         self.settings = settings or Settings.read()
-        self.runtime = perdure.Runtime(self.settings.url, clock=clock)
+        self.runtime = perdure.Runtime(self.settings.url, clock=clock, observe=observe)
         self._clock = clock
         model = writer.model_for(self.settings.model)
         self.database = Database(self.settings.url, keep=True)

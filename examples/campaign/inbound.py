@@ -36,7 +36,7 @@ from perdure import Client, errors
 from perdure.types import State
 
 from . import records
-from .agent import thread_of
+from .agent import MANY, sent_by, thread_of
 from .app import App
 from .database import Conflict, Row, Statement, sql
 from .reading import Incoming, parse
@@ -151,8 +151,9 @@ class Inbound:
         if message["run_id"]:
             with contextlib.suppress(errors.NotFound):  # pruned
                 if self._client.blocking.get(message["run_id"]).ended:
-                    about = f"touch {message['step']}"
-                    self._client.blocking.score(message["run_id"], "reply", 1.0, about=about)
+                    effects = self._client.blocking.effects(message["run_id"], limit=MANY)
+                    part = sent_by(effects, message["step"])
+                    self._client.blocking.score(message["run_id"], "reply", 1.0, **part)
                 elif message["late"]:
                     return False
         self._app.database.write(

@@ -1,7 +1,8 @@
 """perdure: a durable runtime for LangGraph agents.
 
 `Runtime` drives graphs, `Client` asks about their runs, `Saver` stores checkpoints only. Agents
-call `sleep`, `ask`, `wait_for`, `join`, `label`, `now`, `random`, `uuid` and `@effect` functions.
+call `sleep`, `ask`, `wait_for`, `join`, `label`, `prompt`, `now`, `random`, `uuid` and `@effect`
+functions.
 Every error is in `perdure.errors`, every value in `perdure.types`; the common ones are here too.
 """
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from perdure.agent import join as join
     from perdure.agent import label as label
     from perdure.agent import now as now
+    from perdure.agent import prompt as prompt
     from perdure.agent import random as random
     from perdure.agent import sleep as sleep
     from perdure.agent import uuid as uuid
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from perdure.journal import connect as connect
     from perdure.runtime import Runtime as Runtime
     from perdure.saver import Saver as Saver
+    from perdure.serde.redaction_policy import Redaction as Redaction
     from perdure.thread_import import import_threads as import_threads
     from perdure.types import Done as Done
     from perdure.types import EffectRecord as EffectRecord
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
     from perdure.types import Message as Message
     from perdure.types import Observer as Observer
     from perdure.types import Record as Record
+    from perdure.types import Retention as Retention
     from perdure.types import Retry as Retry
     from perdure.types import Run as Run
     from perdure.types import Schedule as Schedule
@@ -85,6 +89,8 @@ _HOME = {
     "NotFound": "perdure.errors",
     "Observer": "perdure.types",
     "Record": "perdure.types",
+    "Redaction": "perdure.serde.redaction_policy",
+    "Retention": "perdure.types",
     "Retry": "perdure.types",
     "Run": "perdure.types",
     "Runtime": "perdure.runtime",
@@ -107,6 +113,7 @@ _HOME = {
     "key": "perdure.effects.context",
     "label": "perdure.agent",
     "now": "perdure.agent",
+    "prompt": "perdure.agent",
     "outbox": "perdure.effects.outbox",
     "random": "perdure.agent",
     "sleep": "perdure.agent",

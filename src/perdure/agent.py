@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from perdure.effects.context import current
+from perdure.effects.record_matching import configurable
 from perdure.errors import (
     BadArgument,
     Error,
@@ -25,6 +26,7 @@ from perdure.errors import (
     TakenBack,
     forgot_await,
 )
+from perdure.journal.names import check_text
 from perdure.langgraph_port import task_config, task_interrupts
 from perdure.operations.answer_schema import check_schema
 from perdure.operations.runs import find_all
@@ -38,7 +40,7 @@ from perdure.operations.waits import (
 from perdure.serde.class_types import adapter_for, is_storable_kind
 from perdure.serde.schema_types import classes_in
 from perdure.times import deadline, moment
-from perdure.types import Kind, Run, State
+from perdure.types import Kind, Prompt, Run, State
 
 if TYPE_CHECKING:
     from perdure.segments.segment import Segment
@@ -228,6 +230,33 @@ def label(**values: Any) -> None:
         segment.progress.label(values)
 
 
+def prompt(name: str, text: str) -> Prompt:
+    """The text of a prompt, whose version, a hash of it, is noted on what it touches.
+
+    Call it in the node, or in the effect, that uses the text. The version is then noted on the step
+    of the node, on the effects that the node calls after it, on the questions it asks, and on
+    scores about any of them and about the run. Each text is stored once per journal. Outside of a
+    run it is just the text.
+
+        model.invoke([perdure.prompt("writer", "Write a short letter."), *messages])
+    """
+    made = Prompt(check_text("name", name), text)
+    if not name:
+        raise BadArgument("prompt() needs a name.")
+    config = configurable()
+    if (segment := _find_segment(config)) is None:
+        return made
+    segment.prompts.keep(made)
+    inside = current()
+    if inside is not None and inside.owner is not None:
+        inside.prompts[made.id] = None
+    else:
+        task = task_config.task_info(config)
+        above = task_config.checkpoints_above(config)
+        segment.prompts.note(task.namespace, above, [made.id])
+    return made
+
+
 def now() -> datetime:
     """The time when this node first got here; the same when the node runs again."""
     segment = _segment()
@@ -259,9 +288,13 @@ def _config() -> dict[str, Any] | None:
 
 
 def _segment() -> Segment | None:
+    return _find_segment(_config() or {})
+
+
+def _find_segment(config: Mapping[str, Any]) -> Segment | None:
     from perdure.segments.segment import find
 
-    return find(_config() or {})
+    return find(config)
 
 
 def _read(segment: Segment, make: Callable[[], T]) -> T:
@@ -310,6 +343,7 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     if not task_config.is_in_task(config):
         raise NotInRun("sleep(), ask() and wait_for() can only be called in a node of a graph.")
     _check_durable(config)
+    _note_prompts_of_effect(config)
     _place_answer(value, question.kind)
     try:
         return interrupt(value, response_schema=response_schema)
@@ -318,6 +352,14 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
             for one in raised.args[0]:
                 segment.questions.expect(one, question)
         raise
+
+
+def _note_prompts_of_effect(config: Mapping[str, Any]) -> None:
+    """A question that an effect asks is about the prompts that the effect has read."""
+    segment, inside = _segment(), current()
+    if segment is not None and inside is not None and inside.prompts:
+        task, above = task_config.task_info(config), task_config.checkpoints_above(config)
+        segment.prompts.note(task.namespace, above, inside.prompts)
 
 
 def _check_durable(config: Mapping[str, Any]) -> None:

@@ -15,7 +15,6 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 from perdure.blocking import LoopThread, blocking_method
@@ -24,28 +23,36 @@ from perdure.errors import BadArgument
 from perdure.journal import Journal, Poll, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
-from perdure.operations import claims, runs
+from perdure.observe.observers import Observers
+from perdure.operations import claims
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.redaction import hide_in_url
+from perdure.serde.redaction_policy import Redaction
 from perdure.serde.serializer import Serializer
+from perdure.service.frames import FrameBuilder
 from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.local_engine import LocalEngine
+from perdure.service.records import Cursor
 from perdure.service.reflections import ReflectionService
+from perdure.service.run_selection import select_runs
 from perdure.service.runs import GRACE, PAGE, make_setup
+from perdure.service.saved import saved_by_run, saved_in_total
 from perdure.service.scores import check_score
 from perdure.service.services import Services
 from perdure.service.validation import (
-    check_dict,
     check_duration,
     check_limit,
     check_member,
     check_name,
     check_time,
 )
-from perdure.times import FIRST_MS, deadline, milliseconds, moment, position_before
+from perdure.service.views import tables
+from perdure.service.views.saved_work import SavedWork
+from perdure.service.views.tables import Table
+from perdure.times import FIRST_MS, LAST_MS, deadline, milliseconds, moment, position_before
 from perdure.types import (
     ENDED,
     Control,
@@ -56,7 +63,6 @@ from perdure.types import (
     Event,
     Kind,
     Message,
-    Observer,
     Record,
     Run,
     Schedule,
@@ -77,8 +83,9 @@ class Client(ContextManaged):
     """A journal's runs, waits, effects, messages and schedules.
 
     `url` is the journal, `PERDURE_URL` by default; it is opened on first use. `allow` and
-    `encryption_keys` are those of `Saver`. `observer` is called for each event that this client
-    stores. Every method is a coroutine; `blocking` has the same methods for callers without an
+    `encryption_keys` are those of `Saver`, and so is `redact`: a `Redaction`. `observe` is an
+    observer, or several: `perdure.observe` has some, and True takes those that the environment
+    configures. Every method is a coroutine; `blocking` has the same methods for callers without an
     event loop.
 
         async with Client("postgresql://localhost/agents") as client:
@@ -96,19 +103,24 @@ class Client(ContextManaged):
         allow: Iterable[type | tuple[str, ...]] = (),
         encryption_keys: Mapping[str, bytes] | None = None,
         clock: Clock | None = None,
-        observer: Observer | None = None,
+        observe: Any = None,
+        redact: Redaction | None = None,
         keys: None = None,
+        observer: None = None,
     ) -> None:
         check_renamed("keys", "encryption_keys", keys)
+        check_renamed("observer", "observe", observer)
         envelope = (
             ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys)
         )
-        engine = LocalEngine(url, Serializer(Codec(allow), envelope), observer)
+        serializer = Serializer(Codec(allow, redact), envelope)
+        engine = LocalEngine(url, serializer, Observers(observe), lambda: self.services.clock)
         self._compose(url, engine, clock)
 
     def _compose(self, url: str | None, engine: LocalEngine, clock: Clock | None) -> None:
         self._url, self._given_clock = url, clock
         self.engine = engine
+        engine.observers.attach(engine)
         self._opening = threading.RLock()
         self._services: Services | None = None
         self._blocking: LoopThread | None = None
@@ -321,27 +333,67 @@ class Client(ContextManaged):
             next_page = await client.runs(state="held", after=page[-1])
         """
         check_renamed("before", "after", before)
-        given = [state] if isinstance(state, str) else state
-        states = None if given is None else {check_member(State, "a state", one) for one in given}
-        position = None if after is None else (position_before(after.created_at), after.id)
-        if until is not None:
-            end = (milliseconds(check_time("until", until)), "")
-            position = end if position is None else min(position, end)
-        first = FIRST_MS if since is None else milliseconds(check_time("since", since))
-        if parent_id is not None and thread_id is not None:
-            raise BadArgument("Give thread_id or parent_id, not both.")
-        rows = partial(
-            runs.page,
-            thread_id=maybe_id("thread", thread_id),
-            parent_id=maybe_id("run", parent_id),
-            states=states,
-            graph=None if graph is None else check_text("graph", graph),
-            since=first,
+        which = select_runs(
+            thread_id=thread_id,
+            parent_id=parent_id,
+            state=state,
+            graph=graph,
+            metadata=metadata,
+            since=since,
+            until=until,
         )
+        position = which.before
+        if after is not None:
+            last = (position_before(after.created_at), after.id)
+            position = last if position is None else min(position, last)
         plan = self.services.runs.page(
-            rows, position, check_limit(limit), check_dict("metadata", metadata), output=output
+            which.page, position, check_limit(limit), which.metadata, output=output
         )
         return await self.journal.arun(plan)
+
+    async def frame(
+        self,
+        what: Table | str = Table.RUNS,
+        *,
+        run_id: str | None = None,
+        thread_id: str | None = None,
+        parent_id: str | None = None,
+        state: State | str | Iterable[State | str] | None = None,
+        graph: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        content: bool = False,
+    ) -> Any:
+        """A pandas DataFrame of `"runs"`, or of their `"events"`, `"effects"`, `"waits"` or
+        `"scores"`, newest run first. Needs the extra `frames`.
+
+        The filters select runs, as in `runs`, or `run_id` names one. Columns have the same dtypes
+        in every frame, an empty one too, and can be written as Parquet. Inputs, outputs, arguments
+        and other content are columns only with `content=True`.
+
+            runs = await client.frame("runs", graph="campaign")
+            runs.groupby("state").size()
+        """
+        table = check_member(Table, "a table", what)
+        which = select_runs(
+            ids=None if run_id is None else (run_id,),
+            thread_id=thread_id,
+            parent_id=parent_id,
+            state=state,
+            graph=graph,
+            metadata=metadata,
+            since=since,
+            until=until,
+        )
+        columns = tables.columns(table, content=content)
+        builder = await asyncio.to_thread(FrameBuilder, columns)
+        cursor = Cursor(which)
+        while not cursor.is_end:
+            plan = self.services.records.batch(table, cursor, content=content)
+            rows, cursor = await self.journal.arun(plan)
+            builder.add(rows)
+        return await asyncio.to_thread(builder.frame)
 
     async def score(
         self,
@@ -385,6 +437,30 @@ class Client(ContextManaged):
     async def scores(self, run_id: str) -> list[Score]:
         """The scores of a run, oldest first."""
         return await self.journal.arun(self.services.scores.scores(run_id))
+
+    async def saved(
+        self,
+        run_id: str | None = None,
+        *,
+        graph: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> SavedWork:
+        """What recovery did not repeat, and what crashes cost: of a run, with each crash, or in
+        total over the runs of a graph, or over all; `since` and `until` bound when a run was
+        accepted.
+
+            saved = await client.saved(run.id)
+            print(saved.work.tokens, [crash.lost for crash in saved.recoveries])
+        """
+        if run_id is not None:
+            if (graph, since, until) != (None, None, None):
+                raise BadArgument("Name a run, or select runs by graph and time; not both.")
+            return await self.journal.arun(saved_by_run(self.services.runs, run_id))
+        first = FIRST_MS if since is None else milliseconds(check_time("since", since))
+        last = LAST_MS if until is None else milliseconds(check_time("until", until))
+        graph = None if graph is None else check_text("graph", graph)
+        return await self.journal.arun(saved_in_total(graph, first, last))
 
     async def events(
         self, run_id: str, *, after: int | Event = 0, limit: int | None = None
@@ -737,6 +813,8 @@ class BlockingClient(LoopThread):
     runs = blocking_method(Client.runs)
     score = blocking_method(Client.score)
     scores = blocking_method(Client.scores)
+    frame = blocking_method(Client.frame)
+    saved = blocking_method(Client.saved)
     events = blocking_method(Client.events)
     waits = blocking_method(Client.waits)
     answer = blocking_method(Client.answer)

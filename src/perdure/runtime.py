@@ -15,16 +15,18 @@ from perdure.engine.engine import Engine
 from perdure.engine.graph_changes import check_renames, with_aliases
 from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
+from perdure.engine.node_outputs import with_redacted_outputs
 from perdure.errors import BadArgument, Error, needs_extra
 from perdure.journal import connect_later
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_renamed, check_text
+from perdure.observe.observers import Observers
 from perdure.operations import runs
-from perdure.operations.event_observer import observe
 from perdure.operations.messages import QUESTION
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
+from perdure.serde.redaction_policy import Redaction
 from perdure.service.runs import GRACE
 from perdure.service.validation import check_duration, check_limit
 from perdure.types import (
@@ -33,8 +35,8 @@ from perdure.types import (
     DrivenBy,
     Durability,
     Message,
-    Observer,
     Record,
+    Retention,
     Retry,
     Run,
 )
@@ -49,8 +51,11 @@ class Runtime(Client):
     `url` is the journal, `PERDURE_URL` by default; it is opened on first use. `lease` is how long a
     worker on another host may be silent before its runs are taken over; one that died on this host
     is noticed at once. `allow`, `encryption_keys`, `max_bytes` and `durability` are those of
-    `Saver`. `observer` is called for each event that this runtime stores.
+    `Saver`. `observe` is an observer, or several: traces, metrics and logs of `perdure.observe`, or
+    your own. True takes those that the environment configures.
     `on_question` is given each new question for a person, as `deliver` would.
+    `redact`, a `Redaction`, says what is never stored, and what nodes therefore never see either.
+    `retention`, a `Retention`, says when workers delete the runs that ended.
 
         runtime = Runtime("sqlite:///agents.db")
         graph = runtime.register(builder, name="campaign")
@@ -70,20 +75,26 @@ class Runtime(Client):
         max_bytes: int = 256 * 1024 * 1024,
         lease: timedelta = timedelta(seconds=3),
         clock: Clock | None = None,
-        observer: Observer | None = None,
+        observe: Any = None,
         on_question: Callable[[Message], Any] | None = None,
+        redact: Redaction | None = None,
+        retention: Retention | None = None,
         keys: None = None,
+        observer: None = None,
     ) -> None:
         check_renamed("keys", "encryption_keys", keys)
+        check_renamed("observer", "observe", observer)
         check_duration("lease", lease, timedelta(seconds=0.2))  # a shorter one is always lost
+        observers = Observers(observe)
         saver = Saver(
             durability=durability,
             allow=allow,
             encryption_keys=encryption_keys,
             max_bytes=max_bytes,
-            journal=lambda: observe(connect_later(url), observer),
+            redact=redact,
+            journal=lambda: observers.listen(connect_later(url)),
         )
-        engine = Engine(saver, lease.total_seconds(), lambda: self.services)
+        engine = Engine(saver, lease.total_seconds(), observers, lambda: self.services, retention)
         self._compose(url, engine, clock)
         if on_question is not None:
             self.deliver(QUESTION, on_question)
@@ -92,6 +103,11 @@ class Runtime(Client):
     def saver(self) -> Saver:
         """The checkpointer of every graph of this runtime."""
         return self.engine.saver
+
+    @property
+    def retention(self) -> Retention | None:
+        """How long this runtime keeps runs that ended."""
+        return self.engine.retention
 
     def __repr__(self) -> str:
         return f"<perdure.Runtime {self.url} of {', '.join(self.graphs) or 'no graphs'}>"
@@ -142,6 +158,7 @@ class Runtime(Client):
         if isinstance(graph, BoundGraph):
             graph = graph.unbound
         name, pregel = bind(graph, self.saver, name)
+        pregel = with_redacted_outputs(pregel, self.saver.serializer)
         names = dict(renamed or {})
         check_renames(names, pregel, name)
         pregel = with_aliases(names, pregel)
@@ -303,7 +320,8 @@ class Runtime(Client):
     # -- over HTTP
 
     def asgi(self, *, secret: str | None = None) -> Starlette:
-        """This runtime as an ASGI application: `GET /ok`, and `POST /cron/tick` for a cron service.
+        """This runtime as an ASGI application: `GET /ok`, `GET /metrics` if it has `Metrics`, and
+        `POST /cron/tick` for a cron service.
 
         Ticks are off until there is a `secret`, by default `PERDURE_CRON_SECRET`: a request with it
         as a bearer token drives due runs. The application's lifespan opens and closes the runtime,

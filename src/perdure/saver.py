@@ -55,6 +55,7 @@ from perdure.langgraph_port import compiled_graphs, task_config, task_interrupts
 from perdure.segments.segment import find
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
+from perdure.serde.redaction_policy import Redaction
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 
@@ -70,7 +71,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     `encryption_keys` turns on encryption: {id: 16, 24 or 32 bytes}; the first is used for writing,
     all for reading. `max_bytes` bounds the state of one checkpoint, `cache_bytes` the memory used
     to spare the next load. `journal` is an open journal to use instead of `url`, or a function that
-    opens one.
+    opens one. `redact` says what is never stored: a `Redaction`.
 
         with Saver("sqlite:///agents.db") as saver:
             graph = builder.compile(checkpointer=saver)
@@ -86,6 +87,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         max_bytes: int = 256 * 1024 * 1024,
         cache_bytes: int = 64 * 1024 * 1024,
         journal: Journal | Callable[[], Journal] | None = None,
+        redact: Redaction | None = None,
         keys: None = None,
     ) -> None:
         check_renamed("keys", "encryption_keys", keys)
@@ -97,7 +99,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         self._connect = journal if callable(journal) else lambda: connect_later(url)
         self._journal: Journal | None = None
         self.serializer = Serializer(
-            Codec(allow),
+            Codec(allow, redact),
             ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys),
             max_bytes,
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from perdure.errors import BadArgument
 
@@ -223,6 +224,28 @@ class PromptVersion(NamedTuple):
     version: str
 
 
+class Prompt(str):
+    """The text of a prompt, with its name and version. It is stored as the plain text."""
+
+    __slots__ = ("name", "version")
+    name: str
+    version: str
+
+    def __new__(cls, name: str, text: str) -> Prompt:
+        self = super().__new__(cls, text)
+        self.name = name
+        digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6)
+        self.version = digest.hexdigest()
+        return self
+
+    def __reduce__(self) -> tuple[type[Prompt], tuple[str, str]]:
+        return Prompt, (self.name, str(self))
+
+    @property
+    def id(self) -> PromptVersion:
+        return PromptVersion(self.name, self.version)
+
+
 @dataclass(frozen=True)
 class Score:
     """How well a run, or a part of it, did: a number, a category, or only a comment."""
@@ -252,6 +275,42 @@ class Score:
     """The id of that tool call, if the question had it."""
     prompts: tuple[PromptVersion, ...] = ()
     """The prompt versions that what it is about had read when it was given."""
+    damaged: str | None = None
+    """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+
+@dataclass(frozen=True)
+class PromptOutcome:
+    """How the runs, steps, effects and questions that read a prompt version were scored."""
+
+    score: str
+    """The name of the scores."""
+    label: str | None
+    """The category whose share this is; None of numbers."""
+    n: int
+    value: float
+    """The mean of the numbers, or a share: of a category, or of numbers that are all 0 or 1."""
+    low: float | None
+    """The 95 % interval around it; None if there is only one number."""
+    high: float | None
+    share: bool = False
+    """Whether `value` is a share."""
+    variance: float = 0.0
+    """Of the numbers."""
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """One version of a prompt, and how what it touched did."""
+
+    name: str
+    version: str
+    text: str
+    first_at: datetime
+    """When it was first read."""
+    runs: int
+    """How many runs read it."""
+    outcomes: tuple[PromptOutcome, ...] = ()
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
@@ -437,6 +496,37 @@ class Counts:
     """Runs started by schedules."""
     delivered: int = 0
     """Outbox messages delivered."""
+    pruned: int = 0
+    """Runs deleted by `Runtime(retention=…)`."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long runs are kept after they ended; None: for ever.
+
+    Workers delete a run that ended longer ago, with its history, and the checkpoints of a thread
+    that has no run left, as `prune` does.
+
+        Runtime(retention=Retention(done=timedelta(days=30), failed=timedelta(days=90)))
+    """
+
+    done: timedelta | None = None
+    failed: timedelta | None = None
+    cancelled: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("done", "failed", "cancelled"):
+            age = getattr(self, name)
+            if age is not None and (not isinstance(age, timedelta) or age < timedelta(0)):
+                raise BadArgument(f"Retention({name}={age!r}): give a timedelta, or None.")
+        if not self.ages:
+            raise BadArgument("Retention() keeps everything: say how long, or leave it out.")
+
+    @property
+    def ages(self) -> dict[State, timedelta]:
+        """How long a run is kept, by the state it ended in."""
+        ages = {State.DONE: self.done, State.FAILED: self.failed, State.CANCELLED: self.cancelled}
+        return {state: age for state, age in ages.items() if age is not None}
 
 
 @dataclass(frozen=True)
@@ -473,6 +563,7 @@ class Retry:
             return self.longest
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Called for each event that this process stored, after its commit.
 
@@ -485,10 +576,11 @@ class Observer(Protocol):
             def on_event(self, kind, run_id, thread_id, data, at):
                 metrics.increment(f"perdure.{kind}")
 
-        runtime = Runtime(observer=Counter())
+        runtime = Runtime(observe=Counter())
     """
 
     def on_event(
         self, kind: str, run_id: str, thread_id: str, data: Mapping[str, Any], at: datetime
     ) -> None:
-        """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`."""
+        """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`. That of a claim
+        also has the `graph` of the run, and the number of the `segment`."""

@@ -495,7 +495,7 @@ def test_old_runs_are_counted_and_deleted_but_not_unasked(url: str, command: Com
         "Only runs that ended" in command("prune", "--older-than", "1d", "--state", "held").refused
     )
     assert "not a duration" in command("prune", "--older-than", "soon").refused
-    assert "Missing option '--older-than'" in command("prune").refused
+    assert "How old? Give --older-than 30d" in command("prune").refused
 
 
 def test_migrate_makes_a_journal_and_check_only_looks(

@@ -323,9 +323,9 @@ async def test_tasks_that_go_on_side_by_side_read_the_places_of_their_run_once(
     read: list[str | None] = []
     read_task = effects.of_task
 
-    def of_task(thread_id: str, task: str, run_id: str | None) -> Any:
-        read.append(run_id)
-        return read_task(thread_id, task, run_id)
+    def of_task(thread_id: str, task: str, run_id: str, whole_run: str | None) -> Any:
+        read.append(whole_run)
+        return read_task(thread_id, task, run_id, whole_run)
 
     graph = chain(fan_out)
     graph.add_node("one", one)

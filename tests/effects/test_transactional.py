@@ -553,7 +553,7 @@ async def test_a_lost_reply_to_its_commit_is_settled_by_its_outcome(
 ) -> None:
     """Also after an attempt that failed, whose intent is stored, and no outcome."""
     seen = Seen()
-    async with opened(table, observer=seen) as rt:
+    async with opened(table, observe=seen) as rt:
         graph, calls = now_and_then(table, fails)
         faults, fault = faulty(rt.journal), Ambiguous("no reply")
 
@@ -576,7 +576,7 @@ async def test_a_batch_that_arrives_late_is_not_written_twice(
 ) -> None:
     execute(only_batches, "CREATE TABLE booked (what TEXT NOT NULL)")
     seen = Seen()
-    async with opened(only_batches, observer=seen) as rt:
+    async with opened(only_batches, observe=seen) as rt:
         graph, calls = now_and_then(only_batches, fails)
         faults = faulty(rt.journal)
 
@@ -587,7 +587,8 @@ async def test_a_batch_that_arrives_late_is_not_written_twice(
             run = await started(rt, graph)
         assert len(calls) == fails + 1
         assert run.output["log"] == booked(only_batches) == [f"room {len(calls)}"]
-    assert seen.states == ["open"] * fails + ["done"]
+        stored = [one.data["state"] for one in await rt.events(run.id) if one.kind == "effect"]
+    assert stored == seen.states == ["open"] * fails + ["done"]
 
 
 async def test_a_commit_that_goes_through_late_is_not_written_twice(postgres_url: str) -> None:

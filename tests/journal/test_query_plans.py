@@ -29,6 +29,10 @@ SCANS = DOCTOR | {
     "effects_after": "a list of all effects, in an order without an index",
     "messages": "a list of what is not delivered yet, in an order without an index",
     "next_message": "messages without a handler here come before the first with one",
+    "count_runs": "metrics count every unfinished run, for a hundredth of the time",
+    "count_waits": "metrics count every open wait, for a hundredth of the time",
+    "count_unknown": "metrics count every unknown effect, for a hundredth of the time",
+    "count_messages": "metrics count what is not delivered, for a hundredth of the time",
     "schedules": "a list of all schedules",
     "due_schedules": "schedules are a few rows",
 }
@@ -38,6 +42,7 @@ RANGES = {
     "next_claimable": "what is due, and what is soon",
     "strangers_due": "what is due",
     "late_graphs": "what is due",
+    "count_due": "what is due",
     "is_due": "what is due, and what is driven",
     "take_messages": "what is due",
     "next_due": "the first row",
@@ -52,6 +57,7 @@ RANGES = {
     "runs_of_prefix": "six rows",
     "waits_of_prefix": "six rows",
     "effects_of_prefix": "ids that begin with a prefix",
+    "saved_total": "the runs that saved or lost something, in an index that has what is summed up",
 }
 """Statements that read a part of an index, from a place or up to one."""
 

@@ -4,7 +4,7 @@ and whatever it does, it cannot break a commit."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 import perdure
 from perdure.errors import Unavailable
-from perdure.journal import Refused
+from perdure.journal import Refused, Row, Statement
 from perdure.journal.operation import Ambiguous
 from perdure.operations import claims
 from perdure.operations.claims import LeaseTimes
@@ -42,7 +42,7 @@ def work(state: Log) -> Log:
 
 async def test_every_event_of_a_run_is_told_once_as_it_is_stored(url: str) -> None:
     seen = Seen()
-    async with opened(url, observer=seen) as rt:
+    async with opened(url, observe=seen) as rt:
         rt.register(chain(work, ask), name="g")
         run = await rt.start("g", {"log": []}, thread_id="t", key="k")
         await rt.tick()
@@ -51,8 +51,10 @@ async def test_every_event_of_a_run_is_told_once_as_it_is_stored(url: str) -> No
         await rt.tick()
         stored = await rt.events(run.id)
     assert seen.kinds(run)[0] == EventKind.STARTED
+    claims = (event.n for event in stored if event.kind == EventKind.CLAIMED)
+    told = {n: {"graph": "g", "segment": segment} for segment, n in enumerate(claims, 1)}
     assert [(kind, data, at) for kind, _, _, data, at in seen] == [
-        (event.kind, event.data, event.at) for event in stored
+        (event.kind, {**event.data, **told.get(event.n, {})}, event.at) for event in stored
     ]
     assert {(run_id, thread_id) for _, run_id, thread_id, _, _ in seen} == {(run.id, "t")}
 
@@ -66,7 +68,7 @@ async def test_an_event_is_on_disk_when_it_is_told(url: str) -> None:
                 events = other.blocking.events(run_id)
             found.append(kind in {event.kind for event in events})
 
-    async with opened(url, observer=Looking()) as rt:
+    async with opened(url, observe=Looking()) as rt:
         rt.register(chain(work), name="g")
         await rt.start("g", {"log": []})
         await rt.tick()
@@ -76,7 +78,7 @@ async def test_an_event_is_on_disk_when_it_is_told(url: str) -> None:
 
 async def test_a_run_that_was_started_before_is_not_told_again(url: str) -> None:
     seen = Seen()
-    async with opened(url, observer=seen) as rt:
+    async with opened(url, observe=seen) as rt:
         first = await rt.start("g", key="k")
         assert (await rt.start("g", key="k")).id == first.id
         with pytest.raises(perdure.ThreadBusy):
@@ -86,7 +88,7 @@ async def test_a_run_that_was_started_before_is_not_told_again(url: str) -> None
 
 async def test_the_runs_of_a_thread_that_is_taken_over_are_told_too(url: str) -> None:
     seen = Seen()
-    async with opened(url, observer=seen) as rt:
+    async with opened(url, observe=seen) as rt:
         first = await rt.start("g", thread_id="t")
         second = await rt.start("g", thread_id="t", multitask_strategy="interrupt")
     assert seen.kinds(first) == [EventKind.STARTED, EventKind.CANCELLED]
@@ -95,7 +97,7 @@ async def test_the_runs_of_a_thread_that_is_taken_over_are_told_too(url: str) ->
 
 async def test_what_a_fenced_driver_would_have_stored_is_not_told(url: str) -> None:
     seen = Seen()
-    async with opened(url, observer=seen) as rt:
+    async with opened(url, observe=seen) as rt:
         rt.register(chain(ask), name="g")
         run = await rt.start("g", {"log": []}, thread_id="t")
         await rt.tick()
@@ -123,7 +125,7 @@ async def test_what_a_fenced_driver_would_have_stored_is_not_told(url: str) -> N
 
 async def test_what_was_rolled_back_is_told_when_it_is_committed_later(sqlite_url: str) -> None:
     seen = Seen()
-    async with opened(sqlite_url, observer=seen) as rt:
+    async with opened(sqlite_url, observe=seen) as rt:
         faults = faulty(rt.journal)
         faults.before = [Unavailable("gone for a moment")]
         with pytest.raises(Unavailable):
@@ -135,7 +137,7 @@ async def test_what_was_rolled_back_is_told_when_it_is_committed_later(sqlite_ur
 
 async def test_a_reply_that_was_lost_is_told_once_when_it_is_settled(url: str) -> None:
     seen = Seen()
-    async with opened(url, observer=seen) as rt:
+    async with opened(url, observe=seen) as rt:
         rt.register(chain(work), name="g")
         faults = faulty(rt.journal)
         faults.after = [Ambiguous("no reply")]
@@ -153,13 +155,42 @@ async def test_the_event_of_a_transactional_effect_is_told(url: str) -> None:
     def book() -> str:
         return "booked"
 
-    async with opened(url, observer=seen) as rt:
+    async with opened(url, observe=seen) as rt:
         rt.register(chain(("book", lambda state: {"log": [book()]})), name="g")
         run = await rt.start("g", {"log": []})
         await rt.tick()
         stored = await rt.events(run.id)
     assert seen.kinds(run) == [event.kind for event in stored]
     assert EventKind.EFFECT in seen.kinds(run)
+
+
+async def test_telling_reads_nothing_unless_a_reply_was_lost(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, read = Seen(), list[str]()
+    async with opened(sqlite_url, observe=seen) as rt:
+        rt.register(chain(work, ask), name="g")
+        rt.setup()
+        listener = rt.journal._group.committer.listener
+        assert listener is not None
+        reads = listener._read
+
+        def counted(statements: Sequence[Statement]) -> list[list[Row]]:
+            read.extend(name for name, _ in statements)
+            return reads(statements)
+
+        monkeypatch.setattr(listener, "_read", counted)
+        first = await rt.start("g", {"log": []}, thread_id="t")
+        await rt.tick()
+        second = await rt.start("g", {"log": []}, thread_id="t", multitask_strategy="interrupt")
+        await rt.cancel(second.id)
+        await auntil(lambda: seen.kinds(second)[-1:] == [EventKind.CANCELLED])
+        assert EventKind.CANCELLED in seen.kinds(first)
+        assert read == []
+        faulty(rt.journal).after = [Ambiguous("no reply")]
+        third = await rt.start("g")
+        await auntil(lambda: seen.kinds(third) == [EventKind.STARTED])
+    assert read == ["find_event"]
 
 
 async def test_an_observer_that_raises_breaks_nothing(
@@ -171,7 +202,7 @@ async def test_an_observer_that_raises_breaks_nothing(
             raise RuntimeError("no metrics today")
 
     seen = Broken()
-    async with opened(sqlite_url, observer=seen) as rt:
+    async with opened(sqlite_url, observe=seen) as rt:
         rt.register(chain(work), name="g")
         run = await rt.start("g", {"log": []})
         with caplog.at_level(logging.ERROR):
@@ -191,7 +222,7 @@ async def test_a_client_has_an_observer_too_and_may_use_the_journal_in_it(sqlite
                 client.blocking.cancel(run_id)
             seen.append(kind)
 
-    async with perdure.Client(sqlite_url, observer=Asking()) as client:
+    async with perdure.Client(sqlite_url, observe=Asking()) as client:
         run = await client.start("g")
         assert (await client.join(run.id)).state is State.CANCELLED
     assert seen == [EventKind.STARTED, EventKind.CANCELLED]

@@ -95,8 +95,8 @@ class Reader:
         return self.serializer.loads(row["body"], places.of_read(*(row[n] for n in names)))
 
     def _score(self, row: Stored) -> Any:
-        names = ("thread_id", "run_id", "name", "about", "value", "at", "kind", "label")
-        names += ("target", "target_id")
+        own = ("thread_id", "run_id", "name", "about", "value", "at")
+        names = (*own, "kind", "label", "target", "target_id")
         return self.serializer.loads(row["body"], places.of_score(*(row[n] for n in names)))
 
     def _value(self, row: Stored) -> Any:

@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from examples.campaign.agent import thread_of
+from examples.campaign.agent import MANY, SEND, thread_of
 from examples.campaign.app import App, Plan
 from examples.campaign.database import Row
 from examples.campaign.inbound import Inbound, Listener
@@ -146,8 +146,8 @@ class World:
         return str(row["status"])
 
     def scores(self, campaign_id: int = 1, address: str = BO) -> dict[str, float | None]:
-        found = self.app.runtime.blocking.scores(self.run(campaign_id, address).id)
-        return {score.about: score.value for score in found if score.name == "reply"}
+        """What each touch earned."""
+        return earned_by(self.app, self.run(campaign_id, address).id)
 
     def message_id(self, step: int, campaign_id: int = 1, address: str = BO) -> str:
         contact_id = self.contact(address)
@@ -186,6 +186,18 @@ class World:
         row = self.inbound.receive(mail if isinstance(mail, bytes) else mail.as_bytes())
         self.drive()
         return row
+
+
+def earned_by(app: App, run_id: str) -> dict[str, float | None]:
+    """What each touch of a run earned, by the effect that sent it."""
+    client = app.runtime.blocking
+    steps = {
+        effect.key: effect.arguments["place"]["step"]
+        for effect in client.effects(run_id, limit=MANY)
+        if effect.name == SEND
+    }
+    found = [score for score in client.scores(run_id) if score.name == "reply"]
+    return {f"touch {steps[str(score.effect)]}": score.value for score in found}
 
 
 def reply(

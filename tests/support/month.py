@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
@@ -97,12 +97,20 @@ def _decisions(dice: random.Random) -> list[str]:
 class Crew:
     """The processes, and who kills them."""
 
-    def __init__(self, server: ForkServer, settings: Settings, clock: Path, log: Path) -> None:
+    def __init__(
+        self,
+        server: ForkServer,
+        settings: Settings,
+        clock: Path,
+        log: Path,
+        environment: Mapping[str, str],
+    ) -> None:
         self._server, self._lock = server, threading.Lock()
         self._order: dict[str, Any] = {
             "settings": asdict(settings),
             "clock": str(clock),
             "log": str(log),
+            "environment": dict(environment),
         }
         self._children: dict[Child, str] = {}
         self.killed: Counter[str] = Counter()
@@ -153,8 +161,10 @@ class Month:
         seed: int = 7,
         *,
         outage: Callable[[], None] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`outage` kills the database, and has it back when it returns."""
+        """`outage` kills what the processes need, and has it back when it returns. `environment`
+        is theirs: who gets their traces."""
         self.seed, self.url, self._outage = seed, url, outage
         self.dice = random.Random(seed)
         self.prospects = {p.address: p for p in (Prospect.draw(seed, n) for n in range(contacts))}
@@ -190,7 +200,10 @@ class Month:
             )
             self.app = stack.enter_context(App(self.settings, clock=self.clock))
             self.inbound = Inbound(self.app)
-            self.crew = Crew(server, self.settings, folder / "clock", folder / "crew.log")
+            crew_log = folder / "crew.log"
+            self.crew = Crew(
+                server, self.settings, folder / "clock", crew_log, environment or {}
+            )
             stack.callback(self.crew.close)
             self._stack = stack.pop_all()
 

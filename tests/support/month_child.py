@@ -1,12 +1,14 @@
 """Processes of the campaign's month, which are children of `tests.support.fork_server`.
 
 `work` is a worker, `tick` a cron that drives 25 due threads, `tick 1` one that drives them one
-after the other, `listen` takes mail in.
+after the other, `listen` takes mail in. What its order has as `environment` decides where their
+traces go.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,10 @@ LIMIT = 25
 def be(order: dict[str, Any], tell: Tell) -> None:
     """What a process does, until it is killed or has done it."""
     settings = Settings(**order["settings"])
+    os.environ.update(order["environment"])
     name, _, option = order["what"].partition(" ")
-    with App(settings, clock=SharedClock(Path(order["clock"]))) as app:
+    clock = SharedClock(Path(order["clock"]))
+    with App(settings, clock=clock, observe=True) as app:
         if name == "work":
             asyncio.run(app.runtime.work(concurrency=CONCURRENCY))
         elif name == "tick":

@@ -55,6 +55,7 @@ class RowFormat:
 
     def __init__(self, serializer: Serializer) -> None:
         self.codec, self.envelope = serializer.codec, serializer.envelope
+        self._redacted = serializer.redacted_entries
         self.fit, self.check_value = serializer.fit, serializer.check_value
         self.check_state = serializer.check_state
 
@@ -68,19 +69,20 @@ class RowFormat:
     ) -> bytes:
         fields = cast(dict[str, Any], checkpoint)
         delta = cast(dict[str, Any], metadata).get("counters_since_delta_snapshot")
+        metadata = cast(CheckpointMetadata, self._redacted(cast(dict[str, Any], metadata)))
         state = [
             fields["v"],
             fields["ts"],
             fields["channel_versions"],
             fields["versions_seen"],
             fields.get("updated_channels"),
-            {k: v for k, v in fields.items() if k not in _FIELDS},
+            self.codec.redacted({k: v for k, v in fields.items() if k not in _FIELDS}),
             metadata,
             {c: value.inline for c, value in values.items() if value.inline is not None},
             [channel for channel in delta if channel not in values] if delta else [],
         ]
         try:
-            data = self.codec.encode(state, location)
+            data = self.codec.encode_own(state, location)
         except (Unserializable, TypeNotAllowed):
             self.codec.encode(metadata, "metadata")  # most likely, and then it is named so
             raise

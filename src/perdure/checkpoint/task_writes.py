@@ -106,6 +106,7 @@ class TaskWriter:
         if channel == ERROR and isinstance(value, BaseException):
             value = repr(value)  # as LangGraph's own savers do
         encode = self._format.codec.encode
+        value = self._format.codec.of_channel(channel, value)
         if type(value) is list and value:
             return True, [
                 WriteElement(item, encode(item, f"write to {channel}[{n}]"))
@@ -167,11 +168,12 @@ def _storable(writes: Writes, segment: Segment | None) -> Writes:
 
 
 def _waits(segment: Segment, task: TaskKey, writes: Writes, stamp: int) -> list[Statement]:
-    """The waits that are stored with the interrupt of a task that the runtime drives."""
+    """The waits that are stored with the interrupt of a task that the runtime drives, and the
+    prompts that the run has read since."""
     segment.progress.has_written = True
     given = dict(writes)
     if not given.get(INTERRUPT):
-        return []
+        return segment.prompts.flush()
     before = given.get(RESUME, [])
     before = before if isinstance(before, list) else [before]
     place = {**task._asdict(), "stamp": stamp}

@@ -155,7 +155,7 @@ class Writer:
             if parent is not None and metadata.get("source") == "loop":
                 ran.update(parent.sends)
             nodes = sorted(filter(checkpoint_names.is_node, ran))
-            statements += segment.progress.step(ns, checkpoint["id"], metadata, nodes)
+            statements += segment.progress.step(ns, checkpoint["id"], put.key.id, metadata, nodes)
         elements = [element for one in written for element in one.elements]
         values, shared = self._values(put, parent, elements, step, statements)
         size = sum([value.size for value in values.values()])
@@ -216,7 +216,12 @@ class Writer:
                 continue
             check_channel(channel)
             stored, body, inserted = difference(
-                self._format.codec, channel, value, before, returned.get(channel), step
+                self._format.codec,
+                channel,
+                self._format.codec.of_channel(channel, value),
+                before,
+                returned.get(channel),
+                step,
             )
             values[channel] = stored
             if body is not None and stored.ref is not None:

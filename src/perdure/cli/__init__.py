@@ -44,6 +44,7 @@ from perdure.cli import (
     maintenance,
     reflections,
     runs,
+    saved,
     schedules,
     start,
     thread_import,
@@ -73,7 +74,7 @@ def _add(section: str, *commands: Any) -> None:
 
 
 _add("Drive", demo.demo, dev.dev, worker.worker, worker.tick)
-_add("Start and look", start.start, runs.runs, runs.show)
+_add("Start and look", start.start, runs.runs, runs.show, saved.saved)
 _add("People and messages", inbox.inbox, inbox.answer, inbox.withdraw, inbox.signal)
 _add("Change the course of a run", control.pause, control.resume)
 _add("Change the course of a run", control.wake, control.cancel, control.retry, control.fork)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from perdure.cli.langgraph_json import Project, find_project
 from perdure.cli.output import at_option, paint, print_error, print_status
+from perdure.cli.target import observed
 from perdure.errors import BadArgument, Error
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def drive_project(file: Path, at: str, concurrency: int, grace: float, child: in
         if project is None:
             raise BadArgument(f"{file} is gone.")
         # Loaded before the loop runs: a module of the project may run one of its own.
-        asyncio.run(drive(project, load_project(project)))
+        asyncio.run(drive(project, observed(load_project(project))))
     except Error as error:
         print_error(error)
         return 2

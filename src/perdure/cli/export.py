@@ -1,26 +1,36 @@
-"""`perdure export`: runs with everything that belongs to them, as JSON Lines."""
+"""`perdure export`: runs with everything that belongs to them, or a flat table."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 from typer import Argument, Option
 
 from perdure.cli.options import IDS_HELP, At, Graph, Metadata, Since, States, Thread, Until
-from perdure.cli.output import json_default
 from perdure.cli.runs import parse_filters
 from perdure.cli.target import client_at
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import count
+from perdure.service.views.json_text import json_default, json_text
+from perdure.service.views.tables import Column, Row, Table, columns
 
 if TYPE_CHECKING:
     from perdure.client import Client
     from perdure.types import Run
+
+
+class Format(StrEnum):
+    """How a table is written."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
 
 
 def export(
@@ -35,35 +45,129 @@ def export(
     metadata: Metadata = None,
     since: Since = None,
     until: Until = None,
+    what: Annotated[
+        Table | None, Option(help="A flat table of these. Default: runs with all of their records.")
+    ] = None,
+    format: Annotated[
+        Format | None, Option(help="Of a table. Default: as FILE ends, or jsonl.")
+    ] = None,
+    content: Annotated[
+        bool, Option("--content", help="With what people, models and tools wrote, in a table.")
+    ] = False,
     output: Annotated[
         str | None, Option("--output", "-o", metavar="FILE", help="Default: stdout.")
     ] = None,
 ) -> None:
-    """Write runs with their events, waits, effects and scores, one JSON object per line."""
+    """Write runs with their records as JSON Lines, or a table in one of several formats."""
+    filters = parse_filters(state, graph, thread, metadata, since, until)
+    if run and any(filters.values()):
+        raise BadArgument("Name runs, or select them with options; not both.")
+    if what is None and (format not in (None, Format.JSONL) or content):
+        raise BadArgument("--format and --content need a table: pass --what, such as --what runs.")
+    chosen = format or (_format_of(output) if what is not None else Format.JSONL)
+    if chosen is Format.PARQUET and output is None:
+        raise BadArgument("Parquet is not text: pass --output FILE.")
+    with client_at(at) as client, _open_file(output) as file:
+        ids = [client.blocking.find(prefix).id for prefix in run or ()] or None
+        if what is None:
+            written = _write_reports(client, file, ids, filters)
+        else:
+            written = _write_table(client, file, what, chosen, ids, filters, content)
+    if output:
+        noun = "run" if what is None else what.value.removesuffix("s")
+        print(f"{count(written, noun)} written to {output}.")
+
+
+def _write_reports(
+    client: Client, file: BinaryIO, ids: list[str] | None, filters: dict[str, Any]
+) -> int:
+    """Each run as one object; one run at a time is in memory."""
     from perdure.cli.run_lookup import report_run
 
-    filters = parse_filters(state, graph, thread, metadata, since, until)
     written = 0
-    with client_at(at) as client, open_file(output) as file:
-        for one in selected(client, run or [], filters):
-            report = report_run(client, one).as_json()
-            file.write(json.dumps(report, default=json_default) + "\n")
-            written += 1
-    if output:
-        print(f"{count(written, 'run')} written to {output}.")
+    for one in _selected(client, ids, filters):
+        file.write(json_text(report_run(client, one).as_json()).encode() + b"\n")
+        written += 1
+    return written
 
 
-def selected(client: Client, prefixes: list[str], filters: dict[str, Any]) -> Iterator[Run]:
-    """Runs by the beginning of their ids, or by their properties."""
+def _selected(client: Client, ids: list[str] | None, filters: dict[str, Any]) -> Iterator[Run]:
     from perdure.cli.run_lookup import PAGE, all_pages
 
-    if prefixes and any(filters.values()):
-        raise BadArgument("Name runs, or select them with options; not both.")
     ask = client.blocking
-    if prefixes:
-        yield from [ask.get(ask.find(prefix).id) for prefix in prefixes]
-    else:
-        yield from all_pages(lambda last: ask.runs(**filters, after=last, limit=PAGE))
+    pages = all_pages(lambda last: ask.runs(**filters, after=last, limit=PAGE, output=False))
+    for id in ids or (one.id for one in pages):
+        yield ask.get(id)
+
+
+def _write_table(
+    client: Client,
+    file: BinaryIO,
+    what: Table,
+    format: Format,
+    ids: list[str] | None,
+    filters: dict[str, Any],
+    content: bool,
+) -> int:
+    """The rows of a table; one batch of them at a time is in memory."""
+    from perdure.service.records import Cursor
+    from perdure.service.run_selection import select_runs
+
+    which = select_runs(ids=ids) if ids else select_runs(**filters)
+    cursor, written = Cursor(which), 0
+    with WRITERS[format](file, columns(what, content=content)) as write:
+        while not cursor.is_end:
+            plan = client.services.records.batch(what, cursor, content=content)
+            rows, cursor = client.journal.run(plan)
+            write(rows)
+            written += len(rows)
+    return written
+
+
+Write = Callable[[list[Row]], object]
+
+
+@contextlib.contextmanager
+def _json_lines(file: BinaryIO, shown: Sequence[Column]) -> Iterator[Write]:
+    yield lambda rows: file.writelines(json_text(row).encode() + b"\n" for row in rows)
+
+
+@contextlib.contextmanager
+def _csv(file: BinaryIO, shown: Sequence[Column]) -> Iterator[Write]:
+    import csv
+    import io
+
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(one.name for one in shown)
+    yield lambda rows: writer.writerows(map(_cell, row.values()) for row in rows)
+    text.detach()
+
+
+def _cell(value: Any) -> Any:
+    """A value as in JSON, without quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json_default(value) if isinstance(value, datetime) else value
+
+
+@contextlib.contextmanager
+def _parquet(file: BinaryIO, shown: Sequence[Column]) -> Iterator[Write]:
+    from perdure.service.frames import ParquetFile
+
+    table = ParquetFile(file, shown)
+    try:
+        yield table.write
+    finally:
+        table.close()
+
+
+WRITERS = {Format.JSONL: _json_lines, Format.CSV: _csv, Format.PARQUET: _parquet}
+
+
+def _format_of(path: str | None) -> Format:
+    ending = os.path.splitext(path or "")[1].removeprefix(".").lower()
+    return Format(ending) if ending in tuple(Format) else Format.JSONL
 
 
 def _private(path: str, flags: int) -> int:
@@ -71,13 +175,14 @@ def _private(path: str, flags: int) -> int:
 
 
 @contextlib.contextmanager
-def open_file(path: str | None, option: str = "--output") -> Iterator[TextIO]:
-    """A file that only its owner can read, or stdout."""
+def _open_file(path: str | None) -> Iterator[BinaryIO]:
     if path is None:
-        yield sys.stdout
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
         return
     try:
-        with open(path, "w", encoding="utf-8", opener=_private) as file:
+        with open(path, "wb", opener=_private) as file:
             yield file
     except OSError as error:
-        raise BadArgument(f"{option} {path}: {error.strerror or error}.".lstrip()) from error
+        raise BadArgument(f"--output {path}: {error.strerror or error}.") from error

@@ -10,7 +10,6 @@ from typer import Argument, Option
 from perdure.cli.options import ID_HELP, At, By, Json, Place, Thread
 from perdure.cli.output import (
     command_for,
-    json_default,
     line_width,
     one_line,
     paint,
@@ -22,6 +21,7 @@ from perdure.cli.parsing import parse_json
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import count
+from perdure.service.views.json_text import json_default
 
 if TYPE_CHECKING:
     from perdure.service.views.attention import InboxItem

@@ -15,9 +15,13 @@ from perdure.service.views.formatting import count
 
 def prune(
     older_than: Annotated[
-        str,
-        Option(metavar="30d", help="Runs that ended longer ago.", show_default=False),
-    ],
+        str | None,
+        Option(
+            metavar="30d",
+            help="Runs that ended longer ago. Default: the retention= of the runtime.",
+            show_default=False,
+        ),
+    ] = None,
     place: Place = None,
     at: At = None,
     state: Annotated[
@@ -29,20 +33,41 @@ def prune(
     yes: Yes = False,
 ) -> None:
     """Delete ended runs with their history; a thread without runs loses its checkpoints."""
-    from perdure.service.validation import check_limit
-    from perdure.types import ENDED
+    from perdure.errors import BadArgument
+    from perdure.service.validation import check_limit, check_member
+    from perdure.types import ENDED, Retention, State
 
-    age, states = parse_duration("--older-than", older_than), state or [*ENDED]
+    states = [check_member(State, "a state", one) for one in state or ENDED]
     most = None if limit is None else check_limit(limit)
     with client_at(one_place(place, at)) as client:
-        prune = client.blocking.prune
-        found = prune(older_than=age, states=states, limit=most, dry_run=True)
+        if older_than is not None:
+            ages = dict.fromkeys(states, parse_duration("--older-than", older_than))
+        else:
+            policy: Retention | None = getattr(client, "retention", None)
+            if policy is None:
+                raise BadArgument(
+                    "How old? Give --older-than 30d, or the place of a runtime that has retention=."
+                )
+            ages = {state: age for state, age in policy.ages.items() if state in states}
+
+        def prune(*, dry_run: bool = False) -> int:
+            done = 0
+            for age in sorted({*ages.values()}):
+                of_age = [state for state in ages if ages[state] == age]
+                left = None if most is None else most - done
+                if left != 0:
+                    done += client.blocking.prune(
+                        older_than=age, states=of_age, limit=left, dry_run=dry_run
+                    )
+            return done
+
+        found = prune(dry_run=True)
         if dry_run:
             print(f"{count(found, 'run')} would be deleted.")
             return
         if found:
             confirm_or_abort(f"Delete {count(found, 'run')}?", yes=yes)
-        deleted = prune(older_than=age, states=states, limit=most) if found else 0
+        deleted = prune() if found else 0
     print(f"{count(deleted, 'run')} deleted.")
 
 

@@ -14,12 +14,11 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import BadArgument, Error, NotFound, Unavailable
 from perdure.serde.redaction import hide_in_url
+from perdure.service.views.json_text import json_default, json_text
 
 if TYPE_CHECKING:
     from perdure.service.views.event_wording import NextStep
@@ -63,23 +62,9 @@ NARROWEST_COLUMN = 8
 """Width that a column of a table keeps when it shrinks."""
 
 
-def json_default(value: Any) -> Any:
-    """A value that JSON has no form for, as one that it has."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, (set, frozenset)):
-        return sorted(value, key=str)
-    dump = getattr(value, "model_dump", None)  # Pydantic, and so LangChain's messages
-    return dump(mode="json") if callable(dump) and not isinstance(value, type) else str(value)
-
-
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON; a dataclass as its fields."""
-    print(json.dumps(value, default=json_default))
+    print(json_text(value))
 
 
 def print_error(error: Error) -> None:

@@ -29,6 +29,7 @@ from perdure.service.views.formatting import (
     utc_time,
 )
 from perdure.service.views.run_tree import tree_lines
+from perdure.service.views.saved_work import recoveries
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.types import Event, EventKind, Kind, Run, Score, State
 
@@ -63,7 +64,7 @@ def print_report(report: RunReport, at: str | None) -> None:
     last = report.events[-1].at if report.events else run.updated_at
     now = last if run.ended else max(last, today)
     periods = timeline(report.events, now, lost=is_lost(run, today))
-    _print_header(run, today)
+    _print_header(run, today, _crashes(report.events))
     _print_totals(periods, now)
     print()
     details = _details(report)
@@ -79,7 +80,18 @@ def print_report(report: RunReport, at: str | None) -> None:
     _print_blockers(found, report.unreadable, at)
 
 
-def _print_header(run: Run, now: datetime) -> None:
+def _crashes(events: list[Event]) -> str:
+    """The crashes of a run in words; empty if it has had none."""
+    found = recoveries(events)
+    if not found:
+        return ""
+    lost = duration(sum((one.lost for one in found), timedelta(0)))
+    again = sum(len(one.called_again) for one in found)
+    called = f", {count(again, 'effect')} called again" if again else ""
+    return f"{len(found)}, {lost} lost{called}"
+
+
+def _print_header(run: Run, now: datetime, crashes: str) -> None:
     graph = printable(graph_title(run.graph, run.version))
     print(f"{paint(run.id, 'bold')}  {paint_state(run.state)}  {graph}")
     due = ""
@@ -103,6 +115,7 @@ def _print_header(run: Run, now: datetime) -> None:
             for name, number in run.saved.items()
             if number
         ),
+        "crashes": crashes,
     }
     for name, fact in facts.items():
         if fact:

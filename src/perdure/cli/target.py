@@ -49,6 +49,16 @@ def runtime_at(at: str | None) -> Runtime:
     return load_runtime(place)
 
 
+def observed(rt: Runtime) -> Runtime:
+    """A runtime with the observers that the environment configures, unless it has some."""
+    from perdure.observe import from_env
+
+    if not rt.engine.observers:
+        for one in from_env():
+            rt.engine.observers.add(one)
+    return rt
+
+
 def load_runtime(place: str) -> Runtime:
     """The runtime named by `module:name`, or made of a folder with a langgraph.json."""
     from perdure.runtime import Runtime

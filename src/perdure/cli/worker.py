@@ -9,7 +9,7 @@ from typer import Option
 
 from perdure.cli.options import Concurrency, Place, RuntimeAt
 from perdure.cli.output import print_json
-from perdure.cli.target import one_place, runtime_at
+from perdure.cli.target import observed, one_place, runtime_at
 
 Quiet = Annotated[bool, Option("--quiet", help="Log warnings only.")]
 
@@ -30,7 +30,7 @@ def worker(
 
     configure_logging(quiet=quiet)
     log = logging.getLogger("perdure")
-    rt = runtime_at(one_place(place, at))
+    rt = observed(runtime_at(one_place(place, at)))
 
     async def work() -> None:
         async with rt:
@@ -59,7 +59,7 @@ def tick(
     from datetime import timedelta
 
     configure_logging(quiet=quiet)
-    rt = runtime_at(one_place(place, at))
+    rt = observed(runtime_at(one_place(place, at)))
 
     async def drive() -> None:
         async with rt:

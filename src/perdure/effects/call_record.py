@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.effects import keys, recording
 from perdure.effects.identity import TaskContext
@@ -16,18 +16,41 @@ from perdure.effects.record_matching import ALL, CallPosition, Match
 from perdure.effects.recording import INJECTED
 from perdure.effects.spec import EffectSpec
 from perdure.errors import EffectHeld, OrderChanged, Postponed
-from perdure.journal import Plan
+from perdure.journal import Plan, Statement
 from perdure.journal.ids import random_number
 from perdure.operations import effects
-from perdure.operations.effects import EffectRow, How, Mark, Unconfirmed, UndoState
+from perdure.operations.effects import (
+    NOTHING_SAVED,
+    EffectRow,
+    How,
+    Mark,
+    Unconfirmed,
+    UndoState,
+)
+from perdure.operations.prompts import EFFECT
 from perdure.serde.redaction import secrets_in
 from perdure.times import moment
-from perdure.types import EffectState, EventKind
+from perdure.types import EffectState, EventKind, PromptVersion
 
 log = logging.getLogger("perdure")
 
 MAX_PAUSE = 5.0
 """Longest pause, in seconds, that a process waits out; a longer one becomes a wait of the run."""
+
+
+class ModelUsage(NamedTuple):
+    """What the result of a model call cost."""
+
+    calls: int
+    tokens: int
+    model: str
+    input_tokens: int
+    output_tokens: int
+
+    def as_event(self) -> dict[str, Any]:
+        """For the event of the effect."""
+        parts = ("model", "input_tokens", "output_tokens")
+        return {name: getattr(self, name) for name in parts if getattr(self, name)}
 
 
 @dataclass
@@ -43,8 +66,8 @@ class CallRecord:
     """What identifies the call in place of its arguments."""
     module: str = ""
     """Where its function is: another one may have the same name."""
-    usage_of: Callable[[Any], tuple[int, int]] | None = None
-    """What a result cost: model calls, and tokens."""
+    usage_of: Callable[[Any], ModelUsage] | None = None
+    """What a result cost."""
     row: EffectRow = field(init=False)
     """As it is stored, or about to be."""
     other: EffectRow | None = field(default=None, init=False)
@@ -52,6 +75,8 @@ class CallRecord:
     may_be_another: bool = field(default=False, init=False)
     """Whether the record may be of a call on another object, or with another secret: no argument
     equals a recorded one, and not all are recorded."""
+    prompts: dict[PromptVersion, None] = field(default_factory=dict, init=False)
+    """Prompt versions that its task had read before it, and it has read itself."""
     _stored: dict[str, Any] = field(default_factory=dict, init=False)
     """The arguments that are stored."""
     _encoded: bytes = field(default=b"", init=False)
@@ -73,9 +98,11 @@ class CallRecord:
         if task.segment is not None:
             task.segment.secrets.update(self._secrets)
         self._encoded = recording.encode_arguments(task.serializer, spec.name, self._stored)
+        self._stored = task.serializer.codec.redacted(self._stored)
         by_arguments = self._encoded + self.module.encode()
         identified_by = by_arguments if self.call_id is None else self.call_id.encode()
         self._digest = keys.digest(identified_by)
+        self.prompts.update(dict.fromkeys(task.prompts_read()))
         if self.business_key is not None:
             key = keys.guard_key(spec.name, self.business_key)
             scope, task_id, match = f"key {key}", "", Match(0, None)
@@ -203,7 +230,9 @@ class CallRecord:
 
     def recorded_arguments(self) -> dict[str, Any]:
         """The stored arguments; those that are not stored come from the present call."""
-        return recording.complete(self.row.load_arguments(self.task.serializer), self.arguments)
+        serializer = self.task.serializer
+        recorded = self.row.load_arguments(serializer)
+        return recording.complete(serializer, recorded, self.arguments)
 
     def replay_result(self) -> Any:
         """The recorded result, counted as saved."""
@@ -213,13 +242,14 @@ class CallRecord:
             self._add_event(EventKind.EFFECT, {**data, "how": how})
         outcome = self.row.load_outcome(self.task.serializer)
         result, usage, interrupts = outcome if len(outcome) == 3 else (outcome[0], None, 0)
-        self._count_saved(*(usage or (0, 0)))
+        self.task.note_prompts(self.task.recorded_prompts.get(self.row.key, ()))
+        self._note_saved(*(usage or (0, 0)))
         self.position.skip_interrupts(interrupts)
         return result
 
     def replay_error(self) -> Exception:
         """The recorded exception, counted as saved."""
-        self._count_saved(0, 0)
+        self._note_saved(0, 0)
         stored = self.row.load_outcome(self.task.serializer)
         self.position.skip_interrupts(stored.get("asked", 0))
         return recording.mark_recorded(recording.restore_error(self.row.key, stored))
@@ -237,14 +267,18 @@ class CallRecord:
         try:
             result = keep(result) if keep is not None else result
             usage = None if self.usage_of is None else self.usage_of(result)
+            cost = None if usage is None else (usage.calls, usage.tokens)
             interrupts = self.position.interrupts_so_far() - self._interrupts_before
-            blob = recording.dump_result(task.serializer, row, result, usage, interrupts)
+            blob = recording.dump_result(task.serializer, row, result, cost, interrupts)
         except Exception as error:
             self.row = row._replace(mark=Mark.FINAL.value)  # it happened, and must not again
             return (yield from self.failed(error))
-        data = {} if how is None else {"how": how.value}
+        data: dict[str, Any] = {} if how is None else {"how": how.value}
+        if usage is not None:
+            data["usage"] = usage.as_event()
         yield from self._settle(EffectState.DONE, blob, data, wait=wait)
-        return result
+        task.note_prompts(self.prompts)
+        return task.serializer.codec.redacted(result)  # as a replay gives it
 
     def failed(self, error: Exception) -> Plan[None]:
         """Store a final exception, and raise it."""
@@ -281,15 +315,33 @@ class CallRecord:
         task = self.task
         self.row = self.row._replace(state=state.value, outcome=outcome, due_at=due_at)
         task.records.remember(self.row)
-        event = None
+        event, saved = None, NOTHING_SAVED
         if data is not None:
             begun = {"attempt": self.row.attempts, "begun_at": moment(self.row.created_at)}
-            event = (task.serializer, {**begun, **data})
-        op = task.guarded(effects.write_state(task.owner, self.row, task.now, event=event))
+            event = (task.serializer, {**begun, **data, **self.prompts_in_event()})
+            if task.segment is not None:
+                saved = task.segment.progress.take_saved()
+        used = self.prompt_uses()
+        op = effects.write_state(
+            task.owner, self.row, task.now, event=event, saved=saved, more=used
+        )
+        op = task.guarded(op)
         if wait:
             return bool((yield op))
         task.journal.defer(op)
         return True
+
+    def prompts_in_event(self) -> dict[str, list[list[str]]]:
+        """What the event of this call says of the prompts that it has read."""
+        return {"prompts": [list(one) for one in sorted(self.prompts)]} if self.prompts else {}
+
+    def prompt_uses(self, *, flush: bool = True) -> list[Statement]:
+        """The statements that store which prompts it has read, for the batch of its event. Without
+        `flush`, what else the run has read is left to a later batch: this one may be made again."""
+        segment = self.task.segment
+        if segment is None or not self.prompts:
+            return []
+        return segment.prompts.uses(EFFECT, self.row.key, self.prompts, flush=flush)
 
     def hold(self, why: str, error: BaseException | None) -> Plan[None]:
         """Store that the outcome is unknown, and raise `EffectHeld`: a person settles it."""
@@ -333,7 +385,8 @@ class CallRecord:
         """What is not stored of the arguments, and must not be in an error's text either."""
         left_out = [self.arguments[name] for name in self.arguments if name not in self._stored]
         texts = {one for one in left_out if isinstance(one, str) and len(one) > 3}
-        return texts | set(secrets_in(dict(self.arguments)))
+        hides = recording.names_of_secrets(self.task.serializer)
+        return texts | set(secrets_in(dict(self.arguments), hides))
 
     def dump_error(self, state: EffectState, error: BaseException) -> bytes:
         interrupts = self.position.interrupts_so_far() - self._interrupts_before
@@ -342,7 +395,7 @@ class CallRecord:
         )
 
     def describe(self, error: BaseException) -> str:
-        message = recording.describe(error, self._secrets)["message"]
+        message = recording.describe(self.task.serializer, error, self._secrets)["message"]
         return f"{type(error).__name__}: {message}"
 
     def report_other_arguments(self) -> None:
@@ -356,9 +409,10 @@ class CallRecord:
             self.task.journal.defer(self.task.guarded(noted))
         self._add_event(EventKind.DIFFERS, {"name": row.name, "key": row.key})
 
-    def _count_saved(self, calls: int, tokens: int) -> None:
-        if self.task.owner.run_id:
-            self.task.journal.defer(effects.count_saved(self.task.owner, calls, tokens))
+    def _note_saved(self, model_calls: int, tokens: int) -> None:
+        if self.task.segment is not None:
+            name, key = self.row.name, self.row.key
+            self.task.segment.progress.note_saved(name, key, model_calls, tokens)
 
     def _add_event(self, kind: EventKind, data: dict[str, Any]) -> None:
         task = self.task

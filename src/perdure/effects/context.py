@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.errors import NotInRun
 from perdure.journal import failpoints
 from perdure.journal.operation import Transaction
 from perdure.operations.effects import Owner
+from perdure.types import PromptVersion
 
 
 @dataclass
@@ -36,6 +37,12 @@ class EffectContext:
     """The `TaskContext` of the effects it calls itself."""
     reads: int = 0
     """Recorded reads so far."""
+    prompts: dict[PromptVersion, None] = field(default_factory=dict)
+    """Prompt versions that its task had read, and it has read itself."""
+    attempt: int = 0
+    """The number of the attempt at it."""
+    is_model: bool = False
+    """Whether it is the call of a model, whose cost is in its event."""
 
 
 _CURRENT: ContextVar[EffectContext | None] = ContextVar("perdure_effect", default=None)

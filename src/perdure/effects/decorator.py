@@ -159,6 +159,11 @@ def effect_named(name: str) -> Effect | None:
     return _EFFECTS.get(name)
 
 
+def is_effect_function(name: str) -> bool:
+    """Whether a function of this name is an effect of this process."""
+    return any(one.function.__name__ == name for one in [*_EFFECTS.values()])
+
+
 def _register(effect: Effect) -> None:
     """Make an effect available by its name, for compensations."""
     known = _EFFECTS.get(effect.spec.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,6 +21,7 @@ from perdure.operations.effects import EffectRow, Owner
 from perdure.saver import Saver
 from perdure.segments.segment import Segment, find
 from perdure.serde.serializer import Serializer
+from perdure.types import PromptVersion
 
 CHECKPOINT_TIMEOUT = 5.0
 """Seconds a checkpoint may take to reach the saver after its step began."""
@@ -50,6 +51,10 @@ class TaskContext:
     can_postpone: bool = False
     """Whether a run without a segment can give its process back, too."""
     records: TaskRecords = field(default_factory=TaskRecords)
+    outer_prompts: dict[PromptVersion, None] | None = None
+    """Of effects that an effect calls, the prompt versions that it has read."""
+    recorded_prompts: Mapping[str, Sequence[PromptVersion]] = field(default_factory=dict)
+    """The prompt versions that the recorded effects of this task had read, by key."""
     abandoned: OrderChanged | None = None
     """Why no further effect of this execution is called."""
 
@@ -81,7 +86,10 @@ class TaskContext:
         if self.is_nested or progress is None or not progress.is_new(self.checkpoint_id):
             checked = self.is_nested or self.segment is None or self.segment.has_checked_effects
             whole_run = None if checked else self.owner.run_id
-            rows, places = yield effects.of_task(self.owner.thread_id, self.id, whole_run)
+            found = yield effects.of_task(
+                self.owner.thread_id, self.id, self.owner.run_id, whole_run
+            )
+            rows, places, self.recorded_prompts = found
             for row in rows:
                 row.check(self.serializer)
             for scope, task, name, n, key in places:
@@ -90,6 +98,19 @@ class TaskContext:
             if self.segment is not None and whole_run:
                 self.segment.has_checked_effects = True
         self.records.load(rows)
+
+    def prompts_read(self) -> Iterable[PromptVersion]:
+        """The prompt versions that the task has read so far."""
+        if self.outer_prompts is not None:
+            return self.outer_prompts
+        return () if self.segment is None else self.segment.prompts.of_task(self.namespace)
+
+    def note_prompts(self, versions: Iterable[PromptVersion]) -> None:
+        """Note what the task has read, itself or in an effect that is done."""
+        if self.outer_prompts is not None:
+            self.outer_prompts.update(dict.fromkeys(versions))
+        elif self.segment is not None:
+            self.segment.prompts.note(self.namespace, self.checkpoints, versions)
 
     def recorded_reads(self) -> list[str]:
         """The results of this task's recorded reads, as text."""
@@ -163,7 +184,12 @@ def current_task() -> tuple[TaskContext, int] | None:
             # Nested effects belong to the effect that calls them: they are found when it is.
             id_, reads = hash_of(outer.key), f"effect {outer.key}"
             outer.task = replace(
-                task, id=id_, is_nested=True, namespace=reads, records=TaskRecords()
+                task,
+                id=id_,
+                is_nested=True,
+                namespace=reads,
+                records=TaskRecords(),
+                outer_prompts=outer.prompts,
             )
             outer.task.execution = id(execution)
     return outer.task, info.attempt

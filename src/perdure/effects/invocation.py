@@ -120,7 +120,14 @@ class Caller:
 
     def call(self, record: CallRecord, arguments: Mapping[str, Any]) -> FunctionCall:
         task, spec = record.task, record.spec
-        context = EffectContext(record.row.key, task.owner, execution=task.execution)
+        context = EffectContext(
+            record.row.key,
+            task.owner,
+            execution=task.execution,
+            prompts=record.prompts,
+            attempt=record.row.attempts,
+            is_model=record.usage_of is not None,
+        )
         return FunctionCall(self.name, self.function, self.bind(arguments), context, spec.timeout)
 
     def verify(self, record: CallRecord, arguments: Mapping[str, Any]) -> FunctionCall:
@@ -172,6 +179,7 @@ class TransactionalCall:
                 task.segment.refuse()
             raise
         task.records.remember(settled)
+        task.note_prompts(self.record.prompts)
         return CallReturned(result)
 
     async def arun(self) -> CallReturned | CallRaised | EffectRow:
@@ -183,7 +191,8 @@ class TransactionalCall:
         task, row, spec = self.record.task, self.record.row, self.record.spec
         transaction.run(effects.claim_intent(task.owner, row))
         try:
-            context = EffectContext(row.key, task.owner, transaction, now)
+            context = EffectContext(row.key, task.owner, transaction, now, attempt=row.attempts)
+            context.prompts = self.record.prompts
             result = FunctionCall(spec.name, self.function, self.bound, context).call()
             keep = spec.record.result
             result = keep(result) if keep is not None else result
@@ -191,6 +200,8 @@ class TransactionalCall:
         except BaseException as error:
             raise _FunctionRaised from error
         settled = row._replace(state=EffectState.DONE.value, outcome=blob)
-        event = (task.serializer, {"attempt": row.attempts, "transactional": True})
-        transaction.run(effects.write_state(task.owner, settled, now, event=event).render())
-        return settled, result
+        said = {"attempt": row.attempts, "transactional": True, **self.record.prompts_in_event()}
+        event, used = (task.serializer, said), self.record.prompt_uses(flush=False)
+        op = effects.write_state(task.owner, settled, now, event=event, more=used)
+        transaction.run(op.render())
+        return settled, task.serializer.codec.redacted(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from perdure.errors import EffectFailed, TooLarge, Unserializable, forgot_await
@@ -58,13 +58,23 @@ def dump_arguments(
     return _check_size(serializer, blob, f"effect {row.name!r}")
 
 
-def complete(recorded: dict[str, Any], present: Mapping[str, Any]) -> dict[str, Any]:
-    """Recorded arguments, and from the present call those that were not stored."""
+def complete(
+    serializer: Serializer, recorded: dict[str, Any], present: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Recorded arguments, and from the present call what was not stored of them."""
+    codec, hides = serializer.codec, names_of_secrets(serializer)
     filled = {
-        name: fill(value, present[name]) if name in present else value
+        name: fill(value, present[name], lambda value: codec.redacted(hide(value)), hides)
         for name, value in recorded.items()
+        if name in present and not hides(name)
     }
-    return {**present, **filled}
+    return {**recorded, **present, **filled}
+
+
+def names_of_secrets(serializer: Serializer) -> Callable[[Any], bool]:
+    """Whether what has a name is a secret, by the name alone or by the policy."""
+    redactor = serializer.codec.redactor
+    return is_secret if redactor is None else lambda n: is_secret(n) or redactor.hides(n)
 
 
 def dump_result(
@@ -100,7 +110,7 @@ def dump_error(
     """An exception that leaves an effect in a state: its text, and what is needed to raise one of
     the same type again."""
     kind = type(error)
-    text = describe(error, secrets)
+    text = describe(serializer, error, secrets)
     args = [redact(one, secrets) if isinstance(one, str) else hide(one) for one in error.args]
     try:
         size = len(serializer.codec.encode(args, "args"))
@@ -112,13 +122,18 @@ def dump_error(
     if not storable:
         args = [text["message"]]
     type_name = [kind.__module__, kind.__qualname__]
+    args = serializer.codec.redacted(args)
     stored = {**text, "asked": interrupts, "type": type_name, "args": args}
-    return serializer.dumps(stored, row.outcome_place(state))
+    return serializer.dumps(stored, row.outcome_place(state), own=True)
 
 
-def describe(error: BaseException, secrets: Collection[str]) -> dict[str, str]:
+def describe(
+    serializer: Serializer, error: BaseException, secrets: Collection[str]
+) -> dict[str, str]:
     """The text of an exception, without secrets."""
-    return {name: redact(text, secrets) for name, text in error_text.describe_error(error).items()}
+    return error_text.describe_error(
+        error, lambda text: redact(serializer.redacted_text(text), secrets)
+    )
 
 
 def restore_error(key: str, stored: Mapping[str, Any]) -> Exception:

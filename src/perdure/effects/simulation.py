@@ -3,7 +3,7 @@
 `Settlement` asks here before it looks for a record, so every call passes: of functions, of tools
 and models of agents, of a client, of the outbox, in subgraphs and inside other effects. A simulated
 call is recorded like any other, as an effect of its run alone: without its business key, which
-guards the real call, and without `verify`, `compensate` and a transaction, which reach the far side.
+guards the real call, and without `verify`, `compensate` and a transaction, which reach others.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -24,11 +25,40 @@ from perdure.effects.spec import ONCE
 from perdure.errors import UNREADABLE, BadArgument, EffectRefused, NotInRun
 from perdure.operations import effects
 from perdure.segments.evaluation_policy import FUNCTION, REAL, RECORDED, VALUE, EvaluationPolicy
-from perdure.segments.segment import is_evaluating
+from perdure.segments.segment import Segment, is_evaluating
 from perdure.types import EffectState
 
 _FUNCTIONS: dict[str, Mapping[str, Callable[..., Any]]] = {}
 """By experiment, the functions that simulate effects, in a process that evaluates."""
+
+
+_IS_HARMLESS: ContextVar[bool] = ContextVar("perdure_harmless_tool", default=False)
+
+
+@contextlib.contextmanager
+def harmless_tool() -> Iterator[None]:
+    """While a tool is called that only reads, or whose function is an effect itself."""
+    token = _IS_HARMLESS.set(True)
+    try:
+        yield
+    finally:
+        _IS_HARMLESS.reset(token)
+
+
+def check_tool(segment: Segment, name: str, *, reads: bool) -> None:
+    """Refuse a tool that an agent of an evaluation calls, and whose call is not an effect: nothing
+    else would keep it in the process."""
+    policy = segment.evaluation
+    if policy is None or _IS_HARMLESS.get() or current() is not None:
+        return
+    if policy.rule(f"tool {name}", reads=reads)[0] != REAL:
+        error = EffectRefused(
+            f"tool {name}",
+            "its run is part of an evaluation. To simulate it, make its calls effects: give the "
+            "agent perdure.langchain.Durable()",
+        )
+        segment.end_with(error)
+        raise error
 
 
 @contextlib.contextmanager
@@ -88,12 +118,12 @@ def check_outside_of_runs(name: str) -> None:
 
 
 def refuse_in_evaluation(name: str) -> None:
-    """Refuse what starts another run without being an effect, such as the stream of a bound graph:
-    its effects would not be simulated."""
+    """Refuse what reaches other runs without being an effect, such as the stream of a bound graph:
+    their effects would not be simulated."""
     found = current_task()
     segment = None if found is None else found[0].segment
     if segment is not None and segment.evaluation is not None:
-        error = EffectRefused(name, "it starts another run, and its own is part of an evaluation")
+        error = EffectRefused(name, "it reaches another run, and its own is part of an evaluation")
         segment.end_with(error)
         raise error
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 
+from perdure.effects.simulation import refuse_in_evaluation
 from perdure.engine import calls_in_nodes
 from perdure.engine.bound_call import BoundCall
 from perdure.engine.bound_runs import BoundRuns, taken_over
@@ -202,6 +203,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         call = self._call(None, config, {})
         if call is None:
             return pregel.bulk_update_state(config, supersteps)
+        refuse_in_evaluation("perdure.update_state")
         with _opening(call):
             drive, waiting = journal.run(self._runs.lease_for_update(call))
         with self._leased(drive):
@@ -215,6 +217,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         call = self._call(None, config, {})
         if call is None:
             return await pregel.abulk_update_state(config, supersteps)
+        refuse_in_evaluation("perdure.update_state")
         with _opening(call):
             drive, waiting = await journal.arun(self._runs.lease_for_update(call))
         with self._leased(drive):

@@ -20,14 +20,18 @@ from perdure.engine.segment_drive import SegmentPlans
 from perdure.engine.segment_end import SegmentFinish
 from perdure.engine.segment_start import SegmentStart
 from perdure.journal.clock import Clock
+from perdure.observe.observers import Observers
 from perdure.saver import Saver
 
 
 class Driver(SegmentPlans):
     """The plans before and after LangGraph, for workers and bound graphs."""
 
-    def __init__(self, saver: Saver, clock: Clock, announced: Callable[[], bool]) -> None:
+    def __init__(
+        self, saver: Saver, clock: Clock, observers: Observers, announced: Callable[[], bool]
+    ) -> None:
         super().__init__(saver, clock)
-        finish = SegmentFinish(saver, clock)
+        self.observers = observers
+        finish = SegmentFinish(saver, clock, observers)
         self.begin = SegmentStart(saver, clock, announced).begin
         self.finish, self.failed, self.end = finish.finish, finish.failed, finish.end

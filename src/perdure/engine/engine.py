@@ -7,16 +7,17 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from perdure.effects.simulation import refuse_in_evaluation
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph, GraphRegistry
 from perdure.engine.lease_keeper import LeaseKeeper
 from perdure.engine.outbox_delivery import OutboxDelivery
+from perdure.engine.retention import RetentionSweep
 from perdure.engine.schedule_firing import fire_schedules
 from perdure.engine.worker import Worker
 from perdure.errors import BadArgument
 from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
+from perdure.observe.observers import Observers
 from perdure.operations.messages import QUESTION
 from perdure.operations.run_payload import load_output
 from perdure.operations.runs import Parent, RunRow
@@ -24,17 +25,26 @@ from perdure.operations.schedules import ScheduleRow
 from perdure.saver import Saver
 from perdure.service.local_engine import LocalEngine
 from perdure.service.services import Services
-from perdure.types import Control, Counts, State
+from perdure.types import Control, Counts, Retention, State
 
 
 class Engine(LocalEngine):
     """What drives runs in this process. It opens nothing before its first use."""
 
-    def __init__(self, saver: Saver, lease: float, services: Callable[[], Services]) -> None:
-        super().__init__(None, saver.serializer)
+    def __init__(
+        self,
+        saver: Saver,
+        lease: float,
+        observers: Observers,
+        services: Callable[[], Services],
+        retention: Retention | None = None,
+    ) -> None:
+        super().__init__(None, saver.serializer, observers, lambda: services().clock)
         self.saver, self._lease, self._get_services = saver, lease, services
         self.graphs = GraphRegistry()
         self.delivery = OutboxDelivery()
+        self.retention = retention
+        self._sweep = None if retention is None else RetentionSweep(retention)
         self._expected: set[str] = set()
         self._workers: set[Worker] = set()
         self._driver: Driver | None = None
@@ -53,7 +63,9 @@ class Engine(LocalEngine):
         with self._opening:
             if self._driver is None:
                 clock, handlers = self._get_services().clock, self.delivery.handlers
-                self._driver = Driver(self.saver, clock, lambda: QUESTION in handlers)
+                self._driver = Driver(
+                    self.saver, clock, self.observers, lambda: QUESTION in handlers
+                )
             return self._driver
 
     @property
@@ -91,7 +103,6 @@ class Engine(LocalEngine):
         parent: Parent | None = None,
     ) -> Plan[RunRow]:
         """Accept a run that its caller drives; a worker does only if the caller dies first."""
-        refuse_in_evaluation("perdure.invoke")
         return self._get_services().runs.accept(
             (graph.name, graph.version),
             check_text("thread_id", thread_id),
@@ -129,6 +140,7 @@ class Engine(LocalEngine):
         if graphs is None:
             chosen = self.graphs.chosen()
             limits |= {"schedules": self._fire_schedules, "delivery": self.delivery}
+            limits["sweep"] = self._sweep
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
         worker = Worker(driver, keeper, chosen, **limits)
@@ -162,4 +174,5 @@ class Engine(LocalEngine):
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
+        self.observers.close()
         self.saver.close()

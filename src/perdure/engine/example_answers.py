@@ -41,8 +41,8 @@ class ExampleAnswers:
         """The answer to a wait, if the example has one. Raises `Unanswered` if it does not fit."""
         if wait.interrupt_id.startswith("breakpoint:"):
             return (None,)
-        if wait.kind == Kind.SIGNAL and wait.name in self._policy.signals:
-            return (self._policy.signals[wait.name],)
+        if wait.kind == Kind.SIGNAL and (name := wait.name or "") in self._policy.signals:
+            return (self._policy.signals[name],)
         if not _is_question(wait) or self._given >= len(self._policy.answers):
             return None
         value, body = self._policy.answers[self._given], waits.load_body(serializer, wait)

@@ -45,7 +45,7 @@ class OutboxDelivery:
                 if inspect.isawaitable(returned):  # an object, or a lambda around a coroutine
                     await returned
         except Exception as error:
-            text = redact(f"{type(error).__name__}: {error}")
+            text = redact(driver.serializer.redacted_text(f"{type(error).__name__}: {error}"))
             log.warning("message %s of topic %r was not delivered: %s", row.id, row.topic, text)
             pause = round(messages.REDELIVERY.pause(row.attempts).total_seconds() * 1000)
             kind = type(error).__name__  # its message may contain the payload

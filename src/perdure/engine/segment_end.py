@@ -42,13 +42,16 @@ from perdure.errors import (
     WaitCaught,
 )
 from perdure.journal import Plan
+from perdure.journal.clock import Clock
+from perdure.observe.observers import Observers
 from perdure.operations import claims, effects
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Mark, Owner, report
-from perdure.operations.events import change
+from perdure.operations.events import change, redacted_data
 from perdure.operations.run_payload import dump_error, dump_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
+from perdure.saver import Saver
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, Kind, State
 
@@ -76,6 +79,10 @@ FINAL = (
 class SegmentFinish(SegmentPlans):
     """Plans for the end of a segment."""
 
+    def __init__(self, saver: Saver, clock: Clock, observers: Observers) -> None:
+        super().__init__(saver, clock)
+        self._observers = observers
+
     def finish(self, drive: Drive, outcome: Outcome) -> Plan[Ended]:
         """End a segment after LangGraph returned or raised."""
         segment = drive.segment
@@ -99,13 +106,22 @@ class SegmentFinish(SegmentPlans):
             end = (yield from self._held_by_unknown(drive)) or end
         if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
             end = end._replace(data=report((yield effects.of_run(drive.row.id))))
-        return (yield from self.end(drive.row, end))
+        saved = segment.progress.take_saved()
+        ended = yield from self.end(drive.row, end._replace(saved=saved))
+        if ended is not Ended.LOST:
+            segment.prompts.confirm()  # what the segment queued is on disk before its end
+        return ended
 
     def end(self, row: RunRow, end: SegmentEnd) -> Plan[Ended]:
         """End a segment as decided."""
         made = change(row.thread_id, row.id, self.clock.now())
-        if not (yield claims.end_segment(self.serializer, made, row.token, end)):
+        if self.serializer.redacts:
+            data, reason = redacted_data(self.serializer, end.data), end.reason
+            end = end._replace(data=data, reason=self.serializer.redacted_text(reason))
+        sinks = self._observers.sinks
+        if not (yield claims.end_segment(self.serializer, made, row.token, end, sinks)):
             return Ended.LOST
+        self._observers.nudge()
         _log_end(row, end)
         return Ended.RELEASED if end.state is State.PENDING else Ended(end.state.value)
 
@@ -177,7 +193,7 @@ class SegmentFinish(SegmentPlans):
     def failed(self, drive: Drive, error: BaseException) -> SegmentEnd:
         """The end of a segment that raised: for good, or to be retried after a pause."""
         attempts, retry = drive.segment.progress.attempts, drive.graph.retry
-        described = describe(error, drive.segment.secrets)
+        described = describe(self.serializer, error, drive.segment.secrets)
         blob = dump_error(self.serializer, drive.row, described)
         data: dict[str, Any] = described | {"attempts": attempts}
         over = isinstance(error, FINAL) or is_recorded(error) or retry.is_over(attempts, error)

@@ -23,6 +23,7 @@ from perdure.engine.graph_check import find_change
 from perdure.engine.graphs import Graph
 from perdure.engine.pending_command import begin_with_command, take_command
 from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, start_place
+from perdure.engine.tool_guard import ToolGuard
 from perdure.errors import UNREADABLE, Damaged, Error, Unanswered
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
@@ -69,7 +70,7 @@ class SegmentStart(SegmentPlans):
         except UNREADABLE as error:
             return held_by_error(error)
         except Unanswered as error:
-            described = describe(error, ())
+            described = describe(self.serializer, error, ())
             data = {**described, "attempts": row.attempts, "final": True}
             blob = dump_error(self.serializer, row, described)
             return SegmentEnd(
@@ -209,6 +210,8 @@ def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]
         "metadata": metadata,
         "tags": tags,
     }
+    if segment.evaluation is not None:
+        config["callbacks"] = [ToolGuard(segment)]
     return cast(RunnableConfig, config)
 
 

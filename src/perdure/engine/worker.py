@@ -18,6 +18,7 @@ from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph
 from perdure.engine.lease_keeper import LeaseKeeper
 from perdure.engine.outbox_delivery import OutboxDelivery
+from perdure.engine.retention import RetentionSweep
 from perdure.engine.segment_drive import Drive, Ended, Outcome, Raised, Returned, StopReason
 from perdure.engine.segment_start import held_by_error
 from perdure.engine.shutdown import drain_on_signals
@@ -72,6 +73,7 @@ class Worker:
         grace: float = 10.0,
         schedules: Callable[[Sequence[ScheduleRow]], Awaitable[int]] | None = None,
         delivery: OutboxDelivery | None = None,
+        sweep: RetentionSweep | None = None,
         driven_by: DrivenBy = DrivenBy.WORKER,
     ) -> None:
         """Create it in the event loop that drives. Without `schedules` it drives only some of the
@@ -84,6 +86,9 @@ class Worker:
         self._schedules = schedules
         self._delivery = delivery or OutboxDelivery()
         self._delivering: asyncio.Task[int] | None = None
+        self._sweep = sweep
+        self._sweeping: asyncio.Task[int] | None = None
+        self._has_swept = False
         self._end = None if budget is None else time.monotonic() + budget
         self._counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,6 +109,7 @@ class Worker:
         try:
             if not self._keeper.is_started:
                 await asyncio.to_thread(self._keeper.start)
+            self._driver.observers.nudge()  # other processes may have left traces to export
             signals = drain_on_signals(self._loop, self.drain)
             with signals if handle_signals else contextlib.nullcontext():
                 try:
@@ -140,6 +146,7 @@ class Worker:
                 soon_at = found.soon_at
                 claimed = await self._claim(found)
                 self._deliver(found)
+                self._prune()
             except (Unavailable, WriteLost) as error:
                 if not self._has_looked:
                     raise  # it has not begun
@@ -155,7 +162,7 @@ class Worker:
         if self._limit is not None and self._counts["claimed"] >= self._limit:
             return not self._tasks
         # A segment that ended since the claim may have made something due.
-        busy = self._tasks or self._delivering is not None
+        busy = self._tasks or self._delivering is not None or self._sweeping is not None
         idle = not claimed and not busy and not self._woken.is_set()
         return self._until_idle and idle
 
@@ -210,9 +217,9 @@ class Worker:
             return 0  # a suspect has waited too long for an idle worker: make room for it
         claimed = 0
         if found.due_at is not None:
-            claimed = await self._claim_up_to(free)
+            claimed = await self._claim_up_to(free, found.due_at)
         if not claimed and not self._tasks and found.suspect_at is not None:
-            claimed = await self._claim_up_to(1, suspect=True)
+            claimed = await self._claim_up_to(1, found.suspect_at, suspect=True)
         if not claimed:
             await self._warn_once(found)
         return claimed
@@ -230,7 +237,7 @@ class Worker:
                 self._others.add(name)
                 log.warning("runs of %r are due, which is not registered in this worker", name)
 
-    async def _claim_up_to(self, count: int, *, suspect: bool = False) -> int:
+    async def _claim_up_to(self, count: int, since: int | None, *, suspect: bool = False) -> int:
         op = claims.claim(
             self._driver.serializer,
             self._keeper.worker,
@@ -239,6 +246,7 @@ class Worker:
             count,
             driven=self._driven_by,
             suspect=suspect,
+            since=since,
         )
         claiming = asyncio.create_task(self._driver.journal.ado(op))
         try:
@@ -291,12 +299,35 @@ class Worker:
             else:
                 self._counts["delivered"] += task.result()
 
+    def _prune(self) -> None:
+        """Delete runs that are kept no longer, beside the others: a piece of a sweep; of one that
+        stops when it is idle, one piece."""
+        sweep = self._sweep
+        if sweep is None or self._sweeping is not None:
+            return
+        if self._has_swept if self._until_idle else not sweep.is_due:
+            return
+        self._has_swept = True
+        work = sweep.tick if self._until_idle else sweep.piece
+        self._sweeping = asyncio.create_task(work(self._driver.journal, self._clock.now()))
+        self._sweeping.add_done_callback(self._pruned)
+
+    def _pruned(self, task: asyncio.Task[int]) -> None:
+        self._sweeping = None
+        self._woken.set()
+        if not task.cancelled():
+            if (error := task.exception()) is not None:
+                log.warning("Deleting old runs failed; it is tried again: %s", error)
+            else:
+                self._counts["pruned"] += task.result()
+
     async def _drain(self) -> None:
         """Stop each segment at its next step; give back those that do not stop in time."""
         for drive in list(self._driven):
             drive.ask_to_stop(StopReason.SHUTDOWN)
         self._draining = True
-        if under_way := self._tasks | ({self._delivering} if self._delivering else set()):
+        beside = {one for one in (self._delivering, self._sweeping) if one is not None}
+        if under_way := self._tasks | beside:
             await asyncio.wait(under_way, timeout=self._grace)
         for drive in list(self._driven):
             try:
@@ -370,7 +401,8 @@ class Worker:
     async def _through_langgraph(self, drive: Drive) -> Ended:
         try:
             pregel = drive.graph.pregel
-            output = await pregel.ainvoke(drive.input, drive.config, **drive.arguments)
+            with self._driver.observers.around(drive):
+                output = await pregel.ainvoke(drive.input, drive.config, **drive.arguments)
             outcome: Outcome = Returned(output)
         except BaseException as error:
             outcome = Raised(error)

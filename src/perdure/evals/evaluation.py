@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from perdure.effects.simulation import simulating
 from perdure.engine.graphs import Graph
 from perdure.errors import BadArgument, ExperimentChanged
 from perdure.evals import experiments
-from perdure.evals.datasets import Dataset
+from perdure.evals.datasets import Dataset, to_example
 from perdure.evals.evaluators import Evaluator, evaluators_of
 from perdure.evals.experiments import JUDGE, TARGET, Case, Experiment
 from perdure.evals.judging import Judge
@@ -66,10 +66,12 @@ async def evaluate(
 
     `target` is the name of a registered graph, a graph, or a function of the input. `dataset` is a
     `Dataset`, the name of one, or examples, which are stored as a dataset named like the
-    experiment. `runtime` drives the runs; without one, a new `Runtime()` does. Called again with
-    the same `experiment` after a crash, or to look, it goes on: no run is started twice, and no
-    evaluator is asked again whose verdict is stored. Several processes may call it at once and
-    share the work. `context` and `config` are those of `start`.
+    experiment. `runtime` drives the runs; without one that of the dataset, or a new `Runtime()`.
+    `context` and `config` are those of `start`.
+
+    Called again with the same `experiment` after a crash, it goes on: no run is started twice, and
+    no evaluator is asked again whose verdict is stored. Several processes may call it at once and
+    share the work.
 
     No effect leaves the process. `effects` says what happens instead: "refuse" fails the run,
     "recorded" takes the outcome from the run that the example was made from, and a dict has by
@@ -83,20 +85,11 @@ async def evaluate(
     """
     check_name("experiment", experiment)
     for name, value in (("concurrency", concurrency), ("repetitions", repetitions)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if value < 1:
             raise BadArgument(f"{name}={value!r} must be at least 1.")
     rules, functions = rules_of(effects)
     judges = evaluators_of(evaluators)
-    if runtime is None:
-        if isinstance(target, str) or isinstance(dataset, Dataset):
-            raise BadArgument(
-                "evaluate() needs runtime=... for a registered graph, or for a stored dataset."
-            )
-        runtime = Runtime()
-        owned: Any = runtime
-    else:
-        owned = contextlib.nullcontext()
-    async with owned:
+    async with _driving(runtime, dataset) as runtime:
         setup = make_setup(
             input=None,
             metadata={
@@ -115,6 +108,22 @@ async def evaluate(
         return await Experiment.load(runtime, experiment)
 
 
+@contextlib.asynccontextmanager
+async def _driving(runtime: Runtime | None, dataset: Any) -> AsyncIterator[Runtime]:
+    """The runtime of an evaluation: the one given, that of the dataset, or a new one."""
+    if runtime is None and isinstance(dataset, Dataset):
+        if not isinstance(dataset.client, Runtime):
+            raise BadArgument(
+                "evaluate() needs runtime=...: the client of its dataset drives nothing."
+            )
+        runtime = dataset.client
+    if runtime is not None:
+        yield runtime
+        return
+    async with Runtime() as runtime:
+        yield runtime
+
+
 async def _stored(runtime: Runtime, dataset: Any, experiment: str) -> Dataset:
     if isinstance(dataset, Dataset):
         return dataset
@@ -123,17 +132,11 @@ async def _stored(runtime: Runtime, dataset: Any, experiment: str) -> Dataset:
     # The dataset of a begun experiment stays: examples that are left out are removed.
     made = await Dataset.create(runtime, experiment, dataset := [*dataset])
     service = runtime.services.datasets
-    kept = {service.identified(one) for one in map(_as_example, dataset)}
+    kept = {service.identified(to_example(one)) for one in dataset}
     gone = [one.id for one in await made.examples() if one.id not in kept]
     if gone:
         await made.remove(*gone)
     return made
-
-
-def _as_example(given: Any) -> Example:
-    from perdure.evals.datasets import to_example
-
-    return to_example(given)
 
 
 @dataclass
@@ -168,9 +171,8 @@ class Evaluation:
         row = await journal.arun(service.begin(self.name, dataset.name, dataset.version, settings))
         if (row.dataset, row.version) != (dataset.name, dataset.version):
             was = f"dataset {row.dataset!r} version {row.version}"
-            raise ExperimentChanged(
-                self.name, f"{was}, not {dataset.name!r} version {dataset.version}"
-            )
+            given = f"{dataset.name!r} version {dataset.version}"
+            raise ExperimentChanged(self.name, f"{was}, not {given}")
         serializer = self.runtime.engine.serializer
         stored, encode = row.load(serializer), serializer.codec.encode
         for part in ("target", "evaluators", "repetitions", "effects", "context", "config"):
@@ -231,7 +233,7 @@ class Evaluation:
         concurrency: int,
         setup: Callable[[Case], dict[str, Any]],
     ) -> dict[Case, RunRow]:
-        """Start the runs that are not started yet, and drive them until none is left to a worker."""
+        """Start the runs that are missing, and drive all until none is left to a worker."""
         ended: dict[Case, RunRow] = {}
         missing = await self._note(cases, role, ended)
         for first in range(0, len(missing), STARTED_AT_ONCE):

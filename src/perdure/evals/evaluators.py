@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument
+from perdure.service.scores import check_score
 from perdure.service.validation import check_name
 from perdure.types import Example, Retry, Run
 
@@ -135,8 +136,8 @@ def _arguments(
     """The arguments that a function wants of these values."""
     try:
         parameters = [*inspect.signature(function).parameters.values()]
-    except (TypeError, ValueError):
-        parameters = []
+    except (TypeError, ValueError):  # a function of C has no signature
+        return (), {name: values[name] for name in BY_NAME[:3]}
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
     needed = [
@@ -146,7 +147,7 @@ def _arguments(
     ]
     if all(one.name in values and one.kind is not one.POSITIONAL_ONLY for one in needed):
         wanted = {one.name for one in named}
-        if takes_any or not parameters:
+        if takes_any:
             wanted |= set(BY_NAME[:3])
         return (), {name: values[name] for name in values if name in wanted}
     if len(needed) == 2 and all(one.kind is not one.KEYWORD_ONLY for one in needed):
@@ -180,9 +181,8 @@ def _verdicts(found: Any, name: str) -> Iterable[Verdict]:
                     f"'score', not {type(fields).__name__}."
                 )
             return
-    if found is not None and not isinstance(found, (bool, int, float, str)):
-        raise BadArgument(f"Evaluator {name!r} gave the score {found!r}: use a number or a str.")
-    value = found if found is None or isinstance(found, str) else float(found)
+    # A comment is as long as it likes, and a text alone is one.
+    value, _ = check_score(name, found, {}, None if comment is None else "comment", None)
     yield Verdict(name, value, None if comment is None else str(comment))
 
 

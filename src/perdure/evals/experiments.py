@@ -21,7 +21,7 @@ from perdure.operations import scores
 from perdure.operations.runs import RunRow
 from perdure.service.validation import check_limit, check_name
 from perdure.service.views.intervals import Estimate, estimate
-from perdure.types import ENDED, Example, ExperimentInfo, Run, Score, State
+from perdure.types import ENDED, Example, ExperimentInfo, Run, Score, ScoreKind, State
 
 _NAMESPACE = uuid.UUID("3a1f0c52-6f0e-5d5b-9a0e-65766c757065")
 
@@ -167,14 +167,14 @@ class Experiment:
 
 def number_of(score: Score | None) -> float | None:
     """The number of a score; None of a category or a text."""
-    if score is None or score.damaged or getattr(score, "kind", "number") != "number":
+    if score is None or score.damaged or score.kind is not ScoreKind.NUMBER:
         return None
     return score.value
 
 
 def label_of(score: Score | None) -> str | None:
     """The category of a score."""
-    return None if score is None or score.damaged else getattr(score, "label", None)
+    return None if score is None or score.damaged else score.label
 
 
 def load(client: Client, name: str) -> Plan[Experiment]:
@@ -199,9 +199,8 @@ def _result(
     if target is None:
         return Result(example, repetition)
     run: Run = yield from client.services.runs.show(target)
-    given: list[tuple[Score, int]] = yield scores.of_run(
-        client.engine.serializer, run.thread_id, run.id
-    )
+    given: list[tuple[Score, int]]
+    given = yield scores.of_run(client.engine.serializer, run.thread_id, run.id)
     errors: Mapping[str, str] = {}
     is_judged = False
     if judge is not None:

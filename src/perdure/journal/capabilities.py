@@ -48,6 +48,8 @@ class Capabilities:
     """Bytes of a blob that one statement takes; the backend sends a larger one in several."""
     rows_per_delete: int | None = None
     """Rows that one statement deletes at most."""
+    bills_rows: bool = False
+    """Whether each row that is read costs money."""
     poll: float = 0.2
     """Seconds between two looks for what other processes changed. A request takes longer, or costs
     more, on some databases than on others."""

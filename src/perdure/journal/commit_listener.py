@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from perdure.journal.operation import EventStatement, Row, Statement
@@ -18,10 +18,13 @@ Read = Callable[[Sequence[Statement]], list[list[Row]]]
 
 
 class Committed(NamedTuple):
-    """A committed statement that stores events, and the rows of its operation."""
+    """A committed statement that stores events."""
 
     statement: EventStatement
+    returned: Sequence[Row] | None
+    """The events that it stored; None: its reply was lost."""
     rows: Rows
+    """The rows of its operation."""
 
 
 Listener = Callable[[Sequence[Committed], Read], None]
@@ -37,11 +40,12 @@ class CommitListener:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def note(self, statements: Iterable[Statement], rows: Rows) -> None:
-        """Queue the event statements of a committed operation."""
-        self._committed.extend(
-            Committed(one, rows) for one in statements if isinstance(one, EventStatement)
-        )
+    def note(self, statements: Sequence[Statement], rows: Rows, *, again: bool) -> None:
+        """Queue the event statements of a committed operation. `again`: its reply was lost, and its
+        rows are those of its key, or of a second copy."""
+        for n, one in enumerate(statements):
+            if isinstance(one, EventStatement):
+                self._committed.append(Committed(one, None if again else rows[n], rows))
 
     def tell(self) -> None:
         """Have what is queued told."""

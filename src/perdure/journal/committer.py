@@ -103,7 +103,7 @@ class Committer:
                     queued.error = error
                 queued.settled = True
                 if self.listener is not None:
-                    self.listener.note(queued.sent, rows)
+                    self.listener.note(queued.sent, rows, again=queued.resent)
 
     def _try_otherwise(self, queued: QueuedOperation[Any], error: Exception) -> None:
         if not isinstance(error, Refused) or queued.op.otherwise is None:
@@ -118,6 +118,19 @@ class Committer:
             self.commit([queued])
 
     def _send_and_settle(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
+        """Commit a batch. An operation of an earlier batch whose reply was lost is not sent again
+        if that was committed."""
+        stored = [self._is_stored(queued) for queued in batch]
+        if not any(stored):
+            return self._send_until_known(batch)
+        left = [queued for queued, there in zip(batch, stored, strict=True) if not there]
+        sent = iter(self._send_until_known(left) if left else [])
+        return [
+            self._results_again(queued) if there else next(sent)
+            for queued, there in zip(batch, stored, strict=True)
+        ]
+
+    def _send_until_known(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
         """Commit a batch; when the reply is lost, read our own key, or send it again."""
         lost: Exception | None = None
         for _ in range(ATTEMPTS):
@@ -148,17 +161,18 @@ class Committer:
         Work that is done again must be refused if the first was committed after all.
         """
         done: list[T] = []
-        noted: list[Statement] = []
+        noted: list[tuple[Statement, list[Row]]] = []
 
         def doing(transaction: Transaction) -> None:
-            statements: list[Statement] = []
+            ran: list[tuple[Statement, list[Row]]] = []
 
-            def run(more: Sequence[Statement]) -> list[list[Row]]:
-                statements.extend(more)
-                return transaction.run(more)
+            def run(statements: Sequence[Statement]) -> list[list[Row]]:
+                rows = transaction.run(statements)
+                ran.extend(zip(statements, rows, strict=True))
+                return rows
 
             done[:] = [work(Transaction(transaction.connection, run))]
-            noted[:] = statements
+            noted[:] = ran
 
         lost: Ambiguous | None = None
         for _ in range(ATTEMPTS):
@@ -176,7 +190,8 @@ class Committer:
         else:
             raise _unknown_outcome(lost) from lost
         if self.listener is not None:
-            self.listener.note(noted, ())
+            statements, rows = [one for one, _ in noted], [rows for _, rows in noted]
+            self.listener.note(statements, rows, again=False)
         return done[0]
 
     def _send(self, batch: list[QueuedOperation[Any]]) -> list[Results]:

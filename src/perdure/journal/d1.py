@@ -31,7 +31,11 @@ from perdure.journal.operation import Ambiguous, Refused, Row, Statement, UserSt
 from perdure.journal.sql import fill, parameters, render, split
 from perdure.journal.sqlite import FRAGMENTS as SQLITE
 
-FRAGMENTS = {**SQLITE, "identity": "SELECT 'd1', ''"}  # no other connection leads to it
+FRAGMENTS = {
+    **SQLITE,
+    "identity": "SELECT 'd1', ''",  # no other connection leads to it
+    "bytes": "NULL",  # D1 does not take the pragmas
+}
 ATTEMPTS = 3
 REVOKED = """CREATE TABLE IF NOT EXISTS perdure_revoked (
   batch TEXT NOT NULL PRIMARY KEY,
@@ -91,6 +95,7 @@ class D1:
         largest_blob=d1_large_values.LARGEST,
         blob_piece=d1_large_values.CHUNK,
         rows_per_delete=1_000,
+        bills_rows=True,
         poll=1.5,
     )
 

@@ -50,6 +50,7 @@ BLOBS = {
     "perdure_outbox": ("body",),
     "perdure_scores": ("body",),
     "perdure_prompts": ("body",),
+    "perdure_traces": ("body",),
     "perdure_dataset_versions": ("body",),
     "perdure_examples": ("body",),
     "perdure_experiments": ("body",),

@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.util import Finalize, register_after_fork
 from typing import Any, TypeVar
@@ -40,6 +40,10 @@ CLOSED = (
     "long as it is used, or make a new Saver and compile the graph with that."
 )
 
+Meter = Callable[[Sequence[QueuedOperation[Any]], float], None]
+"""Called after each commit of the queue, with its operations and how many seconds it took. It is
+called while no other thread commits, so it must be quick, and must not raise."""
+
 HOLD = 1.0
 """Seconds until an operation is committed that was deferred with `hold`."""
 RETRY = 1.0
@@ -55,6 +59,7 @@ class GroupCommit:
         self.committer = Committer(backend)
         self.readers = ReaderThreads()
         self.watch = CommitWatch()
+        self.meter: Meter | None = None
         self.newest: QueuedOperation[Any] | None = None
         self.waiting: dict[threading.Lock, QueuedOperation[Any]] = {}
         """Threads that sleep until their operation is settled, each at a lock of its own."""
@@ -76,6 +81,11 @@ class GroupCommit:
     @property
     def full(self) -> bool:
         return len(self._queue) >= self._capacity
+
+    @property
+    def depth(self) -> int:
+        """How many operations are queued."""
+        return len(self._queue)
 
     def append(self, op: Op[T], *, waited: bool) -> QueuedOperation[T]:
         """Queue an operation. Raises `Unsupported` for one that the database cannot take."""
@@ -249,6 +259,8 @@ class GroupCommit:
             left = [queued for queued in batch if not queued.settled]
             if emptied and not left:
                 self._emptied = begun  # whatever is queued now came after that
+            if self.meter is not None and batch and not left:
+                self.meter(batch, time.monotonic() - begun)
             self._put_back(left)
             self._wake_coroutines(batch)
 

@@ -18,7 +18,7 @@ from perdure.journal.capabilities import Capabilities
 from perdure.journal.collected_transaction import CollectedTransaction
 from perdure.journal.commit_listener import CommitListener, Listener
 from perdure.journal.committer import QueuedOperation
-from perdure.journal.group_commit import CLOSED, GroupCommit
+from perdure.journal.group_commit import CLOSED, GroupCommit, Meter
 from perdure.journal.operation import Ambiguous, Backend, Op, Plan, Poll, Statement, Transaction
 
 T = TypeVar("T")
@@ -37,6 +37,7 @@ class Journal:
     ) -> None:
         self._backend, self._interval, self._capacity = backend, interval, capacity
         self._listener: Listener | None = None
+        self._meter: Meter | None = None
         self.opened_at: tuple[int, float] | None = None
         """The time of the database when it was opened, and of our monotonic clock then."""
         self._group = self._new_group()
@@ -49,12 +50,28 @@ class Journal:
         group = GroupCommit(self._backend, interval=self._interval, capacity=self._capacity)
         if self._listener is not None:
             group.committer.listener = CommitListener(self._listener, self._backend.read)
+        group.meter = self._meter
         return group
 
     def listen(self, listener: Listener) -> None:
         """Have `listener` called after each commit that stored events. What it raises is logged."""
         self._listener = listener
         self._group.committer.listener = CommitListener(listener, self._backend.read)
+
+    def measure(self, meter: Meter) -> None:
+        """Have `meter` called after each commit of the queue."""
+        self._meter = self._group.meter = meter
+
+    @property
+    def queue_depth(self) -> int:
+        """How many operations are queued in this process and not committed."""
+        return self._group.depth
+
+    def drain(self) -> None:
+        """Wait until everything queued so far is durable, and the listener has been told of it."""
+        self.flush()
+        if (listener := self._group.committer.listener) is not None:
+            listener.drain()
 
     def _check(self) -> GroupCommit:
         """The queue of this process. Raises `Closed` and `WriteLost`."""

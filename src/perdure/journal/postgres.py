@@ -48,6 +48,10 @@ FRAGMENTS = {
         "SELECT current_database(), CAST(extract(epoch FROM pg_postmaster_start_time()) AS TEXT)"
         " || CAST(current_schemas(false) AS TEXT)"
     ),
+    "bytes": (
+        "CAST(SUM(pg_total_relation_size(c.oid)) AS BIGINT) FROM pg_class AS c "
+        "WHERE c.relkind = 'r' AND c.relname LIKE 'perdure%' AND pg_table_is_visible(c.oid)"
+    ),
     "names": "SELECT jsonb_array_elements_text(CAST(:names AS JSONB))",
     "clock": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
 }

@@ -7,9 +7,9 @@
 --
 -- Fragments, where they differ: {keep} keeps a row from being deleted until commit, {share} from
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
--- {names} is the list in the JSON parameter :names; {clock} is the time; {identity} says which
--- database it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
--- in which it ended.
+-- {names} is the list in the JSON parameter :names; {clock} is the time; {bytes} is the size of the
+-- database; {identity} says which one it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
+-- in which it ended, {event} the columns of an event that observers are told of.
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
@@ -390,10 +390,11 @@ INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
        CAST(:body AS {blob})
 FROM perdure_runs WHERE change = :change AND id IN ({descendants})
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: descendants
--- Those runs, for the observer of their events.
+-- Those runs, if the reply that had their events was lost.
 SELECT thread_id, id FROM perdure_runs WHERE change = :change AND id IN ({descendants});
 
 -- name: go_on
@@ -439,12 +440,13 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended
 
 -- name: insert_event
 -- Adds the event of a change to the history of the run that was changed, or does nothing when
--- the change was not made.
+-- the change was not made. Like all that add events, it gives what observers are told of.
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
        CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_stop_events
 -- The same for what stops a run: :asked if it is driven, else :kind.
@@ -454,7 +456,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_takeover_events
 -- The same for runs whose thread was taken over.
@@ -464,7 +467,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND change = :change AND control = 'cancel'
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_claim_events
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
@@ -472,7 +476,8 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN was = 'running' THEN 'recovered' ELSE 'claimed' END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE worker = :worker AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: insert_end_event
 -- The event of a released run: :kind, unless a request to stop came meanwhile.
@@ -482,11 +487,13 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
             WHEN state = 'pending' THEN 'released' ELSE state END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING;
+ON CONFLICT DO NOTHING
+RETURNING {event};
 
 -- name: find_event
 -- Our own key: was this change made?
-SELECT n FROM perdure_events WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
+SELECT {event} FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 
 -- name: last_decision
 -- What last decided whether a run goes on, before the event of its claim.
@@ -516,7 +523,7 @@ WITH due AS (
     AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
   ORDER BY due_at LIMIT :count {skip})
 UPDATE perdure_runs
-SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
     worker = :worker, driven = :driven, due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE id IN (SELECT id FROM due)
@@ -525,7 +532,7 @@ RETURNING {run};
 -- name: claim_run
 -- Takes one run, due or not, unless it is another's, or not its turn.
 UPDATE perdure_runs
-SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0,
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
     worker = :worker, driven = 'call', due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE thread_id = :thread_id AND id = :id
@@ -1015,6 +1022,45 @@ WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
 SELECT name, about, prompt, version FROM perdure_score_prompts
 WHERE thread_id = :thread_id AND run_id = :id ORDER BY name, about, prompt, version;
 
+-- name: insert_prompt
+INSERT INTO perdure_prompts (name, version, first_at, body)
+VALUES (:name, :version, :now, :body) ON CONFLICT DO NOTHING;
+
+-- name: insert_prompt_use
+INSERT INTO perdure_prompt_uses (thread_id, run_id, target, target_id, prompt, version)
+VALUES (:thread_id, :id, :target, :target_id, :prompt, :version) ON CONFLICT DO NOTHING;
+
+-- name: prompts_read_by
+SELECT prompt, version FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND target = :target AND target_id = :target_id
+ORDER BY prompt, version;
+
+-- name: prompts_of_task
+-- The prompt versions that each effect of a task had read.
+SELECT target_id, prompt, version FROM perdure_prompt_uses
+WHERE thread_id = :thread_id AND run_id = :id AND target = 'effect' AND target_id IN (
+  SELECT key FROM perdure_effects WHERE scope = :thread_id AND task = :task);
+
+-- name: prompt_versions
+-- The versions of a prompt, or of all, each with the number of runs that read it.
+SELECT name, version, first_at, body, (
+  SELECT COUNT(*) FROM perdure_prompt_uses AS u
+  WHERE u.target = '' AND u.prompt = perdure_prompts.name AND u.version = perdure_prompts.version)
+FROM perdure_prompts WHERE CAST(:name AS TEXT) IS NULL OR name = :name
+ORDER BY name, first_at, version;
+
+-- name: prompt_outcomes
+-- The scores of what these versions touched: how many, their sum, the sum of their squares, and how
+-- many are 0 or 1; by name and category. The square of a huge number would not fit.
+SELECT p.prompt, p.version, s.name, s.kind, s.label, COUNT(*), SUM(s.value),
+       SUM(CASE WHEN ABS(s.value) < 1e150 THEN s.value * s.value ELSE 1e300 END),
+       SUM(CASE WHEN s.value IN (0, 1) THEN 1 ELSE 0 END)
+FROM perdure_score_prompts AS p JOIN perdure_scores AS s
+  ON s.thread_id = p.thread_id AND s.run_id = p.run_id AND s.name = p.name AND s.about = p.about
+WHERE (CAST(:name AS TEXT) IS NULL OR p.prompt = :name) AND s.kind <> 'text'
+GROUP BY p.prompt, p.version, s.name, s.kind, s.label
+ORDER BY p.prompt, p.version, s.name, s.label;
+
 -- name: step_of_run
 -- Whether a run made a checkpoint.
 SELECT 1 FROM perdure_checkpoints WHERE run_id = :id AND thread_id = :thread_id AND id = :step LIMIT 1;
@@ -1176,9 +1222,18 @@ WHERE thread_id = :thread_id AND id = :id;
 -- name: count_saved
 -- Counts what was returned from the record, with what it would have cost.
 UPDATE perdure_runs
-SET saved_effects = saved_effects + 1, saved_calls = saved_calls + :calls,
+SET saved_effects = saved_effects + :effects, saved_calls = saved_calls + :model_calls,
     saved_tokens = saved_tokens + :tokens
 WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running';
+
+-- name: saved_total
+-- What was saved, and lost, over all runs that were accepted in a time.
+SELECT COUNT(*), CAST(COALESCE(SUM(saved_effects), 0) AS BIGINT), CAST(COALESCE(SUM(saved_calls), 0) AS BIGINT),
+       CAST(COALESCE(SUM(saved_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(recoveries), 0) AS BIGINT),
+       CAST(COALESCE(SUM(lost_ms), 0) AS BIGINT)
+FROM perdure_runs
+WHERE (saved_effects > 0 OR recoveries > 0) AND created_at >= :since AND created_at < :until
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph);
 
 -- name: effects_of_task
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
@@ -1289,6 +1344,53 @@ WHERE thread_id = :thread_id AND id = :id AND change = :change;
 SELECT thread_id, id, run_id, topic, attempts, sent_at, body, due_at, error FROM perdure_outbox
 ORDER BY sent_at, id LIMIT :count;
 
+-- name: trace_segment
+-- The trace of a run whose segment this change ended is due.
+INSERT INTO perdure_traces (thread_id, run_id, sink, n, due_at, change, body)
+SELECT thread_id, id, CAST(:sink AS TEXT), 0, CAST(:now AS BIGINT), 0, CAST(:empty AS {blob})
+FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
+ON CONFLICT (thread_id, run_id, sink) DO UPDATE SET due_at = excluded.due_at;
+
+-- name: trace_changed
+-- The same for the runs of a thread that this change concerns and that are not driven, where a sink
+-- has their trace already.
+UPDATE perdure_traces SET due_at = :now
+WHERE thread_id = :thread_id AND run_id IN (
+  SELECT id FROM perdure_runs
+  WHERE thread_id = :thread_id AND change = :change AND state <> 'running');
+
+-- name: trace_scored
+-- The trace of a run that was scored is due, where a sink has it already.
+UPDATE perdure_traces SET due_at = :now
+WHERE thread_id = :thread_id AND run_id = :id AND EXISTS (
+  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
+
+-- name: take_traces
+-- Takes the traces that are due; no other process takes them until :until.
+WITH due AS (
+  SELECT thread_id, run_id, sink FROM perdure_traces
+  WHERE sink = :sink AND due_at <= :now ORDER BY due_at LIMIT :count {skip})
+UPDATE perdure_traces SET due_at = :until, change = :change
+WHERE (thread_id, run_id, sink) IN (SELECT thread_id, run_id, sink FROM due)
+RETURNING thread_id, run_id, n, body;
+
+-- name: taken_traces
+-- Our own key: the traces of one such call.
+SELECT thread_id, run_id, n, body FROM perdure_traces
+WHERE sink = :sink AND due_at = :until AND change = :change;
+
+-- name: note_trace
+-- A sink has what it was given. It is still due if more happened meanwhile.
+UPDATE perdure_traces
+SET n = :n, body = :body,
+    due_at = CASE WHEN due_at <> :until OR :more = 1 THEN CAST(:now AS BIGINT) END
+WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND n = :was;
+
+-- name: delay_trace
+-- It was not given.
+UPDATE perdure_traces SET due_at = :due_at
+WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND due_at = :until;
+
 -- name: put_schedule
 -- Stores a schedule. An unchanged cron line keeps its next slot.
 INSERT INTO perdure_schedules (name, graph, cron, timezone, catch_up, next_at, body)
@@ -1323,6 +1425,18 @@ WHERE created_at <= :before AND updated_at <= :before
   AND NOT EXISTS (SELECT 1 FROM perdure_runs AS p
                   WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
 ORDER BY created_at LIMIT :count;
+
+-- name: oldest_runs
+-- Runs behind a position, oldest first, for a sweep that deletes by age and state: how each ended, whether
+-- its deletion was begun, and whether its parent has not ended.
+SELECT thread_id, id, state, created_at, updated_at,
+       CASE WHEN state = 'cancelled' AND reason = :deleting THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM perdure_runs AS p
+                         WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
+       THEN 1 ELSE 0 END
+FROM perdure_runs
+WHERE (created_at, id) > (:after, :after_id) AND created_at <= :before
+ORDER BY created_at, id LIMIT :count;
 
 -- name: delete_idle_checkpoints
 -- The state of a thread that has no other run than the ended one that is deleted: all checkpoints at
@@ -1406,6 +1520,9 @@ WHERE thread_id = :thread_id AND run_id = :id AND (target, target_id, prompt, ve
     WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
   AND {over};
 
+-- name: delete_run_traces
+DELETE FROM perdure_traces WHERE thread_id = :thread_id AND run_id = :id AND {over};
+
 -- name: delete_run_turn
 DELETE FROM perdure_turns WHERE run_id = :id AND {over};
 
@@ -1445,6 +1562,26 @@ THEN 1 ELSE 0 END;
 -- name: identity
 -- Which database this is: asked on two connections, it says whether they lead to one.
 {identity};
+
+-- name: count_runs
+-- Unfinished runs by graph and state, for metrics, as the next ones.
+SELECT graph, state, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended} GROUP BY graph, state;
+
+-- name: count_due
+SELECT graph, COUNT(*), MIN(due_at) FROM perdure_runs WHERE due_at <= :now GROUP BY graph;
+
+-- name: count_waits
+SELECT kind, COUNT(*), MIN(created_at) FROM perdure_waits WHERE state = 'open' GROUP BY kind;
+
+-- name: count_unknown
+SELECT name, COUNT(*) FROM perdure_effects WHERE state = 'unknown' GROUP BY name;
+
+-- name: count_messages
+SELECT COUNT(*), MIN(sent_at) FROM perdure_outbox;
+
+-- name: database_bytes
+-- NULL: the database does not say.
+SELECT {bytes};
 
 -- name: doctor_two_running
 -- Two runs of one thread are driven at once.

@@ -26,7 +26,14 @@ COMMON = {
         "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome, "
         "min_equal, provisional_digests, unconfirmed"
     ),
+    "event": "thread_id, run_id, n, at, kind",
     "ended": "('done', 'failed', 'cancelled')",
+    # Of a claim: whether a worker was lost, and how long ago the run last changed.
+    "recovered": (
+        "recoveries = recoveries + CASE WHEN state = 'running' THEN 1 ELSE 0 END, "
+        "lost_ms = lost_ms + CASE WHEN state = 'running' AND updated_at < :now "
+        "THEN CAST(:now AS BIGINT) - updated_at ELSE 0 END"
+    ),
     # A driven run whose lease has not ended by the clock that this host shares with its worker.
     "held": (
         "(state = 'running' AND COALESCE(worker, '') LIKE :clock AND COALESCE(lease_until, 0) "

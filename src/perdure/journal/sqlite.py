@@ -42,6 +42,7 @@ FRAGMENTS = {
     "lock": "",
     "skip": "",
     "identity": "SELECT file, '' FROM pragma_database_list WHERE name = 'main'",
+    "bytes": "page_count * page_size FROM pragma_page_count(), pragma_page_size()",
     "names": "SELECT value FROM json_each(:names)",
     "clock": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
 }

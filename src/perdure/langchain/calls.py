@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from langchain.agents.middleware import ModelRequest, ModelResponse
@@ -15,7 +16,7 @@ from langgraph.types import Command
 from pydantic import BaseModel
 
 from perdure.effects import keys
-from perdure.effects.call_record import CallRecord
+from perdure.effects.call_record import CallRecord, ModelUsage
 from perdure.effects.decorator import MakeRecord
 from perdure.effects.identity import TaskContext
 from perdure.effects.invocation import Bound, Caller
@@ -38,7 +39,7 @@ class _Call:
     is_parallel: bool
     business_key: str | None = None
     call_id: str | None = None
-    usage_of: Callable[[Any], tuple[int, int]] | None = None
+    usage_of: Callable[[Any], ModelUsage] | None = None
     task: TaskContext | None = None
     """Where it is recorded, in a run."""
 
@@ -61,7 +62,8 @@ class ModelCall(_Call):
 
     def __init__(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> None:
         arguments = {"model": model_name(request.model), "prompt": prompt_digest(request)}
-        super().__init__(MODEL, arguments, is_parallel=False, usage_of=_usage_of)
+        usage_of = partial(_usage_of, model=arguments["model"])
+        super().__init__(MODEL, arguments, is_parallel=False, usage_of=usage_of)
         self._commands = langchain_agents.middleware_commands(handler)
 
     def pack(self, response: ModelResponse[Any] | AIMessage) -> dict[str, Any]:
@@ -136,12 +138,16 @@ def _readdressed(result: Any, call_id: str | None) -> Any:
     return result
 
 
-def _usage_of(packed: Any) -> tuple[int, int]:
+def _usage_of(packed: Any, model: str) -> ModelUsage:
     """What a response cost: one call, and its tokens. A simulated one costs nothing."""
     if not isinstance(packed, dict):
-        return 0, 0
+        return ModelUsage(0, 0, model, 0, 0)
     usages = [getattr(message, "usage_metadata", None) or {} for message in packed["messages"]]
-    return 1, sum(usage.get("total_tokens", 0) for usage in usages)
+    total, given, made = (
+        sum(usage.get(f"{part}_tokens", 0) for usage in usages)
+        for part in ("total", "input", "output")
+    )
+    return ModelUsage(1, total, model, given, made)
 
 
 def model_name(model: Any) -> str:

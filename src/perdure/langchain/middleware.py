@@ -60,7 +60,8 @@ class Durable(AgentMiddleware[Any, Any, Any]):
     ) -> ToolResult:
         policy = self.policy(request)
         if policy is None:
-            return handler(request)
+            with simulation.harmless_tool():
+                return handler(request)
         call = ToolCall(request, policy)
         calling = call.calling(lambda **arguments: handler(call.request(arguments)))
         return call.unpack(perform(*calling))
@@ -70,7 +71,8 @@ class Durable(AgentMiddleware[Any, Any, Any]):
     ) -> ToolResult:
         policy = self.policy(request)
         if policy is None:
-            return await handler(request)
+            with simulation.harmless_tool():
+                return await handler(request)
         call = ToolCall(request, policy)
 
         async def function(**arguments: Any) -> ToolResult:
@@ -85,7 +87,7 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         name = request.tool_call["name"]
         known = name in self._policies
         policy = self._policies[name] if known else policy_by_hints(request.tool)
-        if policy is None and simulation.is_named(name):  # of an evaluation, which simulates a read
+        if policy is None and simulation.is_named(f"tool {name}"):  # an evaluation simulates a read
             return policy_of(name, "retry")
         if changes_only_state(request.tool) and simulation.is_evaluated():
             return None

@@ -142,11 +142,12 @@ def _of_form(value: Any, answer: Any) -> Decision | None:
     if isinstance(answer, str):
         word = WORDS.get(answer.strip().lower())
         # Without the new text there is no edit, without a text no response.
-        is_clear = word is Verdict.APPROVED or word is Verdict.REJECTED
-        return Decision(word) if word is not None and is_clear else None
+        is_half = word in (Verdict.EDITED, Verdict.RESPONDED)
+        return None if word is None or is_half else Decision(word)
     if not isinstance(answer, dict):
         return None
-    said = {_verdict(name, answer[name]) for name in answer} - {None}
+    words = (_verdict(name, answer[name]) for name in answer)
+    said = {word for word in words if word is not None}
     pairs = list(_edited_texts(value, answer))
     if said == {Verdict.APPROVED} and any(before != after for before, after in pairs):
         # "Approve" with another text; but a form that has a word for edits means what it says.

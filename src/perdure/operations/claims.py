@@ -21,8 +21,9 @@ from typing import Any, NamedTuple, TypeVar
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.clock import LONGEST_LEASE, HostTime
 from perdure.journal.ids import random_number
-from perdure.operations import stored_rows
-from perdure.operations.events import Change, dump_event
+from perdure.operations import stored_rows, traces
+from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
+from perdure.operations.events import Change, dump_event, redacted_data
 from perdure.operations.runs import RunRow, names_in_pieces, stop_children, wake_joiners
 from perdure.serde.serializer import Serializer
 from perdure.types import DrivenBy, EventKind, State
@@ -83,6 +84,8 @@ class SegmentEnd(NamedTuple):
     reason: str | None = None
     in_step: bool = False
     """Whether it was stopped in the middle of a step: its answers and questions stay."""
+    saved: Saved = NOTHING_SAVED
+    """What came from the record since its last event."""
 
 
 def claim(
@@ -94,10 +97,12 @@ def claim(
     *,
     driven: DrivenBy = DrivenBy.WORKER,
     suspect: bool = False,
+    since: int | None = None,
 ) -> Op[list[RunRow]]:
     """Claim up to `count` due runs of these graphs.
 
-    With `suspect` only runs whose last workers died, otherwise only the others.
+    With `suspect` only runs whose last workers died, otherwise only the others. `since` is when the
+    first of them was due, as far as the caller knows: no statement uses it, but metrics do.
     """
     params = {
         "worker": worker,
@@ -106,6 +111,7 @@ def claim(
         "count": count,
         "suspect": int(suspect),
         "driven": driven.value,
+        "since": since,
     }
     return _claim("claim", serializer, params, partial(stored_rows.every, RunRow))
 
@@ -199,8 +205,16 @@ def expire(worker: str, now: int, *, before: int | None = None) -> Op[None]:
     return Op("expire", [Statement("expire", params)], lambda rows: None, write=True)
 
 
-def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEnd) -> Op[bool]:
-    """End a segment and its lease. False if the lease was lost; then nothing is changed."""
+def end_segment(
+    serializer: Serializer,
+    made: Change,
+    token: int,
+    end: SegmentEnd,
+    sinks: Iterable[str] = (),
+) -> Op[bool]:
+    """End a segment and its lease. False if the lease was lost; then nothing is changed. `sinks`
+    are given the run's trace."""
+    data = {**redacted_data(serializer, end.data), **end.saved.data}
     params = {
         **made.params,
         "token": token,
@@ -210,11 +224,12 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
         "attempts": end.attempts,
         "output": end.output,
         "error": end.error,
-        "reason": end.reason,
+        "reason": serializer.redacted_text(end.reason),
         "kind": end.kind.value,
-        "body": made.body(serializer, (end.kind, *_DECIDED_IN_SQL), end.data),
+        "body": made.body(serializer, (end.kind, *_DECIDED_IN_SQL), data),
     }
     statements = with_params(params, "lock_thread", "lock_run")
+    statements += count_saved(Owner(made.thread_id, made.run_id, token), end.saved)
     if end.state in (State.WAITING, State.DONE) and not end.in_step:
         statements.append(Statement("consume_waits", params))
     if (end.state is State.WAITING and not end.in_step) or end.kind is EventKind.UPDATED:
@@ -222,7 +237,8 @@ def end_segment(serializer: Serializer, made: Change, token: int, end: SegmentEn
     at = len(statements)
     statements += [
         Statement("let_go", params),
-        EventStatement("insert_end_event", params, end.data),
+        EventStatement("insert_end_event", params, data),
+        *traces.mark(made, sinks),
         *with_params(params, "close_waits", "next_of_thread"),
         *wake_joiners(params),
     ]

@@ -65,10 +65,12 @@ class ExampleRow(NamedTuple):
         place = places.of_example(dataset, self.change, self.n, self.id)
         try:
             stored = serializer.loads(self.body, place, (dict, type(None)))
-            return None if stored is None else Example(id=self.id, **stored)
+            if stored is None:
+                return None
+            return Example(id=self.id, **{**stored, "answers": tuple(stored["answers"])})
         except UNREADABLE as error:
             return Example(None, id=self.id, damaged=str(error))
-        except TypeError:
+        except (KeyError, TypeError):
             return Example(None, id=self.id, damaged=str(Damaged(place.name, "it has other parts")))
 
 

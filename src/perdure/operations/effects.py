@@ -18,9 +18,11 @@ from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, maybe_moment, moment
-from perdure.types import EffectRecord, EffectState, EventKind, RunError, State
+from perdure.types import EffectRecord, EffectState, EventKind, PromptVersion, RunError, State
 
 STATES = frozenset(EffectState)
+LISTED = 50
+"""How many replayed effects an event lists."""
 COMPENSATION = "undo "
 """The prefix of a compensation's task, which belongs to no node."""
 
@@ -61,6 +63,35 @@ class How(StrEnum):
     VERIFIED = "verified"
     CALLED_AGAIN = "called again"
     SIMULATED = "simulated"
+
+
+class Saved(NamedTuple):
+    """Outcomes that came from the record, and what the calls would have cost."""
+
+    effects: int = 0
+    model_calls: int = 0
+    tokens: int = 0
+    replayed: tuple[tuple[str, str], ...] = ()
+    """The first of these effects: name and key."""
+
+    def plus(self, name: str, key: str, model_calls: int, tokens: int) -> Saved:
+        """With the outcome of one more effect."""
+        listed = ((name, key),) if len(self.replayed) < LISTED else ()
+        return Saved(
+            self.effects + 1,
+            self.model_calls + model_calls,
+            self.tokens + tokens,
+            self.replayed + listed,
+        )
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the event says that counts them."""
+        said = {name: value for name, value in self._asdict().items() if value}
+        return {"saved": said} if said else {}
+
+
+NOTHING_SAVED = Saved()
 
 
 class EffectRow(NamedTuple):
@@ -218,19 +249,22 @@ def write_state(
     now: int,
     *,
     event: tuple[Serializer, dict[str, Any]] | None = None,
+    saved: Saved = NOTHING_SAVED,
+    more: Sequence[Statement] = (),
 ) -> Op[bool]:
-    """Store the state of a call, as `row` has it, with an event of its run. False: another process
-    has taken the call over, which can only happen without a lease."""
+    """Store the state of a call, as `row` has it, with an event of its run, which also counts what
+    was `saved`, and `more` with that. False: another process has taken the call over, which can
+    only happen without a lease."""
     made, params = change(owner.thread_id, owner.run_id, now), {**row._asdict(), "now": now}
     written, before, after = Statement("write_effect", params), owner.fence, []
     has_event = event is not None and bool(owner.run_id)
     if event is not None and has_event:
-        serializer, more = event
+        serializer, said = event
         settled = row.state in (EffectState.DONE, EffectState.FAILED)
         count = {**made.params, "token": owner.token, "progress": int(settled)}
-        data = {"name": row.name, "key": row.key, "state": row.state, **more}
-        before = [Statement("count_effect", count)]
-        after = [made.event(serializer, EventKind.EFFECT, data)]
+        data = {"name": row.name, "key": row.key, "state": row.state, **said, **saved.data}
+        before = [Statement("count_effect", count), *count_saved(owner, saved)]
+        after = [made.event(serializer, EventKind.EFFECT, data), *more]
     at = len(before)
     return Op(
         f"the outcome of effect {row.name!r}",
@@ -287,24 +321,35 @@ def add_event(
     return Op(kind.value, statements, lambda rows: None, write=True, key=made.key)
 
 
-def count_saved(owner: Owner, calls: int, tokens: int) -> Op[None]:
-    """Count an outcome that was returned from its record."""
-    params = {**owner.params, "calls": calls, "tokens": tokens}
-    return Op("saved", [Statement("count_saved", params)], lambda rows: None, write=True)
+def count_saved(owner: Owner, saved: Saved) -> list[Statement]:
+    """Counts outcomes that were returned from their records, for the batch of an event: what the
+    run's row counts is the sum of its events, also after a crash or a lost reply."""
+    if not saved.effects:
+        return []
+    counts = {name: getattr(saved, name) for name in ("effects", "model_calls", "tokens")}
+    return [Statement("count_saved", {**owner.params, **counts})]
 
 
 def of_task(
-    thread_id: str, task: str, run_id: str | None
-) -> Op[tuple[list[EffectRow], list[EffectPlace]]]:
-    """The effects of a task, and the places of all effects of a run, if one is given."""
-    statements = [Statement("effects_of_task", {"thread_id": thread_id, "task": task})]
-    if run_id:
-        statements.append(Statement("effect_places", {"id": run_id}))
-    return Op(
-        "effects_of_task",
-        statements,
-        lambda rows: (_effects(rows), [EffectPlace(*row) for places in rows[1:] for row in places]),
-    )
+    thread_id: str, task: str, run_id: str, whole_run: str | None
+) -> Op[tuple[list[EffectRow], list[EffectPlace], dict[str, list[PromptVersion]]]]:
+    """The effects of a task, the places of all effects of a run, if one is given, and the prompt
+    versions that each effect had read, by its key."""
+    params = {"thread_id": thread_id, "task": task, "id": run_id}
+    statements = with_params(params, "effects_of_task", "prompts_of_task")
+    if whole_run:
+        statements.append(Statement("effect_places", {"id": whole_run}))
+
+    def result(
+        rows: Sequence[Sequence[Row]],
+    ) -> tuple[list[EffectRow], list[EffectPlace], dict[str, list[PromptVersion]]]:
+        read: dict[str, list[PromptVersion]] = {}
+        for key, name, version in rows[1]:
+            read.setdefault(key, []).append(PromptVersion(name, version))
+        places = [EffectPlace(*row) for some in rows[2:] for row in some]
+        return _effects(rows), places, read
+
+    return Op("effects_of_task", statements, result)
 
 
 def at(place: Mapping[str, Any]) -> Op[EffectRow | None]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
+LONGEST_MESSAGE, LONGEST_TRACEBACK = 4096, 16_384
+"""Characters that are stored of an exception."""
 
 
-def describe_error(error: BaseException) -> dict[str, str]:
+def describe_error(
+    error: BaseException, redact: Callable[[str], str] = lambda text: text
+) -> dict[str, str]:
     """The type, message and traceback of an exception, shortened to what is worth storing."""
     text = "".join(traceback.format_exception(error))
     try:
@@ -18,8 +23,9 @@ def describe_error(error: BaseException) -> dict[str, str]:
         message = "(the exception cannot be printed)"
     return {
         "kind": f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
-        "message": _printable(message)[:4096],
-        "traceback": _printable(text)[-16384:],
+        # Redacted before it is cut: a part of a secret would not be recognised.
+        "message": redact(_printable(message[: 4 * LONGEST_MESSAGE]))[:LONGEST_MESSAGE],
+        "traceback": redact(_printable(text[-4 * LONGEST_TRACEBACK :]))[-LONGEST_TRACEBACK:],
     }
 
 

@@ -1,14 +1,14 @@
 """Tell an observer of the events that a journal has committed.
 
 An event's statement stores it only if its change was made, and some decide its kind in SQL. So what
-is told is what is found in the journal after the commit.
+is told is what the statement returned; if its reply was lost, what is found in the journal.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.journal import Journal, Statement
 from perdure.journal.commit_listener import Committed, Read
@@ -21,17 +21,27 @@ from perdure.types import Observer
 log = logging.getLogger("perdure")
 
 
-def observe(journal: Journal, observer: Observer | None) -> Journal:
-    """Have an observer called for each event that is committed from now on through this journal."""
-    if observer is not None:
-        tell = observer.on_event
+class StoredEvent(NamedTuple):
+    """The columns of an event that the statement which stores it returns."""
+
+    thread_id: str
+    run_id: str
+    n: int
+    at: int
+    kind: str
+
+
+def observe(journal: Journal, observers: Sequence[Observer]) -> Journal:
+    """Have observers called for each event that is committed from now on through this journal."""
+    if observers:
 
         def listener(committed: Sequence[Committed], read: Read) -> None:
             for event in _stored(committed, read):
-                try:
-                    tell(*event)
-                except Exception:
-                    log.exception("The observer failed at the event %r of run %s.", *event[:2])
+                for one in observers:
+                    try:
+                        one.on_event(*event)
+                    except Exception:
+                        log.exception("The observer failed at the event %r of run %s.", *event[:2])
 
         journal.listen(listener)
     return journal
@@ -39,21 +49,31 @@ def observe(journal: Journal, observer: Observer | None) -> Journal:
 
 def _stored(committed: Sequence[Committed], read: Read) -> Iterator[tuple[Any, ...]]:
     """Of each statement the events it stored: kind, run id, thread id, data, time."""
+    for one in committed:
+        claims = _claims_of(one)
+        for row in _read_again(one, read) if one.returned is None else one.returned:
+            event = StoredEvent(*row)
+            data = {**one.statement.event, **claims.get(event.run_id, {})}
+            yield event.kind, event.run_id, event.thread_id, data, moment(event.at)
+
+
+def _claims_of(committed: Committed) -> dict[str, dict[str, Any]]:
+    """What observers are told of claims besides the data of their events, by run: it differs from
+    run to run, and is in the rows that the claim returned."""
+    if committed.statement.name != "insert_claim_events" or not committed.rows:
+        return {}
+    claimed = every(RunRow, committed.rows)
+    return {row.id: {"graph": row.graph, "segment": row.token} for row in claimed}
+
+
+def _read_again(committed: Committed, read: Read) -> list[Any]:
+    """What a statement returned, if its reply was lost."""
+    change = committed.statement.params["change"]
     places = [
-        ({"thread_id": thread_id, "id": run_id, "change": one.statement.params["change"]}, one)
-        for one in committed
-        for thread_id, run_id in _runs_of(one, read)
+        Statement("find_event", {"thread_id": thread_id, "id": run_id, "change": change})
+        for thread_id, run_id in _runs_of(committed, read)
     ]
-    numbers = read([Statement("find_event", place) for place, _ in places]) if places else []
-    made = [
-        ({**place, "after": found[0][0] - 1, "count": 1}, one)
-        for (place, one), found in zip(places, numbers, strict=True)
-        if found
-    ]
-    rows = read([Statement("events_after", place) for place, _ in made]) if made else []
-    for (place, one), found in zip(made, rows, strict=True):
-        for _, _, _, at, kind, _, _ in found:
-            yield kind, place["id"], place["thread_id"], one.statement.event, moment(at)
+    return [row for rows in read(places) for row in rows] if places else []
 
 
 def _runs_of(committed: Committed, read: Read) -> list[tuple[str, str]]:

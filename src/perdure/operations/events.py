@@ -18,6 +18,14 @@ from perdure.serde.serializer import Serializer
 from perdure.times import moment
 from perdure.types import Event, EventKind
 
+IDENTITY = frozenset(
+    {"wait", "kind", "name", "runs", "step", "source", "checkpoint", "nodes", "ns", "by", "effects"}
+    | {"key", "state", "how", "effect", "worker", "graph", "version", "run", "thread", "parent"}
+    | {"lost", "removed", "added", "caught_in", "prompts", "about", "task", "signal", "schedule"}
+    | {"undone", "kept", "unknown"}
+)
+"""What an event says about ids, keys, names and people: never redacted."""
+
 
 class EventRow(NamedTuple):
     """An event as it is stored."""
@@ -52,8 +60,9 @@ class Change(NamedTuple):
         self, serializer: Serializer, kind: EventKind, data: Mapping[str, Any] | None = None
     ) -> Statement:
         """The statement that stores the event of this change."""
+        data = redacted_data(serializer, data or {})
         params = {**self.params, "kind": kind.value, "body": self.body(serializer, [kind], data)}
-        return EventStatement("insert_event", params, data or {})
+        return EventStatement("insert_event", params, data)
 
     def body(
         self,
@@ -129,7 +138,13 @@ def dump_event(
     """The body of an event: its data, and what its row may be, as far as that is known before SQL
     decides. A claim's event goes to the runs that are due, a takeover's to the runs of a thread."""
     may_be = [thread_id, run_id, [kind.value for kind in kinds]]
-    return serializer.dumps([dict(data or {}), *may_be], places.of_event(number, at))
+    stored = [dict(redacted_data(serializer, data or {})), *may_be]
+    return serializer.dumps(stored, places.of_event(number, at), own=True)
+
+
+def redacted_data(serializer: Serializer, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The data of an event as it is stored, and as observers are told it."""
+    return serializer.redacted_values(data, IDENTITY)
 
 
 def load_event(serializer: Serializer, row: EventRow) -> dict[str, Any]:

@@ -15,6 +15,11 @@ from perdure.serde.serializer import Serializer
 from perdure.types import Control, RunError, State
 
 _STATES = frozenset(State)
+_OF_SETUP = frozenset(
+    {"metadata", "config", "command", "place", "at", "durability", "version", "inline", "fork"}
+    | {"interrupt_before", "interrupt_after"}
+)
+"""Parts of a setup that are ids and settings, or are redacted in a way of their own."""
 
 
 def place(row: RunRow, column: str) -> Place:
@@ -33,7 +38,23 @@ def load_setup(serializer: Serializer, row: RunRow) -> dict[str, Any]:
 
 
 def dump_setup(serializer: Serializer, row: RunRow, setup: Mapping[str, Any]) -> bytes:
-    return serializer.dumps(dict(setup), setup_place(row), "the command")
+    return serializer.dumps(
+        redacted_setup(serializer, setup), setup_place(row), "the command", own=True
+    )
+
+
+def redacted_setup(serializer: Serializer, setup: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is started with, as it is stored."""
+    if not serializer.redacts:
+        return dict(setup)
+    made = dict(serializer.redacted_values(setup, _OF_SETUP))
+    if made.get("metadata"):
+        made["metadata"] = serializer.redacted_entries(made["metadata"])
+    if (config := made.get("config")) and (given := config.get("configurable")):
+        made["config"] = {**config, "configurable": serializer.redacted_entries(given)}
+    if command := made.get("command"):
+        made["command"] = serializer.redacted_values(command, command.keys() - {"input"})
+    return made
 
 
 def load_labels(serializer: Serializer, row: RunRow) -> dict[str, Any]:
@@ -98,8 +119,12 @@ def tags_of(row: RunRow, setup: Mapping[str, Any]) -> list[str]:
 
 def dump_output(serializer: Serializer, row: RunRow, output: list[Any]) -> bytes:
     """A run's output: [value], or [checkpoint, channels, the rest] if it is in a checkpoint."""
-    return serializer.dumps(output, place(row, "output"), "the output")
+    if len(output) == 1:
+        return serializer.dumps(output, place(row, "output"), "the output")
+    stored = [*output[:2], serializer.codec.redacted(output[2], "the output")]
+    return serializer.dumps(stored, place(row, "output"), "the output", own=True)
 
 
 def dump_error(serializer: Serializer, row: RunRow, described: Mapping[str, Any]) -> bytes:
-    return serializer.dumps(dict(described), place(row, "error"))
+    stored = dict(serializer.redacted_values(described, ("kind",)))
+    return serializer.dumps(stored, place(row, "error"), own=True)

@@ -32,7 +32,7 @@ DELETING = "it is being deleted: prune again to finish that"
 """The reason of a run that is deleted in several pieces, until the last."""
 ROWS_OF_RUN = (
     *("events", "reads", "effects", "signals", "joins", "waits"),
-    *("scores", "score_prompts", "prompt_uses", "turn"),
+    *("scores", "score_prompts", "prompt_uses", "traces", "turn"),
 )
 """What is deleted with a run, each by its statement, in this order."""
 
@@ -103,6 +103,17 @@ class Joined(IntEnum):
     """It waits for the run now."""
 
 
+class SavedTotal(NamedTuple):
+    """What runs saved and lost, summed up."""
+
+    runs: int
+    effects: int
+    model_calls: int
+    tokens: int
+    recoveries: int
+    lost_ms: int
+
+
 class ChildRow(NamedTuple):
     """A run that a node of another one started."""
 
@@ -147,10 +158,11 @@ def start(
     fingerprint: str | None = None,
     begun: bool = False,
     parent: Parent | None = None,
+    traceparent: str | None = None,
 ) -> Op[RunRow | None]:
     """Accept a run, or find the one accepted before with this key. None if the thread is busy.
     A fork has `begun`, with a graph of this fingerprint. A child is refused if its parent has lost
-    its lease."""
+    its lease. `traceparent` is the span of the caller, as W3C's trace context writes it."""
     params = {
         **made.params,
         "graph": graph,
@@ -176,6 +188,7 @@ def start(
         only = "idle" if strategy == "replace" else only
         statements += stop_thread(serializer, made, key, only, strategy == "rollback", grace)
     data = {"graph": graph, "version": version, "key": key, "parent": params["parent_id"]}
+    data["traceparent"] = traceparent
     statements += [
         Statement("insert_run", params),
         made.event(serializer, EventKind.STARTED, {k: v for k, v in data.items() if v}),
@@ -218,7 +231,7 @@ def stop_thread(
     return [
         Statement("stop_thread", params),
         EventStatement("insert_takeover_events", params, data),
-        Statement("close_waits", params),
+        *with_params(params, "trace_changed", "close_waits"),
         *wake_joiners(by.params),
         *stop_children(serializer, by._replace(run_id="", number=number), grace),
     ]
@@ -292,6 +305,12 @@ def names_in_pieces(names: Iterable[str]) -> list[dict[str, str]]:
     return [
         {"names": json.dumps(every[start : start + NAMES])} for start in range(0, len(every), NAMES)
     ]
+
+
+def saved_total(graph: str | None, since: int, until: int) -> Op[SavedTotal]:
+    """What the runs accepted from `since` until before `until` saved and lost."""
+    params = {"graph": graph, "since": since, "until": until}
+    return read_op("saved_total", params, lambda rows: SavedTotal(*map(int, rows[0][0])))
 
 
 def children(of: Iterable[str], most: int, count: int) -> Op[list[ChildRow]]:
@@ -368,6 +387,7 @@ def stop(
 ) -> Op[bool]:
     """Cancel or pause a run. False if its state does not allow that."""
     is_cancel = control is Control.CANCEL
+    reason = serializer.redacted_text(reason)
     given = {"reason": reason, "by": by, **(effects or {})}
     data = {name: value for name, value in given.items() if value}
     asked = EventKind.CANCELLING if is_cancel else EventKind.PAUSING
@@ -387,7 +407,7 @@ def stop(
         [
             *with_params(params, "lock_thread", "stop_run"),
             EventStatement("insert_stop_events", params, data),
-            *with_params(params, "close_waits", "next_of_thread"),
+            *with_params(params, "trace_changed", "close_waits", "next_of_thread"),
             *(wake_joiners(params) + stop_children(serializer, made, grace) if is_cancel else ()),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
@@ -507,6 +527,25 @@ def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tupl
     params = {"before": before, "names": json.dumps(sorted(states)), "count": count}
     params["deleting"] = DELETING
     return read_op("old_runs", params, lambda rows: [(row[0], row[1]) for row in rows[0]])
+
+
+class OldRun(NamedTuple):
+    """What decides whether a run is to be deleted."""
+
+    thread_id: str
+    id: str
+    state: str
+    created_at: int
+    updated_at: int
+    is_deleted_in_part: int
+    has_live_parent: int
+
+
+def oldest(after: tuple[int, str], before: int, count: int) -> Op[list[OldRun]]:
+    """The oldest runs behind a position, accepted before a time."""
+    at, id = after
+    params = {"after": at, "after_id": id, "before": before, "count": count, "deleting": DELETING}
+    return read_op("oldest_runs", params, lambda rows: [OldRun(*row) for row in rows[0]])
 
 
 def delete(thread_id: str, run_id: str, count: int) -> Op[bool]:

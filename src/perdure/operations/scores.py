@@ -50,14 +50,17 @@ class ScoreRow(NamedTuple):
     change: int
 
 
-def put(serializer: Serializer, thread_id: str, score: Score, seen: int) -> Op[bool]:
-    """Store a score with its event, in place of the one whose change was `seen`. False: another
-    process changed that one meanwhile, or the run is gone."""
+def put(
+    serializer: Serializer, thread_id: str, score: Score, seen: int, attempt: int | None = None
+) -> Op[bool]:
+    """Store a score with its event, in place of the one whose change was `seen`. `attempt` is that
+    of the effect it is about. False: another process changed that score meanwhile, or the run is
+    gone."""
     made = change(thread_id, score.run_id, milliseconds(score.at))
     lock = with_params(made.params, "lock_run")  # before the score: an answer has that order, too
     return Op(
         f"score {score.name!r}",
-        [*lock, *_put(serializer, made, score, seen)],
+        [*lock, *_put(serializer, made, score, seen, attempt)],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
         write=True,
         key=made.key,
@@ -70,6 +73,7 @@ def of_answer(
     wait_id: str,
     decisions: Sequence[Decision],
     by: str | None,
+    prompts: Sequence[PromptVersion],
 ) -> list[Statement]:
     """The statements that store the decisions of an answer as scores, for the batch of the answer,
     which is refused if that was not accepted."""
@@ -89,6 +93,7 @@ def of_answer(
             question=wait_id,
             action=one.action,
             call=one.call,
+            prompts=tuple(prompts),
         )
         statements += _put(serializer, _next(made), score, None)
         if one.distance is not None:
@@ -109,7 +114,9 @@ def _next(made: Change) -> Change:
     return change(made.thread_id, made.run_id, made.now)
 
 
-def _put(serializer: Serializer, made: Change, score: Score, seen: int | None) -> list[Statement]:
+def _put(
+    serializer: Serializer, made: Change, score: Score, seen: int | None, attempt: int | None = None
+) -> list[Statement]:
     """The statements that store a score and its event."""
     value = (score.value or 0.0) + 0.0  # SQLite has no -0.0
     target = next((name for name in TARGETS if getattr(score, name) is not None), "")
@@ -132,19 +139,20 @@ def _put(serializer: Serializer, made: Change, score: Score, seen: int | None) -
     }
     return [
         *with_params(params, "put_score", "count_score"),
-        made.event(serializer, EventKind.SCORED, event_data(score)),
-        Statement("insert_score_prompts", params),
+        made.event(serializer, EventKind.SCORED, _event_data(score, attempt)),
+        *with_params(params, "insert_score_prompts", "trace_scored"),
     ]
 
 
-def event_data(score: Score) -> dict[str, Any]:
+def _event_data(score: Score, attempt: int | None) -> dict[str, Any]:
     """What the event of a score says: names, numbers and categories, and no comment."""
     data: dict[str, Any] = {"name": score.name, "value": score.value, "label": score.label}
     targets = {"step": score.step, "effect": score.effect, "wait": score.question}
     if not any(targets.values()):
         data["about"] = score.about
-    data |= targets | {"action": score.action, "call": score.call, "by": score.by}
-    return {name: value for name, value in data.items() if value not in (None, "")}
+    data |= targets | {"attempt": attempt, "action": score.action, "call": score.call}
+    data |= {"by": score.by, "prompts": [list(one) for one in score.prompts]}
+    return {name: value for name, value in data.items() if value not in (None, "", [])}
 
 
 def of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[tuple[Score, int]]]:

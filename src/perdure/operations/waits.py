@@ -35,7 +35,7 @@ from perdure.serde.encryption import is_bound_to_place
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, maybe_moment, moment
-from perdure.types import EventKind, Kind, State, Wait, WaitState
+from perdure.types import EventKind, Kind, PromptVersion, State, Wait, WaitState
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 """States of a wait that a run is past."""
@@ -208,6 +208,15 @@ def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
     )
 
 
+def wait_id(
+    serializer: Serializer, run_id: str, question: Question, body: Body, interrupt_id: str
+) -> str:
+    """The id of a wait: a hash of the run, the place that asks and the value shown."""
+    shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
+    place_of_asker = f"|{run_id}|{interrupt_id}|{question.kind}".encode()
+    return hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
+
+
 def ask(
     serializer: Serializer,
     made: Change,
@@ -224,9 +233,7 @@ def ask(
     """The statements that store a wait, for the batch of its interrupt write. `fingerprint` is that
     of the graph, if the run does not have it yet. If it is `announced`, a new one is a message of
     the outbox, too. Of the waits to be `reopened` another task took the answer."""
-    shown = serializer.codec.encode([body.value, body.schema], "the value of an interrupt")
-    place_of_asker = f"|{made.run_id}|{interrupt_id}|{question.kind}".encode()
-    id = hashlib.blake2b(shown + place_of_asker, digest_size=16).hexdigest()
+    id = wait_id(serializer, made.run_id, question, body, interrupt_id)
     params = {
         **made.params,
         **place,
@@ -251,7 +258,11 @@ def ask(
         question.expires_at,
         made.now,
     )
-    params["body"] = serializer.dumps(list(body), wait, "the value of an interrupt")
+    if serializer.redacts:
+        redacted = serializer.codec.redacted
+        value = body.value if question.runs else redacted(body.value, "the value of an interrupt")
+        body = body._replace(value=value, before=redacted(body.before, "an answer"))
+    params["body"] = serializer.dumps(list(body), wait, "the value of an interrupt", own=True)
     names = ("ns", "checkpoint_id", "task_id", "path", "stamp")
     asker = places.of_asker(made.thread_id, id, *(params[name] for name in names))
     params["seal"] = serializer.envelope.seal(b"", asker)
@@ -286,7 +297,7 @@ def _announcement(
         "expires_at": maybe_moment(question.expires_at),
     }
     place = places.of_message(made.thread_id, id, made.run_id, QUESTION, made.now)
-    message = serializer.dumps(payload, place, "the value of an interrupt")
+    message = serializer.dumps(payload, place, "the value of an interrupt", own=True)
     params = {**made.params, "wait_id": id, "topic": QUESTION, "body": message}
     return Statement("announce_wait", params)
 
@@ -330,9 +341,11 @@ def answer(
     number: int | None = None,
     *,
     setup: NewSetup | None = None,
+    prompts: Mapping[str, Sequence[PromptVersion]] | None = None,
 ) -> Op[bool]:
     """Accept answers to questions of one run, all or none, and what they decide as scores. With
-    `setup`, only while the run rests. False: one is too late, or the run does not rest."""
+    `setup`, only while the run rests. `prompts` are the versions that the tasks that ask had read,
+    by wait. False: one is too late, or the run does not rest."""
     first, said = answers[0][0], {"by": by} if by else {}
     at = answer_time([row for row, _ in answers], now) if setup is None else setup.answered_at
     key = change(first.thread_id, first.run_id, now, number)
@@ -346,7 +359,14 @@ def answer(
         statements += [
             *with_params(params, "answer_wait", "refuse_unanswered", "poke_run"),
             made.event(serializer, EventKind.ANSWER, {"wait": row.id, **said}),
-            *scores.of_answer(serializer, made, row.id, _decisions(serializer, row, value), by),
+            *scores.of_answer(
+                serializer,
+                made,
+                row.id,
+                decisions(serializer, row, value),
+                by,
+                (prompts or {}).get(row.id, ()),
+            ),
         ]
     if setup is not None:
         statements.append(Statement("set_setup", {**key.params, "setup": setup.after}))
@@ -361,7 +381,8 @@ def answer(
     )
 
 
-def _decisions(serializer: Serializer, row: WaitRow, value: Any) -> list[Decision]:
+def decisions(serializer: Serializer, row: WaitRow, value: Any) -> list[Decision]:
+    """What an answer decides."""
     return decisions_in(load_body(serializer, row).value, value)
 
 
@@ -496,7 +517,10 @@ def join(
         "wait_id": row.id,
         "token": token,
         "by": by,
-        "answer": serializer.dumps(list(ended), _answer_place(row, by, now), "the runs' outputs"),
+        # Read from the rows of these runs, so redacted already.
+        "answer": serializer.dumps(
+            list(ended), _answer_place(row, by, now), "the runs' outputs", own=True
+        ),
     }
     data = {"wait": row.id, "runs": {one["id"]: one["state"] for one in ended}}
     return Op(

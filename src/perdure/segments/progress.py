@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure.journal import Statement
 from perdure.journal.clock import Clock
+from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.operations.events import change
+from perdure.operations.prompts import STEP
 from perdure.operations.run_payload import load_labels, place
 from perdure.segments.lease import Lease
+from perdure.segments.prompt_reads import PromptReads
 from perdure.serde.serializer import Serializer
 from perdure.types import EventKind
 
@@ -19,10 +23,16 @@ class Progress:
     """The progress of one segment."""
 
     def __init__(
-        self, lease: Lease, serializer: Serializer, clock: Clock, fingerprint: str | None
+        self,
+        lease: Lease,
+        serializer: Serializer,
+        clock: Clock,
+        fingerprint: str | None,
+        prompts: PromptReads,
     ) -> None:
         """`fingerprint` is that of the graph, if it is not the run's."""
         self._lease, self.serializer, self._clock = lease, serializer, clock
+        self.prompts = prompts
         self.fingerprint = fingerprint
         """Stored with the first step, then None; or with a question, if the run has none."""
         self.labels: Mapping[str, Any] = load_labels(serializer, lease.row)
@@ -34,6 +44,9 @@ class Progress:
         self.has_written = False
         """Whether something was queued for it: until then all there is of the run is on disk."""
         self._moved_at = time.monotonic()
+        self._saved, self._saving = NOTHING_SAVED, threading.Lock()
+        self.steps = 0
+        """How many steps it finished, at the top of the graph."""
 
     @property
     def attempts(self) -> int:
@@ -58,6 +71,18 @@ class Progress:
         """Note that it asked something: alive, but not a step further."""
         self._moved_at = time.monotonic()
 
+    def note_saved(self, name: str, key: str, model_calls: int, tokens: int) -> None:
+        """Note an outcome that came from its record. The next event that is stored counts it: what
+        a process replays before it dies, without storing anything, is counted by the next one."""
+        with self._saving:
+            self._saved = self._saved.plus(name, key, model_calls, tokens)
+
+    def take_saved(self) -> Saved:
+        """What was noted since the last call, for the event that counts it."""
+        with self._saving:
+            saved, self._saved = self._saved, NOTHING_SAVED
+            return saved
+
     def label(self, values: Mapping[str, Any]) -> None:
         """Add labels. They are stored with the next step."""
         labels = self.labels
@@ -66,12 +91,20 @@ class Progress:
             self._labelled = True
 
     def step(
-        self, ns: str, checkpoint_id: str, metadata: Mapping[str, Any], nodes: Sequence[str]
+        self,
+        ns: str,
+        checkpoint_id: str,
+        before: str | None,
+        metadata: Mapping[str, Any],
+        nodes: Sequence[str],
     ) -> list[Statement]:
-        """The statements that count a checkpoint as a step, under the fence, for its batch."""
+        """The statements that count a checkpoint as a step, under the fence, for its batch. The
+        step began with the checkpoint `before`."""
         self.move()
         self.has_written = True
         self._made.add(checkpoint_id)
+        if not ns and metadata.get("source") != "input":
+            self.steps += 1
         made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
         fingerprint, self.fingerprint = self.fingerprint, None
         data: dict[str, Any] = {"step": metadata.get("step"), "source": metadata.get("source")}
@@ -92,5 +125,10 @@ class Progress:
             "fingerprint": fingerprint,
             "labels": labels,
         }
-        event = made.event(self.serializer, EventKind.STEP, data)
-        return [Statement("progress", params), event]
+        if read := self.prompts.of_step(ns, before):
+            data["prompts"] = [list(one) for one in read]
+        saved = self.take_saved()
+        owner = Owner(self._lease.thread_id, self._lease.run_id, self._lease.token)
+        event = made.event(self.serializer, EventKind.STEP, data | saved.data)
+        uses = self.prompts.uses(STEP, checkpoint_id, read)
+        return [Statement("progress", params), *count_saved(owner, saved), event, *uses]

@@ -80,7 +80,7 @@ class RecordedReads:
             return [str(value) for value in known.values()]
 
     def _store(self, task: str, n: int, value: Any) -> None:
-        body = self._serializer.dumps(value, _place(self._lease.params, task, n))
+        body = self._serializer.dumps(value, _place(self._lease.params, task, n), own=True)
         params = {**self._lease.params, "task": task, "n": n, "body": body}
         store = self._lease.fenced([Statement("insert_read", params)])
         self._journal.defer(store._replace(otherwise=self._refuse()))

@@ -21,6 +21,7 @@ from perdure.langgraph_port import call_config, checkpoint_names
 from perdure.segments.evaluation_policy import EvaluationPolicy
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
+from perdure.segments.prompt_reads import PromptReads
 from perdure.segments.questions import Questions
 from perdure.segments.recorded_reads import RecordedReads
 from perdure.serde.serializer import Serializer
@@ -90,7 +91,8 @@ class Segment:
         self.lease, self.journal, self.serializer, self.clock = lease, journal, serializer, clock
         self.saver, self.durability = saver, durability
         self.inline, self.at_exit, self.unstored = inline, at_exit, unstored
-        self.progress = Progress(lease, serializer, clock, fingerprint)
+        self.prompts = PromptReads(lease, journal, serializer, clock)
+        self.progress = Progress(lease, serializer, clock, fingerprint, self.prompts)
         # A message about a question would reach a person; a sleep would take its time.
         self.questions = Questions(
             lease,

@@ -10,5 +10,6 @@ places         which columns of its row a blob is bound to
 encryption     the envelope around each blob: a checksum, or authenticated encryption
 serializer     codec and envelope in one: a value to the blob of one row
 redaction      secrets out of texts that are stored
+redaction_policy  keys and patterns that must not be stored, by policy
 allowlist      the types that may be stored and loaded; any other is refused
 """

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import ormsgpack
 
@@ -27,8 +27,12 @@ from perdure.errors import Damaged, Error, TypeNotAllowed, Unserializable, forgo
 from perdure.serde.allowlist import KNOWN, KNOWN_NUMBERS, Allowlist
 from perdure.serde.builtin_types import BUILTINS, letter_of
 from perdure.serde.class_adapter import ClassAdapter
-from perdure.serde.class_types import adapter_for, find
+from perdure.serde.class_types import EnumAdapter, adapter_for, find
 from perdure.serde.depth import depth_at_most, is_within
+from perdure.serde.redaction_policy import Redaction, Redactor
+from perdure.types import Prompt
+
+T = TypeVar("T")
 
 BUILTIN, OBJECT, KNOWN_TYPE, PAIRS = 1, 2, 3, 4
 
@@ -56,10 +60,16 @@ _ATOMS = frozenset((str, int, float, bool, bytes, bytearray, memoryview, type(No
 
 
 class Codec:
-    """Encodes and decodes values of the standard library, `KNOWN` types and allowed ones."""
+    """Encodes and decodes values of the standard library, `KNOWN` types and allowed ones.
 
-    def __init__(self, allow: Iterable[type | tuple[str, ...]] = ()) -> None:
+    With `redact` what it encodes has lost its secrets, unless it is encoded by `encode_own`.
+    """
+
+    def __init__(
+        self, allow: Iterable[type | tuple[str, ...]] = (), redact: Redaction | None = None
+    ) -> None:
         self.allowlist = Allowlist(allow)
+        self.redactor = None if redact is None else Redactor(redact, _is_enum)
         self._adapters: dict[type, tuple[ClassAdapter, int, tuple[Any, ...]]] = {}
         self._known: dict[int, ClassAdapter] = {}
         # One hook per depth: ormsgpack calls back without saying how deep it is.
@@ -68,6 +78,25 @@ class Codec:
 
     def encode(self, value: Any, path: str) -> bytes:
         """The bytes of `value`. Raises `Unserializable` or `TypeNotAllowed` naming the path."""
+        data = self.encode_own(value, path)
+        return data if self.redactor is None else _clean(self.redactor, data, path)
+
+    def redacted(self, value: T, path: str = "value") -> T:
+        """A value as it is stored: without its secrets, and the same object if it has none."""
+        if self.redactor is None:
+            return value
+        data = self.encode_own(value, path)
+        clean = _clean(self.redactor, data, path)
+        return value if clean == data else cast(T, self.decode(clean, path))
+
+    def of_channel(self, channel: str, value: Any) -> Any:
+        """A channel's value, or what takes its place if the name of the channel is a secret's."""
+        if self.redactor is None or value is None or not self.redactor.hides(channel):
+            return value
+        return self.redactor.policy.replace
+
+    def encode_own(self, value: Any, path: str) -> bytes:
+        """The bytes of a value that is not redacted: our own, with redacted parts inside."""
         try:
             return ormsgpack.packb(value, default=self._hooks[0], option=_OPTION)
         except (TypeError, ValueError, RecursionError):
@@ -77,6 +106,10 @@ class Codec:
 
     def encode_pair(self, pair: list[Any], path: str) -> bytes:
         """The bytes of one [key, value] of the dict at `path`, refused as the dict would be."""
+        data = self._encode_pair(pair, path)
+        return data if self.redactor is None else _clean(self.redactor, data, path, pair=True)
+
+    def _encode_pair(self, pair: list[Any], path: str) -> bytes:
         try:
             if type(pair[0]) is str or not _has_nan(pair[0]):
                 return ormsgpack.packb(pair, default=self._hooks[0], option=_OPTION)
@@ -116,14 +149,16 @@ class Codec:
 
     # -- the fast way: no paths, gives up at the first unusual value
 
-    def _extension(self, depth: int, value: Any) -> ormsgpack.Ext:
+    def _extension(self, depth: int, value: Any) -> ormsgpack.Ext | str:
         if value is UTC:  # with every time of ours
             return _UTC
+        if type(value) is Prompt:
+            return str(value)
         if depth >= QUICK:
             raise RecursionError
         return self._extended(value, self._hooks[depth + 1])
 
-    def _extended(self, value: Any, hook: Callable[[Any], ormsgpack.Ext]) -> ormsgpack.Ext:
+    def _extended(self, value: Any, hook: Callable[[Any], Any]) -> ormsgpack.Ext:
         cls = type(value)
         found = self._adapters.get(cls)
         if found is not None:
@@ -144,9 +179,11 @@ class Codec:
             return None
         return data if is_within(data, *NESTED) else None
 
-    def _deep_extension(self, depth: int, value: Any) -> ormsgpack.Ext:
+    def _deep_extension(self, depth: int, value: Any) -> ormsgpack.Ext | str:
         if depth == DEEPEST:
             raise RecursionError
+        if type(value) is Prompt:
+            return str(value)
         return _UTC if value is UTC else self._extended(value, self._deep_hooks[depth + 1])
 
     def _prepare(self, cls: type) -> tuple[ClassAdapter, int, tuple[Any, ...]]:
@@ -235,7 +272,9 @@ class Codec:
         converted = self._convert(key, f"{path} (key {key!r})", ancestors)
         return [converted, self._convert(item, f"{path}[{key!r}]", ancestors)]
 
-    def _convert_object(self, value: Any, path: str, ancestors: dict[int, None]) -> ormsgpack.Ext:
+    def _convert_object(
+        self, value: Any, path: str, ancestors: dict[int, None]
+    ) -> ormsgpack.Ext | str:
         try:
             return self._extension(0, value)
         except Exception:  # the code below finds it again and names it
@@ -277,6 +316,17 @@ class Codec:
 _pack: Callable[[Any], bytes] = partial(ormsgpack.packb, option=_OPTION)
 _NO_OFFSET = ormsgpack.Ext(BUILTIN, _pack(["l", [0, 0, 0]]))
 _UTC = ormsgpack.Ext(BUILTIN, _pack(["z", [_NO_OFFSET, "UTC"]]))
+
+
+def _clean(redactor: Redactor, data: bytes, path: str, *, pair: bool = False) -> bytes:
+    try:
+        return redactor.clean(data, pair=pair)
+    except RecursionError:
+        raise Unserializable(path, "it is nested too deeply to be redacted") from None
+
+
+def _is_enum(module: str, name: str) -> bool:
+    return isinstance(adapter_for(find(module, name)), EnumAdapter)
 
 
 def _atom(value: Any, path: str) -> Any:

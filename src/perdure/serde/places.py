@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+_ENCODER = json.JSONEncoder(default=repr)
+
 
 class Place(NamedTuple):
     """Where a blob belongs."""
@@ -22,7 +24,7 @@ class Place(NamedTuple):
     @property
     def bound(self) -> str:
         """The text that its envelope authenticates. It must never change for a stored row."""
-        return json.dumps(["place", self.name, *self.columns], default=repr)
+        return _ENCODER.encode(["place", self.name, *self.columns])
 
 
 def of_setup(
@@ -113,6 +115,10 @@ def of_outcome(
 
 def of_message(thread_id: str, id: str, run_id: str, topic: str, sent_at: int) -> Place:
     return Place(f"message {id}", (thread_id, run_id, topic, sent_at))
+
+
+def of_trace(thread_id: str, run_id: str, sink: str, n: int) -> Place:
+    return Place(f"trace of run {run_id} for {sink}", (thread_id, n))
 
 
 def of_score(

@@ -11,7 +11,7 @@ import base64
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -41,9 +41,14 @@ def is_secret(name: Any) -> bool:
         name = name.decode(errors="replace")
     if not isinstance(name, str):
         return False
-    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)  # clientSecret
-    plain = re.sub(r"[\s.-]+", "_", plain).strip("_").lower()
+    plain = plain_name(name)
     return plain in _NAMES or plain.endswith(_ENDINGS) or name.lower() in _NAMES
+
+
+def plain_name(name: str) -> str:
+    """A name in the one spelling in which names are compared: `clientSecret` is `client_secret`."""
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return re.sub(r"[\s.-]+", "_", plain).strip("_").lower()
 
 
 def is_secret_value(value: Any) -> bool:
@@ -102,7 +107,12 @@ def _hide_in_text(text: str) -> str:
     return text
 
 
-def fill(hidden: Any, whole: Any) -> Any:
+def fill(
+    hidden: Any,
+    whole: Any,
+    hide: Callable[[Any], Any] = hide,
+    is_secret: Callable[[Any], bool] = is_secret,
+) -> Any:
     """A value that was hidden, with its secrets from a value of the same shape. A list or text with
     secrets that is another one now is taken as it is now: nothing says whose each secret was."""
     bare = None
@@ -111,15 +121,20 @@ def fill(hidden: Any, whole: Any) -> Any:
         if bare == hidden:
             return whole
     if type(hidden) is dict and type(whole) is dict:
-        filled = {k: fill(v, whole[k]) if k in whole else v for k, v in hidden.items()}
-        return filled | {k: v for k, v in whole.items() if k not in hidden and is_secret(k)}
+        filled = {
+            k: fill(v, whole[k], hide, is_secret) if k in whole and not is_secret(k) else v
+            for k, v in hidden.items()
+        }
+        return filled | {k: v for k, v in whole.items() if is_secret(k)}
     if type(hidden) is type(whole) and type(hidden) in (list, tuple, str):
         with contextlib.suppress(Exception):
             return hidden if bare == whole else whole
     return hidden
 
 
-def secrets_in(value: Any, name: Any = None) -> Iterator[str]:
+def secrets_in(
+    value: Any, is_secret: Callable[[Any], bool] = is_secret, name: Any = None
+) -> Iterator[str]:
     """Every secret in a value, as texts: with and without what a header says of its kind."""
     if is_secret_value(value):
         yield from _spellings(value.get_secret_value())
@@ -127,13 +142,13 @@ def secrets_in(value: Any, name: Any = None) -> Iterator[str]:
         yield from _spellings(value)
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from secrets_in(item, name if is_secret(name) else key)
+            yield from secrets_in(item, is_secret, name if is_secret(name) else key)
     elif isinstance(value, (list, tuple, set, frozenset)):
         if isinstance(value, (list, tuple)) and _is_pair(value):
             yield from _spellings(value[1])
         else:
             for item in value:
-                yield from secrets_in(item, name)
+                yield from secrets_in(item, is_secret, name)
     elif isinstance(value, str):
         if "://" in value:
             for found in _URL_PASSWORD.finditer(value):
@@ -143,7 +158,7 @@ def secrets_in(value: Any, name: Any = None) -> Iterator[str]:
                     yield from _spellings(found[3])
         if value[:1] in ("{", "["):
             try:
-                yield from secrets_in(json.loads(value))
+                yield from secrets_in(json.loads(value), is_secret)
             except (ValueError, RecursionError):
                 return
 

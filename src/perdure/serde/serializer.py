@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from perdure.errors import Damaged, Error, TooLarge
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import Envelope
 from perdure.serde.places import Place
+from perdure.serde.redaction_policy import is_id
 
+T = TypeVar("T")
 Part = tuple[str, int]
 """The name of a part of a value, and its bytes."""
 FindPart = Callable[[], Part | None]
@@ -29,10 +31,43 @@ class Serializer:
         transaction. None: it takes any number."""
         self.largest_blob, self.largest_batch = largest_blob, largest_batch
 
-    def dumps(self, value: Any, place: Place, name: str | None = None) -> bytes:
-        """The blob of a value. An error calls the value `name`, or by its place."""
+    def dumps(
+        self, value: Any, place: Place, name: str | None = None, *, own: bool = False
+    ) -> bytes:
+        """The blob of a value. An error calls the value `name`, or by its place. `own`: it is made
+        of ids and of parts that are redacted already."""
         name = name or place.name
-        return self.fit(self.envelope.seal(self.codec.encode(value, name), place), name, value)
+        data = self.codec.encode_own(value, name) if own else self.codec.encode(value, name)
+        return self.fit(self.envelope.seal(data, place), name, value)
+
+    # -- redaction, if there is a policy
+
+    @property
+    def redacts(self) -> bool:
+        return self.codec.redactor is not None
+
+    def redacted_text(self, text: T) -> T:
+        """A text, or None, as it is stored."""
+        if self.codec.redactor is None or not isinstance(text, str):
+            return text
+        return cast(T, self.codec.redactor.text(text))
+
+    def redacted_values(self, ours: Mapping[str, Any], ids: Collection[str]) -> Mapping[str, Any]:
+        """A dict whose keys are ours, with its values as they are stored. What is under `ids` is
+        identity, and left alone."""
+        if self.codec.redactor is None:
+            return ours
+        redacted = self.codec.redacted
+        return {k: v if k in ids else redacted(v, k) for k, v in ours.items()}
+
+    def redacted_entries(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Metadata, or a config, as it is stored. Its ids are left alone."""
+        if self.codec.redactor is None:
+            return given
+        return {
+            name: value if is_id(name) else self.codec.redacted({name: value}, name)[name]
+            for name, value in given.items()
+        }
 
     def fit(self, blob: bytes, name: str, value: Any = None) -> bytes:
         """A blob that the journal's database takes. Raises `TooLarge`, which names the largest part

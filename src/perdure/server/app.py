@@ -1,6 +1,7 @@
 """The application that `Runtime.asgi()` returns: its routes and its lifespan.
 
     GET  /ok          whether the journal answers
+    GET  /metrics     what `Metrics` measures, for Prometheus; off without it
     POST /cron/tick   drives what is due; off until it has a secret
 
 The lifespan opens and closes the runtime, unless it was open before. The lifespan of a mounted
@@ -21,6 +22,8 @@ from starlette.routing import Route
 
 from perdure.client import Client
 from perdure.errors import Error
+from perdure.observe import prometheus
+from perdure.observe.metrics import Metrics
 from perdure.server.tick_endpoint import Tick, TickEndpoint
 
 PING_TIMEOUT = 5.0
@@ -54,6 +57,20 @@ class Health:
         return JSONResponse({"ok": False, "error": self._client.redact(why)}, 503)
 
 
+class MetricsEndpoint:
+    """`GET /metrics`: the text that Prometheus reads. The journal is read in a thread."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def get(self, request: Request) -> Response:
+        metrics = self._client.engine.observers.find(Metrics)
+        if metrics is None:
+            return JSONResponse({"error": "Metrics are off. Pass Runtime(observe=Metrics())."}, 404)
+        families = await asyncio.to_thread(metrics.collect)
+        return Response(prometheus.render(families), media_type=prometheus.CONTENT_TYPE)
+
+
 def make_app(client: Client, tick: Tick, *, secret: str | None) -> Starlette:
     """The application of a runtime, whose method `tick` is."""
     cron = TickEndpoint(tick, secret, client.redact)
@@ -69,6 +86,7 @@ def make_app(client: Client, tick: Tick, *, secret: str | None) -> Starlette:
     return Starlette(
         routes=[
             Route("/ok", Health(client).get, methods=["GET"]),
+            Route("/metrics", MetricsEndpoint(client).get, methods=["GET"]),
             Route("/cron/tick", cron.post, methods=["POST"]),
         ],
         lifespan=lifespan,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from perdure.journal import Journal, Plan, connect_later
+from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
-from perdure.operations.event_observer import observe
+from perdure.observe.observers import Observers
 from perdure.serde.serializer import Serializer
-from perdure.types import Control, Observer
+from perdure.types import Control
 
 
 class LocalEngine:
@@ -20,10 +21,14 @@ class LocalEngine:
     """
 
     def __init__(
-        self, url: str | None, serializer: Serializer, observer: Observer | None = None
+        self,
+        url: str | None,
+        serializer: Serializer,
+        observers: Observers,
+        clock: Callable[[], Clock],
     ) -> None:
-        self.serializer = serializer
-        self._url, self._observer = url, observer
+        self.serializer, self.observers = serializer, observers
+        self._url, self._get_clock = url, clock
         self._opening = threading.RLock()
         self._journal: Journal | None = None
 
@@ -32,10 +37,20 @@ class LocalEngine:
         """The journal. Its first use opens it."""
         with self._opening:
             if self._journal is None:
-                self._journal = observe(connect_later(self._url), self._observer)
+                self._journal = self.observers.listen(connect_later(self._url))
                 limits = self._journal.capabilities
                 self.serializer.keep_to(limits.largest_blob, limits.bytes_per_batch)
             return self._journal
+
+    @property
+    def sinks(self) -> list[str]:
+        """The receivers of traces that this process has."""
+        return self.observers.sinks
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the journal, which it opens."""
+        return self._get_clock()
 
     @property
     def is_open(self) -> bool:
@@ -72,5 +87,6 @@ class LocalEngine:
 
     def close(self) -> None:
         """Stop driving and close the journal."""
+        self.observers.close()
         if self._journal is not None:
             self._journal.close()

@@ -23,6 +23,7 @@ from perdure.journal import Op, Plan, in_pieces
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id
+from perdure.observe.caller import caller_span
 from perdure.operations import effects, events, prefixes, runs
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
@@ -33,6 +34,7 @@ from perdure.operations.run_payload import (
     load_labels,
     load_output,
     load_setup,
+    redacted_setup,
     state_of,
     tags_of,
 )
@@ -91,8 +93,13 @@ class RunService:
         """Accept a run of a graph, given as (name, version), or find the one of this key.
 
         For `reserve` seconds no worker claims it, only a caller that drives it itself. With `only`,
-        the strategies `interrupt` and `rollback` stop runs in that state alone.
+        the strategies `interrupt` and `rollback` stop runs in that state alone. A node of a run of
+        an evaluation starts no other run: the effects of that one would not be simulated.
         """
+        if "perdure.saver" in sys.modules:  # else this is no node
+            from perdure.effects.simulation import refuse_in_evaluation
+
+            refuse_in_evaluation("perdure.start")
         if parent is not None and parent.depth >= DEEPEST:
             raise BadArgument(
                 f"Run {parent.id} has {parent.depth} runs above it, and cannot start a child: do "
@@ -111,13 +118,16 @@ class RunService:
             version=graph[1],
             key=key,
             ready_at=ready,
-            setup=self._serializer.dumps(setup, place, "start"),
+            setup=self._serializer.dumps(
+                redacted_setup(self._serializer, setup), place, "start", own=True
+            ),
             strategy=strategy,
             only=only,
             grace=round(GRACE.total_seconds() * 1000),
             fingerprint=fingerprint,
             begun=begun,
             parent=parent,
+            traceparent=caller_span(),
         )
         if row is None:
             raise ThreadBusy(thread_id, "has not ended")
@@ -158,19 +168,27 @@ class RunService:
     ) -> Plan[list[Run]]:
         """Runs that have all of this metadata. `op(before=, count=)` reads the rows."""
         found: list[Run] = []
+        for row in (yield from self.rows(op, before, limit, metadata)):
+            found += [(yield from self.show(row, output=output))]
+        return found
+
+    def rows(
+        self,
+        op: Callable[..., Op[list[RunRow]]],
+        before: tuple[int, str] | None,
+        limit: int,
+        metadata: Mapping[str, Any],
+    ) -> Plan[list[RunRow]]:
+        """Their rows: at most `limit`, fewer only if there are no more."""
+        found: list[RunRow] = []
         while len(found) < limit:
             size = max(limit, PAGE) if metadata else limit
             rows: list[RunRow] = yield op(before=before, count=size)
-            for row in rows:
-                if metadata and not self._has(row, metadata):
-                    continue
-                found.append((yield from self.show(row, output=output)))
-                if len(found) == limit:
-                    break
+            found += [row for row in rows if not metadata or self._has(row, metadata)]
             if len(rows) < size:
                 break
             before = (rows[-1].created_at, rows[-1].id)
-        return found
+        return found[:limit]
 
     def _has(self, row: RunRow, metadata: Mapping[str, Any]) -> bool:
         """Whether a run has all of this metadata, which SQL cannot see inside its blob."""

@@ -9,6 +9,7 @@ from perdure.errors import NotFound
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import schedules
+from perdure.operations.run_payload import redacted_setup
 from perdure.operations.schedules import ScheduleRow
 from perdure.serde.serializer import Serializer
 from perdure.types import Schedule
@@ -35,7 +36,8 @@ class ScheduleService:
         next_at = schedules.next_slot(cron, timezone, self._clock.now())
         late = schedules.lateness(catch_up)
         row = ScheduleRow(name, graph[0], cron, timezone, late, next_at, b"")
-        body = self._serializer.dumps(setup, row.place, "schedule")
+        redacted = redacted_setup(self._serializer, setup)
+        body = self._serializer.dumps(redacted, row.place, "schedule", own=True)
         yield schedules.put(row._replace(body=body))
         found = yield from self.all()
         return next(one for one in found if one.name == name)

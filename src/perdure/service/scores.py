@@ -9,7 +9,7 @@ from perdure.errors import BadArgument, NotFound
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_text
-from perdure.operations import effects, events, runs, scores
+from perdure.operations import effects, events, prompts, runs, scores
 from perdure.operations.effects import EffectRow
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
@@ -71,7 +71,8 @@ class ScoreService:
         """Store a score with its event. One that is there already changes nothing."""
         row = yield from self._find_run(run_id)
         targets = about if isinstance(about, dict) else {}
-        yield from self._check_target(row, **targets)
+        attempt = yield from self._check_target(row, **targets)
+        [(target, id)] = targets.items() or [(prompts.RUN, "")]
         kind = ScoreKind.NUMBER
         if not isinstance(value, float):
             kind = ScoreKind.TEXT if value is None else ScoreKind.CATEGORY
@@ -87,14 +88,15 @@ class ScoreService:
             value if isinstance(value, str) else None,
             step=targets.get("step"),
             effect=targets.get("effect"),
+            prompts=tuple((yield prompts.read_by(row.thread_id, row.id, target, id))),
         )
         while True:
             found: list[tuple[Score, int]] = yield self._of_run(row)
             same = [one for one in found if (one[0].name, one[0].about) == (name, made.about)]
             before, seen = same[0] if same else (None, scores.UNSEEN)
-            if before is not None and replace(before, at=made.at, prompts=()) == made:
+            if before is not None and replace(before, at=made.at, prompts=made.prompts) == made:
                 return
-            if (yield scores.put(self._serializer, row.thread_id, made, seen)):
+            if (yield scores.put(self._serializer, row.thread_id, made, seen, attempt)):
                 return
             yield from self._find_run(run_id)
 
@@ -114,8 +116,9 @@ class ScoreService:
 
     def _check_target(
         self, run: RunRow, step: str | None = None, effect: str | None = None
-    ) -> Plan[None]:
-        """Raise unless what a score is about is there, and of this run."""
+    ) -> Plan[int | None]:
+        """Raise unless what a score is about is there, and of this run. Returns the number of the
+        effect's last attempt."""
         if effect is not None:
             found: EffectRow | None = yield effects.find(effect)
             if found is None:
@@ -123,8 +126,10 @@ class ScoreService:
             if found.run_id != run.id:
                 whose = f"of run {found.run_id}" if found.run_id else "of no run"
                 raise BadArgument(f"Effect {effect} is {whose}, not of run {run.id}.")
+            return found.attempts
         if step is not None and not (yield from self._is_step(run, step)):
             raise NotFound(f"step of run {run.id}", step)
+        return None
 
     def _is_step(self, run: RunRow, checkpoint_id: str) -> Plan[bool]:
         """Whether a run made this checkpoint. One that was pruned is still in the history."""

@@ -6,6 +6,7 @@ from perdure.journal.clock import Clock
 from perdure.service.datasets import DatasetService
 from perdure.service.effects import EffectService
 from perdure.service.local_engine import LocalEngine
+from perdure.service.records import RecordService
 from perdure.service.reflections import ReflectionService
 from perdure.service.runs import RunService
 from perdure.service.schedules import ScheduleService
@@ -20,6 +21,7 @@ class Services:
         serializer, self.clock = engine.serializer, clock
         self.runs = RunService(engine, clock)
         self.waits = WaitService(serializer, clock)
+        self.records = RecordService(serializer, self.runs, self.waits)
         self.effects = EffectService(serializer, clock)
         self.scores = ScoreService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)

@@ -23,7 +23,7 @@ from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id, check_text
-from perdure.operations import runs, waits
+from perdure.operations import prompts, runs, waits
 from perdure.operations.answer_dialects import check_fits
 from perdure.operations.events import was_made
 from perdure.operations.runs import RunRow
@@ -68,14 +68,15 @@ class WaitService:
     def history(self, run_id: str) -> Plan[list[WaitRecord]]:
         """Every wait a run has or had, with its answer."""
         found: list[WaitRow] = yield waits.of_run(run_id)
-        return [self._record(row) for row in found]
+        return [self.record(row) for row in found]
 
     def answers(self, run_id: str) -> Plan[dict[str, Answer]]:
         """How each question of a run to a person can be answered anew, by its id."""
         found: dict[str, Answer] = yield waits.answers_of_run(run_id)
         return found
 
-    def _record(self, row: WaitRow) -> WaitRecord:
+    def record(self, row: WaitRow) -> WaitRecord:
+        """A wait as its users see it, with its answer."""
         wait, answer = waits.to_wait(self._serializer, row), None
         if row.answer is not None:
             try:
@@ -117,8 +118,14 @@ class WaitService:
             row = yield from self._open(wait_id)
             yield from self._check_answer(row, value)
             rows.append((row, value))
-        now = self._clock.now()
-        if (yield waits.answer(self._serializer, rows, by, now, number, setup=setup)):
+        read = {}
+        for row, value in rows:
+            if waits.decisions(self._serializer, row, value):
+                read[row.id] = yield prompts.read_by(
+                    row.thread_id, row.run_id, prompts.QUESTION, row.id
+                )
+        now, answer = self._clock.now(), waits.answer
+        if (yield answer(self._serializer, rows, by, now, number, setup=setup, prompts=read)):
             return
         for row, _ in rows:
             yield from self._open(row.id)

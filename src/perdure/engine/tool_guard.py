@@ -1,0 +1,34 @@
+"""Keeps the tools of LangChain agents in the process during an evaluation.
+
+The calls of an agent with `perdure.langchain.Durable()` are effects, and simulated or refused as
+such. A tool of any other agent is plain code that LangChain calls: this callback, which LangChain
+calls first, refuses it unless it only reads or the function that it calls is an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+
+from perdure.effects.decorator import is_effect_function
+from perdure.effects.simulation import check_tool
+from perdure.segments.segment import Segment
+
+
+class ToolGuard(BaseCallbackHandler):
+    """Refuses tools in a segment of an evaluation."""
+
+    raise_error = True
+    run_inline = True
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+
+    def on_tool_start(self, serialized: Mapping[str, Any], input_str: str, **more: Any) -> None:
+        name = str((serialized or {}).get("name", ""))
+        hints = more.get("metadata") or {}
+        hints = {**hints, **(hints.get("annotations") or {})}
+        reads = hints.get("readOnlyHint") is True or is_effect_function(name)
+        check_tool(self._segment, name, reads=reads)

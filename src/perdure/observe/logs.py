@@ -1,0 +1,145 @@
+"""`Logs`: one structured line for each event, without content.
+
+What a line may say of an event is decided in `service/views/event_fields.py`. The segment, graph
+and worker of an event are remembered from its claim, which this process stored: nothing is read. A
+process that only answers or signals has not claimed the run, and its lines lack those three.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from perdure.service.views.event_fields import safe_fields
+from perdure.types import EventKind
+
+LOGGER = "perdure.events"
+MOST_RUNS = 10_000
+"""How many runs are remembered with their graph and segment."""
+CLAIMS = (EventKind.CLAIMED, EventKind.RECOVERED)
+ENDS = frozenset(
+    {
+        EventKind.WAITING,
+        EventKind.POSTPONED,
+        EventKind.FAILED,
+        EventKind.HELD,
+        EventKind.RELEASED,
+        EventKind.CANCELLED,
+        EventKind.PAUSED,
+        EventKind.UPDATED,
+        EventKind.DONE,
+    }
+)
+"""Events that end a segment."""
+WARNINGS = frozenset({EventKind.RECOVERED, EventKind.FAILED, EventKind.HELD, EventKind.EXPIRED})
+"""Events that are logged as warnings."""
+PLAIN = re.compile(r"[^\s\"'=\x00-\x20\x7f-\x9f\u2028\u2029]+")
+
+
+@dataclass
+class _Driven:
+    """What is remembered of a run."""
+
+    graph: str | None = None
+    segment: int | None = None
+    worker: str | None = None
+    claimed_at: datetime | None = None
+    stepped_at: datetime | None = None
+
+
+class Logs:
+    """An observer that logs each event in one line, to the logger `perdure.events`.
+
+    A line has the time, the kind, run, thread, graph, segment and worker, and the fields of the
+    event that are not content: no input, output, argument, answer, label, reason or message of an
+    error, of which only the kind is logged. `json=True` makes each line a JSON object. `logger` is
+    another logger, or its name. Levels: warning for `recovered`, `failed`, `held` and `expired`,
+    info for all others.
+
+        runtime = Runtime(observe=Logs(json=True))
+    """
+
+    def __init__(self, *, json: bool = False, logger: logging.Logger | str = LOGGER) -> None:
+        self._json = json
+        self._logger = logging.getLogger(logger) if isinstance(logger, str) else logger
+        self._runs: OrderedDict[str, _Driven] = OrderedDict()
+
+    def on_event(
+        self, kind: str, run_id: str, thread_id: str, data: Mapping[str, Any], at: datetime
+    ) -> None:
+        """Log one event."""
+        fields = safe_fields(kind, data)
+        driven = self._remember(kind, run_id, fields, at)
+        line = {
+            "time": at,
+            "event": kind,
+            "run": run_id,
+            "thread": thread_id,
+            "graph": driven.graph,
+            "segment": driven.segment,
+            "worker": driven.worker,
+            **fields,
+            "ms": _milliseconds(kind, driven, fields, at),
+        }
+        if kind in ENDS:
+            driven.segment = driven.worker = driven.claimed_at = driven.stepped_at = None
+        elif kind == EventKind.STEP and not fields.get("ns"):
+            driven.stepped_at = at
+        level = logging.WARNING if kind in WARNINGS else logging.INFO
+        if self._logger.isEnabledFor(level):
+            shown = {name: _shown(value) for name, value in line.items() if value is not None}
+            self._logger.log(level, "%s", json.dumps(shown) if self._json else _as_text(shown))
+
+    def _remember(self, kind: str, run_id: str, fields: Mapping[str, Any], at: datetime) -> _Driven:
+        """What is known of the run, with what this event says of it."""
+        driven = self._runs.setdefault(run_id, _Driven())
+        self._runs.move_to_end(run_id)
+        if len(self._runs) > MOST_RUNS:
+            self._runs.popitem(last=False)
+        driven.graph = fields.get("graph", driven.graph)
+        if kind in CLAIMS:
+            driven.segment, driven.worker = fields.get("segment"), fields.get("worker")
+            driven.claimed_at = driven.stepped_at = at
+        return driven
+
+
+def _milliseconds(
+    kind: str, driven: _Driven, fields: Mapping[str, Any], at: datetime
+) -> int | None:
+    """How long it took: an effect since its first intent, a step since the one before or the
+    claim, a segment since its claim."""
+    since = None
+    if kind == EventKind.EFFECT:
+        since = fields.get("begun_at")
+    elif kind == EventKind.STEP and not fields.get("ns"):
+        since = driven.stepped_at
+    elif kind in ENDS:
+        since = driven.claimed_at
+    return None if since is None else round((at - since).total_seconds() * 1000)
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return value
+
+
+def _as_text(line: Mapping[str, Any]) -> str:
+    """`time event name=value …`; a value that is not a plain word is quoted as in JSON."""
+    time, event, *rest = line.items()
+    return " ".join([time[1], event[1], *(f"{name}={_word(value)}" for name, value in rest)])
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        value = ",".join(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    return text if PLAIN.fullmatch(text) else json.dumps(text)

@@ -1,0 +1,94 @@
+"""Spans of the model calls that LangChain makes in a node, while they are made.
+
+A model call that is an effect (`perdure.langchain.Durable`) has its span from the journal already.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
+
+from perdure.effects import context as effect_context
+from perdure.observe.current_span import CurrentSpan
+
+_NEW = RandomIdGenerator()
+
+
+class ModelCalls(BaseCallbackHandler):
+    """LangChain's callbacks for one segment."""
+
+    ignore_chain = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
+
+    def __init__(self, here: CurrentSpan, thread_id: str, keep: Callable[..., None]) -> None:
+        self._here, self._thread_id, self._keep = here, thread_id, keep
+        self._begun: dict[UUID, tuple[int, str, SpanContext]] = {}
+
+    def on_chat_model_start(
+        self, serialized: dict[str, Any] | None, messages: Any, *, run_id: UUID, **more: Any
+    ) -> None:
+        self._start(run_id, more)
+
+    def on_llm_start(
+        self, serialized: dict[str, Any] | None, prompts: Any, *, run_id: UUID, **more: Any
+    ) -> None:
+        self._start(run_id, more)
+
+    def on_llm_end(self, response: Any, *, run_id: UUID, **more: Any) -> None:
+        self._end(run_id, usage=_usage(response))
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
+        self._end(run_id, error=type(error).__name__)
+
+    def _start(self, run_id: UUID, more: dict[str, Any]) -> None:
+        effect = effect_context.current()
+        if effect is not None and effect.is_model:
+            return
+        given = {**(more.get("metadata") or {}), **(more.get("invocation_params") or {})}
+        names = (given.get(name) for name in ("ls_model_name", "model_name", "model"))
+        model = next((name for name in names if isinstance(name, str)), "model")
+        self._begun[run_id] = (time.time_ns(), model, self._here.get_span_context())
+
+    def _end(
+        self, run_id: UUID, *, usage: dict[str, Any] | None = None, error: str | None = None
+    ) -> None:
+        begun = self._begun.pop(run_id, None)
+        if begun is None:
+            return
+        start, model, parent = begun
+        attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": model,
+            "gen_ai.conversation.id": self._thread_id,
+            "perdure.run.id": self._here.run_id,
+            "perdure.span": "model",
+            **(usage or {}),
+        }
+        self._keep(
+            name=f"chat {model}",
+            context=SpanContext(
+                parent.trace_id, _NEW.generate_span_id(), False, parent.trace_flags
+            ),
+            parent=parent,
+            attributes=attributes,
+            kind=SpanKind.CLIENT,
+            status=Status(StatusCode.UNSET) if error is None else Status(StatusCode.ERROR, error),
+            start_time=start,
+            end_time=time.time_ns(),
+        )
+
+
+def _usage(response: Any) -> dict[str, Any]:
+    """The tokens that a response says it cost."""
+    found = {"input": 0, "output": 0}
+    for some in getattr(response, "generations", None) or ():
+        for one in some:
+            usage = getattr(getattr(one, "message", None), "usage_metadata", None) or {}
+            for part in found:
+                found[part] += usage.get(f"{part}_tokens", 0)
+    return {f"gen_ai.usage.{part}_tokens": count for part, count in found.items() if count}

@@ -1,0 +1,31 @@
+"""What an observer sees of the runtime or client that it is attached to."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from perdure.journal import Journal
+from perdure.journal.clock import Clock
+from perdure.serde.serializer import Serializer
+
+
+class Observed(Protocol):
+    """The engine of a runtime or client: `service.local_engine`."""
+
+    serializer: Serializer
+
+    @property
+    def journal(self) -> Journal:
+        """The journal. Its first use opens it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the journal has been opened."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the journal, which it opens."""
+
+    @property
+    def sinks(self) -> list[str]:
+        """The receivers of traces that this process has: a sink adds its name."""

@@ -1,0 +1,112 @@
+"""The observers of a runtime or client: told of its events, and of the segments it drives."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from perdure.errors import BadArgument
+from perdure.journal import Journal
+from perdure.observe.observed import Observed
+from perdure.operations.event_observer import observe
+from perdure.types import Observer
+
+T = TypeVar("T")
+
+log = logging.getLogger("perdure")
+
+
+class Observers:
+    """Each is an object with one or more of these methods:
+
+    on_event(kind, ...)   is called for each event that this process stored: see `types.Observer`
+    on_commit(batch, s)   is called after each commit of the journal: `group_commit.Meter`
+    attach(engine)        is called once, before the journal is opened
+    nudge()               is called when a worker begins here, and when a segment it drove has ended
+    around(drive)         gives the context manager in which a worker drives a segment
+    close()               is called before the journal is closed
+    """
+
+    def __init__(self, given: Any = None) -> None:
+        self._engine: Observed | None = None
+        self._all: list[Any] = []
+        self.sinks: list[str] = []
+        """The receivers of traces that this process has."""
+        for one in _listed(given):
+            self.add(one)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def add(self, observer: Any) -> None:
+        """Add an observer, before the journal is opened."""
+        if not _is_observer(observer):
+            raise BadArgument(
+                f"observe={observer!r}: an observer has a method on_event(kind, run_id, thread_id, "
+                "data, at), or is one of perdure.observe. True takes those that the environment "
+                "configures."
+            )
+        self._all.append(observer)
+        if self._engine is not None:
+            self._attach(observer, self._engine)
+
+    def attach(self, engine: Observed) -> None:
+        """Tell each observer whose it is."""
+        self._engine = engine
+        for one in self._all:
+            self._attach(one, engine)
+
+    def _attach(self, observer: Any, engine: Observed) -> None:
+        if hasattr(observer, "attach"):
+            observer.attach(engine)
+
+    def listen(self, journal: Journal) -> Journal:
+        """Have them told of each event that is committed through this journal."""
+        for one in self._all:
+            if hasattr(one, "on_commit"):
+                journal.measure(one.on_commit)
+        return observe(journal, [one for one in self._all if isinstance(one, Observer)])
+
+    def find(self, kind: type[T]) -> T | None:
+        """The observer of a kind, if there is one."""
+        return next((one for one in self._all if isinstance(one, kind)), None)
+
+    def nudge(self) -> None:
+        """A worker has begun, or a segment has ended here."""
+        for one in self._all:
+            if hasattr(one, "nudge"):
+                one.nudge()
+
+    @contextlib.contextmanager
+    def around(self, drive: Any) -> Iterator[None]:
+        """While a worker drives a segment."""
+        with contextlib.ExitStack() as stack:
+            for one in self._all:
+                if hasattr(one, "around"):
+                    stack.enter_context(one.around(drive))
+            yield
+
+    def close(self) -> None:
+        for one in self._all:
+            if hasattr(one, "close"):
+                try:
+                    one.close()
+                except Exception:
+                    log.exception("An observer could not be closed.")
+
+
+def _listed(given: Any) -> Iterable[Any]:
+    if given is None or given is False:
+        return ()
+    if given is True:
+        from perdure.observe import from_env
+
+        return from_env()
+    is_one = _is_observer(given) or not isinstance(given, (list, tuple))
+    return (given,) if is_one else given
+
+
+def _is_observer(value: Any) -> bool:
+    return hasattr(value, "on_event") or hasattr(value, "attach")

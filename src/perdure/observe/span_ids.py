@@ -1,0 +1,48 @@
+"""Ids of traces and spans, made from the run: each process gives the same thing the same id."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from functools import lru_cache
+from typing import Any
+
+Part = str | int
+SpanKey = tuple[Part, ...]
+"""What a span is about: `("segment", 2)`, `("effect", key, attempt)`. Unique in its run."""
+
+RUN: SpanKey = ("run", 1)
+
+
+def segment_key(token: int) -> SpanKey:
+    """The segment that a run's claim number `token` began."""
+    return ("segment", token)
+
+
+def step_key(token: int, index: int) -> SpanKey:
+    """The step of a segment, by how many it finished before, at the top of the graph."""
+    return ("step", token, index)
+
+
+def effect_key(key: str, attempt: int) -> SpanKey:
+    return ("effect", key, attempt)
+
+
+@lru_cache(1024)
+def trace_id(run_id: str) -> int:
+    """The trace of a run."""
+    return int.from_bytes(_hash("trace", run_id)[:16], "big") or 1
+
+
+@lru_cache(1024)
+def span_id(run_id: str, key: SpanKey) -> int:
+    return int.from_bytes(_hash("span", run_id, *key)[:8], "big") or 1
+
+
+def langsmith_id(run_id: str, key: SpanKey) -> uuid.UUID:
+    """The id of the LangSmith run of a span."""
+    return uuid.UUID(bytes=_hash("langsmith", run_id, *key)[:16], version=8)
+
+
+def _hash(*parts: Any) -> bytes:
+    return hashlib.sha256(repr(parts).encode()).digest()

@@ -1,0 +1,400 @@
+"""The trace of a run, made of its events: pure, no I/O.
+
+`TraceFold` is given a run's events in order and gives the spans that they close. What is open is a
+plain value (`dump`), stored with the number of the last event, so that another process goes on,
+perhaps weeks later. However the events are cut into pieces, the spans are the same.
+
+    run        from its start to its end; one more for each time an ended run is retried
+    segment    from its claim to its end, linked to the one before. One whose worker died is closed
+               by the `recovered` of the next, as is the step it was in
+    step       from the step before it, or the segment's begin
+    effect     from its intent to its outcome; an attempt that was cut off ends with its segment
+    wait       from the question to the answer, across segments
+    moment     what a person did (paused, settled ...) and scores: no duration
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from perdure.observe.span_ids import RUN, SpanKey, effect_key, segment_key, step_key
+from perdure.operations.events import is_end
+from perdure.times import milliseconds
+from perdure.types import Event, EventKind
+
+CRASHED = "its worker died, or was silent too long"
+SAVED = ("effects", "model_calls", "tokens")
+"""What a segment did not have to do again, in the data of its end."""
+_USAGE = {
+    "model": "gen_ai.request.model",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+}
+
+_SEGMENT_ENDS = {
+    EventKind.WAITING,
+    EventKind.POSTPONED,
+    EventKind.FAILED,
+    EventKind.HELD,
+    EventKind.RELEASED,
+    EventKind.CANCELLED,
+    EventKind.PAUSED,
+    EventKind.UPDATED,
+    EventKind.DONE,
+}
+_WAIT_ENDS = {
+    EventKind.WOKE,
+    EventKind.ANSWER,
+    EventKind.EXPIRED,
+    EventKind.SIGNAL,
+    EventKind.JOINED,
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a run that is over."""
+
+    what: str
+    """`run`, `segment`, `step`, `effect`, `wait`, `moment` or `score`."""
+    key: SpanKey
+    parent: SpanKey | None
+    name: str
+    start: int
+    end: int
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    """What went wrong, without content."""
+    link: SpanKey | None = None
+    """The segment before this one."""
+
+
+@dataclass
+class Open:
+    """What is open in a trace: all that the fold remembers."""
+
+    graph: str = ""
+    version: str = ""
+    parent: str | None = None
+    caller: str | None = None
+    started: int = 0
+    life: int = 1
+    token: int = 0
+    segment: dict[str, Any] | None = None
+    steps: int = 0
+    moved: int = 0
+    inner: dict[str, int] = field(default_factory=dict)
+    waits: dict[str, dict[str, Any]] = field(default_factory=dict)
+    crashed: list[Any] = field(default_factory=list)
+    """The step that the last dead segment was in, and when it was left."""
+    tried: dict[str, list[int]] = field(default_factory=dict)
+    """Of each effect that is not done: the last attempt that has a span, and its end."""
+    in_step: bool = False
+    """Whether something is in the step that has not ended."""
+
+
+class TraceFold:
+    """The spans of one run."""
+
+    def __init__(self, opened: Mapping[str, Any] | None = None) -> None:
+        self._open = Open(**(opened or {}))
+
+    def dump(self) -> dict[str, Any]:
+        """What is open, for the process that goes on."""
+        return dict(vars(self._open))
+
+    @property
+    def graph(self) -> str:
+        return self._open.graph
+
+    @property
+    def version(self) -> str:
+        return self._open.version
+
+    @property
+    def parent(self) -> str | None:
+        """The run whose node started this one."""
+        return self._open.parent
+
+    @property
+    def caller(self) -> str | None:
+        """The span in which it was started: a `traceparent`."""
+        return self._open.caller
+
+    def spans(self, events: Iterable[Event]) -> list[Span]:
+        """The spans that these events close."""
+        return [span for event in events for span in self._after(event)]
+
+    # -- one event
+
+    def _after(self, event: Event) -> Iterator[Span]:
+        kind, at, now = event.kind, self._open, milliseconds(event.at)
+        yield from self._replayed(event, now)
+        if kind == EventKind.STARTED:
+            at.graph, at.version = event.data.get("graph", ""), event.data.get("version", "")
+            at.parent, at.started = event.data.get("parent"), now
+            at.caller = event.data.get("traceparent")
+        elif kind in (EventKind.CLAIMED, EventKind.RECOVERED):
+            yield from self._begin_segment(event, now)
+        elif kind == EventKind.STEP:
+            yield from self._step(event, now)
+        elif kind == EventKind.EFFECT and "key" in event.data:  # else it is damaged
+            yield from self._effect(event, now)
+        elif kind == EventKind.WAIT and "wait" in event.data:
+            about = {name: event.data[name] for name in ("kind", "name") if name in event.data}
+            at.waits.setdefault(event.data["wait"], {"n": event.n, "from": now, **about})
+        elif kind == EventKind.WITHDRAWN and "wait" in event.data:
+            yield self._moment(event, now)
+            at.waits.setdefault(event.data["wait"], {"n": event.n, "from": now, "kind": "human"})
+        elif kind in _WAIT_ENDS:
+            yield from self._end_wait(event.data.get("wait", ""), now, kind)
+        elif kind == EventKind.SCORED:
+            yield self._score(event, now)
+        elif kind in _SEGMENT_ENDS and at.segment is not None:
+            yield from self._end_segment(event, now)
+        else:
+            yield self._moment(event, now)
+        if kind == EventKind.RETRIED and not at.started:
+            at.started = now
+        if is_end(event) and kind not in (EventKind.HELD, EventKind.PAUSED):
+            yield from self._end_run(event, now)
+
+    def _begin_segment(self, event: Event, now: int) -> Iterator[Span]:
+        at = self._open
+        if at.segment is not None:
+            at.crashed = [*step_key(at.token, at.steps), now]
+            yield from self._cut_off(now)
+        if not at.started:  # an ended run was retried, or its state was changed
+            at.started = now
+        at.token += 1
+        recovered = event.kind == EventKind.RECOVERED
+        at.segment = {"from": now, "recovered": recovered, "effects": 0}
+        at.segment |= {name: event.data.get(name) for name in ("worker", "driven")}
+        at.steps, at.moved, at.inner, at.in_step = 0, now, {}, False
+
+    def _cut_off(self, now: int) -> Iterator[Span]:
+        """Close a segment whose worker died, and the step it was in."""
+        yield self._open_step(now, CRASHED)
+        yield self._segment_span(now, CRASHED, {"perdure.crashed": True})
+        self._open.segment = None
+
+    def _step(self, event: Event, now: int) -> Iterator[Span]:
+        at, data = self._open, event.data
+        if data.get("source") == "input":
+            at.moved = now
+            return
+        ns, nodes = data.get("ns", ""), data.get("nodes") or []
+        attributes = {
+            "perdure.step": data.get("step"),
+            "perdure.checkpoint": data.get("checkpoint"),
+            "perdure.namespace": ns,
+            "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
+        }
+        name = f"step {', '.join(nodes)}" if nodes else "step"
+        current = step_key(at.token, at.steps)
+        if ns:
+            start = at.inner.get(ns, at.moved)
+            key: SpanKey = ("inner step", event.n)
+            at.inner[ns], at.in_step = now, True
+            yield Span("step", key, current, name, start, max(start, now), attributes)
+        else:
+            start, at.moved, at.inner = at.moved, now, {}
+            is_empty, at.in_step = not at.in_step, False
+            at.steps += 1
+            parent = segment_key(at.token)
+            if data.get("step") == 0 and not nodes and is_empty:
+                return  # the input is given to the channels; nothing runs
+            yield Span("step", current, parent, name, start, max(start, now), attributes)
+
+    def _open_step(self, now: int, error: str | None) -> Span:
+        """The step that a segment ended in the middle of."""
+        at = self._open
+        key, parent = step_key(at.token, at.steps), segment_key(at.token)
+        attributes = {"perdure.unfinished": True}
+        return Span("step", key, parent, "step", at.moved, max(at.moved, now), attributes, error)
+
+    def _effect(self, event: Event, now: int) -> Iterator[Span]:
+        at, data = self._open, event.data
+        key, attempt, how = data["key"], data.get("attempt", 1), data.get("how")
+        start = (
+            milliseconds(data["begun_at"]) if isinstance(data.get("begun_at"), datetime) else now
+        )
+        if at.segment is not None:
+            at.segment["effects"] += 1
+            at.in_step = True
+        parent = self._current()
+        about = {
+            "perdure.effect.key": key,
+            "perdure.effect.state": data.get("state"),
+            "perdure.effect.attempt": attempt,
+            "perdure.effect.how": how,
+            "perdure.transactional": data.get("transactional"),
+            "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
+        }
+        name = f"execute_tool {data['name']}"
+        if usage := data.get("usage"):
+            name = f"chat {usage.get('model') or data['name']}"
+            about |= {_USAGE[part]: usage[part] for part in _USAGE if part in usage}
+        last, ended = at.tried.pop(key, (0, 0))
+        if how == "called again" and at.crashed and attempt - 1 > last:
+            # The attempt before was cut off with its segment: what it did nests in this span.
+            *crashed_in, left = at.crashed
+            start = max(start, ended)
+            yield Span(
+                "effect",
+                effect_key(key, attempt - 1),
+                tuple(crashed_in),
+                name,
+                start,
+                max(start, left),
+                {**about, "perdure.effect.attempt": attempt - 1, "perdure.crashed": True}
+                | {"perdure.effect.state": "open", "perdure.effect.how": None},
+                CRASHED,
+            )
+        if attempt > 1 or last:  # it was begun with the first attempt, perhaps days ago
+            start = max(start, ended, at.moved)
+        error = None
+        if data.get("error") is not None:
+            error = str(data["error"]).partition(":")[0]  # its message may hold content
+        elif data.get("state") == "unknown":
+            error = "its outcome is unknown"
+        span_key = effect_key(key, attempt)
+        if isinstance(how, str) and how.startswith("in run"):
+            span_key = ("effect of another run", event.n)
+        elif data.get("state") != "done":
+            at.tried[key] = [max(attempt, last), now]
+        if attempt <= last:  # its outcome was found out after the attempt, which has its span
+            span_key = (*span_key, event.n)
+        yield Span("effect", span_key, parent, name, start, max(start, now), about, error)
+
+    def _end_wait(self, wait: str, now: int, ended: str) -> Iterator[Span]:
+        opened = self._open.waits.pop(wait, None)
+        if opened is None:
+            return
+        kind, start = opened.get("kind", ""), opened["from"]
+        attributes = {
+            "perdure.wait.id": wait,
+            "perdure.wait.kind": kind,
+            "perdure.wait.name": opened.get("name"),
+            "perdure.wait.ended": ended,
+        }
+        key: SpanKey = ("wait", wait, opened["n"])
+        yield Span("wait", key, self._run, f"wait {kind}", start, max(start, now), attributes)
+
+    def _end_segment(self, event: Event, now: int) -> Iterator[Span]:
+        error = None
+        if event.kind == EventKind.FAILED:
+            error = str(event.data.get("kind", "failed"))
+        elif event.kind == EventKind.HELD:
+            error = "held"
+        if event.kind != EventKind.DONE or self._open.in_step:  # else nothing ran after the last
+            yield self._open_step(now, error)
+        yield self._segment_span(now, error, {"perdure.ended": event.kind})
+        self._open.segment = None
+
+    def _replayed(self, event: Event, now: int) -> Iterator[Span]:
+        """The effects that came from the record before this event, in the step that it is in."""
+        saved, segment = event.data.get("saved"), self._open.segment
+        if not saved or segment is None:
+            return
+        for index, (name, key) in enumerate(saved.get("replayed", ())):
+            about = {"perdure.effect.key": key, "perdure.replayed": True}
+            place: SpanKey = ("replayed", event.n, index)
+            yield Span("effect", place, self._current(), f"execute_tool {name}", now, now, about)
+            self._open.in_step = True
+        counts = segment.setdefault("saved", {})
+        counts |= {n: counts.get(n, 0) + saved[n] for n in SAVED if saved.get(n)}
+
+    def _segment_span(self, now: int, error: str | None, ended: dict[str, Any]) -> Span:
+        at = self._open
+        segment = at.segment or {"from": now}
+        attributes = {
+            "perdure.segment": at.token,
+            "perdure.worker": segment.get("worker"),
+            "perdure.driven": segment.get("driven"),
+            "perdure.recovered": segment.get("recovered") or None,
+            "perdure.steps": at.steps,
+            "perdure.effects": segment.get("effects"),
+            **{f"perdure.saved.{name}": n for name, n in segment.get("saved", {}).items()},
+            **ended,
+        }
+        start = segment["from"]
+        link = segment_key(at.token - 1) if at.token > 1 else None
+        key = segment_key(at.token)
+        name = f"segment {at.token}"
+        return Span(
+            "segment", key, self._run, name, start, max(start, now), attributes, error, link
+        )
+
+    def _moment(self, event: Event, now: int) -> Span:
+        """Something that has no duration: what a person did, or what was noticed."""
+        data = event.data
+        attributes = {
+            f"perdure.{name}": data[name]
+            for name in ("wait", "key", "state", "by", "forced")
+            if isinstance(data.get(name), (str, bool))
+        }
+        parent = self._run if self._open.segment is None else segment_key(self._open.token)
+        name = f"{event.kind} {data['name']}" if isinstance(data.get("name"), str) else event.kind
+        return Span("moment", ("event", event.n), parent, name, now, now, attributes)
+
+    def _score(self, event: Event, now: int) -> Span:
+        data = event.data
+        parent = RUN
+        if "effect" in data and "attempt" in data:
+            parent = effect_key(data["effect"], data["attempt"])
+        elif "place" in data:
+            parent = data["place"]
+        attributes = {
+            "gen_ai.evaluation.name": data.get("name"),
+            "gen_ai.evaluation.score.value": data.get("value"),
+            "gen_ai.evaluation.score.label": data.get("label"),
+            "perdure.score.about": data.get("about") or None,
+            "perdure.score.by": data.get("by"),
+            "perdure.checkpoint": data.get("step"),
+            "perdure.effect.key": data.get("effect"),
+            "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
+        }
+        name = f"score {data.get('name')}"
+        return Span("score", ("event", event.n), parent, name, now, now, attributes)
+
+    def _end_run(self, event: Event, now: int) -> Iterator[Span]:
+        at = self._open
+        for wait in list(at.waits):
+            yield from self._end_wait(wait, now, "closed")
+        attributes = {"perdure.state": event.kind, "perdure.segments": at.token}
+        error = str(event.data.get("kind")) if event.kind == EventKind.FAILED else None
+        parent = RUN if at.life > 1 else None
+        start = at.started or now
+        name = f"invoke_agent {at.graph}"
+        yield Span("run", self._run, parent, name, start, max(start, now), attributes, error)
+        at.life, at.started = at.life + 1, 0
+
+    # -- where it is
+
+    @property
+    def _run(self) -> SpanKey:
+        """The span of the run; of one that has ended, the one that ended."""
+        life = self._open.life
+        return ("run", life if self._open.started or life == 1 else life - 1)
+
+    def _current(self) -> SpanKey:
+        at = self._open
+        return self._run if at.segment is None else step_key(at.token, at.steps)
+
+
+def locate_step(events: Iterable[Event], checkpoint: str) -> SpanKey | None:
+    """The span of the step that stored a checkpoint."""
+    token = steps = 0
+    for event in events:
+        if event.kind in (EventKind.CLAIMED, EventKind.RECOVERED):
+            token, steps = token + 1, 0
+        elif event.kind == EventKind.STEP and event.data.get("source") != "input":
+            is_inner = bool(event.data.get("ns"))
+            if event.data.get("checkpoint") == checkpoint:
+                return ("inner step", event.n) if is_inner else step_key(token, steps)
+            steps += not is_inner
+    return None

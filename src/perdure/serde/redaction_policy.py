@@ -1,0 +1,365 @@
+r"""What a journal must never hold, by policy: `Redaction`, and how it is applied.
+
+A policy names keys, whose values are secrets, and patterns, which find secrets in texts. It is
+applied where values become bytes (`Codec.encode`), so what is stored, in whichever column, has
+passed it. `Redactor` walks over the encoded value: the names of fields, of dict keys and of types
+are all there, and no object of the user's is touched.
+
+A search takes time linear in the text: `check_bounded` refuses every pattern for which that is not
+certain, since a model's answer or a mail decides what is searched.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import ormsgpack
+
+from perdure.errors import BadArgument
+from perdure.serde.redaction import HIDDEN, plain_name
+
+MOST_STEPS = 100_000
+"""The most steps a pattern may take from one position of a text."""
+
+
+@dataclass(frozen=True)
+class SecretPattern:
+    """A regular expression, and what else must be true of the text it finds."""
+
+    regex: str
+    check: Callable[[str], bool] | None = None
+
+
+def _luhn(found: str) -> bool:
+    """Whether the digits in a text end with the check digit of a card number."""
+    digits = [int(one) for one in found if one.isdigit()][::-1]
+    doubled = (sum(divmod(2 * one, 10)) for one in digits[1::2])
+    return (sum(digits[::2]) + sum(doubled)) % 10 == 0
+
+
+@dataclass(frozen=True)
+class Redaction:
+    """What must not be stored, by name and by pattern.
+
+    `keys` are names of dict keys, fields, arguments and channels, or globs of them; `api_key` is
+    also `apiKey` and `API-Key`. What is under such a name is replaced as a whole, unless it is
+    None. `patterns` are regular expressions for texts, or the ready-made `Redaction.EMAIL`, `CARD`
+    (with a valid check digit) and `TOKEN`; what they find is replaced. A pattern needs an upper
+    bound on each repeat: `\\w{1,64}`, not `\\w+`.
+
+        Runtime(redact=Redaction(keys=["iban", "*_pin"], patterns=[Redaction.EMAIL]))
+    """
+
+    keys: Iterable[str] = ()
+    patterns: Iterable[str | re.Pattern[str] | SecretPattern] = ()
+    replace: str = HIDDEN
+
+    EMAIL: ClassVar[SecretPattern]
+    CARD: ClassVar[SecretPattern]
+    TOKEN: ClassVar[SecretPattern]
+
+    def __post_init__(self) -> None:
+        for name in ("keys", "patterns"):
+            given = getattr(self, name)
+            if isinstance(given, (str, re.Pattern, SecretPattern)):
+                raise BadArgument(f"Redaction({name}=…) takes a list, not {given!r} alone.")
+            object.__setattr__(self, name, tuple(given))
+        if not self.replace:
+            raise BadArgument("Redaction(replace=''): give a text.")
+        for key in self.keys:
+            if not key.strip("*?"):
+                raise BadArgument(f"Redaction(keys=…): {key!r} is no name, and no glob of names.")
+        for pattern in self.patterns:
+            compiled = _compile(pattern)
+            check_bounded(compiled)
+            if compiled.search("") or compiled.search(self.replace):
+                raise BadArgument(
+                    f"Redaction: the pattern {compiled.pattern!r} finds the empty text, or "
+                    f"{self.replace!r}, which takes the place of what it finds. Make it narrower."
+                )
+
+
+Redaction.EMAIL = SecretPattern(
+    r"(?<![\w.+-])[\w.+-]{1,64}+@[A-Za-z0-9-]{1,63}+(?:\.[A-Za-z0-9-]{1,63}+){1,8}"
+)
+Redaction.CARD = SecretPattern(r"(?<!\d)(?:\d[ -]?+){12,18}\d(?!\d)", _luhn)
+Redaction.TOKEN = SecretPattern(
+    r"\b(?:Bearer|Basic)\s{1,4}+[A-Za-z0-9+/._~-]{8,4096}+={0,2}+"
+    r"|\b(?:sk|pk|rk|ghp|gho|ghs|ghu|github_pat|glpat|xox[abeprs]|lsv2)[-_][A-Za-z0-9_-]{10,255}+"
+    r"|\bAKIA[A-Z0-9]{16}\b|\bAIza[A-Za-z0-9_-]{35}"
+    r"|\beyJ[A-Za-z0-9_-]{8,2048}+\.[A-Za-z0-9_-]{8,8192}+(?:\.[A-Za-z0-9_-]{8,2048}+)?"
+)
+
+
+def _compile(pattern: Any) -> re.Pattern[str]:
+    try:
+        found = re.compile(pattern.regex if isinstance(pattern, SecretPattern) else pattern)
+    except (re.error, TypeError) as error:
+        raise BadArgument(
+            f"Redaction(patterns=…): {pattern!r} is no regular expression: {error}"
+        ) from None
+    if not isinstance(found.pattern, str):
+        raise BadArgument(f"Redaction(patterns=…): {pattern!r} is for bytes. Give one for texts.")
+    return found
+
+
+# -- patterns that take linear time
+
+
+def check_bounded(pattern: re.Pattern[str]) -> None:
+    """Refuse a pattern that could take more than `MOST_STEPS` from one position of a text."""
+    parser: Any = re._parser  # type: ignore[attr-defined]  # noqa: SLF001 (no other knows)
+    tree = parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
+    try:
+        if _steps(tree, inside=False) > MOST_STEPS:
+            raise _Unbounded("it has too many repeats one after the other")
+    except _Unbounded as error:
+        raise BadArgument(
+            f"Redaction: the pattern {pattern.pattern!r} may take very long: {error}. Write "
+            r"\w{1,64} instead of \w+, and make a repeat inside of a repeat possessive: "
+            r"(?:\.\w{1,64}+){1,8}."
+        ) from None
+
+
+class _Unbounded(Exception):
+    pass
+
+
+def _steps(tree: Any, inside: bool) -> int:
+    """The most ways to match a part of a pattern. `inside`: it is repeated itself."""
+    steps = 1
+    for op, argument in tree:
+        name = str(op)
+        if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+            low, high, part = argument
+            if high > 65_536:
+                raise _Unbounded("a repeat has no upper bound")
+            varies = high != low and name != "POSSESSIVE_REPEAT"
+            if varies and inside:
+                raise _Unbounded("a repeat inside of a repeat can match in many ways")
+            within = _steps(part, inside or high > 1)
+            steps *= within * (high - low + 1 if varies else 1)
+        elif name == "SUBPATTERN":
+            steps *= _steps(argument[-1], inside)
+        elif name == "ATOMIC_GROUP":
+            steps *= _steps(argument, inside)
+        elif name == "BRANCH":
+            steps *= sum(_steps(part, inside) for part in argument[1])
+        elif name in ("ASSERT", "ASSERT_NOT"):
+            steps *= _steps(argument[1], inside)
+        elif name == "GROUPREF_EXISTS":
+            steps *= sum(_steps(part, inside) for part in argument[1:] if part)
+    return steps
+
+
+# -- applied
+
+_CONTAINERS = frozenset("tsfqOCe")
+"""Letters of `builtin_types` whose payload has other values."""
+_TEXTS = frozenset("pwP")
+"""Those whose payload is a text, and may be another."""
+_ADDRESSES = frozenset("45N67M")
+"""Those whose payload is a text of a certain form: replaced as a whole."""
+_LINKS = frozenset(["id", "tool_call_id", "type", "node", "goto", "graph"])
+"""Fields of LangChain's and LangGraph's own types that say what belongs to what."""
+
+
+class _Ext(NamedTuple):
+    """An extension type as it is encoded."""
+
+    code: int
+    body: bytes
+
+
+def _repack(value: Any) -> Any:
+    if type(value) is _Ext:
+        return ormsgpack.Ext(*value)
+    raise TypeError
+
+
+_unpack: Callable[[bytes], Any] = functools.partial(ormsgpack.unpackb, ext_hook=_Ext)
+_pack: Callable[[Any], bytes] = functools.partial(
+    ormsgpack.packb, default=_repack, option=ormsgpack.OPT_PASSTHROUGH_TUPLE
+)
+
+
+@dataclass
+class Redactor:
+    """Applies a policy to encoded values and to texts."""
+
+    policy: Redaction
+    is_enum: Callable[[str, str], bool]
+    """Whether (module, name) is an enum: its members are code, and must be found again."""
+    _names: dict[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._replace = self.policy.replace
+        checks = [getattr(one, "check", None) for one in self.policy.patterns]
+        regexes = [_compile(one) for one in self.policy.patterns]
+        self._subs = [
+            (regex.search, regex.sub, functools.partial(self._found, check))
+            for regex, check in zip(regexes, checks, strict=True)
+        ]
+        plain = [plain_name(key) for key in self.policy.keys]
+        self._keys = [re.compile(fnmatch.translate(key)).match for key in plain]
+        self._named = _named(plain) if plain else None
+
+    def _found(self, check: Callable[[str], bool] | None, found: re.Match[str]) -> str:
+        return self._replace if check is None or check(found[0]) else found[0]
+
+    def hides(self, name: Any) -> bool:
+        """Whether the policy names this key."""
+        if type(name) is not str or not self._keys:
+            return False
+        known = self._names.get(name)
+        if known is None:
+            plain = plain_name(name)
+            known = not name.startswith("__") and any(match(plain) for match in self._keys)
+            if len(self._names) > 10_000:
+                self._names.clear()
+            self._names[name] = known
+        return known
+
+    def text(self, text: str) -> str:
+        """A text without what a pattern finds, and what is under a key: as JSON, or `key=value`."""
+        if self._named is not None:
+            if text[:1] in ("{", "["):
+                try:
+                    found = json.loads(text)
+                except (ValueError, RecursionError):
+                    pass
+                else:
+                    clean = self._walk(found)
+                    text = text if clean is found else json.dumps(clean, ensure_ascii=False)
+            text = self._named.sub(self._without_value, text)
+        for search, sub, replace in self._subs:
+            if search(text) is not None:
+                text = sub(replace, text)
+        return text
+
+    def _without_value(self, found: re.Match[str]) -> str:
+        value = found["value"]
+        quote = next((one for one in ('\\"', "\\'", '"', "'") if value.startswith(one)), "")
+        return f"{found['before']}{quote}{self._replace}{quote}"
+
+    def clean(self, data: bytes, *, pair: bool = False) -> bytes:
+        """An encoded value without its secrets; the same object if it has none. `pair`: it is a
+        [key, value] of a dict. Raises `RecursionError` for one that is nested very deeply."""
+        tree = _unpack(data)
+        found = self._entry(tree) if pair else self._walk(tree)
+        return data if found is tree else _pack(found)
+
+    def _walk(self, value: Any) -> Any:
+        """A value without its secrets; the same object if it has none."""
+        kind = type(value)
+        if kind is str:
+            clean = self.text(value)
+            return value if clean == value else clean
+        if kind is dict:
+            return self._fields(value, of_user=True)
+        if kind is list:
+            is_text = len(value) == 2 and type(value[1]) in (str, bytes)
+            if is_text and self.hides(value[0]):  # a header, as many libraries take them
+                return self._entry(value)
+            found = [self._walk(one) for one in value]
+            return value if all(map(_is, found, value)) else found
+        if kind is _Ext:
+            return self._extension(value)
+        if kind is bytes:
+            return self._bytes(value)
+        return value
+
+    def _bytes(self, value: bytes) -> bytes:
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            return value
+        clean = self.text(text)
+        return value if clean == text else clean.encode()
+
+    def _fields(
+        self, value: dict[str, Any], *, of_user: bool, links: frozenset[str] = frozenset()
+    ) -> dict[str, Any]:
+        """A dict without secrets. Its keys are searched too, unless they are names of fields."""
+        changed, made = False, {}
+        for key, item in value.items():
+            if key in links:
+                made[key] = item
+                continue
+            found = self._value(key, item)
+            name = self.text(key) if of_user else key
+            changed = changed or found is not item or name != key
+            made[name] = found
+        return made if changed else value
+
+    def _value(self, key: Any, item: Any) -> Any:
+        if item is not None and self.hides(key):
+            return item if item == self._replace else self._replace
+        return self._walk(item)
+
+    def _entry(self, pair: list[Any]) -> list[Any]:
+        key, item = pair
+        found = [self._walk(key), self._value(key, item)]
+        return pair if all(map(_is, found, pair)) else found
+
+    def _extension(self, value: _Ext) -> Any:
+        inner = _unpack(value.body)
+        if value.code == 4:  # PAIRS
+            found: Any = [self._entry(pair) for pair in inner]
+            return value if all(map(_is, found, inner)) else _Ext(4, _pack(found))
+        if value.code == 1:  # BUILTIN
+            letter, payload = inner
+            if letter in _CONTAINERS or letter in _TEXTS:
+                found = self._walk(payload)
+                return value if found is payload else _Ext(1, _pack([letter, found]))
+            if letter in _ADDRESSES and self.text(payload) != payload:
+                return self._replace
+            return value
+        *head, state = inner
+        if type(state) is not list or (len(head) == 2 and self.is_enum(*head)):
+            return value
+        links = _LINKS if value.code == 3 else frozenset[str]()
+        found = [
+            self._fields(part, of_user=False, links=links)
+            if type(part) is dict
+            else self._walk(part)
+            for part in state
+        ]
+        if all(map(_is, found, state)):
+            return value
+        return _Ext(value.code, _pack([*head, found]))
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def is_id(name: str) -> bool:
+    """Whether this key of a config or of metadata has an id: it says which rows, memories or
+    threads are meant, and is never redacted."""
+    return name == "id" or name.endswith("_id") or name in ("checkpoint_ns", "source", "parents")
+
+
+def _named(plain: Iterable[str]) -> re.Pattern[str]:
+    """Finds `key=value`, `"key": "value"` and the like in a text. What follows the separator always
+    matches, so no part of a text is looked at twice."""
+    words = [_in_text(key) for key in plain]
+    return re.compile(
+        rf"(?P<before>(?<![A-Za-z0-9])(?:{'|'.join(words)})\\?['\"]?\s{{0,4}}[:=]\s{{0,4}}b?)"
+        r"(?P<value>\"(?:[^\"\\]|\\.)*+\"?|'(?:[^'\\]|\\.)*+'?"
+        r"|\\\"(?:(?!\\\").)*+(?:\\\")?|\\'(?:(?!\\').)*+(?:\\')?"
+        r"|[^\s,;&}\])'\"\\{\[]++)",
+        re.IGNORECASE | re.DOTALL,
+    )
+
+
+def _in_text(key: str) -> str:
+    """A name, or a glob, as it may be spelled in a text."""
+    spelled = {"*": r"[\w.-]{0,60}", "?": r"[\w.-]", "_": "[_. -]?"}
+    return "".join(spelled.get(one) or re.escape(one) for one in key)

@@ -1,0 +1,135 @@
+"""An evaluation whose process is killed with SIGKILL, and that is called again, ends as if it had
+not been killed: every example has one run and one judgement, and no mail was sent.
+
+An evaluator is called once for each example, and once more for each kill in the middle of its call:
+a verdict that is stored is never asked for again.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.client import Client
+from perdure.types import EffectState
+from tests.engine.test_crash import kills
+from tests.support.fork_server import Ended, ForkServer
+from tests.support.polling import until
+from tests.support.runtime_child import Ledger
+from tests.support.sweep import EVERY_POINT, parts, sample
+
+pytestmark = pytest.mark.slow
+
+PARTS = parts(4)
+
+
+class Evaluations:
+    """The processes of one evaluation."""
+
+    def __init__(self, server: ForkServer, url: str, ledger: Path, **order: Any) -> None:
+        self._server, self.url, self.ledger = server, url, Ledger(ledger)
+        self._order = {
+            "url": url,
+            "ledger": str(ledger),
+            "kill": None,
+            "examples": 2,
+            "concurrency": 2,
+            **order,
+        }
+        self.processes = 0
+
+    def start(self, **order: Any) -> Any:
+        self.processes += 1
+        asked = {**self._order, "process": self.processes, **order}
+        return self._server.start("evaluation_child:judged", **asked)
+
+    def run(self, **order: Any) -> Ended:
+        child = self.start(**order)
+        child.wait()
+        assert child.ended().status in (0, -signal.SIGKILL), child.facts
+        return child.ended()
+
+    def stored_verdicts(self) -> set[str]:
+        """What is recorded of the evaluators: `length e0` and the like."""
+        with Client(self.url) as client:
+            runs = {
+                run.id: run.metadata["example"]
+                for run in client.blocking.runs(graph="evals:judge", limit=10_000, output=False)
+            }
+            found = client.blocking.effects(state=EffectState.DONE, limit=10_000)
+        return {
+            f"{one.name.removeprefix('evaluator ')} {runs[one.run_id]}"
+            for one in found
+            if one.name.startswith("evaluator ")
+        }
+
+    def check(self, whole: Ended, stored: list[set[str]]) -> None:
+        """`stored` are the verdicts that were there when each process but the last had died."""
+        ended = self.run()
+        assert ended.one("results") == whole.one("results")
+        assert ended.one("complete") is True
+        assert ended.one("findings") == []
+        assert ended.one("runs") == whole.one("runs")
+        asked: dict[str, int] = {}
+        for line in self.ledger.lines():
+            process, _, call = line.partition(" ")
+            assert not call.startswith("REALLY"), line
+            if not call.startswith("simulated"):
+                asked[call] = asked.get(call, 0) + 1
+                before = stored[: int(process) - 1]
+                assert not any(call in verdicts for verdicts in before), f"asked again: {line}"
+        assert asked.keys() == {
+            f"{name} e{n}" for name in ("length", "right") for n in range(self._order["examples"])
+        }
+        in_the_middle = sum(asked.values()) - len(asked)
+        assert in_the_middle <= (self.processes - 1) * 2 * self._order["concurrency"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_evaluation_killed_at_any_point_ends_as_if_it_had_not_been(
+    fork_server: ForkServer, sqlite_url: str, tmp_path: Path, part: int
+) -> None:
+    template = Path(sqlite_url.removeprefix("sqlite:///")).read_bytes()
+    whole = Evaluations(fork_server, sqlite_url, tmp_path / "whole").run()
+    points = kills(whole.one("points"))
+    names = {point.partition(".")[0] for point, _ in points}
+    assert {"insert_experiment", "insert_dataset_version", "put_score", "let_go"} <= names
+    assert {"effect mail", "effect evaluator length", "fire_wait", "write_effect"} <= names
+    for number, (point, n) in enumerate(
+        sample(points, 10, lambda point: point[0])[part :: len(PARTS)]
+    ):
+        (tmp_path / f"{number}.db").write_bytes(template)
+        url = f"sqlite:///{tmp_path}/{number}.db"
+        killed = Evaluations(fork_server, url, tmp_path / f"{number}")
+        killed.run(kill=[point, n])
+        try:
+            killed.check(whole, [killed.stored_verdicts()])
+        except AssertionError as error:
+            raise AssertionError(f"killed at {point}, time {n}: {error}") from error
+
+
+def test_an_evaluation_of_200_examples_killed_ten_times_judges_each_example_once(
+    fork_server: ForkServer, sqlite_url: str, tmp_path: Path
+) -> None:
+    """200 and ten with `make test-all`, fewer otherwise."""
+    examples, deaths = (200, 10) if EVERY_POINT else (20, 3)
+    order = {"examples": examples, "concurrency": 8}
+    template = Path(sqlite_url.removeprefix("sqlite:///")).read_bytes()
+    whole = Evaluations(fork_server, sqlite_url, tmp_path / "whole", **order).run()
+    (tmp_path / "killed.db").write_bytes(template)
+    url = f"sqlite:///{tmp_path}/killed.db"
+    killed = Evaluations(fork_server, url, tmp_path / "killed", **order)
+    stored: list[set[str]] = []
+    for death in range(deaths):
+        # Some die while the target runs, the others while it is judged: one call after the other.
+        line = (death + 1) * 3 * examples // (deaths + 1)
+        child = killed.start()
+        until(lambda at=line: len(killed.ledger.lines()) >= at, "a call to die at")
+        child.kill()
+        assert child.wait() == -signal.SIGKILL
+        stored.append(killed.stored_verdicts())
+    killed.check(whole, stored)
+    assert stored[-1], "the last one died before anything was judged"

@@ -1,0 +1,98 @@
+"""The traces of a month in which everything goes wrong, as a collector receives them.
+
+Workers, crons and listeners are killed, the collector is killed, and half of its requests fail.
+`CAMPAIGN_CONTACTS=100` (`make campaign-traces`) is the month of docs/campaign-month.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from perdure.types import Event, Run
+from tests.examples.test_campaign_month import SEED, Judge, assert_right
+from tests.support import sweep
+from tests.support.fork_server import ForkServer
+from tests.support.month import Month
+from tests.support.otlp_receiver import Receiver
+from tests.support.polling import until
+from tests.support.trace_judge import TraceJudge
+
+CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(30, 5)))
+DOWN = 0.5
+
+
+def end_all(month: Month) -> None:
+    """Cancel what waits for ever, from a process that exports nothing."""
+    for run in all_runs(month):
+        if not run.ended:
+            month.app.runtime.blocking.cancel(run.id)
+
+
+def drain(month: Month) -> None:
+    """Have one worker export what the dead ones left."""
+
+    def is_over() -> bool:
+        month.crew.keep("work", 1)
+        [row] = month.app.database.rows(
+            "SELECT count(*) AS n, min(due_at) AS at FROM perdure_traces WHERE due_at IS NOT NULL"
+        )
+        if row["n"] and row["at"] > month.clock.now():
+            month.clock.move_to(datetime.fromtimestamp(row["at"] / 1000, UTC))
+        return not row["n"]
+
+    until(is_over, "a collector that has everything", 120 + CONTACTS)
+    month.crew.kill("work")
+
+
+def all_runs(month: Month) -> list[Run]:
+    return month.app.runtime.blocking.runs(limit=10 * CONTACTS, output=False)
+
+
+def events_of(month: Month, run: Run) -> list[Event]:
+    found: list[Event] = []
+    while page := month.app.runtime.blocking.events(
+        run.id, after=found[-1].n if found else 0, limit=1000
+    ):
+        found += page
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_each_contact_is_one_whole_trace_however_often_processes_and_the_collector_die(
+    fork_server: ForkServer, sqlite_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "collector").mkdir()
+    with Receiver(fork_server, tmp_path / "collector", seed=SEED) as receiver:
+
+        def outage() -> None:
+            receiver.kill()
+            receiver.start()
+
+        receiver.set_down(DOWN)
+        with Month(
+            fork_server,
+            sqlite_url,
+            tmp_path,
+            CONTACTS,
+            SEED,
+            outage=outage,
+            environment=receiver.environment,
+        ) as month:
+            month.run(seconds=300 + 2 * CONTACTS)
+            assert_right(Judge(month))
+            end_all(month)
+            drain(month)
+            runs = {run.id: (run.thread_id, events_of(month, run)) for run in all_runs(month)}
+        judge = TraceJudge(receiver.spans(), runs)
+        for name, value in judge.figures().items():
+            print(f"{name}: {value}")
+        requests = Counter(request["how"] for request in receiver.requests())
+        print(f"requests: {dict(requests)}, collector killed: {receiver.kills}")
+    assert judge.findings() == []
+    assert 0.3 < 1 - requests["take"] / requests.total() < 0.7
