@@ -27,7 +27,6 @@ from perdure.operations import invariants
 from perdure.testing.d1 import Workerd
 from perdure.types import State
 from tests.support import sweep
-from tests.support.campaigns import earned_by
 from tests.support.faulty_proxy import PASSING, FaultyProxy
 from tests.support.faulty_proxy import Fault as NetworkFault
 from tests.support.fork_server import ForkServer

@@ -201,9 +201,7 @@ class Month:
             self.app = stack.enter_context(App(self.settings, clock=self.clock))
             self.inbound = Inbound(self.app)
             crew_log = folder / "crew.log"
-            self.crew = Crew(
-                server, self.settings, folder / "clock", crew_log, environment or {}
-            )
+            self.crew = Crew(server, self.settings, folder / "clock", crew_log, environment or {})
             stack.callback(self.crew.close)
             self._stack = stack.pop_all()
 

@@ -81,7 +81,9 @@ class TraceJudge:
             thread_id = self.runs[run_id][0] if run_id in self.runs else None
             if {span.attributes.get("gen_ai.conversation.id") for span in spans} != {thread_id}:
                 yield f"run {run_id} has spans of other threads than {thread_id}"
-        yield from (f"trace {trace} is of {runs}" for trace, runs in owners.items() if len(runs) > 1)
+        yield from (
+            f"trace {trace} is of {runs}" for trace, runs in owners.items() if len(runs) > 1
+        )
         yield from (f"trace {trace} is of no run" for trace in self.traces if trace not in owners)
         yield from (f"run {run_id} has no trace" for run_id in self.runs if not self.by_run[run_id])
 

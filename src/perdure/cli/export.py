@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 from typer import Argument, Option
 
 from perdure.cli.options import IDS_HELP, At, Graph, Metadata, Since, States, Thread, Until
+from perdure.cli.output_file import output_file
 from perdure.cli.runs import parse_filters
 from perdure.cli.target import client_at
 from perdure.errors import BadArgument
@@ -67,7 +67,7 @@ def export(
     chosen = format or (_format_of(output) if what is not None else Format.JSONL)
     if chosen is Format.PARQUET and output is None:
         raise BadArgument("Parquet is not text: pass --output FILE.")
-    with client_at(at) as client, _open_file(output) as file:
+    with client_at(at) as client, output_file("--output", output) as file:
         ids = [client.blocking.find(prefix).id for prefix in run or ()] or None
         if what is None:
             written = _write_reports(client, file, ids, filters)
@@ -168,21 +168,3 @@ WRITERS = {Format.JSONL: _json_lines, Format.CSV: _csv, Format.PARQUET: _parquet
 def _format_of(path: str | None) -> Format:
     ending = os.path.splitext(path or "")[1].removeprefix(".").lower()
     return Format(ending) if ending in tuple(Format) else Format.JSONL
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-@contextlib.contextmanager
-def _open_file(path: str | None) -> Iterator[BinaryIO]:
-    if path is None:
-        sys.stdout.flush()
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    try:
-        with open(path, "wb", opener=_private) as file:
-            yield file
-    except OSError as error:
-        raise BadArgument(f"--output {path}: {error.strerror or error}.") from error

@@ -1256,6 +1256,9 @@ WHERE key >= :first AND key < :last ORDER BY key LIMIT 6;
 SELECT {effect} FROM perdure_effects WHERE run_id = :id AND run_id <> ''
 ORDER BY created_at, settled, key;
 
+-- name: effects_by_keys
+SELECT {effect} FROM perdure_effects WHERE key IN ({names});
+
 -- name: unknown_effects
 -- Effects that a person has to settle, oldest first.
 SELECT {effect} FROM perdure_effects

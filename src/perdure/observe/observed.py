@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-from perdure.journal import Journal
+from perdure.journal import Journal, Plan
 from perdure.journal.clock import Clock
 from perdure.serde.serializer import Serializer
 
@@ -29,3 +30,6 @@ class Observed(Protocol):
     @property
     def sinks(self) -> list[str]:
         """The receivers of traces that this process has: a sink adds its name."""
+
+    def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
+        """The state of a thread at a checkpoint."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
 from functools import lru_cache
 from typing import Any
 
@@ -31,18 +30,13 @@ def effect_key(key: str, attempt: int) -> SpanKey:
 @lru_cache(1024)
 def trace_id(run_id: str) -> int:
     """The trace of a run."""
-    return int.from_bytes(_hash("trace", run_id)[:16], "big") or 1
+    return int.from_bytes(hashed("trace", run_id)[:16], "big") or 1
 
 
 @lru_cache(1024)
 def span_id(run_id: str, key: SpanKey) -> int:
-    return int.from_bytes(_hash("span", run_id, *key)[:8], "big") or 1
+    return int.from_bytes(hashed("span", run_id, *key)[:8], "big") or 1
 
 
-def langsmith_id(run_id: str, key: SpanKey) -> uuid.UUID:
-    """The id of the LangSmith run of a span."""
-    return uuid.UUID(bytes=_hash("langsmith", run_id, *key)[:16], version=8)
-
-
-def _hash(*parts: Any) -> bytes:
+def hashed(*parts: Any) -> bytes:
     return hashlib.sha256(repr(parts).encode()).digest()

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from perdure.errors import Error
 from perdure.journal import Op
 from perdure.observe.observed import Observed
-from perdure.observe.trace_fold import Span, TraceFold, locate_step
+from perdure.observe.trace_fold import Span, TraceFold, locate
 from perdure.operations import events as event_ops
 from perdure.operations import traces
 from perdure.operations.traces import Trace, Unexported
@@ -148,19 +148,15 @@ class TraceExporter:
         return _Ready(trace, run, n, len(events) == EVENTS)
 
     def _placed(self, trace: Trace, event: Event) -> Event:
-        """An event; of a step's score, with the span of the step."""
-        if event.kind != EventKind.SCORED or "step" not in event.data:
+        """An event; of the score of a step, effect or decision, with the span of that."""
+        if event.kind != EventKind.SCORED or not event.data.keys() & {"step", "effect", "wait"}:
             return event
         history = event_ops.events(
             self._engine.serializer, trace.thread_id, trace.run_id, 0, event.n
         )
         past: list[Event] = self._engine.journal.do(history)
-        place = locate_step(past, event.data["step"])
-        return (
-            event
-            if place is None
-            else Event(event.n, event.at, event.kind, {**event.data, "place": place})
-        )
+        place = locate(past, event.data)
+        return Event(event.n, event.at, event.kind, {**event.data, "place": place})
 
     def _give(self, batch: list[_Ready]) -> bool:
         given = not any(ready.run.spans for ready in batch)

@@ -16,7 +16,7 @@ perhaps weeks later. However the events are cut into pieces, the spans are the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -54,6 +54,9 @@ _WAIT_ENDS = {
 }
 
 
+Path = tuple[tuple[SpanKey, int], ...]
+
+
 @dataclass(frozen=True)
 class Span:
     """A part of a run that is over."""
@@ -70,6 +73,11 @@ class Span:
     """What went wrong, without content."""
     link: SpanKey | None = None
     """The segment before this one."""
+    path: Path = ()
+    """What it is in, from the segment down to its parent, each with its start. Between two segments
+    that is the last one. Empty: it is a segment or a run, or nothing was driven yet."""
+    driven: str | None = None
+    """What drove that segment."""
 
 
 @dataclass
@@ -84,6 +92,10 @@ class Open:
     life: int = 1
     token: int = 0
     segment: dict[str, Any] | None = None
+    begun: int = 0
+    """When the last segment began."""
+    driven: str | None = None
+    """What drove it."""
     steps: int = 0
     moved: int = 0
     inner: dict[str, int] = field(default_factory=dict)
@@ -94,6 +106,8 @@ class Open:
     """Of each effect that is not done: the last attempt that has a span, and its end."""
     in_step: bool = False
     """Whether something is in the step that has not ended."""
+    crashed_in: list[int] = field(default_factory=list)
+    """When that segment and that step began."""
 
 
 class TraceFold:
@@ -126,7 +140,20 @@ class TraceFold:
 
     def spans(self, events: Iterable[Event]) -> list[Span]:
         """The spans that these events close."""
-        return [span for event in events for span in self._after(event)]
+        return [
+            replace(span, path=span.path or self._path(span), driven=self._open.driven)
+            for event in events
+            for span in self._after(event)
+        ]
+
+    def open_wait(self, wait: str | None) -> Span | None:
+        """The span that a wait will have which is open."""
+        opened = self._open.waits.get(wait or "")
+        if wait is None or opened is None:
+            return None
+        key, start = ("wait", wait, opened["n"]), opened["from"]
+        span = Span("wait", key, self._run, f"wait {opened.get('kind', '')}", start, start)
+        return replace(span, path=self._path(span))
 
     # -- one event
 
@@ -166,6 +193,7 @@ class TraceFold:
         at = self._open
         if at.segment is not None:
             at.crashed = [*step_key(at.token, at.steps), now]
+            at.crashed_in = [at.begun, at.moved]
             yield from self._cut_off(now)
         if not at.started:  # an ended run was retried, or its state was changed
             at.started = now
@@ -173,6 +201,7 @@ class TraceFold:
         recovered = event.kind == EventKind.RECOVERED
         at.segment = {"from": now, "recovered": recovered, "effects": 0}
         at.segment |= {name: event.data.get(name) for name in ("worker", "driven")}
+        at.begun, at.driven = now, event.data.get("driven")
         at.steps, at.moved, at.inner, at.in_step = 0, now, {}, False
 
     def _cut_off(self, now: int) -> Iterator[Span]:
@@ -342,12 +371,10 @@ class TraceFold:
         return Span("moment", ("event", event.n), parent, name, now, now, attributes)
 
     def _score(self, event: Event, now: int) -> Span:
-        data = event.data
-        parent = RUN
-        if "effect" in data and "attempt" in data:
-            parent = effect_key(data["effect"], data["attempt"])
-        elif "place" in data:
-            parent = data["place"]
+        data, parent = event.data, RUN
+        path: Path = ()
+        if isinstance(place := data.get("place"), Span):
+            parent, path = place.key, (*place.path, (place.key, place.start))
         attributes = {
             "gen_ai.evaluation.name": data.get("name"),
             "gen_ai.evaluation.score.value": data.get("value"),
@@ -356,10 +383,12 @@ class TraceFold:
             "perdure.score.by": data.get("by"),
             "perdure.checkpoint": data.get("step"),
             "perdure.effect.key": data.get("effect"),
+            "perdure.wait.id": data.get("wait"),
             "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
         }
         name = f"score {data.get('name')}"
-        return Span("score", ("event", event.n), parent, name, now, now, attributes)
+        key: SpanKey = ("event", event.n)
+        return Span("score", key, parent, name, now, now, attributes, path=path)
 
     def _end_run(self, event: Event, now: int) -> Iterator[Span]:
         at = self._open
@@ -381,20 +410,29 @@ class TraceFold:
         life = self._open.life
         return ("run", life if self._open.started or life == 1 else life - 1)
 
+    def _path(self, span: Span) -> Path:
+        at, parent = self._open, span.parent
+        if span.what in ("run", "segment") or not at.token:
+            return ()
+        if parent == step_key(at.token, at.steps):
+            return (segment_key(at.token), at.begun), (parent, at.moved)
+        if at.crashed and parent == tuple(at.crashed[:-1]):
+            began, moved = at.crashed_in
+            return (segment_key(at.crashed[1]), began), (parent, moved)
+        return ((segment_key(at.token), at.begun),)
+
     def _current(self) -> SpanKey:
         at = self._open
         return self._run if at.segment is None else step_key(at.token, at.steps)
 
 
-def locate_step(events: Iterable[Event], checkpoint: str) -> SpanKey | None:
-    """The span of the step that stored a checkpoint."""
-    token = steps = 0
-    for event in events:
-        if event.kind in (EventKind.CLAIMED, EventKind.RECOVERED):
-            token, steps = token + 1, 0
-        elif event.kind == EventKind.STEP and event.data.get("source") != "input":
-            is_inner = bool(event.data.get("ns"))
-            if event.data.get("checkpoint") == checkpoint:
-                return ("inner step", event.n) if is_inner else step_key(token, steps)
-            steps += not is_inner
-    return None
+def locate(events: Iterable[Event], about: Mapping[str, Any]) -> Span | None:
+    """The span of the step, effect or wait that a score is about, in the history before it."""
+    names = {"step": "checkpoint", "effect": "effect.key", "wait": "wait.id"}
+    wanted = {f"perdure.{names[name]}": about[name] for name in names if about.get(name)}
+    fold = TraceFold()
+    found = None
+    for span in fold.spans(events) if wanted else ():
+        if span.what in ("step", "effect", "wait") and wanted.items() <= span.attributes.items():
+            found = span
+    return found or fold.open_wait(about.get("wait"))

@@ -13,7 +13,7 @@ from perdure.journal import Op, Row, Statement, with_params
 from perdure.journal.clock import HostTime
 from perdure.operations import stored_rows
 from perdure.operations.events import change
-from perdure.operations.runs import release
+from perdure.operations.runs import names_in_pieces, release
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
@@ -371,6 +371,16 @@ def guarded(place: Mapping[str, Any], key: str) -> Op[EffectRow | None]:
 
 def find(key: str) -> Op[EffectRow | None]:
     return Op("effect", [Statement("effect_by_key", {"key": key})], _effect)
+
+
+def find_all(keys: Iterable[str]) -> Op[list[EffectRow]]:
+    """The effects with these keys."""
+    statements = [Statement("effects_by_keys", params) for params in names_in_pieces(keys)]
+    return Op(
+        "effects_by_keys",
+        statements,
+        lambda rows: _effects([[one for some in rows for one in some]]),
+    )
 
 
 def of_run(run_id: str) -> Op[list[EffectRow]]:

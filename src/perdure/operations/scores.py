@@ -148,7 +148,7 @@ def _event_data(score: Score, attempt: int | None) -> dict[str, Any]:
     """What the event of a score says: names, numbers and categories, and no comment."""
     data: dict[str, Any] = {"name": score.name, "value": score.value, "label": score.label}
     targets = {"step": score.step, "effect": score.effect, "wait": score.question}
-    if not any(targets.values()):
+    if score.about not in targets.values():
         data["about"] = score.about
     data |= targets | {"attempt": attempt, "action": score.action, "call": score.call}
     data |= {"by": score.by, "prompts": [list(one) for one in score.prompts]}

@@ -1,0 +1,205 @@
+"""LangSmith runs: each segment of a run is a trace, whichever process drove it.
+
+The runs are made from the journal's events, after the fact, like the spans of `opentelemetry`: a
+segment is a root; its steps, effects and waits are below it. They are sent by the process that
+drove the segment, or by any other with LangSmith, until LangSmith has them. What LangChain reports
+by itself while a segment is driven (LANGSMITH_TRACING) becomes a child of that root. LangChain
+sends it as it always does: that is lost with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from langsmith import Client
+from langsmith.run_helpers import get_tracing_context, tracing_context
+from langsmith.run_trees import RunTree
+from langsmith.utils import LangSmithError, get_tracer_project, tracing_is_enabled
+from urllib3.util import Retry
+
+from perdure.errors import UNREADABLE
+from perdure.langgraph_port import langsmith_client
+from perdure.observe.langsmith_ids import feedback_id, segment_place
+from perdure.observe.langsmith_runs import About, scored_place, to_run
+from perdure.observe.langsmith_sender import Sender
+from perdure.observe.observed import Observed
+from perdure.observe.trace_exporter import RunSpans, TraceExporter
+from perdure.observe.trace_fold import Span
+from perdure.operations import effects, runs, scores
+from perdure.operations.run_payload import load_labels, load_output, load_setup
+from perdure.operations.runs import RunRow
+from perdure.types import EffectRecord, Score
+
+log = logging.getLogger("perdure")
+
+OLD = 3_600_000
+"""Milliseconds after which feedback is not kept for a run that LangSmith does not have."""
+TIMEOUT = (5_000, 20_000)
+"""Milliseconds to connect to LangSmith, and for its answer."""
+
+
+class LangSmith:
+    """Sends each segment of a run as a trace, and scores as feedback.
+
+    Without a `client` the variables of LangSmith count: LANGSMITH_ENDPOINT, _API_KEY, _PROJECT,
+    _WORKSPACE_ID, _HIDE_INPUTS, _HIDE_OUTPUTS, _HIDE_METADATA and _TRACING_SAMPLING_RATE. What a
+    `client` of yours hides and anonymizes is hidden here, too.
+
+        runtime = Runtime("sqlite:///agents.db", observe=LangSmith())
+    """
+
+    name = "langsmith"
+
+    def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
+        self._live_client = client if client and langsmith_client.can_queue(client) else None
+        # What did not arrive is sent again from the journal: the client need not try.
+        self._client = client or Client(
+            auto_batch_tracing=False, retry_config=Retry(0), timeout_ms=TIMEOUT
+        )
+        self._project = project or get_tracer_project() or "default"
+        self._sender = Sender(self._client, self._project)
+        self._engine: Observed
+        self._traces: TraceExporter | None = None
+
+    # -- an observer
+
+    def attach(self, engine: Observed) -> None:
+        self._engine = engine
+        self._traces = TraceExporter(engine, self)
+        engine.sinks.append(self.name)
+
+    def nudge(self) -> None:
+        if self._traces is not None:
+            self._traces.nudge()
+
+    @contextlib.contextmanager
+    def around(self, drive: Any) -> Iterator[None]:
+        """Make the run that the segment will be the parent of what LangChain reports."""
+        if not tracing_is_enabled():
+            yield
+            return
+        row = drive.segment.lease.row
+        where = segment_place(row.id, row.token, row.updated_at)
+        parent = RunTree(
+            name=row.graph,
+            id=where.id,
+            trace_id=where.trace_id,
+            dotted_order=where.dotted_order,
+            start_time=where.start,
+            project_name=self._project,
+            ls_client=self._live_client,
+        )
+        metadata = {"thread_id": row.thread_id, "perdure_run_id": row.id}
+        now = get_tracing_context() | {"parent": parent, "distributed_parent_id": None}
+        now["metadata"] = {**(now["metadata"] or {}), **metadata}
+        with tracing_context(**now):
+            yield
+
+    def close(self) -> None:
+        if self._traces is not None:
+            self._traces.close()
+
+    # -- a sink
+
+    def give(self, runs: Sequence[RunSpans]) -> bool:
+        try:
+            self._send(runs)
+        except (LangSmithError, OSError) as error:
+            log.debug("LangSmith did not take runs: %s", error)
+            return False
+        return True
+
+    def _send(self, given: Sequence[RunSpans]) -> None:
+        described = self._describe(given)
+        called = self._find_effects(given)
+        live = bool(tracing_is_enabled())
+        made = []
+        for run in given:
+            about = described.get(run.run_id, About())
+            for span in run.spans:
+                effect = called.get(str(span.attributes.get("perdure.effect.key")))
+                if span.what != "score":
+                    made.append(to_run(run, span, about, effect, traced_live=live))
+        found = [run for run in made if run is not None]
+        self._sender.send_runs(sorted(found, key=lambda run: run["dotted_order"]))
+        for run in given:
+            if any(span.what == "score" for span in run.spans):
+                self._send_scores(run)
+
+    def _send_scores(self, run: RunSpans) -> None:
+        engine = self._engine
+        of_run = scores.of_run(engine.serializer, run.thread_id, run.run_id)
+        stored = {(one.name, one.about): one for one, _ in engine.journal.do(of_run)}
+        for span in run.spans:
+            where = scored_place(run.run_id, span)
+            if span.what != "score" or where is None:
+                continue
+            name, about = str(span.attributes["gen_ai.evaluation.name"]), _about(span)
+            score = stored.get((name, about))
+            self._sender.send_feedback(
+                feedback_id(run.run_id, name, about),
+                where.trace_id,
+                is_old=engine.clock.now() - span.start > OLD,
+                run_id=where.id,
+                key=name,
+                score=span.attributes["gen_ai.evaluation.score.value"],
+                value=span.attributes["gen_ai.evaluation.score.label"],
+                comment=None if score is None else self._sender.comment(score.comment),
+                source_info=_source(run, span, score),
+                start_time=where.start,
+            )
+
+    # -- what the journal has besides events
+
+    def _describe(self, given: Sequence[RunSpans]) -> dict[str, About]:
+        engine = self._engine
+        rows = engine.journal.do(runs.find_all(run.run_id for run in given))
+        ended = {
+            run.run_id
+            for run in given
+            if any(span.attributes.get("perdure.ended") == "done" for span in run.spans)
+        }
+        return {row.id: self._about(engine, row, row.id in ended) for row in rows}
+
+    def _about(self, engine: Observed, row: RunRow, ended: bool) -> About:
+        try:
+            setup = load_setup(engine.serializer, row)
+            metadata = {**(setup.get("metadata") or {}), **load_labels(engine.serializer, row)}
+            output = None
+            if ended and not langsmith_client.hides_outputs(self._client):
+                output = engine.journal.run(load_output(engine.serializer, row, engine.state_at))
+        except UNREADABLE:
+            return About()
+        return About(metadata, tuple(setup.get("tags") or ()), setup.get("input"), output)
+
+    def _find_effects(self, given: Sequence[RunSpans]) -> Mapping[str, EffectRecord]:
+        engine = self._engine
+        keys = {
+            str(span.attributes["perdure.effect.key"])
+            for run in given
+            for span in run.spans
+            if span.what == "effect" and not span.attributes.get("perdure.replayed")
+        }
+        found = engine.journal.do(effects.find_all(keys)) if keys else []
+        return {row.key: effects.to_record(engine.serializer, row) for row in found}
+
+
+def _about(span: Span) -> str:
+    """The part of a run that a score is stored for."""
+    names = ("perdure.score.about", "perdure.checkpoint", "perdure.effect.key", "perdure.wait.id")
+    return next((str(found) for name in names if (found := span.attributes.get(name))), "")
+
+
+def _source(run: RunSpans, span: Span, score: Score | None) -> dict[str, Any]:
+    about = {
+        "perdure_run_id": run.run_id,
+        "perdure_score_about": span.attributes.get("perdure.score.about"),
+        "perdure_by": span.attributes.get("perdure.score.by"),
+        "perdure_prompts": span.attributes.get("perdure.prompts"),
+    }
+    if score is not None and score.prompts:
+        about["perdure_prompts"] = [f"{name}@{version}" for name, version in score.prompts]
+    return {name: value for name, value in about.items() if value}

@@ -1,0 +1,158 @@
+"""Send runs and feedback to LangSmith, and know that they arrived.
+
+Every run and feedback has an id of its own, and LangSmith refuses a second one with it (409). So
+what each failure leaves behind does not matter: everything is sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from langsmith.utils import (
+    LangSmithConflictError,
+    LangSmithError,
+    LangSmithNotFoundError,
+    filter_logs,
+)
+
+from perdure.langgraph_port import langsmith_client
+
+if TYPE_CHECKING:
+    from langsmith import Client
+
+log = logging.getLogger("perdure")
+
+RUNS = 100
+"""Runs per request."""
+BYTES = 8_000_000
+"""Bytes per request. LangSmith takes 20 MB."""
+REMEMBERED = 20_000
+"""How many ids of runs that arrived are remembered, so that they are not sent again in vain."""
+_NEVER_TAKEN = (400, 413, 422)
+
+
+class Sender:
+    """Sends runs and feedback of one project."""
+
+    def __init__(self, client: Client, project: str) -> None:
+        self._client, self._project = client, project
+        self._project_id: UUID | None = None
+        self._arrived: OrderedDict[UUID, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def send_runs(self, runs: Sequence[Mapping[str, Any]]) -> None:
+        """Send runs that are over. Raises unless all of them arrived."""
+        wanted = [
+            {**run, "session_name": self._project}
+            for run in runs
+            if run["id"] not in self._arrived
+            and langsmith_client.is_sampled(self._client, run["trace_id"])
+        ]
+        for ids, bodies in _batches(self._prepared(wanted)):
+            self._post(ids, bodies)
+
+    def _prepared(self, runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[UUID, bytes]]:
+        for run in runs:
+            prepared = langsmith_client.prepare(self._client, run)
+            yield run["id"], langsmith_client.serialize(prepared)
+
+    def _post(self, ids: list[UUID], bodies: list[bytes]) -> None:
+        data = b'{"post":[' + b",".join(bodies) + b'],"patch":[]}'
+        try:
+            for url, key in langsmith_client.write_urls(self._client).items():
+                headers = {"x-api-key": key} if key else {}
+                request = {"data": data, "headers": headers}
+                try:
+                    self._client.request_with_retries(
+                        "POST", f"{url}/runs/batch", request_kwargs=request
+                    )
+                except LangSmithConflictError:
+                    if len(ids) > 1:  # one of them is there; the others may not be
+                        raise
+        except LangSmithError as error:
+            is_refused = _status(error) in _NEVER_TAKEN
+            if not is_refused and not isinstance(error, LangSmithConflictError):
+                raise
+            if len(ids) > 1:
+                for id, body in zip(ids, bodies, strict=True):
+                    self._post([id], [body])
+            else:
+                log.error("LangSmith does not take run %s, which is left out: %s", ids[0], error)
+        with self._lock:
+            self._arrived.update(dict.fromkeys(ids))
+            while len(self._arrived) > REMEMBERED:
+                self._arrived.popitem(last=False)
+
+    def send_feedback(self, id: UUID, trace_id: UUID, *, is_old: bool, **feedback: Any) -> None:
+        """Send what a score says of a run; if that has it already, its new value. Raises unless it
+        arrived. `is_old`: a run that LangSmith does not have will not come any more."""
+        if not langsmith_client.is_sampled(self._client, trace_id):
+            return
+        try:
+            with _without_traceback():
+                self._client.create_feedback(
+                    feedback_id=id,
+                    session_id=self._find_project(),
+                    stop_after_attempt=1,
+                    **feedback,
+                )
+        except LangSmithConflictError:
+            changed = {name: feedback.get(name) for name in ("score", "value", "comment")}
+            self._client.update_feedback(id, **changed)
+        except LangSmithNotFoundError:
+            if not is_old:
+                raise
+            run = feedback["run_id"]
+            log.warning("LangSmith no longer has run %s: its feedback is left out.", run)
+        except LangSmithError as error:
+            if _status(error) not in _NEVER_TAKEN:
+                raise
+            log.error("LangSmith does not take feedback %s, which is left out: %s", id, error)
+
+    def comment(self, text: str | None) -> str | None:
+        """What may be sent of a comment."""
+        if text is None or langsmith_client.hides_outputs(self._client):
+            return None
+        return langsmith_client.anonymize(self._client, text)
+
+    def _find_project(self) -> UUID:
+        if self._project_id is None:
+            self._project_id = self._client.read_project(project_name=self._project).id
+        return self._project_id
+
+
+def _batches(runs: Iterator[tuple[UUID, bytes]]) -> Iterator[tuple[list[UUID], list[bytes]]]:
+    ids: list[UUID] = []
+    bodies: list[bytes] = []
+    for id, body in runs:
+        if ids and (len(ids) == RUNS or sum(map(len, bodies)) + len(body) > BYTES):
+            yield ids, bodies
+            ids, bodies = [], []
+        ids.append(id)
+        bodies.append(body)
+    if ids:
+        yield ids, bodies
+
+
+def _status(error: LangSmithError) -> int | None:
+    """The status that LangSmith answered with."""
+    response = getattr(error.__context__, "response", None)
+    return getattr(response, "status_code", None)
+
+
+@contextlib.contextmanager
+def _without_traceback() -> Iterator[None]:
+    """The client logs each failure as an error with its traceback. Ours is told once."""
+
+    class _Quiet(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            return "creating feedback" not in str(record.msg)
+
+    with filter_logs(logging.getLogger("langsmith.client"), [_Quiet()]):
+        yield

@@ -1,0 +1,177 @@
+"""A stand-in for LangSmith over HTTP: it records what a client sends, and refuses what it has.
+
+A second run or feedback with an id that it has is a conflict (409), and then nothing of the request
+is taken. With `trouble`, a share of the requests that write ends badly: it says 503, closes the
+connection, or takes the request and loses the answer. Nobody is treated badly twice in a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+from collections.abc import Iterator
+from email.parser import BytesParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+PROJECT = "11111111-1111-4111-8111-111111111111"
+BAD = ("503", "closed", "lost")
+
+
+class Store:
+    """What LangSmith was given."""
+
+    def __init__(self, trouble: float = 0.0, seed: int = 0) -> None:
+        self.trouble = trouble
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.feedback: dict[str, dict[str, Any]] = {}
+        self.requests: list[tuple[str, str, dict[str, str], Any]] = []
+        self.conflicts = 0
+        self._random = random.Random(seed)
+        self._was_bad = False
+        self._lock = threading.Lock()
+        self.url = ""
+
+    def answer(
+        self, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, Any, bool]:
+        """Status, body, and whether the answer is lost."""
+        path = urlsplit(target).path
+        with self._lock:
+            if method == "GET":
+                return 200, self._read(target), False
+            given = _parse(path, headers, body)
+            self.requests.append((method, path, headers, given))
+            how = self._random.choice(BAD) if self._random.random() < self.trouble else "good"
+            how = "good" if self._was_bad else how
+            self._was_bad = how != "good"
+            if how in BAD[:2]:
+                return (503 if how == "503" else 0), {}, how == "closed"
+            taken = self._take(method, path, given)
+            return (200 if taken else 409), {}, how == "lost"
+
+    def _read(self, target: str) -> Any:
+        parts = urlsplit(target)
+        if parts.path == "/sessions":
+            [name] = parse_qs(parts.query)["name"]
+            own = {"id": PROJECT, "tenant_id": PROJECT, "reference_dataset_id": None}
+            return [{**own, "name": name}]
+        config = {"use_multipart_endpoint": True, "size_limit_bytes": 20_000_000}
+        return {"version": "0.12.0", "batch_ingest_config": config}
+
+    def _take(self, method: str, path: str, given: Any) -> bool:
+        if path.startswith("/feedback"):
+            if method == "PATCH":
+                self.feedback[path.rpartition("/")[2]] |= given
+                return True
+            return self._add(self.feedback, [given])
+        if not self._add(self.runs, given["post"]):
+            return False
+        for run in given["patch"]:
+            self.runs.setdefault(run["id"], {}).update(run)
+        return True
+
+    def _add(self, into: dict[str, dict[str, Any]], given: list[dict[str, Any]]) -> bool:
+        if any(one["id"] in into for one in given):
+            self.conflicts += 1
+            return False
+        into |= {one["id"]: one for one in given}
+        return True
+
+    # -- what tests ask
+
+    def roots(self, **metadata: Any) -> list[dict[str, Any]]:
+        """Root runs in order, of this metadata."""
+        return [run for run in self.ordered(**metadata) if not run.get("parent_run_id")]
+
+    def ordered(self, **metadata: Any) -> list[dict[str, Any]]:
+        with self._lock:
+            found = [
+                run
+                for run in self.runs.values()
+                if metadata.items() <= run["extra"]["metadata"].items()
+            ]
+        return sorted(found, key=lambda run: str(run["dotted_order"]))
+
+    def check(self) -> None:
+        """Every run is over, below a run that is there, and in its trace."""
+        for run in self.runs.values():
+            assert run["end_time"] >= run["start_time"], run
+            order = run["dotted_order"].split(".")
+            assert order[-1].endswith(run["id"])
+            assert order[0].endswith(run["trace_id"])
+            if (parent := run.get("parent_run_id")) is not None:
+                assert self.runs[parent]["dotted_order"] == ".".join(order[:-1]), run
+                assert self.runs[parent]["start_time"] <= run["start_time"]
+            else:
+                assert run["trace_id"] == run["id"]
+        assert {one["run_id"] for one in self.feedback.values()} <= self.runs.keys()
+
+
+def _parse(path: str, headers: dict[str, str], body: bytes) -> Any:
+    if path == "/runs/multipart":
+        return _multipart(headers, body)
+    given = json.loads(body)
+    if path == "/runs":
+        return {"post": [given], "patch": []}
+    if path.startswith("/runs/") and path != "/runs/batch":
+        return {"post": [], "patch": [{"id": path.rpartition("/")[2], **given}]}
+    return given
+
+
+def _multipart(headers: dict[str, str], body: bytes) -> dict[str, list[dict[str, Any]]]:
+    kind = f"Content-Type: {headers['content-type']}\r\n\r\n".encode()
+    found: dict[str, dict[str, dict[str, Any]]] = {"post": {}, "patch": {}}
+    for part in BytesParser().parsebytes(kind + body).get_payload():
+        assert not isinstance(part, str)
+        name = str(part.get_param("name", header="content-disposition"))
+        how, id, *field = name.split(".")
+        value = json.loads(part.get_payload(decode=True))  # type: ignore[arg-type]
+        run = found[how].setdefault(id, {})
+        run |= {field[0]: value} if field else value
+    return {how: list(runs.values()) for how, runs in found.items()}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    store: Store
+
+    def _do(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        status, answer, is_lost = self.store.answer(self.command, self.path, headers, body)
+        if is_lost:
+            self.close_connection = True
+            return
+        data = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = do_PATCH = _do
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def langsmith_server(trouble: float = 0.0, seed: int = 0) -> Iterator[Store]:
+    """LangSmith on loopback; its address is `url` of what this gives."""
+    store = Store(trouble, seed)
+    handler = type("Handler", (_Handler,), {"store": store})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    store.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield store
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
