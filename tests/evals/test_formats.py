@@ -17,7 +17,7 @@ from perdure.evals import Example, formats, langsmith_datasets
 
 EXAMPLES = [
     Example({"name": "Ada"}, {"letter": "Dear Ada"}, "ada", {"split": "test", "n": 3}),
-    Example("a text", 7, "seven", {}, [{"approved": True}], {"paid": 5}, "run-1"),
+    Example("a text", 7, "seven", {}, ({"approved": True},), {"paid": 5}, "run-1"),
     Example([1, {"ü": None}], None, "list"),
     Example(None, False, "nothing"),
 ]
@@ -128,13 +128,13 @@ class FakeLangSmith:
         yield from self.examples[id].values()
 
     def create_examples(self, *, dataset_id: uuid.UUID, examples: list[dict[str, Any]]) -> None:
-        for one in (schemas.ExampleCreate(**line) for line in examples):
+        for one in map(schemas.ExampleCreate.model_validate, examples):
             assert one.id is not None
             assert one.id not in self.examples[dataset_id]
             self._put(dataset_id, one, one.reference_outputs)
 
     def update_examples(self, *, dataset_id: uuid.UUID, updates: list[dict[str, Any]]) -> None:
-        for one in (schemas.ExampleUpdate(**line) for line in updates):
+        for one in map(schemas.ExampleUpdate.model_validate, updates):
             assert one.id in self.examples[dataset_id]
             self._put(dataset_id, one, one.outputs)
 

@@ -60,7 +60,7 @@ async def test_an_approval_and_an_edit_make_examples_and_a_rejection_none(sqlite
                 "Dear Ada,",
                 yes,
                 {**graph, "run": yes, "decision": "approved"},
-                [{"approved": True}],
+                ({"approved": True},),
                 run_id=yes,
             ),
             Example(
@@ -68,7 +68,7 @@ async def test_an_approval_and_an_edit_make_examples_and_a_rejection_none(sqlite
                 "Hello Bo,",
                 other,
                 {**graph, "run": other, "decision": "edited"},
-                [{"approved": True}],  # without the edit: what the target writes is judged
+                ({"approved": True},),  # without the edit: what the target writes is judged
                 run_id=other,
             ),
         ]
@@ -85,7 +85,7 @@ async def test_the_output_of_a_run_can_be_what_is_expected(sqlite_url: str) -> N
         await rt.tick()
         [one] = await from_runs(rt, [done, waiting.id], expected="output")
         assert one.expected == {"name": "Ada", "draft": "Dear Ada,", "sent": "Hello Ada,"}
-        assert one.answers == [{"approved": True, "draft": "Hello Ada,"}]
+        assert one.answers == ({"approved": True, "draft": "Hello Ada,"},)
 
 
 class Recorded:

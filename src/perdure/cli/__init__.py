@@ -92,7 +92,7 @@ evaluating.command("run", cls=Command)(evals.run)
 evaluating.command("import", cls=Command)(evals.import_)
 evaluating.command("export", cls=Command)(evals.export)
 evaluating.command("from-runs", cls=Command)(evals.from_runs)
-app.add_typer(evaluating, rich_help_panel="Test an agent")
+app.add_typer(evaluating, rich_help_panel="Evaluate an agent")
 
 d1 = typer.Typer(name="d1", cls=CommandGroup, help="Set up and check a journal on Cloudflare D1.")
 d1.command("init", cls=Command)(d1_commands.init)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 
 from typer import Argument, Exit, Option
 
-from perdure.cli.export import open_file
 from perdure.cli.options import (
     IDS_HELP,
     At,
@@ -25,6 +25,7 @@ from perdure.cli.options import (
     Until,
 )
 from perdure.cli.output import format_table, one_line, paint, print_json
+from perdure.cli.output_file import output_file
 from perdure.cli.runs import parse_filters
 from perdure.cli.target import client_at, import_object, runtime_at
 from perdure.errors import BadArgument
@@ -129,8 +130,8 @@ def _report(experiments: Sequence[Experiment], limit: int, html: str | None, as_
     if html is not None:
         from perdure.service.views.experiment_page import experiment_page
 
-        with open_file(html, "--html") as file:
-            file.write(experiment_page(shown))
+        with output_file("--html", html) as file:
+            file.write(experiment_page(shown).encode())
     if as_json:
         print_json(shown)
     else:
@@ -282,8 +283,10 @@ def export(
     if to is not None and to.startswith(LANGSMITH):
         written = langsmith_datasets.push(examples, to.removeprefix(LANGSMITH))
     else:
-        with open_file(to, "") as file:
-            written = formats.write(examples, file, format or formats.format_of(to or ""))
+        text = io.StringIO()
+        written = formats.write(examples, text, format or formats.format_of(to or ""))
+        with output_file("TO", to) as file:
+            file.write(text.getvalue().encode())
     if to is not None:
         print(f"{count(written, 'example')} written to {to}.")
 
@@ -314,7 +317,7 @@ def from_runs(
 
     filters = parse_filters(state, graph, thread, metadata, since, until)
     with client_at(at) as client:
-        runs = list(_selected(client, run or [], filters))
+        runs = _selected(client, run or [], filters)
         examples = client.blocking.run(make(client, runs, expected=expected))
         if dry_run:
             rows = [
@@ -330,12 +333,17 @@ def from_runs(
             print(f"None of {count(len(runs), 'run')} {what}.")
 
 
-def _selected(client: Client, prefixes: list[str], filters: dict[str, Any]) -> Iterator[Run]:
-    from perdure.cli.export import selected
+def _selected(client: Client, prefixes: list[str], filters: dict[str, Any]) -> list[Run]:
+    """Runs by the beginning of their ids, or by their properties; not those of evaluations."""
+    from perdure.cli.run_lookup import PAGE, all_pages
 
-    for one in selected(client, prefixes, filters):
-        if not one.graph.startswith("evals:"):  # an evaluation is not a real run
-            yield one
+    if prefixes and any(filters.values()):
+        raise BadArgument("Name runs, or select them with options; not both.")
+    ask = client.blocking
+    if prefixes:
+        return [ask.get(ask.find(prefix).id) for prefix in prefixes]
+    pages = all_pages(lambda last: ask.runs(**filters, after=last, limit=PAGE))
+    return [one for one in pages if not one.graph.startswith("evals:")]
 
 
 def _store(client: Client, dataset: str, examples: Sequence[Example]) -> None:

@@ -92,7 +92,7 @@ def _read_line(n: int, line: str) -> Example:
         names = ", ".join(sorted(unknown))
         raise BadArgument(f"Line {n} has fields that an example does not have: {names}.")
     rest = {name: value for name, value in given.items() if value is not None}
-    return Example(**{"input": None, **rest})
+    return Example(**{"input": None, **rest, "answers": tuple(given.get("answers") or ())})
 
 
 # -- LangSmith
@@ -131,7 +131,7 @@ def from_langsmith(line: Mapping[str, Any]) -> Example:
         **values,
         id=str(own.get("id") or line.get("id") or ""),
         metadata={**metadata, "split": split} if split else metadata,
-        answers=own.get("answers", ()),
+        answers=tuple(own.get("answers", ())),
         signals=own.get("signals", {}),
         run_id=own.get("run_id"),
     )

@@ -60,7 +60,7 @@ async def _example(client: Client, run: Run, expected: Expected) -> Example | No
     people = [one for one in waits if one.kind is Kind.HUMAN]
     signals = {str(one.name): one.answer for one in waits if one.kind is Kind.SIGNAL}
     metadata = {"graph": run.graph, "run": run.id}
-    answers = [one.answer for one in people]
+    answers = tuple(one.answer for one in people)
     if expected == "output":
         if run.state is not State.DONE:
             return None
@@ -69,11 +69,11 @@ async def _example(client: Client, run: Run, expected: Expected) -> Example | No
     last = next((one for one in reversed(approvals) if one is not None), None)
     if last is None:
         return None
-    approving = [
+    approving = tuple(
         answer if approval is None else approval.answer
         for answer, approval in zip(answers, approvals, strict=True)
-    ]
-    approving = [] if None in approving else approving
+    )
+    approving = () if None in approving else approving
     metadata["decision"] = str(last.verdict)
     return Example(given, last.value, run.id, metadata, approving, signals, run.id)
 
