@@ -57,7 +57,7 @@ B = experiment("b", *(result(str(n), correct=1, tone="cold", size=n) for n in ra
 
 def test_a_comparison_pairs_examples_and_counts_what_is_higher_and_lower() -> None:
     both = view(A, B)
-    correct, tone, size = both.scores
+    correct, size, tone = both.scores
     assert (correct.higher, correct.lower) == ((0, 10), (0, 0))
     assert correct.differences[0] is None
     assert correct.differences[1] is not None

@@ -107,13 +107,13 @@ def to_langsmith(example: Example) -> dict[str, Any]:
         if value := getattr(example, name):
             own[name] = _plain(value)
     line: dict[str, Any] = {}
-    for name, theirs in (("input", "inputs"), ("expected", "outputs")):
+    for name, theirs in (("input", "input"), ("expected", "output")):
         value = getattr(example, name)
         if isinstance(value, Mapping):
-            line[theirs] = dict(value)
+            line[f"{theirs}s"] = dict(value)
         elif value is not None or name == "input":
-            line[theirs] = {name: value}
-            own.setdefault("wrapped", []).append(name)
+            line[f"{theirs}s"] = {theirs: value}
+            own.setdefault("wrapped", []).append(theirs)
     line["metadata"] = {**metadata, OWN: own}
     return {**line, "split": split} if split else line
 
@@ -123,12 +123,13 @@ def from_langsmith(line: Mapping[str, Any]) -> Example:
     metadata = dict(line.get("metadata") or {})
     own = metadata.pop(OWN, None) or {}
     split = line.get("split") or metadata.pop("dataset_split", None)
-    values: dict[str, Any] = {"input": line.get("inputs"), "expected": line.get("outputs")}
+    values: dict[str, Any] = {"input": line.get("inputs"), "output": line.get("outputs")}
     for name in own.get("wrapped", ()):
         if isinstance(values.get(name), Mapping):
             values[name] = values[name].get(name)
     return Example(
-        **values,
+        values["input"],
+        values["output"],
         id=str(own.get("id") or line.get("id") or ""),
         metadata={**metadata, "split": split} if split else metadata,
         answers=tuple(own.get("answers", ())),

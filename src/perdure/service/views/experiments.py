@@ -236,6 +236,9 @@ def _outcome(results: Sequence[ResultLike], ranks: Mapping[str, int]) -> Outcome
     for result in results:
         for name in sorted(result.scores, key=lambda name: (ranks[name], name)):
             score = result.scores[name]
+            if score.damaged:
+                errors.append(f"{name}: {score.damaged}")
+                continue
             value = score.value if score.label is None else score.label
             if value is not None:
                 given.setdefault(name, []).append(value)
