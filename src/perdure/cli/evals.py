@@ -148,7 +148,8 @@ def _print_view(shown: ExperimentsView, limit: int) -> None:
     for column in shown.columns:
         if column.unfinished:
             print(f"{one_line(column.name)} is not complete: {column.unfinished} to go.")
-    _print_table(tables.score_table(shown))
+    scores = tables.score_table(shown)
+    _print_table(scores, shrinks=range(len(scores.headers) - 1, 0, -1))  # differences stay
     if shown.failed:
         _print_table(tables.failure_table(shown, limit), f"{len(shown.failed)} failed")
     if shown.is_comparison:
@@ -162,14 +163,13 @@ def _print_view(shown: ExperimentsView, limit: int) -> None:
         print(f"… {len(rows) - limit} more; see --limit, --html or --json.")
 
 
-def _print_table(table: Table, title: str = "") -> None:
+def _print_table(table: Table, title: str = "", shrinks: Sequence[int] = ()) -> None:
     print()
     if title:
         print(paint(title, "bold"))
     if table.rows:
         headers = [one_line(one) for one in table.headers]
-        shrinks = range(1, len(headers))
-        print(format_table(headers, table.rows, shrinks=shrinks))
+        print(format_table(headers, table.rows, shrinks=shrinks or range(1, len(headers))))
 
 
 def run(

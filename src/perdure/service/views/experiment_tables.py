@@ -64,7 +64,8 @@ def score_table(view: ExperimentsView, *, measures: bool = True) -> Table:
 def _figures(row: ScoreRow) -> list[str]:
     if row.is_category:
         return [labels_text(one) for one in row.labels]
-    return [estimate(one) for one in row.estimates]
+    alone = len(row.estimates) == 1
+    return [estimate(one, n=alone) for one in row.estimates]
 
 
 def labels_text(labels: Mapping[str, int]) -> str:
