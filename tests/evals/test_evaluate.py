@@ -54,9 +54,9 @@ async def test_every_output_is_judged_and_the_scores_are_on_its_run(url: str) ->
         assert (estimate.value, estimate.n) == (1.0, 4)
         async with Client(url) as client:
             assert await Experiment.load(client, "a") == found
-            [info] = await Experiment.all(client, dataset="a")
+            [info] = await Experiment.all(client, dataset="examples of a")
             assert info == found.info
-            assert (info.dataset, info.version, info.target) == ("a", 1, "double")
+            assert (info.dataset, info.target) == ("examples of a", "double")
             assert await Experiment.all(client, dataset="b") == []
             with pytest.raises(NotFound):
                 await Experiment.load(client, "b")
@@ -110,7 +110,7 @@ async def test_evaluators_take_and_return_what_those_of_others_do(rt: TemporaryR
     def not_a_number() -> float:
         return float("nan")
 
-    evaluators = [run_and_example, anything, several, nothing, Judge(), not_a_number]
+    evaluators: Any = [run_and_example, anything, several, nothing, Judge(), not_a_number]
     found = await evaluate(double, EXAMPLES[1:3], evaluators, experiment="a", runtime=rt)
     for result, number in zip(found.results, (1, 2), strict=True):
         values = {name: one.label or one.value for name, one in result.scores.items()}
@@ -191,19 +191,22 @@ async def test_another_setting_under_the_same_name_is_refused(rt: TemporaryRunti
     begun: dict[str, Any] = {"experiment": "a", "runtime": rt}
     await evaluate(double, dataset, [right], **begun)
     await evaluate(double, "numbers", [right], **begun, concurrency=2)
-    for said, call in {
+    changed: dict[str, Any] = {
         "target": (lambda input: 0, dataset, [right], {}),
         "evaluators": (double, dataset, [right, wrong], {}),
         "repetitions": (double, dataset, [right], {"repetitions": 2}),
         "effects": (double, dataset, [right], {"effects": {"mail": 1}}),
         "context": (double, dataset, [right], {"context": {"prompt": "b"}}),
-    }.items():
-        *given, options = call
+    }
+    for said, (target, examples, evaluators, options) in changed.items():
         with pytest.raises(ExperimentChanged, match=f"Experiment 'a' was begun with other {said}"):
-            await evaluate(*given, **begun, **options)
+            await evaluate(target, examples, evaluators, **begun, **options)
     await dataset.add(Example(9))
     with pytest.raises(ExperimentChanged, match="'numbers' version 1, not 'numbers' version 2"):
         await evaluate(double, "numbers", [right], **begun)
+    with pytest.raises(ExperimentChanged, match="other examples"):
+        await evaluate(double, EXAMPLES[1:], [right], **begun)
+    assert [one.name for one in await Dataset.all(rt)] == ["numbers"]
     old = await Dataset.load(rt, "numbers", 1)
     assert len((await evaluate(double, old, [right], **begun)).results) == 4
 
