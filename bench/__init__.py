@@ -5,6 +5,7 @@ else the machine does hits all of them. Ratios are the result; absolute times ar
 
 A file per measurement: `steps` `stored` `turns` `load` `crowd` `fsyncs` `imports` of the saver,
 `accept` `drive` `recovery` `due` `sleepers` of the runtime, whose workers are processes, `commits`
-`effects` `agent` of its effects, `d1` of the journal on Cloudflare D1. Each has one function that
-takes a `Bench` and returns a `Section`: tables, and the bars it can judge.
+`effects` `agent` of its effects, `observing` of its metrics and traces, `d1` of the journal on
+Cloudflare D1. Each has one function that takes a `Bench` and returns a `Section`: tables, and the
+bars it can judge.
 """

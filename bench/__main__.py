@@ -20,6 +20,7 @@ from bench.fsyncs import fsyncs
 from bench.imports import imports
 from bench.load import load
 from bench.machine import describe
+from bench.observing import observing
 from bench.recovery import recovery
 from bench.reflections import reflections
 from bench.report import Section, page
@@ -46,6 +47,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "commits": commits,
     "effects": effects,
     "agent": agent,
+    "observing": observing,
     "reflections": reflections,
     "tick": tick,
     "d1": d1,

@@ -12,6 +12,10 @@ from perdure.journal.operation import EventStatement, Row, Statement
 
 DRAIN = 5.0
 """Seconds that `close` waits for the listener."""
+GATHER = 0.01
+"""Seconds between two calls of the listener."""
+IDLE = 0.5
+"""Seconds after which the thread ends if nothing is committed."""
 
 Rows = Sequence[Sequence[Row]]
 Read = Callable[[Sequence[Statement]], list[list[Row]]]
@@ -32,13 +36,20 @@ Listener = Callable[[Sequence[Committed], Read], None]
 
 
 class CommitListener:
-    """The queue of events that are committed and not told yet, and the thread that tells them."""
+    """The queue of events that are committed and not told yet, and the thread that tells them.
+
+    A thread that is woken at each commit would cost more than what it does. So it tells the first
+    events at once, those that follow every `GATHER` seconds, and ends when none came for a while.
+    """
 
     def __init__(self, listener: Listener, read: Read) -> None:
         self._listener, self._read = listener, read
         self._committed: deque[Committed] = deque()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._woken = threading.Event()
+        self._urgent = threading.Event()
+        """Set while a caller waits until everything is told."""
 
     def note(self, statements: Sequence[Statement], rows: Rows, *, again: bool) -> None:
         """Queue the event statements of a committed operation. `again`: its reply was lost, and its
@@ -50,7 +61,10 @@ class CommitListener:
     def tell(self) -> None:
         """Have what is queued told."""
         with self._lock:
-            if not self._committed or self._thread is not None:
+            if not self._committed:
+                return
+            if self._thread is not None:
+                self._woken.set()
                 return
             thread = threading.Thread(target=self._tell_all, name="perdure-observer", daemon=True)
             try:
@@ -59,7 +73,7 @@ class CommitListener:
                 return
             except RuntimeError:  # no thread can be started, or the interpreter is ending
                 pass
-        self._tell_all()
+        self._tell_queued()
 
     def drain(self) -> None:
         """Wait until everything is told, unless the listener itself calls this."""
@@ -67,16 +81,29 @@ class CommitListener:
         with self._lock:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
+            self._urgent.set()
+            self._woken.set()
             thread.join(DRAIN)
+            self._urgent.clear()
 
     def _tell_all(self) -> None:
         while True:
-            with self._lock:
-                if not self._committed:
-                    self._thread = None
-                    return
-                found = [self._committed.popleft() for _ in range(len(self._committed))]
-            try:
-                self._listener(found, self._read)
-            except BaseException:  # whatever an observer raises, the next events are told
-                logging.getLogger("perdure").exception("Telling an observer of events failed.")
+            self._woken.clear()
+            if self._tell_queued():
+                self._urgent.wait(GATHER)
+            elif self._urgent.is_set() or not self._woken.wait(IDLE):
+                with self._lock:
+                    if not self._committed:
+                        self._thread = None
+                        return
+
+    def _tell_queued(self) -> bool:
+        """Tell what is queued. False: nothing is."""
+        found = [self._committed.popleft() for _ in range(len(self._committed))]
+        if not found:
+            return False
+        try:
+            self._listener(found, self._read)
+        except BaseException:  # whatever an observer raises, the next events are told
+            logging.getLogger("perdure").exception("Telling an observer of events failed.")
+        return True

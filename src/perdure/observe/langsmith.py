@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from langsmith import Client
@@ -22,16 +22,17 @@ from urllib3.util import Retry
 
 from perdure.errors import UNREADABLE
 from perdure.langgraph_port import langsmith_client
+from perdure.observe.called_effects import called_effects
 from perdure.observe.langsmith_ids import feedback_id, segment_place
 from perdure.observe.langsmith_runs import About, scored_place, to_run
 from perdure.observe.langsmith_sender import Sender
 from perdure.observe.observed import Observed
 from perdure.observe.trace_exporter import RunSpans, TraceExporter
 from perdure.observe.trace_fold import Span
-from perdure.operations import effects, runs, scores
+from perdure.operations import runs, scores
 from perdure.operations.run_payload import load_labels, load_output, load_setup
 from perdure.operations.runs import RunRow
-from perdure.types import EffectRecord, Score
+from perdure.types import Score
 
 log = logging.getLogger("perdure")
 
@@ -114,7 +115,7 @@ class LangSmith:
 
     def _send(self, given: Sequence[RunSpans]) -> None:
         described = self._describe(given)
-        called = self._find_effects(given)
+        called = called_effects(self._engine, given)
         live = bool(tracing_is_enabled())
         made = []
         for run in given:
@@ -174,17 +175,6 @@ class LangSmith:
         except UNREADABLE:
             return About()
         return About(metadata, tuple(setup.get("tags") or ()), setup.get("input"), output)
-
-    def _find_effects(self, given: Sequence[RunSpans]) -> Mapping[str, EffectRecord]:
-        engine = self._engine
-        keys = {
-            str(span.attributes["perdure.effect.key"])
-            for run in given
-            for span in run.spans
-            if span.what == "effect" and not span.attributes.get("perdure.replayed")
-        }
-        found = engine.journal.do(effects.find_all(keys)) if keys else []
-        return {row.key: effects.to_record(engine.serializer, row) for row in found}
 
 
 def _about(span: Span) -> str:

@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
+from perdure.observe.called_effects import called_effects
 from perdure.observe.caller import parse
 from perdure.observe.current_span import SAMPLED, CurrentSpan, context_of
 from perdure.observe.model_calls import ModelCalls
@@ -31,10 +32,14 @@ from perdure.observe.observed import Observed
 from perdure.observe.span_ids import RUN
 from perdure.observe.trace_exporter import RunSpans, TraceExporter
 from perdure.observe.trace_fold import Span
+from perdure.service.views.json_text import json_text
+from perdure.types import EffectRecord, EffectState
 
 SCOPE = InstrumentationScope("perdure")
 LIVE = 10_000
 """How many spans of model calls are kept while they cannot be exported."""
+CONTENT = 16_384
+"""Characters of an argument or result, at most."""
 CHAT_MODELS = "langchain_core.language_models.chat_models"
 _OPERATIONS = {"run": "invoke_agent", "effect": "execute_tool"}
 _KINDS = {"run": SpanKind.CONSUMER, "effect": SpanKind.CLIENT}
@@ -45,7 +50,8 @@ class OpenTelemetry:
 
     Without an `exporter` spans go to an OTLP endpoint over HTTP, as the variables
     OTEL_EXPORTER_OTLP_* say; `resource` is made of OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
-    With several workers, give each of them the same.
+    With several workers, give each of them the same. `content` adds what effects are called with and
+    return; by default OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says whether.
 
         runtime = Runtime("sqlite:///agents.db", observe=OpenTelemetry())
     """
@@ -53,19 +59,25 @@ class OpenTelemetry:
     name = "otel"
 
     def __init__(
-        self, exporter: SpanExporter | None = None, *, resource: Resource | None = None
+        self,
+        exporter: SpanExporter | None = None,
+        *,
+        resource: Resource | None = None,
+        content: bool | None = None,
     ) -> None:
         self._exporter = exporter or OTLPSpanExporter()
         given = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "perdure"}
         self._resource = resource or Resource.create(given)
+        self._content = _captures_content() if content is None else content
         self._traces: TraceExporter | None = None
+        self._engine: Observed
         self._live: list[ReadableSpan] = []
         self._lock = threading.Lock()
 
     # -- an observer
 
     def attach(self, engine: Observed) -> None:
-        self._traces = TraceExporter(engine, self)
+        self._engine, self._traces = engine, TraceExporter(engine, self)
         engine.sinks.append(self.name)
 
     def nudge(self) -> None:
@@ -103,7 +115,8 @@ class OpenTelemetry:
     def give(self, runs: Sequence[RunSpans]) -> bool:
         with self._lock:
             live, self._live = self._live, []
-        made = [self._readable(run, span) for run in runs for span in run.spans]
+        called = called_effects(self._engine, runs) if self._content else {}
+        made = [self._readable(run, span, called) for run in runs for span in run.spans]
         given = self._exporter.export([*made, *live]) is SpanExportResult.SUCCESS
         if not given:
             with self._lock:
@@ -117,7 +130,9 @@ class OpenTelemetry:
             if len(self._live) < LIVE:
                 self._live.append(span)
 
-    def _readable(self, run: RunSpans, span: Span) -> ReadableSpan:
+    def _readable(
+        self, run: RunSpans, span: Span, called: Mapping[str, EffectRecord]
+    ) -> ReadableSpan:
         links = []
         if span.link is not None:
             links.append(Link(context_of(run.run_id, span.link)))
@@ -129,7 +144,7 @@ class OpenTelemetry:
             context=context_of(run.run_id, span.key),
             parent=None if span.parent is None else context_of(run.run_id, span.parent),
             resource=self._resource,
-            attributes=_attributes(run, span),
+            attributes=_attributes(run, span, called),
             links=links,
             kind=_KINDS.get(span.what, SpanKind.INTERNAL),
             status=Status(StatusCode.UNSET) if error is None else Status(StatusCode.ERROR, error),
@@ -147,7 +162,12 @@ def _callers(run: RunSpans) -> Iterator[Link]:
         yield Link(SpanContext(*ids, is_remote=True, trace_flags=SAMPLED))
 
 
-def _attributes(run: RunSpans, span: Span) -> Mapping[str, Any]:
+def _captures_content() -> bool:
+    said = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
+    return said.lower() in ("true", "span_only", "span_and_event")
+
+
+def _attributes(run: RunSpans, span: Span, called: Mapping[str, EffectRecord]) -> Mapping[str, Any]:
     common: dict[str, Any] = {}
     if span.what != "step":  # each attribute has its price, and most spans are steps
         common = {
@@ -162,6 +182,11 @@ def _attributes(run: RunSpans, span: Span) -> Mapping[str, Any]:
     if span.what == "effect" and span.name.startswith("execute_tool "):
         common["gen_ai.tool.name"] = span.name.partition(" ")[2]
         common["gen_ai.tool.call.id"] = str(span.attributes["perdure.effect.key"])
+    effect = called.get(str(span.attributes.get("perdure.effect.key")))
+    if span.what == "effect" and effect is not None and not effect.damaged:
+        common["gen_ai.tool.call.arguments"] = json_text(effect.arguments)[:CONTENT]
+        if span.attributes.get("perdure.effect.state") == EffectState.DONE:
+            common["gen_ai.tool.call.result"] = json_text(effect.result)[:CONTENT]
     if span.error is not None:
         common["error.type"] = span.error
     given = {**common, **span.attributes}

@@ -1,0 +1,162 @@
+"""What observing costs a step: metrics, traces by OTLP, and neither."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from time import perf_counter, process_time
+from typing import Any
+
+from bench.databases import Kind, sqlite_path
+from bench.hands import graphs
+from bench.report import Bar, Section, Series, Table, millis
+from bench.rounds import Bench
+
+TEXT = """\
+{runs} runs of {steps} super-steps that do nothing, driven at once by one worker in this process, on
+SQLite. The clock runs from the tick until every run is done and what is observed has been told: all
+events counted (metrics), all spans exported to a receiver in another process
+(traces). {rounds} rounds, each contender on its own journal; "of the step" is the median of each
+round's own ratio, with its 95 % interval. A step that does something takes longer, and the share is
+smaller. "CPU" is that of this process."""
+
+OFF, METRICS, TRACES = "off", "metrics", "traces"
+
+_UNTOLD = "SELECT 1 FROM perdure_traces WHERE due_at IS NOT NULL LIMIT 1"
+_RECEIVER = """\
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observing:
+    name: str
+    make: Callable[[str], Any]
+    """The observers, given the address of a receiver."""
+    database: Kind = "sqlite"
+
+
+def observing(bench: Bench) -> Section:
+    runs, steps = 5, 20
+    rounds = bench.pick(200, 5)
+    field = bench.field(
+        Observing(OFF, lambda receiver: None),
+        Observing(METRICS, lambda receiver: _metrics()),
+        Observing(TRACES, _traces),
+    )
+    cpu = Series()
+    with ExitStack() as stack:
+        receiver = stack.enter_context(_receiver())
+        opened: dict[str, Any] = {}
+
+        def trial(who: Observing, url: str, thread: str) -> float:
+            if url not in opened:
+                opened[url] = stack.enter_context(_runtime(url, who.make(receiver)))
+                _drive(opened[url], url, runs, steps)  # once, unmeasured
+            spent = process_time()
+            took = _drive(opened[url], url, runs, steps)
+            cpu.add(who.name, (process_time() - spent) / (runs * steps))
+            return took / (runs * steps)
+
+        found = bench.interleave("observing", field, rounds, trial)
+    text = TEXT.format(runs=runs, steps=steps, rounds=rounds)
+    bars = [
+        Bar("step with metrics against without", 1.02, found.ratio(METRICS, OFF)),
+        Bar("step with OpenTelemetry traces against without", 1.10, found.ratio(TRACES, OFF)),
+    ]
+    return Section("Observing", text, [_table(found, cpu)], bars)
+
+
+def _metrics() -> Any:
+    from perdure.observe import Metrics
+
+    return Metrics()
+
+
+def _traces(receiver: str) -> Any:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    from perdure.observe import OpenTelemetry
+
+    return OpenTelemetry(OTLPSpanExporter(endpoint=f"{receiver}/v1/traces"))
+
+
+@contextmanager
+def _runtime(url: str, observe: Any) -> Iterator[Any]:
+    import perdure
+
+    with perdure.Runtime(url, observe=observe) as runtime:
+        runtime.register(graphs()["steps"], name="steps")
+        yield runtime
+
+
+def _drive(runtime: Any, url: str, runs: int, steps: int) -> float:
+    """Seconds until these runs are done, and told."""
+    for _ in range(runs):
+        runtime.blocking.start("steps", {"n": 0, "until": steps})
+    begun = perf_counter()
+    counts = asyncio.run(runtime.tick(limit=runs, concurrency=runs))
+    runtime.journal.drain()
+    if runtime.engine.sinks:
+        with closing(sqlite3.connect(sqlite_path(url))) as database:
+            while database.execute(_UNTOLD).fetchone() is not None:
+                time.sleep(0.001)
+    took = perf_counter() - begun
+    assert counts.done == runs
+    return took
+
+
+@contextmanager
+def _receiver() -> Iterator[str]:
+    """A process that takes whatever it is sent."""
+    command = [sys.executable, "-c", _RECEIVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        finally:
+            process.kill()
+
+
+def _table(found: Series, cpu: Series) -> Table:
+    rows = []
+    for name in found.names:
+        ratio, interval = found.ratio(name, OFF), _interval(found.ratios(name, OFF))
+        share = cpu.ratio(name, OFF)
+        rows.append(
+            [
+                name,
+                "–" if name == OFF or ratio is None else f"{ratio - 1:+.1%}",
+                "–" if name == OFF else interval,
+                "–" if name == OFF or share is None else f"{share - 1:+.1%}",
+                millis(found.median(name)),
+                millis(cpu.median(name)),
+            ]
+        )
+    return Table(
+        ["", "of the step", "95 % interval", "of the CPU", "per step", "CPU per step"], rows
+    )
+
+
+def _interval(ratios: list[float]) -> str:
+    """Between which ratios the median lies, whatever their distribution."""
+    ordered, count = sorted(ratios), len(ratios)
+    skip = max(0, int(count / 2 - 0.98 * count**0.5))
+    if not ordered:
+        return "–"
+    return f"{ordered[skip] - 1:+.1%} to {ordered[count - 1 - skip] - 1:+.1%}"

@@ -1,0 +1,90 @@
+"""The dashboard asks only for metrics and labels that exist, and shows every one of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.observe import Metrics
+from perdure.observe.journal_gauges import DESCRIPTIONS
+from perdure.observe.registry import Histogram
+
+ROOT = Path(__file__).parents[2]
+DASHBOARD = json.loads((ROOT / "docs" / "grafana-dashboard.json").read_text())
+OF_PROMETHEUS = {"job", "instance", "le"}
+"""Labels that the server adds, and that of a histogram's buckets."""
+
+
+def metrics() -> dict[str, set[str]]:
+    """The labels of every metric, by each name that a scrape has."""
+    found: dict[str, set[str]] = {one.name: set(one.labels) for one in DESCRIPTIONS}
+    for family in Metrics().collect():
+        name, _, labels, _ = family.description
+        ends = ("_bucket", "_sum", "_count") if isinstance(family, Histogram) else ("",)
+        found |= {f"{name}{end}": set(labels) for end in ends}
+    return found
+
+
+def panels() -> Iterator[dict[str, Any]]:
+    for panel in DASHBOARD["panels"]:
+        if panel["type"] != "row":
+            yield panel
+
+
+def expressions() -> Iterator[str]:
+    for panel in panels():
+        for target in panel["targets"]:
+            yield target["expr"]
+    for variable in DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["definition"]
+
+
+@pytest.mark.parametrize("expression", sorted({*expressions()}))
+def test_an_expression_has_only_metrics_and_labels_that_exist(expression: str) -> None:
+    known = metrics()
+    names = set(re.findall(r"\bperdure_\w+", expression))
+    assert names
+    assert names <= known.keys()
+    labels = set().union(*(known[name] for name in names)) | OF_PROMETHEUS
+    matched = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
+    grouped = [word for by in re.findall(r"by \(([^)]*)\)", expression) for word in by.split(", ")]
+    asked = re.findall(r"label_values\(\w+, (\w+)\)", expression)
+    assert {*matched, *grouped, *asked} <= labels
+    assert expression.count("(") == expression.count(")")
+
+
+def test_a_legend_has_only_labels_that_its_expression_keeps() -> None:
+    for panel in panels():
+        for target in panel["targets"]:
+            kept = re.findall(r"by \(([^)]*)\)", target["expr"])[:1]
+            shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            assert shown <= ({*kept[0].split(", ")} if kept else {"instance"}), panel["title"]
+
+
+def test_every_metric_is_on_the_dashboard() -> None:
+    text = " ".join(expressions())
+    shown = {name.removesuffix("_bucket") for name in re.findall(r"\bperdure_\w+", text)}
+    every = {name for name in metrics() if not name.endswith(("_sum", "_count"))}
+    assert {name.removesuffix("_bucket") for name in every} <= shown
+
+
+def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
+    every = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in every}) == len(every)
+    taken: set[tuple[int, int]] = set()
+    for panel in every:
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
