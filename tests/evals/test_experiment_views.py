@@ -111,6 +111,23 @@ def test_a_page_shows_scores_changes_and_diffs_and_escapes_what_users_wrote() ->
     assert "run run-1" in alone
 
 
+def test_three_experiments_are_compared_with_the_first() -> None:
+    shown = view(A, B, A)
+    head, rows = tables.score_table(shown)
+    assert head[-2:] == ("b to a", "a to a")
+    assert rows[0][-1].startswith("0 points")
+    assert "b: difference to a, example by example" in experiment_page(shown)
+
+
+def test_an_experiment_under_way_and_an_empty_one_are_shown() -> None:
+    begun = view(experiment("x", Result(Example("input", None, "1"), 1)))
+    assert begun.columns[0].unfinished == 1
+    assert begun.examples[0].outcomes[0] is not None
+    assert begun.examples[0].outcomes[0].states == ("not started",)
+    assert "unfinished" in experiment_page(begun)
+    assert experiment_page(view(experiment("x")))
+
+
 def test_a_check_passes_if_the_score_is_as_good_as_it_has_to_be() -> None:
     B.check("correct", at_least=1)
     A.check("correct", at_least=0.5, at_most=0.5)

@@ -277,6 +277,7 @@ def export(
     """Write the examples of a dataset to a file, or to LangSmith."""
     from perdure.evals import Dataset, formats, langsmith_datasets
 
+    to = None if to == "-" else to
     with client_at(at) as client:
         loaded = client.blocking.run(Dataset.load(client, dataset, version))
         examples = client.blocking.run(loaded.examples())
