@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import io
+import json
+import threading
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Any
+from email.parser import BytesParser
+from email.policy import HTTP
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+from urllib.parse import parse_qs
 
 import pytest
-from langsmith import Client, schemas
+from langsmith import Client
 
 from perdure.errors import BadArgument, NotFound
 from perdure.evals import Example, formats, langsmith_datasets
@@ -92,75 +96,93 @@ def test_what_a_format_cannot_hold_is_refused() -> None:
         formats.read(io.StringIO("input\n1\n"), "csv", input=["name"])
 
 
-class FakeLangSmith:
-    """A LangSmith of one workspace. Each call must fit the signature of the real client."""
+class LangSmith(BaseHTTPRequestHandler):
+    """A LangSmith on loopback that keeps datasets and examples, for its real client."""
 
-    def __init__(self) -> None:
-        self.datasets: dict[str, uuid.UUID] = {}
-        self.examples: dict[uuid.UUID, dict[uuid.UUID, schemas.Example]] = {}
-        self.requests: list[str] = []
+    datasets: ClassVar[dict[str, str]] = {}
+    examples: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {}
+    methods: ClassVar[list[str]] = []
 
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith(("_", "datasets", "examples", "requests")):
-            return object.__getattribute__(self, name)
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        asked = parse_qs(query)
+        if path == "/info":
+            self._reply({"instance_flags": {"dataset_examples_multipart_enabled": True}})
+        elif path == "/datasets":
+            known = self.datasets.get(asked["name"][0])
+            self._reply([self._dataset(known, asked["name"][0])] if known else [])
+        elif path == "/examples":
+            kept = self.examples[asked["dataset"][0]] if asked["offset"] == ["0"] else {}
+            self._reply([{"id": id, **one} for id, one in kept.items()])
+        else:
+            self._reply([])
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            inspect.signature(getattr(Client, name)).bind(self, *args, **kwargs)
-            self.requests.append(name)
-            return object.__getattribute__(self, name)(*args, **kwargs)
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/datasets":
+            name, id = json.loads(body)["name"], str(uuid.uuid4())
+            self.datasets[name], self.examples[id] = id, {}
+            self._reply(self._dataset(id, name))
+            return
+        self.methods.append(self.command)
+        kept = self.examples[self.path.split("/")[-2]]
+        head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
+        for part in BytesParser(policy=HTTP).parsebytes(head + body).iter_parts():
+            name, value = (
+                str(part.get_param("name", header="content-disposition")),
+                part.get_content(),
+            )
+            value = json.loads(value)
+            id, _, field = name.partition(".")
+            if field:
+                kept[id][field] = value
+                continue
+            assert (id in kept) == (self.command == "PATCH")
+            split = {"dataset_split": [value["split"]]} if value.get("split") else {}
+            kept[id] = {"metadata": {**value["metadata"], **split}}
+        self._reply({"count": 1, "example_ids": []})
 
-        return call
+    def do_PATCH(self) -> None:
+        self.do_POST()
 
-    def has_dataset(self, *, dataset_name: str) -> bool:
-        return dataset_name in self.datasets
+    def _dataset(self, id: str, name: str) -> dict[str, str]:
+        return {"id": id, "name": name, "created_at": "2026-01-01T00:00:00Z"}
 
-    def create_dataset(self, dataset_name: str, *, description: str) -> schemas.Dataset:
-        self.datasets[dataset_name] = uuid.uuid4()
-        self.examples[self.datasets[dataset_name]] = {}
-        return self.read_dataset(dataset_name=dataset_name)
+    def _reply(self, value: Any) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-    def read_dataset(self, *, dataset_name: str) -> schemas.Dataset:
-        at = datetime(2026, 1, 1, tzinfo=UTC)
-        return schemas.Dataset(id=self.datasets[dataset_name], name=dataset_name, created_at=at)
-
-    def list_examples(self, **which: Any) -> Iterator[schemas.Example]:
-        id = which.get("dataset_id") or self.datasets[which["dataset_name"]]
-        yield from self.examples[id].values()
-
-    def create_examples(self, *, dataset_id: uuid.UUID, examples: list[dict[str, Any]]) -> None:
-        for one in map(schemas.ExampleCreate.model_validate, examples):
-            assert one.id is not None
-            assert one.id not in self.examples[dataset_id]
-            self._put(dataset_id, one, one.reference_outputs)
-
-    def update_examples(self, *, dataset_id: uuid.UUID, updates: list[dict[str, Any]]) -> None:
-        for one in map(schemas.ExampleUpdate.model_validate, updates):
-            assert one.id in self.examples[dataset_id]
-            self._put(dataset_id, one, one.outputs)
-
-    def _put(self, dataset_id: uuid.UUID, one: Any, outputs: Any) -> None:
-        metadata = (
-            {**(one.metadata or {}), "dataset_split": [one.split]} if one.split else one.metadata
-        )
-        self.examples[dataset_id][one.id] = schemas.Example(
-            id=one.id, inputs=one.inputs, outputs=outputs, metadata=metadata
-        )
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
 
 
-def test_a_dataset_goes_to_langsmith_and_comes_back_and_a_second_time_changes_nothing() -> None:
-    langsmith = FakeLangSmith()
+@pytest.fixture
+def langsmith() -> Iterator[Client]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), LangSmith)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    yield Client(api_url=url, api_key="none", auto_batch_tracing=False)
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_dataset_goes_to_langsmith_and_comes_back_and_a_second_time_adds_nothing(
+    langsmith: Client,
+) -> None:
     with pytest.raises(NotFound, match="LangSmith dataset 'letters'"):
         langsmith_datasets.pull("letters", langsmith)
     for _ in range(2):
         assert langsmith_datasets.push(EXAMPLES, "letters", langsmith) == len(EXAMPLES)
-    found = langsmith_datasets.pull("letters", langsmith)
-    assert found == [
-        Example(EXAMPLES[0].input, EXAMPLES[0].expected, "ada", {"n": 3, "split": ["test"]}),
-        *EXAMPLES[1:],
-    ]
-    assert langsmith.requests.count("create_examples") == 1
+    assert langsmith_datasets.pull("letters", langsmith) == EXAMPLES
+    assert LangSmith.methods == ["POST", "PATCH"]
     langsmith_datasets.push(EXAMPLES, "others", langsmith)
-    ids = [id for examples in langsmith.examples.values() for id in examples]
+    ids = [id for examples in LangSmith.examples.values() for id in examples]
     assert len(set(ids)) == 2 * len(EXAMPLES)  # an id is of one dataset only
 
 

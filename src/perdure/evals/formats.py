@@ -123,6 +123,8 @@ def from_langsmith(line: Mapping[str, Any]) -> Example:
     metadata = dict(line.get("metadata") or {})
     own = metadata.pop(OWN, None) or {}
     split = line.get("split") or metadata.pop("dataset_split", None)
+    if isinstance(split, list) and len(split) == 1:
+        [split] = split
     values: dict[str, Any] = {"input": line.get("inputs"), "output": line.get("outputs")}
     for name in own.get("wrapped", ()):
         if isinstance(values.get(name), Mapping):
