@@ -38,9 +38,9 @@ def experiment_page(view: ExperimentsView, *, theme: page.Theme = "auto") -> str
         title,
         _cards(view),
         page.section("Scores", *_score_section(view)),
-        _measures(view),
         _failures(view),
         _changed(view) if view.is_comparison else _examples(view),
+        _measures(view),
         _experiments(view),
         subtitle=headline(view),
         theme=theme,
@@ -114,7 +114,8 @@ def _comparison_plots(view: ExperimentsView, scores: Sequence[ScoreRow]) -> list
                 if (one := row.differences[at]) is not None and one.share is shares
             ]
             if rows:
-                caption = f"{name} compared with {names[0]}, example by example"
+                caption = f"difference to {names[0]}, example by example"
+                caption = caption if len(names) == 2 else f"{name}: {caption}"
                 chart = charts.difference_plot(rows, title=caption)
                 plots.append(page.figure(chart, caption, "Filled: the interval excludes zero."))
     return plots

@@ -47,7 +47,7 @@ def headline(view: ExperimentsView) -> str:
     return f"{', '.join(datasets)}; {both} in all, compared with {first.name}"
 
 
-def score_table(view: ExperimentsView) -> Table:
+def score_table(view: ExperimentsView, *, measures: bool = True) -> Table:
     """Scores and measures by experiment, with their differences to the first."""
     first, *others = [one.name for one in view.columns]
     single = len(others) == 1
@@ -56,7 +56,7 @@ def score_table(view: ExperimentsView) -> Table:
     headers = ("score", *means, *against)
     rows = [
         (row.name, *_figures(row), *map(difference, row.differences[1:]))
-        for row in (*view.scores, *view.measures)
+        for row in (*view.scores, *(view.measures if measures else ()))
     ]
     return Table(headers, rows)
 
@@ -64,7 +64,8 @@ def score_table(view: ExperimentsView) -> Table:
 def _figures(row: ScoreRow) -> list[str]:
     if row.is_category:
         return [labels_text(one) for one in row.labels]
-    return [estimate(one) for one in row.estimates]
+    alone = len(row.estimates) == 1
+    return [estimate(one, n=alone) for one in row.estimates]
 
 
 def labels_text(labels: Mapping[str, int]) -> str:

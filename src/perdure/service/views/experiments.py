@@ -16,29 +16,18 @@ from datetime import datetime, timedelta
 from statistics import fmean
 from typing import Any, Protocol
 
-from perdure.service.views.intervals import Estimate, estimate, paired_difference
-from perdure.types import Score, State
+from perdure.service.views.intervals import Estimate, are_hits, estimate, mean, paired_difference
+from perdure.types import ENDED, Example, ExperimentInfo, Score, State
 
 SECONDS, TOKENS = "seconds", "tokens"
 """What is measured beside the scores."""
-
-
-class _Example(Protocol):
-    @property
-    def id(self) -> str: ...
-    @property
-    def input(self) -> Any: ...
-    @property
-    def expected(self) -> Any: ...
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...
 
 
 class ResultLike(Protocol):
     """A `perdure.evals.Result`."""
 
     @property
-    def example(self) -> _Example: ...
+    def example(self) -> Example: ...
     @property
     def run_id(self) -> str: ...
     @property
@@ -55,26 +44,11 @@ class ResultLike(Protocol):
     def took(self) -> timedelta | None: ...
 
 
-class _Info(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def dataset(self) -> str: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def target(self) -> str: ...
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...
-    @property
-    def created_at(self) -> datetime: ...
-
-
 class ExperimentLike(Protocol):
     """A `perdure.evals.Experiment`."""
 
     @property
-    def info(self) -> _Info: ...
+    def info(self) -> ExperimentInfo: ...
     @property
     def results(self) -> Sequence[ResultLike]: ...
 
@@ -145,9 +119,9 @@ class ExampleRow:
         return sum(score for score in found if not isinstance(score, str))
 
     @property
-    def largest_change(self) -> float:
-        """The largest difference of a score, for sorting; a category that changed counts as 1."""
-        return max((_distance(row) for row in self.changes.values()), default=0.0)
+    def total_change(self) -> float:
+        """How much its scores differ, for sorting; a category that changed counts as 1."""
+        return sum(_distance(row) for row in self.changes.values())
 
 
 @dataclass(frozen=True)
@@ -187,9 +161,9 @@ class ExperimentsView:
 
     @property
     def changed(self) -> list[ExampleRow]:
-        """Examples whose scores are not the same everywhere, the largest change first."""
+        """Examples whose scores are not the same everywhere, the largest changes first."""
         found = [one for one in self.examples if one.changes]
-        return sorted(found, key=lambda one: -one.largest_change)
+        return sorted(found, key=lambda one: -one.total_change)
 
     @property
     def failed(self) -> list[ExampleRow]:
@@ -198,8 +172,8 @@ class ExperimentsView:
 
 def view(*experiments: ExperimentLike) -> ExperimentsView:
     """The view of one experiment, or of several beside each other."""
-    found = [_by_example(one.results) for one in experiments]
-    outcomes = [{id: _outcome(results) for id, results in one.items()} for one in found]
+    found, ranks = [_by_example(one.results) for one in experiments], _ranks(experiments)
+    outcomes = [{id: _outcome(results, ranks) for id, results in one.items()} for one in found]
     examples = {id: results[0].example for one in found for id, results in one.items()}
     rows = tuple(
         ExampleRow(
@@ -211,12 +185,25 @@ def view(*experiments: ExperimentLike) -> ExperimentsView:
         )
         for id, one in examples.items()
     )
+    scores = _score_rows(rows, len(experiments), lambda one: one.scores, is_score=True)
     return ExperimentsView(
         tuple(_column(*pair) for pair in zip(experiments, outcomes, strict=True)),
-        _score_rows(rows, len(experiments), lambda one: one.scores),
-        _score_rows(rows, len(experiments), lambda one: one.measures),
+        tuple(sorted(scores, key=lambda row: (ranks[row.name], row.name))),
+        _score_rows(rows, len(experiments), lambda one: one.measures, is_score=False),
         rows,
     )
+
+
+def _ranks(experiments: Iterable[ExperimentLike]) -> dict[str, int]:
+    """The place of each score: that of its evaluator in the call. Others are last."""
+    evaluators = list(dict.fromkeys(name for one in experiments for name in one.info.evaluators))
+    ranks: dict[str, int] = {}
+    for experiment in experiments:
+        for result in experiment.results:
+            for name, score in result.scores.items():
+                known = score.by in evaluators
+                ranks[name] = evaluators.index(score.by or "") if known else len(evaluators)
+    return ranks
 
 
 def _by_example(results: Iterable[ResultLike]) -> dict[str, list[ResultLike]]:
@@ -228,7 +215,6 @@ def _by_example(results: Iterable[ResultLike]) -> dict[str, list[ResultLike]]:
 
 def _column(experiment: ExperimentLike, outcomes: Mapping[str, Outcome]) -> ExperimentColumn:
     info = experiment.info
-    ended = (State.DONE, State.FAILED, State.CANCELLED)
     return ExperimentColumn(
         info.name,
         info.dataset,
@@ -238,17 +224,21 @@ def _column(experiment: ExperimentLike, outcomes: Mapping[str, Outcome]) -> Expe
         info.metadata,
         len(outcomes),
         sum(one.failed for one in outcomes.values()),
-        sum(any(state not in ended for state in one.states) for one in outcomes.values()),
+        sum(any(state not in ENDED for state in one.states) for one in outcomes.values()),
     )
 
 
-def _outcome(results: Sequence[ResultLike]) -> Outcome:
+def _outcome(results: Sequence[ResultLike], ranks: Mapping[str, int]) -> Outcome:
     given: dict[str, list[float | str]] = {}
     measured: dict[str, list[float]] = {}
     comments: dict[str, str] = {}
     errors: list[str] = []
     for result in results:
-        for name, score in result.scores.items():
+        for name in sorted(result.scores, key=lambda name: (ranks[name], name)):
+            score = result.scores[name]
+            if score.damaged:
+                errors.append(f"{name}: {score.damaged}")
+                continue
             value = score.value if score.label is None else score.label
             if value is not None:
                 given.setdefault(name, []).append(value)
@@ -289,33 +279,53 @@ def _errors(result: ResultLike) -> Iterable[str]:
 Scores = Callable[[Outcome], Mapping[str, float | str]]
 
 
-def _score_rows(rows: Sequence[ExampleRow], n: int, of: Scores) -> tuple[ScoreRow, ...]:
+def _score_rows(
+    rows: Sequence[ExampleRow], n: int, of: Scores, *, is_score: bool
+) -> tuple[ScoreRow, ...]:
     known = [[(row.id, of(one)) for row in rows if (one := row.outcomes[at])] for at in range(n)]
     names = dict.fromkeys(name for column in known for _, scores in column for name in scores)
     return tuple(
-        _score_row(name, [{id: one[name] for id, one in column if name in one} for column in known])
+        _score_row(
+            name,
+            [{id: one[name] for id, one in column if name in one} for column in known],
+            is_score=is_score,
+        )
         for name in names
     )
 
 
-def _score_row(name: str, columns: Sequence[Mapping[str, float | str]]) -> ScoreRow:
+def _score_row(
+    name: str, columns: Sequence[Mapping[str, float | str]], *, is_score: bool
+) -> ScoreRow:
     numbers = [{id: v for id, v in one.items() if not isinstance(v, str)} for one in columns]
     labels = [Counter(v for v in one.values() if isinstance(v, str)) for one in columns]
+    is_share = are_hits(value for one in numbers for value in one.values()) and is_score
     first, differences, higher, lower = numbers[0], [], [], []
     for at, column in enumerate(numbers):
         both = [(first[id], column[id]) for id in first if id in column]
-        differences.append(paired_difference(*zip(*both, strict=True)) if at and both else None)
+        differences.append(_difference(both, is_share) if at and both else None)
         higher.append(sum(b > a for a, b in both))
         lower.append(sum(b < a for a, b in both))
     return ScoreRow(
         name,
         tuple(list(column.values()) for column in numbers),
-        tuple(estimate(column.values()) for column in numbers),
+        tuple(_estimate([*column.values()], is_share) for column in numbers),
         tuple(labels),
         tuple(differences),
         tuple(higher),
         tuple(lower),
     )
+
+
+def _estimate(values: Sequence[float], is_share: bool) -> Estimate | None:
+    """A score is a share in all experiments, or a mean in all of them."""
+    return None if not values else estimate(values) if is_share else mean(values)
+
+
+def _difference(pairs: Sequence[tuple[float, float]], is_share: bool) -> Estimate | None:
+    if is_share:
+        return paired_difference(*zip(*pairs, strict=True))
+    return mean(b - a for a, b in pairs)
 
 
 def _score(one: Outcome | None, name: str) -> float | str | None:

@@ -55,7 +55,7 @@ class Sample:
     def of(values: Iterable[float]) -> Sample:
         given = _floats(values)
         variance = stdev(given) ** 2 if len(given) > 1 else 0.0
-        return Sample(len(given), fmean(given) if given else 0.0, variance, _are_hits(given))
+        return Sample(len(given), fmean(given) if given else 0.0, variance, are_hits(given))
 
 
 def estimate(values: Iterable[float], *, level: float = LEVEL) -> Estimate | None:
@@ -128,7 +128,7 @@ def paired_difference(
         raise ValueError(f"{len(first)} values cannot be paired with {len(second)}.")
     if not first:
         return None
-    if not (_are_hits(first) and _are_hits(second)):
+    if not (are_hits(first) and are_hits(second)):
         return mean([b - a for a, b in zip(first, second, strict=True)], level=level)
     n = len(first)
     phi = _correlation(first, second)
@@ -185,7 +185,8 @@ def _floats(values: Iterable[float]) -> list[float]:
     return [float(value) for value in values]
 
 
-def _are_hits(values: Iterable[float]) -> bool:
+def are_hits(values: Iterable[float]) -> bool:
+    """Whether observations are only 0 and 1, so that their mean is a share."""
     return all(value in (0.0, 1.0) for value in values)
 
 

@@ -11,11 +11,11 @@ import base64
 import difflib
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
 from perdure.service.views import charts
-from perdure.service.views.markup import Html, element, join
+from perdure.service.views.markup import Html, element
 
 Theme = Literal["auto", "light", "dark"]
 Tone = Literal["plain", "good", "bad", "warn"]
@@ -180,26 +180,37 @@ def text_diff(before: str, after: str) -> Html:
     old, new = _words(before), _words(after)
     if len(old) > WORDS_COMPARED or len(new) > WORDS_COMPARED:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    parts: list[object] = []
+    start = _common(old, new)
+    end = _common(old[start:][::-1], new[start:][::-1])
+    changed = _changes(old[start : len(old) - end], new[start : len(new) - end])
+    return element("pre", "".join(new[:start]), *changed, "".join(new[len(new) - end :]))
+
+
+def _common(old: Sequence[str], new: Sequence[str]) -> int:
+    """How many words both begin with."""
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(old), len(new)))
+
+
+def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[object]:
     gone = come = ""
-
-    def put_change() -> None:
-        nonlocal gone, come
-        parts.append(element("del", gone) if gone else None)
-        parts.append(element("ins", come) if come else None)
-        gone = come = ""
-
-    changes = difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes()
+    # Words that are everywhere in a long text are not looked up, or it would take minutes.
+    changes = difflib.SequenceMatcher(a=old, b=new).get_opcodes()
     for at, (kind, i, j, k, m) in enumerate(changes, 1):
         same = "".join(new[k:m])
         # A space between two changed words is part of the change: phrases stay together.
         if kind != "equal" or (same == " " and gone + come and at < len(changes)):
             gone, come = gone + "".join(old[i:j]), come + same
-        else:
-            put_change()
-            parts.append(same)
-    put_change()
-    return element("pre", join(*parts))
+            continue
+        yield from _changed(gone, come)
+        yield same
+        gone = come = ""
+    yield from _changed(gone, come)
+
+
+def _changed(gone: str, come: str) -> Iterator[object]:
+    yield element("del", gone) if gone else None
+    yield element("ins", come) if come else None
 
 
 def _words(text: str) -> list[str]:
