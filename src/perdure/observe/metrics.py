@@ -142,7 +142,6 @@ class Metrics:
         self._by_operation: dict[str, Callable[[QueuedOperation[Any]], None]] = {
             "claim": self._claimed,
             "claim_run": self._claimed,
-            "saved": self._saved_work,
         }
         self._by_kind: dict[str, Callable[[str, Mapping[str, Any], datetime], None]] = {
             EventKind.STARTED: self._on_started,
@@ -219,15 +218,6 @@ class Metrics:
         if rows and params.get("since") is not None:
             self._claim_latency.observe((), max(0, params["now"] - params["since"]) / 1000)
 
-    def _saved_work(self, queued: QueuedOperation[Any]) -> None:
-        params = queued.op.render()[0].params
-        labels = (self._graph(params["id"]),)
-        self._saved["effects"].add(labels)
-        if params["calls"]:
-            self._saved["model_calls"].add(labels, params["calls"])
-        if params["tokens"]:
-            self._saved["tokens"].add(labels, params["tokens"])
-
     # -- events: in the observer's thread
 
     def on_event(
@@ -235,6 +225,10 @@ class Metrics:
     ) -> None:
         """Called for each event after its commit."""
         self._events.add((kind,))
+        if "saved" in data:
+            for what, number in data["saved"].items():
+                if what in self._saved:
+                    self._saved[what].add((self._graph(run_id),), number)
         count = self._by_kind.get(kind)
         if count is not None:
             count(run_id, data, at)
