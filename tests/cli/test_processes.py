@@ -209,10 +209,13 @@ def test_until_idle_stops_by_itself_when_nothing_is_due(url: str, cli: Start) ->
 @pytest.mark.slow
 def test_a_tick_drives_up_to_its_limit_and_prints_its_counts(sqlite_url: str, cli: Start) -> None:
     url = sqlite_url
-    accept(url, "quick", 5)
-    code, out, _ = ended(cli("tick", "agents:rt", "--limit", "3", url=url))
-    counts = json.loads(out)
+    runs = accept(url, "quick", 5)
+    code, out, err = ended(cli("tick", "agents:rt", "--limit", "3", "--log-json", url=url))
+    counts, lines = json.loads(out), [json.loads(line) for line in err.splitlines()]
     assert (code, counts["claimed"], counts["done"]) == (0, 3, 3)
+    events = [(one["run"], one["graph"], one["segment"]) for one in lines if "event" in one]
+    assert {*events} == {(run.id, "quick", 1) for run in runs[:3]}
+    assert sum(one.get("event") == "done" for one in lines) == 3
     code, out, err = ended(cli("tick", "agents:rt", "--quiet", "--budget", "30", url=url))
     counts = json.loads(out)
     assert (code, counts["claimed"], counts["done"], err) == (0, 2, 2, "")

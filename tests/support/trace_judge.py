@@ -47,9 +47,8 @@ class TraceJudge:
         """All that is wrong."""
         found = [*self.two_contents, *self._wrong_traces(), *self._orphans()]
         for run_id, (thread_id, events) in self.runs.items():
-            spans = self.by_run[run_id]
-            for what in self._wrong_run(events, spans):
-                found.append(f"run {run_id} of {thread_id}: {what}")
+            wrong = self._wrong_run(events, self.by_run[run_id])
+            found += [f"run {run_id} of {thread_id}: {what}" for what in wrong]
         return found
 
     def figures(self) -> dict[str, Any]:

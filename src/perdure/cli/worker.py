@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 from typer import Option
 
-from perdure.cli.options import Concurrency, Place, RuntimeAt
+from perdure.cli.options import Concurrency, LogJson, Place, RuntimeAt
 from perdure.cli.output import print_json
 from perdure.cli.target import measured, observed, one_place, runtime_at
 
@@ -24,6 +23,7 @@ def worker(
         str | None, Option(metavar="[HOST:]PORT", help="Serve /metrics here for Prometheus.")
     ] = None,
     quiet: Quiet = False,
+    as_json: LogJson = False,
 ) -> None:
     """Drive runs until SIGTERM or SIGINT."""
     import asyncio
@@ -31,9 +31,13 @@ def worker(
     from dataclasses import asdict
     from datetime import timedelta
 
+    from perdure.cli.log_output import configure_logging, log_json
+
     configure_logging(quiet=quiet)
     log = logging.getLogger("perdure")
     rt = observed(runtime_at(one_place(place, at)))
+    if as_json:
+        log_json(rt, quiet=quiet)
     if metrics is not None:
         log.info("metrics at %s", measured(rt).serve(metrics))
 
@@ -58,13 +62,18 @@ def tick(
     ] = None,
     concurrency: Concurrency = 10,
     quiet: Quiet = False,
+    as_json: LogJson = False,
 ) -> None:
     """Drive what is due, then exit: for a cron."""
     import asyncio
     from datetime import timedelta
 
+    from perdure.cli.log_output import configure_logging, log_json
+
     configure_logging(quiet=quiet)
     rt = observed(runtime_at(one_place(place, at)))
+    if as_json:
+        log_json(rt, quiet=quiet)
 
     async def drive() -> None:
         async with rt:
@@ -77,13 +86,3 @@ def tick(
             print_json(counts)
 
     asyncio.run(drive())
-
-
-def configure_logging(*, quiet: bool) -> None:
-    """Log to stderr: a line per segment, or warnings only."""
-    import logging
-
-    level = logging.WARNING if quiet else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
-    logging.getLogger("perdure").setLevel(level)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request to D1

@@ -225,10 +225,10 @@ class Metrics:
     ) -> None:
         """Called for each event after its commit."""
         self._events.add((kind,))
-        if "saved" in data:
-            for what, number in data["saved"].items():
-                if what in self._saved:
-                    self._saved[what].add((self._graph(run_id),), number)
+        if saved := data.get("saved"):
+            for what, counted in self._saved.items():
+                if saved.get(what):
+                    counted.add((self._graph(run_id),), saved[what])
         count = self._by_kind.get(kind)
         if count is not None:
             count(run_id, data, at)
