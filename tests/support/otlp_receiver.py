@@ -88,6 +88,7 @@ class Receiver:
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.url,
             "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
             "OTEL_EXPORTER_OTLP_TIMEOUT": "3",
+            "OTEL_METRICS_EXPORTER": "none",
         }
 
     def start(self) -> None:
