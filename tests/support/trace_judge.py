@@ -179,9 +179,9 @@ def langsmith_findings(store: Store, runs: Runs) -> list[str]:
             if event.kind == EventKind.SCORED and "effect" in event.data
         }
         for (name, effect), value in last.items():
-            one = scored.get((run_id, name, effect))
-            if one is None or one["score"] != value:
-                found.append(f"run {run_id}: {name} of {effect} is {one}, not {value}")
+            given = scored.get((run_id, name, effect), {}).get("score", "not there")
+            if given != value:
+                found.append(f"run {run_id}: {name} of {effect} is {given}, not {value}")
     return found
 
 
