@@ -14,6 +14,8 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import tool
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
 from langgraph.types import interrupt
 
 import perdure
@@ -357,6 +359,25 @@ async def test_a_tool_that_is_no_effect_is_refused_unless_it_only_reads(
     result = await evaluated(rt, agent, example=example, effects=rules)
     assert result.output["messages"][-2].content == "tool to ada", result.error
     assert SENT == ["tool to ada"]
+
+
+async def test_a_store_is_read_and_not_written(rt: TemporaryRuntime) -> None:
+    store = InMemoryStore()
+    store.put(("people",), "ada", {"likes": "engines"})
+
+    def remembers(state: Log, *, store: BaseStore) -> Log:
+        found = store.get(("people",), "ada")
+        store.put(("people",), "grace", {"likes": "ships"})
+        return {"value": found and found.value}
+
+    graph = chain(("inner", chain(remembers).compile())).compile(store=store)
+    result = await evaluated(rt, graph, example=Example({"value": 0}))
+    assert "'store' was not called" in str(result.error)
+    result = await evaluated(rt, graph, example=Example({"value": 0}), effects={"store": None})
+    assert result.output["value"] == {"likes": "engines"}
+    assert store.get(("people",), "grace") is None
+    await evaluated(rt, graph, example=Example({"value": 0}), effects={"store": "real"})
+    assert store.get(("people",), "grace") is not None
 
 
 async def test_nobody_is_asked_and_nothing_is_waited_for(rt: TemporaryRuntime) -> None:

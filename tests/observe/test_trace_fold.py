@@ -71,6 +71,8 @@ def flaws(events: list[Event]) -> list[str]:
     found += [f"{one} has no link" for one in spans if one.link and one.link not in keys]
     found += [f"{one} ends before it starts" for one in spans if one.start > one.end]
     found += [f"{one} is a root" for one in spans if one.parent is None and one.key != RUN]
+    starts = {(span.key, span.start) for span in spans}
+    found += [f"{one} is on a wrong path" for one in spans if not {*one.path} <= starts]
     begin, end = milliseconds(events[0].at), milliseconds(events[-1].at)
     found += [f"{one} is outside" for one in spans if one.start < begin or one.end > end]
     ends = [one for one in events if is_end(one) and one.kind not in ("held", "paused")]

@@ -222,7 +222,6 @@ class TraceFold:
                 at.moved = now
             return
         attributes = {
-            "perdure.step": data.get("step"),
             "perdure.checkpoint": data.get("checkpoint"),
             "perdure.namespace": ns,
             "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
@@ -440,7 +439,7 @@ def locate(events: Iterable[Event], about: Mapping[str, Any]) -> Span | None:
     fold = TraceFold()
     found = None
     for span in fold.spans(events) if wanted else ():
-        is_part = span.what in ("step", "effect", "wait")
-        if is_part and wanted.items() <= span.attributes.items() and REPLAYED not in span.attributes:
+        is_part = span.what in ("step", "effect", "wait") and REPLAYED not in span.attributes
+        if is_part and wanted.items() <= span.attributes.items():
             found = span
     return found or fold.open_wait(about.get("wait"))
