@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from langchain.agents import create_agent
@@ -82,8 +83,8 @@ def otlp(receiver: Receiver) -> OpenTelemetry:
 def test_a_run_is_one_trace_although_its_workers_are_killed_in_an_effect_and_after_an_export(
     fork_server: ForkServer, receiver: Receiver, url: str
 ) -> None:
-    order = {"url": url, "thread": "t", "environment": receiver.environment}
-    killed = {"point": "effect send.before", "graph": "errand", "minutes": 0}
+    order: Any = {"url": url, "thread": "t", "environment": receiver.environment}
+    killed: Any = {"point": "effect send.before", "graph": "errand", "minutes": 0}
     assert fork_server.run("traced:die", **order, **killed).status == -9
     assert receiver.spans() == []
     killed = {"point": "note_trace.before", "minutes": 1}
@@ -121,7 +122,8 @@ def test_what_a_collector_that_was_down_did_not_get_two_processes_give_it_once(u
         traced_runtime(url, collector, clock=clock) as one,
         traced_runtime(url, collector, clock=clock) as other,
     ):
-        one.setup(), other.setup()
+        one.setup()
+        other.setup()
         together = threading.Barrier(2)
 
         def export(rt: TemporaryRuntime) -> None:
@@ -163,7 +165,7 @@ def test_a_run_that_was_first_driven_without_tracing_and_then_cancelled_by_a_cli
 def test_a_process_that_drives_and_ends_at_once_exports(
     fork_server: ForkServer, receiver: Receiver, sqlite_url: str
 ) -> None:
-    order = {"url": sqlite_url, "thread": "t", "minutes": 0, "environment": receiver.environment}
+    order: Any = {"url": sqlite_url, "thread": "t", "minutes": 0, "environment": receiver.environment}
     assert fork_server.run("traced:tick", exits=True, graph="thinks", **order).status == 0
     with perdure.Client(sqlite_url) as client:
         assert judged(client, receiver.spans()).redelivered == 0
