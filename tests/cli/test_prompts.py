@@ -63,8 +63,8 @@ def test_the_outcome_of_a_version_is_what_its_scores_say(scored: str) -> None:
             assert (one.n, one.share) == (4, expected.share)
         assert (told["tone", "kind"].value, told["tone", "kind"].n) == (0.75, 4)
         changes = {one.title: one.difference for one in compare(first, second)}
-        for name, values in (("stars", VALUES), ("reply", HITS)):
-            moved, by_values = changes[name], difference(values[FIRST], values[SECOND])
+        for name, given in (("stars", VALUES), ("reply", HITS)):
+            moved, by_values = changes[name], difference(given[FIRST], given[SECOND])
             assert moved is not None
             assert by_values is not None
             assert (moved.value, moved.low) == pytest.approx((by_values.value, by_values.low))
