@@ -391,7 +391,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:c
        CAST(:body AS {blob})
 FROM perdure_runs WHERE change = :change AND id IN ({descendants})
 ON CONFLICT DO NOTHING
-RETURNING {event};
+{returning_event};
 
 -- name: descendants
 -- Those runs, if the reply that had their events was lost.
@@ -446,7 +446,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:c
        CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING
-RETURNING {event};
+{returning_event};
 
 -- name: insert_stop_events
 -- The same for what stops a run: :asked if it is driven, else :kind.
@@ -457,7 +457,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING
-RETURNING {event};
+{returning_event};
 
 -- name: insert_takeover_events
 -- The same for runs whose thread was taken over.
@@ -468,7 +468,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND change = :change AND control = 'cancel'
 ON CONFLICT DO NOTHING
-RETURNING {event};
+{returning_event};
 
 -- name: insert_claim_events
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
@@ -477,7 +477,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE worker = :worker AND change = :change
 ON CONFLICT DO NOTHING
-RETURNING {event};
+{returning_event};
 
 -- name: insert_end_event
 -- The event of a released run: :kind, unless a request to stop came meanwhile.
@@ -488,7 +488,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING
-RETURNING {event};
+{returning_event};
 
 -- name: find_event
 -- Our own key: was this change made?
