@@ -31,7 +31,7 @@ from perdure.runtime import BlockingRuntime, Runtime
 from perdure.types import Counts, Event, Run, Schedule, State, Wait
 from tests.support.commands import every_command as commands
 from tests.support.fork_server import ForkServer
-from tests.support.page_processes import forking
+from tests.support.forked_python import instead_of_subprocess
 from tests.support.pages import Block, blocks
 
 ROOT = Path(__file__).parent.parent
@@ -85,7 +85,7 @@ def test_every_python_block_of_a_page_runs_and_prints_what_the_page_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(subprocess, "run", forking(fork_server))
+    instead_of_subprocess(fork_server, monkeypatch)
     run_page(page)
 
 
