@@ -52,8 +52,8 @@ class Observing:
 
 
 def observing(bench: Bench) -> Section:
-    runs, steps = 5, 20
-    rounds = bench.pick(200, 5)
+    runs, steps = 20, 20
+    rounds = bench.pick(100, 5)
     field = bench.field(
         Observing(OFF, lambda receiver: None),
         Observing(METRICS, lambda receiver: _metrics()),
@@ -65,11 +65,15 @@ def observing(bench: Bench) -> Section:
         opened: dict[str, Any] = {}
 
         def trial(who: Observing, url: str, thread: str) -> float:
-            if url not in opened:
-                opened[url] = stack.enter_context(_runtime(url, who.make(receiver)))
-                _drive(opened[url], url, runs, steps)  # once, unmeasured
+            is_first = url not in opened
+            if is_first:
+                observer = who.make(receiver)
+                opened[url] = stack.enter_context(_runtime(url, observer)), observer
+            runtime, observer = opened[url]
+            if is_first:
+                _drive(runtime, observer, url, runs, steps)  # unmeasured
             spent = process_time()
-            took = _drive(opened[url], url, runs, steps)
+            took = _drive(runtime, observer, url, runs, steps)
             cpu.add(who.name, (process_time() - spent) / (runs * steps))
             return took / (runs * steps)
 
@@ -105,7 +109,7 @@ def _runtime(url: str, observe: Any) -> Iterator[Any]:
         yield runtime
 
 
-def _drive(runtime: Any, url: str, runs: int, steps: int) -> float:
+def _drive(runtime: Any, observer: Any, url: str, runs: int, steps: int) -> float:
     """Seconds until these runs are done, and told."""
     for _ in range(runs):
         runtime.blocking.start("steps", {"n": 0, "until": steps})
@@ -113,6 +117,7 @@ def _drive(runtime: Any, url: str, runs: int, steps: int) -> float:
     counts = asyncio.run(runtime.tick(limit=runs, concurrency=runs))
     runtime.journal.drain()
     if runtime.engine.sinks:
+        observer.flush()  # at once: what is left would be gathered with the next segments
         with closing(sqlite3.connect(sqlite_path(url))) as database:
             while database.execute(_UNTOLD).fetchone() is not None:
                 time.sleep(0.001)

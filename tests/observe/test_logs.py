@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.cli.log_output import JsonLines
+from perdure.errors import Unavailable
 from perdure.observe.logs import ENDS, LOGGER, Logs
 from perdure.service.views import event_fields
 from perdure.types import Event, EventKind, Retry, State
@@ -34,7 +36,7 @@ def test_of_an_event_whose_every_field_is_a_secret_only_names_and_ids_are_logged
     content = ("message", "traceback", "labels", "by", "reason", "why", "value", "comment", "error")
     data: dict[str, Any] = dict.fromkeys(content, SECRET)
     data |= {"error": f"ValueError: {SECRET}", "labels": {SECRET: SECRET}, "runs": {"r": SECRET}}
-    data |= {"step": SECRET, "wake_at": SECRET, "early": SECRET, "saved": {"effects": SECRET}}
+    data |= {"attempt": SECRET, "wake_at": SECRET, "early": SECRET, "saved": {"effects": SECRET}}
     caplog.set_level(logging.INFO, LOGGER)
     for as_json in (False, True):
         Logs(json=as_json).on_event(kind, "r", "t", data, AT)
@@ -90,6 +92,20 @@ async def test_a_run_is_logged_line_by_line_without_its_content(
         ("call", "failed", 2, "ValueError"),
     ]
     assert texts[0] == f'{objects[0]["time"]} started run={run.id} thread="a thread\\n" graph=g'
+
+
+def test_of_other_records_the_lines_of_json_have_no_message_of_an_exception() -> None:
+    def line(message: str, *arguments: Any, **more: Any) -> dict[str, Any]:
+        made = logging.makeLogRecord({"msg": message, "args": arguments, "name": "perdure", **more})
+        found: dict[str, Any] = json.loads(JsonLines().format(made))
+        return found
+
+    error = ValueError(SECRET)
+    plain = line("run %s: %s", "r", error, exc_info=(ValueError, error, None))
+    assert (plain["message"], plain["error_kind"]) == ("run r: ValueError", "ValueError")
+    assert SECRET not in json.dumps(plain)
+    assert line("not reached: %s", Unavailable("no host"))["message"] == "not reached: no host"
+    assert line(SECRET, without_content="not delivered")["message"] == "not delivered"
 
 
 class Both:

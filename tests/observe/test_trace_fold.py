@@ -71,6 +71,8 @@ def flaws(events: list[Event]) -> list[str]:
     found += [f"{one} has no link" for one in spans if one.link and one.link not in keys]
     found += [f"{one} ends before it starts" for one in spans if one.start > one.end]
     found += [f"{one} is a root" for one in spans if one.parent is None and one.key != RUN]
+    starts = {(span.key, span.start) for span in spans}
+    found += [f"{one} is on a wrong path" for one in spans if not {*one.path} <= starts]
     begin, end = milliseconds(events[0].at), milliseconds(events[-1].at)
     found += [f"{one} is outside" for one in spans if one.start < begin or one.end > end]
     ends = [one for one in events if is_end(one) and one.kind not in ("held", "paused")]
@@ -120,7 +122,7 @@ def test_the_attempt_that_a_death_cut_off_is_a_span_in_the_segment_that_died(
     recorded: dict[str, list[Event]],
 ) -> None:
     spans = folded(recorded["killed_twice_in_an_effect_that_is_called_again 0"])
-    [cut] = [one for one in only(spans, "effect", crashed=True)]
+    [cut] = only(spans, "effect", crashed=True)
     [again] = only(spans, "effect", effect_how="called again")
     assert (cut.key, again.key) == tuple(effect_key(cut.key[1], n) for n in (1, 2))  # type: ignore[arg-type]
     steps = {span.key: span for span in spans if span.what == "step"}

@@ -3,12 +3,14 @@ each crash is shown with what it cost."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import perdure
+from perdure.cli import main
 from perdure.errors import BadArgument
 from perdure.journal.operation import Ambiguous
 from perdure.operations import claims
@@ -24,8 +26,8 @@ from tests.support.saved_child import THREAD
 
 
 @pytest.mark.slow
-async def test_each_replay_is_counted_once_and_each_crash_has_its_cost(
-    sqlite_url: str, fork_server: ForkServer
+def test_each_replay_is_counted_once_and_each_crash_has_its_cost(
+    sqlite_url: str, fork_server: ForkServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Killed in the model's node, then twice in `spend`, once before anything was stored."""
     kills = [("effect pay.after", 1), ("effect pay.after", 2), ("effect pay.before", 1), ("", 0)]
@@ -66,6 +68,18 @@ async def test_each_replay_is_counted_once_and_each_crash_has_its_cost(
         None,
     )
     assert {(one.runs, one.crashes) for one in others} == {(0, 0)}
+    # So does the command line.
+    assert main(["saved", "--graph", "agent", "--at", sqlite_url]) == 0
+    assert capsys.readouterr().out.startswith("5 effects saved in 1 run; 3 crashes, ")
+    assert main(["saved", run.id, "--at", sqlite_url]) == 0
+    assert [line[:2] for line in capsys.readouterr().out.splitlines()[3:]] == ["#1", "#2", "#3"]
+    assert main(["saved", run.id, "--json", "--at", sqlite_url]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["lost"] for one in told["recoveries"]] == [
+        one.lost.total_seconds() for one in saved.recoveries
+    ]
+    assert main(["show", run.id, "--at", sqlite_url]) == 0
+    assert "lost, 2 effects called again" in capsys.readouterr().out
 
 
 async def test_totals_count_each_replay_once_when_replies_are_lost(url: str) -> None:

@@ -77,7 +77,7 @@ async def test_a_score_of_any_kind_is_given_weeks_later_by_another_process_and_c
         )
         assert await scored(rt, run) == [
             {"name": "reply", "value": 1.0, "about": "touch 1", "by": "ana"},
-            {"name": "tone", "label": "formal", "effect": effect.key},
+            {"name": "tone", "label": "formal", "effect": effect.key, "attempt": 1},
             {"name": "note", "step": step},
             {"name": "reply", "value": 0.25, "about": "touch 1", "by": "ana"},
         ]

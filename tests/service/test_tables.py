@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 import perdure
@@ -54,8 +55,6 @@ async def made(rt: Any) -> Run:
 
 
 async def test_frames_have_fixed_dtypes_and_survive_parquet(url: str, tmp_path: Path) -> None:
-    import pandas
-
     async with opened(url) as rt:
         empty = {what: await rt.frame(what, content=True) for what in Table}
         run = await made(rt)
@@ -102,8 +101,6 @@ async def test_a_table_is_exported_in_each_format(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A batch of two runs, and of three events: the seams between batches do not show."""
-    import pandas
-
     monkeypatch.setattr(records, "RUNS", 2)
     monkeypatch.setattr(records, "EVENTS", 3)
     async with opened(sqlite_url) as rt:

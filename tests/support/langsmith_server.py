@@ -2,7 +2,7 @@
 
 A second run or feedback with an id that it has is a conflict (409), and then nothing of the request
 is taken. With `trouble`, a share of the requests that write ends badly: it says 503, closes the
-connection, or takes the request and loses the answer. Nobody is treated badly twice in a row.
+connection, or takes the request and loses the answer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Store:
         self.feedback: dict[str, dict[str, Any]] = {}
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.conflicts = 0
+        self.refused = ""
+        """The name of runs that it does not take, whatever happens."""
         self._random = random.Random(seed)
-        self._was_bad = False
         self._lock = threading.Lock()
         self.url = ""
 
@@ -46,10 +47,10 @@ class Store:
             given = _parse(path, headers, body)
             self.requests.append((method, path, headers, given))
             how = self._random.choice(BAD) if self._random.random() < self.trouble else "good"
-            how = "good" if self._was_bad else how
-            self._was_bad = how != "good"
             if how in BAD[:2]:
                 return (503 if how == "503" else 0), {}, how == "closed"
+            if path == "/runs/batch" and self.refused in [run["name"] for run in given["post"]]:
+                return 422, {}, False
             taken = self._take(method, path, given)
             return (200 if taken else 409), {}, how == "lost"
 
@@ -60,6 +61,8 @@ class Store:
             own = {"id": PROJECT, "tenant_id": PROJECT, "reference_dataset_id": None}
             return [{**own, "name": name}]
         config = {"use_multipart_endpoint": True, "size_limit_bytes": 20_000_000}
+        config |= {"size_limit": 100, "scale_up_nthreads_limit": 1}
+        config |= {"scale_up_qsize_trigger": 1000, "scale_down_nempty_trigger": 4}
         return {"version": "0.12.0", "batch_ingest_config": config}
 
     def _take(self, method: str, path: str, given: Any) -> bool:
@@ -153,7 +156,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_POST = do_PATCH = _do
+    def do_GET(self) -> None:
+        self._do()
+
+    def do_POST(self) -> None:
+        self._do()
+
+    def do_PATCH(self) -> None:
+        self._do()
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

@@ -22,7 +22,7 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from perdure.cli.options import Concurrency
+from perdure.cli.options import Concurrency, LogJson
 from perdure.cli.output import print_status
 from perdure.cli.target import one_place
 from perdure.errors import BadArgument, Error
@@ -50,6 +50,7 @@ def dev(
     grace: Annotated[
         float, Option(metavar="SECONDS", help="For steps to end before a restart.")
     ] = 10,
+    as_json: LogJson = False,
 ) -> None:
     """Drive a LangGraph project durably, and show what happens."""
     from perdure.cli.dev_worker import drive_project
@@ -67,9 +68,10 @@ def dev(
     at = "" if here is not None and here.file == project.file else str(folder)
     os.chdir(project.folder)
     if reload:
-        code = Supervisor(project.file, [at, str(concurrency), str(grace)], grace).run()
+        arguments = [at, str(concurrency), str(grace), "json" if as_json else ""]
+        code = Supervisor(project.file, arguments, grace).run()
     else:
-        code = drive_project(project.file, at, concurrency, grace)
+        code = drive_project(project.file, at, concurrency, grace, as_json=as_json)
     raise Exit(code)
 
 

@@ -11,9 +11,10 @@ import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perdure.cli.langgraph_json import Project, find_project
+from perdure.cli.log_output import EVENTS, log_json
 from perdure.cli.output import at_option, paint, print_error, print_status
 from perdure.cli.target import observed
 from perdure.errors import BadArgument, Error
@@ -23,16 +24,20 @@ if TYPE_CHECKING:
     from perdure.runtime import Runtime
 
 
-def main(file: str, at: str, concurrency: str, grace: str, number: str, pipe: str) -> int:
+def main(file: str, at: str, concurrency: str, grace: str, log: str, number: str, pipe: str) -> int:
     """The child's process. An interrupt from the terminal is left to the supervisor."""
     signal.signal(signal.SIGINT, lambda *_: None)
     _stop_with_parent(int(pipe))
-    return drive_project(Path(file), at, int(concurrency), float(grace), child=int(number))
+    options: Any = {"as_json": log == "json", "child": int(number)}
+    return drive_project(Path(file), at, int(concurrency), float(grace), **options)
 
 
-def drive_project(file: Path, at: str, concurrency: int, grace: float, child: int = 0) -> int:
-    """Load a project and drive it until stopped. Returns the exit code. `child` is the number of
-    the supervisor's child, from 1; 0 without a supervisor."""
+def drive_project(
+    file: Path, at: str, concurrency: int, grace: float, *, as_json: bool = False, child: int = 0
+) -> int:
+    """Load a project and drive it until stopped. Returns the exit code. `as_json` logs its events
+    to stderr, beside the feed. `child` is the number of the supervisor's child, from 1; 0 without a
+    supervisor."""
     from perdure.cli.event_feed import EventFeed
     from perdure.cli.graph_loading import load_project
 
@@ -40,14 +45,16 @@ def drive_project(file: Path, at: str, concurrency: int, grace: float, child: in
         async with rt:
             feed = EventFeed(rt, await rt.now(), at)
             _introduce(project, rt, at, again=child > 1)
-            await _drive(rt, feed, concurrency, grace, supervised=child > 0)
+            how: Any = {"supervised": child > 0, "as_json": as_json}
+            await _drive(rt, feed, concurrency, grace, **how)
 
     try:
         project = find_project(file)
         if project is None:
             raise BadArgument(f"{file} is gone.")
         # Loaded before the loop runs: a module of the project may run one of its own.
-        asyncio.run(drive(project, observed(load_project(project))))
+        rt = observed(load_project(project))
+        asyncio.run(drive(project, log_json(rt) if as_json else rt))
     except Error as error:
         print_error(error)
         return 2
@@ -57,9 +64,15 @@ def drive_project(file: Path, at: str, concurrency: int, grace: float, child: in
 
 
 async def _drive(
-    rt: Runtime, feed: EventFeed, concurrency: int, grace: float, *, supervised: bool
+    rt: Runtime,
+    feed: EventFeed,
+    concurrency: int,
+    grace: float,
+    *,
+    supervised: bool,
+    as_json: bool,
 ) -> None:
-    _log_warnings()
+    _log_warnings(as_json=as_json)
     showing = asyncio.create_task(feed.follow())
     showing.add_done_callback(_report_end)
     signals = not supervised  # a terminal signals both processes; the supervisor sends SIGTERM once
@@ -78,15 +91,15 @@ async def _drive(
             await feed.look()
 
 
-def _log_warnings() -> None:
+def _log_warnings(*, as_json: bool) -> None:
     """Print warnings, but not those about a run: the feed shows its events."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setLevel(logging.WARNING)
-    handler.addFilter(lambda record: not hasattr(record, "run_id"))
+    handler.addFilter(lambda record: not hasattr(record, "run_id") and record.name != EVENTS)
     handler.setFormatter(logging.Formatter("          %(message)s"))
     log = logging.getLogger("perdure")
     log.addHandler(handler)
-    log.propagate = False
+    log.propagate = as_json
 
 
 def _report_end(showing: asyncio.Task[None]) -> None:

@@ -53,6 +53,9 @@ By = Annotated[str | None, Option(metavar="NAME", envvar="USER", help="Who does 
 Json = Annotated[bool, Option("--json", help="One JSON object per line.")]
 Limit = Annotated[int, Option(metavar="N", help="List at most N.")]
 Concurrency = Annotated[int, Option(metavar="N", help="Segments at once.")]
+LogJson = Annotated[
+    bool, Option("--log-json", help="Log each event as a line of JSON, without content.")
+]
 
 Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, Option("--dry-run", help="List them; change nothing.")]

@@ -87,10 +87,24 @@ def find_id(client: Client, what: str, prefix: str) -> str:
 
 def unknown_graphs(client: Client, runs: Iterable[Run]) -> list[UnknownGraphName]:
     """The graphs that no worker has, if one of these runs may be waiting because of that."""
-    now = datetime.now(UTC)
-    if not any(run.state is State.PENDING and run.due_at and run.due_at <= now for run in runs):
-        return []
-    return client.journal.run(client.services.runs.unknown_graphs())
+    return UnknownGraphs(client).of(*runs)
+
+
+class UnknownGraphs:
+    """The graphs that no worker has. They are looked up once: that reads what is due."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._found: list[UnknownGraphName] | None = None
+
+    def of(self, *runs: Run) -> list[UnknownGraphName]:
+        """All of them, if one of these runs may be waiting because of that."""
+        now = datetime.now(UTC)
+        if not any(run.state is State.PENDING and run.due_at and run.due_at <= now for run in runs):
+            return []
+        if self._found is None:
+            self._found = self._client.journal.run(self._client.services.runs.unknown_graphs())
+        return self._found
 
 
 def all_pages(page: Callable[[T | None], list[T]]) -> Iterator[T]:
@@ -101,8 +115,9 @@ def all_pages(page: Callable[[T | None], list[T]]) -> Iterator[T]:
         last = found[-1]
 
 
-def report_run(client: Client, run: Run) -> RunReport:
-    """Everything that belongs to a run. A part that cannot be read here is left out, with why."""
+def report_run(client: Client, run: Run, unknown: UnknownGraphs | None = None) -> RunReport:
+    """Everything that belongs to a run. A part that cannot be read here is left out, with why.
+    `unknown` spares the look at what is due, for many runs."""
     ask, problems = client.blocking, []
 
     def read(part: Callable[[], list[T]]) -> list[T]:
@@ -123,7 +138,7 @@ def report_run(client: Client, run: Run) -> RunReport:
         scores=read(lambda: ask.scores(run.id)),
         children=run_tree(run.id, below),
         tree_is_cut=is_cut,
-        unknown_graphs=unknown_graphs(client, [run]),
+        unknown_graphs=(unknown or UnknownGraphs(client)).of(run),
         answers=client.journal.run(client.services.waits.answers(run.id)),
         unreadable=" ".join(problems),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
@@ -36,12 +36,19 @@ def saved(
             until=None if until is None else parse_past("--until", until),
         )
     if json:
-        print_json(found)
+        print_json(_as_json(found))
         return
     print(_summary(found))
     if found.recoveries:
         print()
         print(format_table(HEADERS, [_row(one) for one in found.recoveries], shrinks=(5, 6, 7, 4)))
+
+
+def _as_json(found: SavedWork) -> dict[str, Any]:
+    """With times in seconds."""
+    crashes = [{**vars(one), "lost": one.lost.total_seconds()} for one in found.recoveries or ()]
+    whole = {**vars(found), "lost": found.lost.total_seconds(), "recoveries": crashes}
+    return {name: one for name, one in whole.items() if name != "recoveries" or found.recoveries}
 
 
 def _summary(found: SavedWork) -> str:

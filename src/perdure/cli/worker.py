@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 from typer import Option
 
-from perdure.cli.options import Concurrency, Place, RuntimeAt
+from perdure.cli.options import Concurrency, LogJson, Place, RuntimeAt
 from perdure.cli.output import print_json
-from perdure.cli.target import observed, one_place, runtime_at
+from perdure.cli.target import measured, observed, one_place, runtime_at
 
 Quiet = Annotated[bool, Option("--quiet", help="Log warnings only.")]
 
@@ -20,7 +19,11 @@ def worker(
     concurrency: Concurrency = 50,
     grace: Annotated[float, Option(metavar="SECONDS", help="Time for steps to end.")] = 10,
     until_idle: Annotated[bool, Option("--until-idle", help="Stop when nothing is due.")] = False,
+    metrics: Annotated[
+        str | None, Option(metavar="[HOST:]PORT", help="Serve /metrics here for Prometheus.")
+    ] = None,
     quiet: Quiet = False,
+    as_json: LogJson = False,
 ) -> None:
     """Drive runs until SIGTERM or SIGINT."""
     import asyncio
@@ -28,9 +31,15 @@ def worker(
     from dataclasses import asdict
     from datetime import timedelta
 
+    from perdure.cli.log_output import configure_logging, log_json
+
     configure_logging(quiet=quiet)
     log = logging.getLogger("perdure")
     rt = observed(runtime_at(one_place(place, at)))
+    if as_json:
+        log_json(rt, quiet=quiet)
+    if metrics is not None:
+        log.info("metrics at %s", measured(rt).serve(metrics))
 
     async def work() -> None:
         async with rt:
@@ -53,13 +62,18 @@ def tick(
     ] = None,
     concurrency: Concurrency = 10,
     quiet: Quiet = False,
+    as_json: LogJson = False,
 ) -> None:
     """Drive what is due, then exit: for a cron."""
     import asyncio
     from datetime import timedelta
 
+    from perdure.cli.log_output import configure_logging, log_json
+
     configure_logging(quiet=quiet)
     rt = observed(runtime_at(one_place(place, at)))
+    if as_json:
+        log_json(rt, quiet=quiet)
 
     async def drive() -> None:
         async with rt:
@@ -72,13 +86,3 @@ def tick(
             print_json(counts)
 
     asyncio.run(drive())
-
-
-def configure_logging(*, quiet: bool) -> None:
-    """Log to stderr: a line per segment, or warnings only."""
-    import logging
-
-    level = logging.WARNING if quiet else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
-    logging.getLogger("perdure").setLevel(level)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request to D1

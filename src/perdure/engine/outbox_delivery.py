@@ -45,10 +45,12 @@ class OutboxDelivery:
                 if inspect.isawaitable(returned):  # an object, or a lambda around a coroutine
                     await returned
         except Exception as error:
-            text = redact(driver.serializer.redacted_text(f"{type(error).__name__}: {error}"))
-            log.warning("message %s of topic %r was not delivered: %s", row.id, row.topic, text)
-            pause = round(messages.REDELIVERY.pause(row.attempts).total_seconds() * 1000)
             kind = type(error).__name__  # its message may contain the payload
+            text = redact(driver.serializer.redacted_text(f"{kind}: {error}"))
+            told = {"without_content": f"message {row.id} was not delivered: {kind}"}
+            said = "message %s of topic %r was not delivered: %s"
+            log.warning(said, row.id, row.topic, text, extra=told)
+            pause = round(messages.REDELIVERY.pause(row.attempts).total_seconds() * 1000)
             until = driver.clock.now() + pause
             await driver.journal.ado(messages.delay(row, change, until, kind))
             return False

@@ -1042,11 +1042,11 @@ WHERE thread_id = :thread_id AND run_id = :id AND target = 'effect' AND target_i
   SELECT key FROM perdure_effects WHERE scope = :thread_id AND task = :task);
 
 -- name: prompt_versions
--- The versions of a prompt, or of all, each with the number of runs that read it.
+-- The versions of prompts whose names are in a range, each with the number of runs that read it.
 SELECT name, version, first_at, body, (
   SELECT COUNT(*) FROM perdure_prompt_uses AS u
   WHERE u.target = '' AND u.prompt = perdure_prompts.name AND u.version = perdure_prompts.version)
-FROM perdure_prompts WHERE CAST(:name AS TEXT) IS NULL OR name = :name
+FROM perdure_prompts WHERE name >= :first AND name <= :last
 ORDER BY name, first_at, version;
 
 -- name: prompt_outcomes
@@ -1057,7 +1057,7 @@ SELECT p.prompt, p.version, s.name, s.kind, s.label, COUNT(*), SUM(s.value),
        SUM(CASE WHEN s.value IN (0, 1) THEN 1 ELSE 0 END)
 FROM perdure_score_prompts AS p JOIN perdure_scores AS s
   ON s.thread_id = p.thread_id AND s.run_id = p.run_id AND s.name = p.name AND s.about = p.about
-WHERE (CAST(:name AS TEXT) IS NULL OR p.prompt = :name) AND s.kind <> 'text'
+WHERE p.prompt >= :first AND p.prompt <= :last AND s.kind <> 'text'
 GROUP BY p.prompt, p.version, s.name, s.kind, s.label
 ORDER BY p.prompt, p.version, s.name, s.label;
 
@@ -1352,19 +1352,19 @@ ORDER BY sent_at, id LIMIT :count;
 INSERT INTO perdure_traces (thread_id, run_id, sink, n, due_at, change, body)
 SELECT thread_id, id, CAST(:sink AS TEXT), 0, CAST(:now AS BIGINT), 0, CAST(:empty AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT (thread_id, run_id, sink) DO UPDATE SET due_at = excluded.due_at;
+ON CONFLICT (thread_id, run_id, sink) DO UPDATE SET due_at = excluded.due_at, change = 0;
 
 -- name: trace_changed
 -- The same for the runs of a thread that this change concerns and that are not driven, where a sink
 -- has their trace already.
-UPDATE perdure_traces SET due_at = :now
+UPDATE perdure_traces SET due_at = :now, change = 0
 WHERE thread_id = :thread_id AND run_id IN (
   SELECT id FROM perdure_runs
   WHERE thread_id = :thread_id AND change = :change AND state <> 'running');
 
 -- name: trace_scored
 -- The trace of a run that was scored is due, where a sink has it already.
-UPDATE perdure_traces SET due_at = :now
+UPDATE perdure_traces SET due_at = :now, change = 0
 WHERE thread_id = :thread_id AND run_id = :id AND EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
 
@@ -1386,13 +1386,13 @@ WHERE sink = :sink AND due_at = :until AND change = :change;
 -- A sink has what it was given. It is still due if more happened meanwhile.
 UPDATE perdure_traces
 SET n = :n, body = :body,
-    due_at = CASE WHEN due_at <> :until OR :more = 1 THEN CAST(:now AS BIGINT) END
+    due_at = CASE WHEN change <> :change OR :more = 1 THEN CAST(:now AS BIGINT) END
 WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND n = :was;
 
 -- name: delay_trace
 -- It was not given.
 UPDATE perdure_traces SET due_at = :due_at
-WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND due_at = :until;
+WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND change = :change;
 
 -- name: put_schedule
 -- Stores a schedule. An unchanged cron line keeps its next slot.

@@ -36,10 +36,12 @@ from perdure.types import Score
 
 log = logging.getLogger("perdure")
 
-OLD = 3_600_000
-"""Milliseconds after which feedback is not kept for a run that LangSmith does not have."""
+OLD = 600_000
+"""Milliseconds for which feedback is kept for a run that LangSmith does not have, or not yet."""
 TIMEOUT = (5_000, 20_000)
 """Milliseconds to connect to LangSmith, and for its answer."""
+RETRY = Retry(2, backoff_factor=0.1, status_forcelist=(502, 503, 504), allowed_methods=None)
+"""For a request that was lost. What still did not arrive is sent again later, from the journal."""
 
 
 class LangSmith:
@@ -55,10 +57,10 @@ class LangSmith:
     name = "langsmith"
 
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
+        self._is_own = client is None
         self._live_client = client if client and langsmith_client.can_queue(client) else None
-        # What did not arrive is sent again from the journal: the client need not try.
         self._client = client or Client(
-            auto_batch_tracing=False, retry_config=Retry(0), timeout_ms=TIMEOUT
+            auto_batch_tracing=False, retry_config=RETRY, timeout_ms=TIMEOUT
         )
         self._project = project or get_tracer_project() or "default"
         self._sender = Sender(self._client, self._project)
@@ -99,21 +101,28 @@ class LangSmith:
         with tracing_context(**now):
             yield
 
+    def flush(self) -> None:
+        """Send now what is due. It blocks; `close` of the runtime does it too."""
+        if self._traces is not None:
+            while self._traces.export_due():
+                pass
+
     def close(self) -> None:
         if self._traces is not None:
             self._traces.close()
+        if self._is_own:
+            self._client.close()
 
     # -- a sink
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         try:
-            self._send(runs)
+            return self._send(runs)
         except (LangSmithError, OSError) as error:
             log.debug("LangSmith did not take runs: %s", error)
             return False
-        return True
 
-    def _send(self, given: Sequence[RunSpans]) -> None:
+    def _send(self, given: Sequence[RunSpans]) -> bool:
         described = self._describe(given)
         called = called_effects(self._engine, given)
         live = bool(tracing_is_enabled())
@@ -126,23 +135,25 @@ class LangSmith:
                     made.append(to_run(run, span, about, effect, traced_live=live))
         found = [run for run in made if run is not None]
         self._sender.send_runs(sorted(found, key=lambda run: run["dotted_order"]))
-        for run in given:
-            if any(span.what == "score" for span in run.spans):
-                self._send_scores(run)
+        scored = [run for run in given if any(span.what == "score" for span in run.spans)]
+        return False not in [self._send_scores(run) for run in scored]
 
-    def _send_scores(self, run: RunSpans) -> None:
+    def _send_scores(self, run: RunSpans) -> bool:
+        """False: LangSmith does not have the runs yet that earned them."""
         engine = self._engine
         of_run = scores.of_run(engine.serializer, run.thread_id, run.run_id)
         stored = {(one.name, one.about): one for one, _ in engine.journal.do(of_run)}
+        are_sent = True
         for span in run.spans:
             where = scored_place(run.run_id, span)
             if span.what != "score" or where is None:
                 continue
             name, about = str(span.attributes["gen_ai.evaluation.name"]), _about(span)
             score = stored.get((name, about))
-            self._sender.send_feedback(
+            are_sent &= self._sender.send_feedback(
                 feedback_id(run.run_id, name, about),
                 where.trace_id,
+                (run.run_id, span.key),
                 is_old=engine.clock.now() - span.start > OLD,
                 run_id=where.id,
                 key=name,
@@ -152,6 +163,7 @@ class LangSmith:
                 source_info=_source(run, span, score),
                 start_time=where.start,
             )
+        return are_sent
 
     # -- what the journal has besides events
 

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -33,7 +33,8 @@ RUNS = 100
 BYTES = 8_000_000
 """Bytes per request. LangSmith takes 20 MB."""
 REMEMBERED = 20_000
-"""How many ids of runs that arrived are remembered, so that they are not sent again in vain."""
+"""How many runs and scores that arrived are remembered: if others did not, they are not sent again
+with those."""
 _NEVER_TAKEN = (400, 413, 422)
 
 
@@ -43,7 +44,7 @@ class Sender:
     def __init__(self, client: Client, project: str) -> None:
         self._client, self._project = client, project
         self._project_id: UUID | None = None
-        self._arrived: OrderedDict[UUID, None] = OrderedDict()
+        self._arrived: OrderedDict[Hashable, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def send_runs(self, runs: Sequence[Mapping[str, Any]]) -> None:
@@ -59,8 +60,13 @@ class Sender:
 
     def _prepared(self, runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[UUID, bytes]]:
         for run in runs:
-            prepared = langsmith_client.prepare(self._client, run)
-            yield run["id"], langsmith_client.serialize(prepared)
+            try:
+                prepared = langsmith_client.prepare(self._client, run)
+                body = langsmith_client.serialize(prepared)
+            except Exception:  # an anonymizer raised: sent without it, a secret would be out
+                log.exception("Run %s cannot be prepared for LangSmith and is left out.", run["id"])
+            else:
+                yield run["id"], body
 
     def _post(self, ids: list[UUID], bodies: list[bytes]) -> None:
         data = b'{"post":[' + b",".join(bodies) + b'],"patch":[]}'
@@ -84,16 +90,21 @@ class Sender:
                     self._post([id], [body])
             else:
                 log.error("LangSmith does not take run %s, which is left out: %s", ids[0], error)
+        self._remember(ids)
+
+    def _remember(self, arrived: Iterable[Hashable]) -> None:
         with self._lock:
-            self._arrived.update(dict.fromkeys(ids))
+            self._arrived.update(dict.fromkeys(arrived))
             while len(self._arrived) > REMEMBERED:
                 self._arrived.popitem(last=False)
 
-    def send_feedback(self, id: UUID, trace_id: UUID, *, is_old: bool, **feedback: Any) -> None:
-        """Send what a score says of a run; if that has it already, its new value. Raises unless it
-        arrived. `is_old`: a run that LangSmith does not have will not come any more."""
-        if not langsmith_client.is_sampled(self._client, trace_id):
-            return
+    def send_feedback(
+        self, id: UUID, trace_id: UUID, event: Hashable, *, is_old: bool, **feedback: Any
+    ) -> bool:
+        """Send what a score says of a run; if that has it already, its new value. False: LangSmith
+        does not have the run, which will come unless the score `is_old`. Raises if it is away."""
+        if event in self._arrived or not langsmith_client.is_sampled(self._client, trace_id):
+            return True
         try:
             with _without_traceback():
                 self._client.create_feedback(
@@ -107,19 +118,25 @@ class Sender:
             self._client.update_feedback(id, **changed)
         except LangSmithNotFoundError:
             if not is_old:
-                raise
+                return False
             run = feedback["run_id"]
-            log.warning("LangSmith no longer has run %s: its feedback is left out.", run)
+            log.warning("LangSmith does not have run %s: its feedback is left out.", run)
         except LangSmithError as error:
             if _status(error) not in _NEVER_TAKEN:
                 raise
             log.error("LangSmith does not take feedback %s, which is left out: %s", id, error)
+        self._remember([event])
+        return True
 
     def comment(self, text: str | None) -> str | None:
         """What may be sent of a comment."""
         if text is None or langsmith_client.hides_outputs(self._client):
             return None
-        return langsmith_client.anonymize(self._client, text)
+        try:
+            return langsmith_client.anonymize(self._client, text)
+        except Exception:
+            log.exception("A comment cannot be prepared for LangSmith and is left out.")
+            return None
 
     def _find_project(self) -> UUID:
         if self._project_id is None:

@@ -142,7 +142,6 @@ class Metrics:
         self._by_operation: dict[str, Callable[[QueuedOperation[Any]], None]] = {
             "claim": self._claimed,
             "claim_run": self._claimed,
-            "saved": self._saved_work,
         }
         self._by_kind: dict[str, Callable[[str, Mapping[str, Any], datetime], None]] = {
             EventKind.STARTED: self._on_started,
@@ -162,17 +161,22 @@ class Metrics:
         self._engine = engine
         self._gauges.attach(engine)
         if self._listen is not None:
-            from perdure.observe.metrics_server import MetricsServer
-
-            server = MetricsServer(self, self._listen)
-            self.port = server.port
-            self._closers.append(server.close)
+            self.serve(self._listen)
         if self._otlp:
             try:
                 from perdure.observe.otlp_metrics import OTLPExport
             except ImportError as error:
                 raise Error(needs_extra("Metrics(otlp=True)", "otel")) from error
             self._closers.append(OTLPExport(self).close)
+
+    def serve(self, listen: str) -> str:
+        """Serve `/metrics` at a port, or host:port, until this is closed. Returns its address."""
+        from perdure.observe.metrics_server import MetricsServer
+
+        server = MetricsServer(self, listen)
+        self.port = server.port
+        self._closers.append(server.close)
+        return server.address
 
     def close(self) -> None:
         """Export what was measured until now, and stop."""
@@ -214,15 +218,6 @@ class Metrics:
         if rows and params.get("since") is not None:
             self._claim_latency.observe((), max(0, params["now"] - params["since"]) / 1000)
 
-    def _saved_work(self, queued: QueuedOperation[Any]) -> None:
-        params = queued.op.render()[0].params
-        labels = (self._graph(params["id"]),)
-        self._saved["effects"].add(labels)
-        if params["calls"]:
-            self._saved["model_calls"].add(labels, params["calls"])
-        if params["tokens"]:
-            self._saved["tokens"].add(labels, params["tokens"])
-
     # -- events: in the observer's thread
 
     def on_event(
@@ -230,6 +225,10 @@ class Metrics:
     ) -> None:
         """Called for each event after its commit."""
         self._events.add((kind,))
+        if saved := data.get("saved"):
+            for what, counted in self._saved.items():
+                if saved.get(what):
+                    counted.add((self._graph(run_id),), saved[what])
         count = self._by_kind.get(kind)
         if count is not None:
             count(run_id, data, at)

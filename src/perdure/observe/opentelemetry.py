@@ -45,13 +45,27 @@ _OPERATIONS = {"run": "invoke_agent", "effect": "execute_tool"}
 _KINDS = {"run": SpanKind.CONSUMER, "effect": SpanKind.CLIENT}
 
 
+class _Resource(Resource):
+    """A resource that is hashed once: the exporter hashes it for each span."""
+
+    def __init__(self, resource: Resource) -> None:
+        super().__init__(resource.attributes, resource.schema_url)
+        self._hash = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or super().__eq__(other)
+
+
 class OpenTelemetry:
     """Exports one trace per run.
 
     Without an `exporter` spans go to an OTLP endpoint over HTTP, as the variables
     OTEL_EXPORTER_OTLP_* say; `resource` is made of OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
-    With several workers, give each of them the same. `content` adds what effects are called with and
-    return; by default OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says whether.
+    With several workers, give each of them the same. `content` adds what effects are called with
+    and return; by default OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says whether.
 
         runtime = Runtime("sqlite:///agents.db", observe=OpenTelemetry())
     """
@@ -67,7 +81,7 @@ class OpenTelemetry:
     ) -> None:
         self._exporter = exporter or OTLPSpanExporter()
         given = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "perdure"}
-        self._resource = resource or Resource.create(given)
+        self._resource = _Resource(resource or Resource.create(given))
         self._content = _captures_content() if content is None else content
         self._traces: TraceExporter | None = None
         self._engine: Observed

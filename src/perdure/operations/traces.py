@@ -44,13 +44,13 @@ class Trace(NamedTuple):
     """The number of the last event that the sink was given."""
     open: dict[str, Any] | None
     """What is open there. None: the sink is given the trace from its beginning."""
-    until: int
-    """No other process takes it until then."""
+    change: int
+    """A number that is its row's until it is marked due, or taken, again."""
 
     @property
     def params(self) -> dict[str, Any]:
         own = {"thread_id": self.thread_id, "run_id": self.run_id, "sink": self.sink}
-        return own | {"until": self.until}
+        return own | {"change": self.change}
 
 
 class Unexported(NamedTuple):
@@ -70,22 +70,22 @@ def mark(made: Change, sinks: Iterable[str]) -> list[Statement]:
 def take(serializer: Serializer, sink: str, now: int, until: int, count: int) -> Op[list[Trace]]:
     """Take traces that are due. Unless they are noted or delayed, they are due again at `until`."""
     params = {"sink": sink, "now": now, "until": until, "count": count}
-    params["change"] = random_number()
+    params["change"] = change = random_number()
 
     def result(rows: Sequence[Sequence[Row]]) -> list[Trace]:
-        return [_taken(serializer, sink, until, stored(TraceRow, row)) for row in rows[0]]
+        return [_taken(serializer, sink, change, stored(TraceRow, row)) for row in rows[0]]
 
     key = Statement("taken_traces", params)
     return Op("take_traces", [Statement("take_traces", params)], result, write=True, key=key)
 
 
-def _taken(serializer: Serializer, sink: str, until: int, row: TraceRow) -> Trace:
+def _taken(serializer: Serializer, sink: str, change: int, row: TraceRow) -> Trace:
     opened = None
     if row.n:
         place = places.of_trace(row.thread_id, row.run_id, sink, row.n)
         with contextlib.suppress(*UNREADABLE):  # then it is given again, with the same ids
             opened = serializer.loads(row.body, place, dict)
-    return Trace(row.thread_id, row.run_id, sink, row.n, opened, until)
+    return Trace(row.thread_id, row.run_id, sink, row.n, opened, change)
 
 
 def unexported(serializer: Serializer, traces: Sequence[Trace], count: int) -> Op[list[Unexported]]:

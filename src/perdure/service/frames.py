@@ -19,6 +19,9 @@ DTYPES = {
 }
 """The pandas dtype of each type of column. All of them can be empty."""
 
+ROW_GROUP = 5000
+"""Rows of a group in a Parquet file, at least."""
+
 
 def load(what: str, *packages: str) -> list[Any]:
     """Import these packages. Raises `Error` with what to install."""
@@ -53,7 +56,7 @@ class FrameBuilder:
 
 
 class ParquetFile:
-    """Writes batches of rows to a Parquet file, each a row group."""
+    """Writes rows to a Parquet file, in groups."""
 
     def __init__(self, file: Any, columns: Sequence[Column]) -> None:
         self._pyarrow, parquet = load("Parquet", "pyarrow", "pyarrow.parquet")
@@ -68,9 +71,19 @@ class ParquetFile:
         }
         self._schema = arrow.schema([(column.name, types[column.type]) for column in columns])
         self._writer = parquet.ParquetWriter(file, self._schema)
+        self._rows: list[Row] = []
 
     def write(self, rows: list[Row]) -> None:
-        self._writer.write_table(self._pyarrow.Table.from_pylist(rows, schema=self._schema))
+        self._rows += rows
+        if len(self._rows) >= ROW_GROUP:
+            self._write_group()
 
     def close(self) -> None:
+        """Write what is left, and the end of the file."""
+        self._write_group()
         self._writer.close()
+
+    def _write_group(self) -> None:
+        rows, self._rows = self._rows, []
+        if rows:
+            self._writer.write_table(self._pyarrow.Table.from_pylist(rows, schema=self._schema))

@@ -150,7 +150,8 @@ class RecordService:
             return tables.effect_row(part, effects.to_record(self._serializer, row))
         if what is Table.WAITS:
             return tables.wait_row(part, self._waits.record(row))
-        return tables.score_row(part, row)
+        score, _ = row
+        return tables.score_row(part, score)
 
 
 def _together(ops: Sequence[Op[T]]) -> Op[list[T]]:

@@ -36,7 +36,7 @@ TYPES: Mapping[str, FieldType] = {
         (
             *("graph", "version", "parent", "worker", "driven", "source", "checkpoint", "ns"),
             *("wait", "wait_kind", "name", "caught_in", "key", "state", "how", "effect"),
-            *("error_kind", "model", "about"),
+            *("error_kind", "model", "about", "action"),
         ),
         FieldType.TEXT,
     ),
@@ -87,7 +87,7 @@ FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.RETRIED: (),
     EventKind.UPDATED: (),
     EventKind.DONE: ("source", *SAVED),
-    EventKind.SCORED: ("name", "value", "about", "checkpoint", "effect"),
+    EventKind.SCORED: ("name", "value", "about", "checkpoint", "effect", "wait", "action"),
 }
 """The fields of each kind of event."""
 

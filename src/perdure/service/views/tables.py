@@ -115,9 +115,11 @@ COLUMNS: Mapping[Table, tuple[Column, ...]] = {
         *_of(_JSON, "value answer", content=True),
     ),
     Table.SCORES: (
-        *_of(_TEXT, "run_id thread_id graph name about"),
+        *_of(_TEXT, "run_id thread_id graph name kind"),
         *_of(ColumnType.NUMBER, "value"),
+        *_of(_TEXT, "label about step effect question action call"),
         *_of(_TIME, "at"),
+        *_of(_JSON, "prompts"),
         *_of(_TEXT, "by damaged"),
         *_of(_TEXT, "comment", content=True),
     ),
@@ -163,7 +165,8 @@ def wait_row(part: RunPart, wait: WaitRecord) -> Row:
 
 
 def score_row(part: RunPart, score: Score) -> Row:
-    return {**vars(score), **vars(part)}
+    prompts = [f"{name}@{version}" for name, version in score.prompts]
+    return {**vars(score), **vars(part), "kind": str(score.kind), "prompts": prompts}
 
 
 def fit(rows: Iterable[Row], shown: Iterable[Column]) -> list[Row]:

@@ -1,0 +1,44 @@
+"""A trace that is marked due while it is exported stays due."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import perdure
+from perdure.operations import traces
+from tests.support.agents import Log, chain, opened
+
+
+class Stub:
+    def attach(self, engine: Any) -> None:
+        engine.sinks.append("stub")
+
+
+def ask(state: Log) -> Log:
+    return {"log": [perdure.ask("go on?")]}
+
+
+async def test_a_segment_that_ends_just_when_the_reservation_does_is_still_to_be_exported(
+    sqlite_url: str,
+) -> None:
+    async with opened(sqlite_url, observe=Stub()) as rt:
+        rt.register(chain(ask), name="g")
+        await rt.start("g", {"log": []})
+        await rt.tick()
+        serializer, now = rt.engine.serializer, rt.clock.now()
+        until = now + 60_000
+
+        def take() -> list[traces.Trace]:
+            return rt.journal.do(traces.take(serializer, "stub", rt.clock.now(), until, 10))
+
+        [taken] = take()
+        rt.clock.advance(timedelta(minutes=1))
+        [wait] = await rt.waits()
+        await rt.answer(wait.id, "yes")
+        await rt.tick()
+        rt.journal.do(traces.note(serializer, taken, 3, {}, rt.clock.now(), more=False))
+        [again] = take()
+        assert again.n == 3
+        rt.journal.do(traces.note(serializer, again, 9, {}, rt.clock.now(), more=False))
+        assert take() == []
