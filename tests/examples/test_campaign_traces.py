@@ -25,7 +25,7 @@ from tests.support.trace_judge import TraceJudge, langsmith_findings
 
 CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(30, 5)))
 DOWN = 0.5
-LANGSMITH = False
+LANGSMITH = True
 DEATHS = 0.05 if CONTACTS > 10 else 0.4
 
 
