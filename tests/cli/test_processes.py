@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.testing.postgres import free_port
+from perdure.testing.ports import free_port
 from perdure.types import Run, State
 from tests.support.polling import until
 from tests.support.raw import execute

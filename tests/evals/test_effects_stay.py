@@ -336,8 +336,12 @@ async def test_tools_of_an_agent_are_refused_and_its_model_is_called(rt: Tempora
 async def test_a_tool_that_is_no_effect_is_refused_unless_it_only_reads(
     rt: TemporaryRuntime,
 ) -> None:
-    @tool
-    def send(to: str) -> str:
+    @perdure.effect(name="another")
+    def send(to: str) -> str:  # of the same name
+        return to
+
+    @tool("send")
+    def send_plainly(to: str) -> str:
         """Send a letter."""
         return far_side(f"tool to {to}")
 
@@ -349,7 +353,7 @@ async def test_a_tool_that_is_no_effect_is_refused_unless_it_only_reads(
     look_up.metadata = {"readOnlyHint": True}
     wanted = [("look_up", {"name": "ada"}, "1"), ("mail", {"to": "ada"}, "2")]
     answers = [*(calls(one) for one in wanted), calls(("send", {"to": "ada"}, "3")), says("bye")]
-    tools = [look_up, tool(mail, description="mail"), send]
+    tools = [look_up, tool(mail, description="mail"), send_plainly]
     agent = create_agent(Script(answers=answers), tools, name="agent")
     example = Example({"messages": [("user", "write")]})
     result = await evaluated(rt, agent, example=example, effects={"mail": "not sent"})

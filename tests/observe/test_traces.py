@@ -165,9 +165,13 @@ def test_a_run_that_was_first_driven_without_tracing_and_then_cancelled_by_a_cli
 def test_a_process_that_drives_and_ends_at_once_exports(
     fork_server: ForkServer, receiver: Receiver, sqlite_url: str
 ) -> None:
-    order: Any = {"url": sqlite_url, "thread": "t", "environment": receiver.environment}
-    given: Any = {"graph": "thinks", "minutes": 0}
-    assert fork_server.run("traced:tick", exits=True, **order, **given).status == 0
+    order: Any = {
+        "url": sqlite_url,
+        "thread": "t",
+        "minutes": 0,
+        "environment": receiver.environment,
+    }
+    assert fork_server.run("traced:tick", exits=True, graph="thinks", **order).status == 0
     with perdure.Client(sqlite_url) as client:
         assert judged(client, receiver.spans()).redelivered == 0
 

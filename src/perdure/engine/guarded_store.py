@@ -46,7 +46,7 @@ class GuardedStore(BaseStore):
 
     def _reads(self, ops: list[Op]) -> list[Op]:
         """The operations that only read. Raises `EffectRefused` if there are others."""
-        reads = [one for one in ops if not isinstance(one, PutOp)]
+        reads: list[Op] = [one for one in ops if not isinstance(one, PutOp)]
         if len(reads) < len(ops) and self._mode != VALUE:
             refuse(self._segment, STORE, "a write to it is there for real runs, too")
         return reads

@@ -428,7 +428,7 @@ class TraceFold:
 
 
 def _named(effect: str) -> str:
-    """The name of an effect's span. `perdure.langchain` calls its effects `model` and `tool ...`."""
+    """The name of an effect's span. Those of `perdure.langchain` are `model` and `tool ...`."""
     return "chat model" if effect == "model" else f"execute_tool {effect.removeprefix('tool ')}"
 
 
