@@ -40,7 +40,7 @@ OLD = 600_000
 """Milliseconds for which feedback is kept for a run that LangSmith does not have, or not yet."""
 TIMEOUT = (5_000, 20_000)
 """Milliseconds to connect to LangSmith, and for its answer."""
-RETRY = Retry(2, backoff_factor=0.1, status_forcelist=(502, 503, 504), allowed_methods=None)
+RETRY = Retry(4, backoff_factor=0.1, status_forcelist=(502, 503, 504), allowed_methods=None)
 """For a request that was lost. What still did not arrive is sent again later, from the journal."""
 
 
