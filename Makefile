@@ -14,7 +14,7 @@ SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 MINIFLARE := 4.20260426.0
 WORKERD   := .miniflare/.ready-$(MINIFLARE)
 
-.PHONY: help install workerd demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 constraints \
+.PHONY: help install workerd demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 campaign-traces constraints \
         compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
@@ -86,6 +86,9 @@ kills: $(READY) ## Kill two agents at single I/O operations (KILLS='--sqlite 200
 
 campaign-month: $(READY) ## A month of the campaign for 1,000 contacts while everything goes wrong
 	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-1000} $(BIN)/python -m pytest -q -s -p no:xdist -m 'not d1' tests/examples/test_campaign_month.py
+
+campaign-traces: $(READY) ## A month for 100 contacts, as a collector of traces and LangSmith see it
+	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-100} $(BIN)/python -m pytest -q -s -p no:xdist tests/examples/test_campaign_traces.py
 
 campaign-month-d1: $(WORKERD) ## A month for 60 contacts on D1 while a fifth of all requests fails, and workerd is killed
 	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-60} $(BIN)/python -m pytest -q -s -p no:xdist -m d1 tests/examples/test_campaign_month.py

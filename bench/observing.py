@@ -65,12 +65,15 @@ def observing(bench: Bench) -> Section:
         opened: dict[str, Any] = {}
 
         def trial(who: Observing, url: str, thread: str) -> float:
-            if url not in opened:
+            is_first = url not in opened
+            if is_first:
                 observer = who.make(receiver)
                 opened[url] = stack.enter_context(_runtime(url, observer)), observer
-                _drive(*opened[url], url, runs, steps)  # once, unmeasured
+            runtime, observer = opened[url]
+            if is_first:
+                _drive(runtime, observer, url, runs, steps)  # unmeasured
             spent = process_time()
-            took = _drive(*opened[url], url, runs, steps)
+            took = _drive(runtime, observer, url, runs, steps)
             cpu.add(who.name, (process_time() - spent) / (runs * steps))
             return took / (runs * steps)
 

@@ -91,6 +91,9 @@ def test_planted_secrets_are_found_nowhere_and_a_crash_changes_nothing_that_node
         ended = live(fork_server, url, tmp_path, thread, again=kill is not None)
         assert ended.one("seen") == SEEN
         assert ended.one("metadata") == {"why": GONE, "about": GONE, "pin": GONE}
+        _, settings = ended.one("bound")
+        assert [one for one in settings if one != [GONE, GONE, GONE]] == []
+        assert settings
         assert ended.one("findings") == []
         calls = ended.one("calls")
         assert [one for one in calls if one != CALL] == []

@@ -270,7 +270,7 @@ class Score:
     question: str | None = None
     """The wait whose answer was this decision."""
     action: str | None = None
-    """The tool that the decision was about: the name of its later effect."""
+    """The tool that the decision was about. The effect of its call is named `tool` and that."""
     call: str | None = None
     """The id of that tool call, if the question had it."""
     prompts: tuple[PromptVersion, ...] = ()

@@ -498,6 +498,22 @@ def test_old_runs_are_counted_and_deleted_but_not_unasked(url: str, command: Com
     assert "How old? Give --older-than 30d" in command("prune").refused
 
 
+def test_a_runtime_with_a_retention_says_what_is_old(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended(url, 40, 2)
+    [young] = ended(url, 5, 1)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "keeping.py").write_text(
+        "from datetime import timedelta\nimport perdure\n"
+        "keep = perdure.Retention(done=timedelta(0), cancelled=timedelta(days=30))\n"
+        f"rt = perdure.Runtime({url!r}, retention=keep)\n"
+    )
+    prune = commands_at(capsys, "keeping:rt")
+    assert prune("prune", "--yes").done.out == "2 runs deleted.\n"
+    assert [told["id"] for told in commands_at(capsys, url)("runs", "--json").json] == [young]
+
+
 def test_migrate_makes_a_journal_and_check_only_looks(
     empty_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

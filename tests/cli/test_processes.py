@@ -12,12 +12,14 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import perdure
+from perdure.testing.ports import free_port
 from perdure.types import Run, State
 from tests.support.polling import until
 from tests.support.raw import execute
@@ -106,6 +108,12 @@ def ended(child: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str, 
     return child.returncode, out, err
 
 
+def scraped(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        text: str = page.read().decode()
+    return text
+
+
 def calls(folder: Path) -> list[str]:
     path = folder / "calls"
     return path.read_text().split() if path.exists() else []
@@ -129,11 +137,14 @@ def accept(url: str, graph: str, count: int = 1) -> list[Run]:
 def test_a_worker_drives_what_is_due_until_it_is_told_to_stop(
     sqlite_url: str, cli: Start, number: signal.Signals
 ) -> None:
+    """And says meanwhile what it did."""
+    port = free_port()
     [before] = accept(sqlite_url, "quick")
-    worker = cli("worker", "agents:rt", url=sqlite_url)
+    worker = cli("worker", "agents:rt", "--metrics", str(port), url=sqlite_url)
     until(lambda: read(sqlite_url, before).state is State.DONE)
     [later] = accept(sqlite_url, "quick")
     until(lambda: read(sqlite_url, later).state is State.DONE)
+    until(lambda: 'perdure_runs_ended_total{graph="quick",state="done"} 2' in scraped(port))
     assert worker.poll() is None
     worker.send_signal(number)
     code, out, err = ended(worker, 20)
@@ -280,6 +291,7 @@ def test_an_unknown_command_is_told_what_there_is(cli: Start) -> None:
 def test_help_is_there_without_loading_langgraph(arguments: list[str]) -> None:
     code = f"""
 import sys
+import urllib.request
 from perdure.cli import main
 assert main({arguments!r}) == 0
 print([name for name in sys.modules if name.partition(".")[0] in ("langgraph", "langchain_core")])

@@ -1,0 +1,1 @@
+"""Tests of `perdure.evals`: datasets, evaluations, and that nothing leaves the process."""

@@ -14,6 +14,8 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import tool
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
 from langgraph.types import interrupt
 
 import perdure
@@ -334,8 +336,12 @@ async def test_tools_of_an_agent_are_refused_and_its_model_is_called(rt: Tempora
 async def test_a_tool_that_is_no_effect_is_refused_unless_it_only_reads(
     rt: TemporaryRuntime,
 ) -> None:
-    @tool
-    def send(to: str) -> str:
+    @perdure.effect(name="another")
+    def send(to: str) -> str:  # of the same name
+        return to
+
+    @tool("send")
+    def send_plainly(to: str) -> str:
         """Send a letter."""
         return far_side(f"tool to {to}")
 
@@ -347,7 +353,7 @@ async def test_a_tool_that_is_no_effect_is_refused_unless_it_only_reads(
     look_up.metadata = {"readOnlyHint": True}
     wanted = [("look_up", {"name": "ada"}, "1"), ("mail", {"to": "ada"}, "2")]
     answers = [*(calls(one) for one in wanted), calls(("send", {"to": "ada"}, "3")), says("bye")]
-    tools = [look_up, tool(mail, description="mail"), send]
+    tools = [look_up, tool(mail, description="mail"), send_plainly]
     agent = create_agent(Script(answers=answers), tools, name="agent")
     example = Example({"messages": [("user", "write")]})
     result = await evaluated(rt, agent, example=example, effects={"mail": "not sent"})
@@ -357,6 +363,25 @@ async def test_a_tool_that_is_no_effect_is_refused_unless_it_only_reads(
     result = await evaluated(rt, agent, example=example, effects=rules)
     assert result.output["messages"][-2].content == "tool to ada", result.error
     assert SENT == ["tool to ada"]
+
+
+async def test_a_store_is_read_and_not_written(rt: TemporaryRuntime) -> None:
+    store = InMemoryStore()
+    store.put(("people",), "ada", {"likes": "engines"})
+
+    def remembers(state: Log, *, store: BaseStore) -> Log:
+        found = store.get(("people",), "ada")
+        store.put(("people",), "grace", {"likes": "ships"})
+        return {"value": found and found.value}
+
+    graph = chain(("inner", chain(remembers).compile())).compile(store=store)
+    result = await evaluated(rt, graph, example=Example({"value": 0}))
+    assert "'store' was not called" in str(result.error)
+    result = await evaluated(rt, graph, example=Example({"value": 0}), effects={"store": None})
+    assert result.output["value"] == {"likes": "engines"}
+    assert store.get(("people",), "grace") is None
+    await evaluated(rt, graph, example=Example({"value": 0}), effects={"store": "real"})
+    assert store.get(("people",), "grace") is not None
 
 
 async def test_nobody_is_asked_and_nothing_is_waited_for(rt: TemporaryRuntime) -> None:

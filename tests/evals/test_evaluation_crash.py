@@ -8,6 +8,7 @@ a verdict that is stored is never asked for again.
 from __future__ import annotations
 
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from perdure.client import Client
 from perdure.types import EffectState
 from tests.engine.test_crash import kills
-from tests.support.fork_server import Ended, ForkServer
+from tests.support.fork_server import Child, Ended, ForkServer
 from tests.support.polling import until
 from tests.support.runtime_child import Ledger
 from tests.support.sweep import EVERY_POINT, parts, sample
@@ -41,16 +42,21 @@ class Evaluations:
         }
         self.processes = 0
 
-    def start(self, **order: Any) -> Any:
+    def start(self) -> Child:
         self.processes += 1
-        asked = {**self._order, "process": self.processes, **order}
+        asked = {**self._order, "process": self.processes}
         return self._server.start("evaluation_child:judged", **asked)
 
+    def has_called(self, count: int) -> bool:
+        """Whether so many calls were made by all processes."""
+        return len(self.ledger.lines()) >= count
+
     def run(self, **order: Any) -> Ended:
-        child = self.start(**order)
-        child.wait()
-        assert child.ended().status in (0, -signal.SIGKILL), child.facts
-        return child.ended()
+        self.processes += 1
+        asked = {**self._order, "process": self.processes, **order}
+        ended = self._server.run("evaluation_child:judged", **asked)
+        assert ended.status in (0, -signal.SIGKILL), ended.facts
+        return ended
 
     def stored_verdicts(self) -> set[str]:
         """What is recorded of the evaluators: `length e0` and the like."""
@@ -125,9 +131,9 @@ def test_an_evaluation_of_200_examples_killed_ten_times_judges_each_example_once
     stored: list[set[str]] = []
     for death in range(deaths):
         # Some die while the target runs, the others while it is judged: one call after the other.
-        line = (death + 1) * 3 * examples // (deaths + 1)
+        calls = (death + 1) * 3 * examples // (deaths + 1)
         child = killed.start()
-        until(lambda at=line: len(killed.ledger.lines()) >= at, "a call to die at")
+        until(partial(killed.has_called, calls), "a call to die at")
         child.kill()
         assert child.wait() == -signal.SIGKILL
         stored.append(killed.stored_verdicts())

@@ -27,6 +27,7 @@ from perdure.operations import invariants
 from perdure.testing.d1 import Workerd
 from perdure.types import State
 from tests.support import sweep
+from tests.support.campaigns import earned_by
 from tests.support.faulty_proxy import PASSING, FaultyProxy
 from tests.support.faulty_proxy import Fault as NetworkFault
 from tests.support.fork_server import ForkServer
@@ -202,7 +203,7 @@ class Judge:
                 yield f"{address}: {sorted(noted)} are noted as sent"
 
     def wrong_scores(self) -> Iterator[str]:
-        """Each touch that was sent has its outcome, on the run that sent it: 1 if it earned the
+        """Each touch that was sent has its outcome, on the effect that sent it: 1 if it earned the
         reply, else 0."""
         earned: Counter[str] = Counter()
         for member in self.members:
@@ -210,8 +211,7 @@ class Judge:
             happened, run = self.month.happened.get(address), self.runs[place]
             replied = happened is not None and happened.act == "reply" and happened.answered
             answered = step_of(self.mails[address][replied - 1]) if replied else 0
-            scores = self.month.app.runtime.blocking.scores(run.id)
-            told = {score.about: score.value for score in scores if score.name == "reply"}
+            told = earned_by(self.month.app, run.id)
             rows = [row for row in self.touches.get(place, []) if row["outcome"] is not None]
             if run.state is State.DONE and told != {
                 f"touch {row['step']}": row["outcome"] for row in rows

@@ -17,13 +17,16 @@ from perdure.types import Event, Run
 from tests.examples.test_campaign_month import SEED, Judge, assert_right
 from tests.support import sweep
 from tests.support.fork_server import ForkServer
+from tests.support.langsmith_server import Store, langsmith_server
 from tests.support.month import Month
 from tests.support.otlp_receiver import Receiver
 from tests.support.polling import until
-from tests.support.trace_judge import TraceJudge
+from tests.support.trace_judge import TraceJudge, langsmith_findings
 
 CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(30, 5)))
 DOWN = 0.5
+LANGSMITH = False
+DEATHS = 0.05 if CONTACTS > 10 else 0.4
 
 
 def end_all(month: Month) -> None:
@@ -49,6 +52,11 @@ def drain(month: Month) -> None:
     month.crew.kill("work")
 
 
+def of_langsmith(store: Store) -> dict[str, str]:
+    """What makes a process send runs to it."""
+    return {"LANGSMITH_ENDPOINT": store.url, "LANGSMITH_API_KEY": "none"}
+
+
 def all_runs(month: Month) -> list[Run]:
     return month.app.runtime.blocking.runs(limit=10 * CONTACTS, output=False)
 
@@ -68,7 +76,10 @@ def test_each_contact_is_one_whole_trace_however_often_processes_and_the_collect
     fork_server: ForkServer, sqlite_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "collector").mkdir()
-    with Receiver(fork_server, tmp_path / "collector", seed=SEED) as receiver:
+    with (
+        Receiver(fork_server, tmp_path / "collector", seed=SEED) as receiver,
+        langsmith_server(trouble=DOWN if LANGSMITH else 0, seed=SEED) as langsmith,
+    ):
 
         def outage() -> None:
             receiver.kill()
@@ -82,7 +93,8 @@ def test_each_contact_is_one_whole_trace_however_often_processes_and_the_collect
             CONTACTS,
             SEED,
             outage=outage,
-            environment=receiver.environment,
+            deaths=DEATHS,
+            environment=receiver.environment | (of_langsmith(langsmith) if LANGSMITH else {}),
         ) as month:
             month.run(seconds=300 + 2 * CONTACTS)
             assert_right(Judge(month))
@@ -94,5 +106,13 @@ def test_each_contact_is_one_whole_trace_however_often_processes_and_the_collect
             print(f"{name}: {value}")
         requests = Counter(request["how"] for request in receiver.requests())
         print(f"requests: {dict(requests)}, collector killed: {receiver.kills}")
+    print(
+        f"LangSmith: {len(langsmith.requests)} requests, {len(langsmith.runs)} runs, "
+        f"{len(langsmith.feedback)} feedback, {langsmith.conflicts} it had already"
+    )
     assert judge.findings() == []
-    assert 0.3 < 1 - requests["take"] / requests.total() < 0.7
+    if LANGSMITH:
+        assert langsmith_findings(langsmith, runs) == []
+    assert judge.figures()["recovered segments"]
+    if requests.total() > 50:
+        assert 0.3 < 1 - requests["take"] / requests.total() < 0.7

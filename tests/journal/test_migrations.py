@@ -26,7 +26,14 @@ def url(empty_url: str) -> str:
     return empty_url
 
 
-WHOLE_JOURNAL = {"perdure_graphs", "perdure_schedules", "perdure_fence"}
+WHOLE_JOURNAL = {
+    "perdure_graphs",
+    "perdure_schedules",
+    "perdure_fence",
+    "perdure_dataset_versions",
+    "perdure_examples",
+    "perdure_experiments",
+}
 """Tables of what belongs to no thread."""
 D1_TABLES = {"perdure_chunks", "perdure_revoked"}
 """Tables that a journal has on D1 only."""

@@ -34,6 +34,8 @@ SCANS = DOCTOR | {
     "count_unknown": "metrics count every unknown effect, for a hundredth of the time",
     "count_messages": "metrics count what is not delivered, for a hundredth of the time",
     "schedules": "a list of all schedules",
+    "datasets": "a list of all datasets",
+    "experiments": "a list of all experiments",
     "due_schedules": "schedules are a few rows",
 }
 """Statements that read a whole table, or a whole partial index."""

@@ -13,8 +13,8 @@ HOME = Path(perdure.__file__).parent
 PRIVATE = re.compile(
     r"""
       __pregel | lang(graph|chain|chain_core|smith)\.(\S*\.)?_[a-z]
-    | from\ lang(graph|chain|smith)\S*\ import\ _
-    | f_back | _getframe | cell_contents | __closure__ | co_freevars | cr_await | _fut_waiter
+    | from\ lang(graph|chain|smith)\S*\ import\ _ | f_back | _getframe | cell_contents | __closure__
+    | co_freevars | cr_await | _fut_waiter
     | branch:to: | "join: | __start__ | __interrupt__ | __copy__ | __error_source
     | execution_info | checkpoint_map | var_child_runnable_config | _DeltaSnapshot | langgraph_node
     | _identifying_params | "_loop" | _prepare_batch | \._cursor\( | repr\(counter

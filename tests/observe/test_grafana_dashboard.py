@@ -1,4 +1,5 @@
-"""The dashboard asks only for metrics and labels that exist, and shows every one of them."""
+"""The dashboard asks only for metrics and labels that exist, and shows every one of them. The page
+explains them all."""
 
 from __future__ import annotations
 
@@ -88,3 +89,12 @@ def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
         assert not cells & taken, panel["title"]
         assert max(x for x, _ in cells) < 24
         taken |= cells
+
+
+def test_the_page_explains_every_metric_with_its_labels() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(perdure_\w+)` \|([^|]*)\|", page, re.MULTILINE)
+    explained = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
+    parts = ("_bucket", "_sum", "_count")
+    every = {name.removesuffix("_bucket"): labels for name, labels in metrics().items()}
+    assert explained == {name: every[name] for name in every if not name.endswith(parts)}

@@ -270,6 +270,7 @@ async def test_a_trace_that_is_not_sampled_is_not_sent_and_has_no_feedback(
 def test_tokens_of_a_recorded_model_call_count_once(live: bool) -> None:
     usage = {"model": "m-1", "input_tokens": 5, "output_tokens": 7}
     effect = {"name": "model", "key": "k", "attempt": 1, "state": "done", "usage": usage}
+    history: list[tuple[str, dict[str, Any]]]
     history = [("started", {"graph": "g"}), ("claimed", {"driven": "worker"}), ("effect", effect)]
     events = [Event(n, NOON, EventKind(kind), data) for n, (kind, data) in enumerate(history, 1)]
     fold = TraceFold()

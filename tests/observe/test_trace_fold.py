@@ -122,7 +122,7 @@ def test_the_attempt_that_a_death_cut_off_is_a_span_in_the_segment_that_died(
     recorded: dict[str, list[Event]],
 ) -> None:
     spans = folded(recorded["killed_twice_in_an_effect_that_is_called_again 0"])
-    [cut] = [one for one in only(spans, "effect", crashed=True)]
+    [cut] = only(spans, "effect", crashed=True)
     [again] = only(spans, "effect", effect_how="called again")
     assert (cut.key, again.key) == tuple(effect_key(cut.key[1], n) for n in (1, 2))  # type: ignore[arg-type]
     steps = {span.key: span for span in spans if span.what == "step"}

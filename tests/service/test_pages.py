@@ -105,8 +105,13 @@ def test_a_page_allows_its_own_style_sheet_and_nothing_else() -> None:
 def test_a_diff_marks_removed_and_added_words() -> None:
     marked = page.text_diff("Dear Ada, thank you.", "Dear Ada, thanks.")
     assert marked == "<pre>Dear Ada, <del>thank you</del><ins>thanks</ins>.</pre>"
+    assert page.text_diff("same", "same") == "<pre>same</pre>"
+
+
+def test_long_texts_of_the_same_words_are_compared_at_once() -> None:
     long = "line\n" * 5000
     assert page.text_diff(long, long + "more\n").endswith("<ins>more\n</ins></pre>")
+    assert "<ins>" in page.text_diff("x" + "a b " * 900, "y" + "b a " * 900)
 
 
 def test_parts_that_are_not_html_are_escaped() -> None:

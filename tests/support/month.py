@@ -162,9 +162,10 @@ class Month:
         *,
         outage: Callable[[], None] | None = None,
         environment: Mapping[str, str] | None = None,
+        deaths: float = 0.02,
     ) -> None:
         """`outage` kills what the processes need, and has it back when it returns. `environment`
-        is theirs: who gets their traces."""
+        is theirs: who gets their traces. `deaths` is the share of mails whose sender is killed."""
         self.seed, self.url, self._outage = seed, url, outage
         self.dice = random.Random(seed)
         self.prospects = {p.address: p for p in (Prospect.draw(seed, n) for n in range(contacts))}
@@ -179,7 +180,7 @@ class Month:
         self.held_by: Counter[str] = Counter()
         """Why threads were held, until a person tried them again."""
         self.accepted: dict[str, list[Mail]] = defaultdict(list)
-        self._kills = self._plan_kills()
+        self._kills = self._plan_kills(deaths)
         self._lock = threading.RLock()
         self._patience: dict[str, datetime] = {}
         self.clock = SharedClock(folder / "clock")
@@ -211,13 +212,13 @@ class Month:
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
-    def _plan_kills(self) -> dict[tuple[str, int], Moment]:
+    def _plan_kills(self, deaths: float) -> dict[tuple[str, int], Moment]:
         """By address and number of the mail: the moment at which whoever sends it is killed."""
         planned = {}
         for address in self.prospects:
             dice = random.Random(f"{self.seed}/kills/{address}")
             for nth in range(1, TOUCHES + 1):
-                if dice.random() < 0.02:
+                if dice.random() < deaths:
                     planned[address, nth] = dice.choice(HOOKED)
         return planned
 

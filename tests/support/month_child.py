@@ -17,6 +17,7 @@ from examples.campaign.app import App
 from examples.campaign.clock import SharedClock
 from examples.campaign.inbound import Inbound, Listener
 from examples.campaign.settings import Settings
+from perdure.observe import LangSmith, from_env
 from tests.support.fork_server import Tell
 
 CONCURRENCY = 6
@@ -29,7 +30,10 @@ def be(order: dict[str, Any], tell: Tell) -> None:
     os.environ.update(order["environment"])
     name, _, option = order["what"].partition(" ")
     clock = SharedClock(Path(order["clock"]))
-    with App(settings, clock=clock, observe=True) as app:
+    observers = from_env()
+    if "LANGSMITH_ENDPOINT" in order["environment"]:  # LangChain itself reports nothing
+        observers.append(LangSmith())
+    with App(settings, clock=clock, observe=observers) as app:
         if name == "work":
             asyncio.run(app.runtime.work(concurrency=CONCURRENCY))
         elif name == "tick":

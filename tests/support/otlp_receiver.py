@@ -19,18 +19,21 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from tests.support.fork_server import Child, ForkServer, Tell
 from tests.support.polling import until
@@ -85,6 +88,7 @@ class Receiver:
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.url,
             "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
             "OTEL_EXPORTER_OTLP_TIMEOUT": "3",
+            "OTEL_METRICS_EXPORTER": "none",
         }
 
     def start(self) -> None:
@@ -136,6 +140,22 @@ class Receiver:
             if request["how"] in TAKEN and request["path"] == "/v1/traces"
         ]
         return [span for request in taken for span in decoded(request)]
+
+
+class Collector(SpanExporter):
+    """A collector in the process that exports. It gets what others get by OTLP."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self.spans: list[Span] = []
+        self._lock = threading.Lock()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if self.is_down:
+            return SpanExportResult.FAILURE
+        with self._lock:
+            self.spans += decoded(encode_spans(spans))
+        return SpanExportResult.SUCCESS
 
 
 def _loaded(line: bytes) -> dict[str, Any] | None:

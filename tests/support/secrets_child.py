@@ -3,6 +3,7 @@ that may be killed: it tells what the nodes saw."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import operator
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from datetime import timedelta
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.runtime import Runtime
 
 import perdure
 from perdure.operations.invariants import examine
@@ -84,14 +87,18 @@ def first(state: State) -> State:
     }
 
 
-def second(state: State) -> State:
-    try:
+SETTINGS: list[Any] = []
+"""What a node sees besides its state."""
+
+
+def second(state: State, config: RunnableConfig, runtime: Runtime[Context]) -> State:
+    SETTINGS.append([config["configurable"].get("who"), config["metadata"].get("why")])
+    SETTINGS[-1].append(runtime.context["hint"])
+    with contextlib.suppress(RuntimeError):
         refused(by_pattern("tried"), by_key("tried"))
-    except RuntimeError as error:
-        text = str(error)
     perdure.outbox("mail", {"to": by_pattern("outbox"), "pin": by_key("outbox")})
     seen = [state["messages"][1].content, state["note"][:9], state["pin"], state["card"].card_pin]
-    return {"seen": [*seen, state["card"].holder, sorted(state["book"]), text[:0]]}
+    return {"seen": [*seen, state["card"].holder, sorted(state["book"]), ""]}
 
 
 def third(state: State) -> State:
@@ -125,12 +132,12 @@ class Tap:
     """An observer that writes down all it is told."""
 
     def on_event(self, *event: Any) -> None:
-        logging.info("told %s", event)
+        logging.getLogger("tap").info("told %s", event)
 
 
 async def play(rt: perdure.Runtime, clock: Clock, order: dict[str, Any], tell: Tell) -> None:
     thread = order["thread"]
-    given = {"metadata": {"why": by_pattern("metadata"), "pin": by_key("metadata")}}
+    given: Any = {"metadata": {"why": by_pattern("metadata"), "pin": by_key("metadata")}}
     given["config"] = {"configurable": {"who": by_pattern("config"), "user_id": "u-1"}}
     run = await rt.start(
         "plant",
@@ -154,14 +161,16 @@ async def play(rt: perdure.Runtime, clock: Clock, order: dict[str, Any], tell: T
     tell("metadata", run.metadata)
     await rt.score(run.id, "good", 1, comment=by_pattern("comment"), by="ada")
     for graph in ("fails", "held"):
-        other = await rt.start(graph, {"seen": []}, thread_id=f"{thread}-{graph}", key="1")
+        await rt.start(graph, {"seen": []}, thread_id=f"{thread}-{graph}", key="1")
         await rt.tick()
-    await rt.cancel(other.id, reason=by_pattern("reason"))
+    [held] = await rt.runs(thread_id=f"{thread}-held")
+    await rt.cancel(held.id, reason=by_pattern("reason"))
     given_note = {"note": by_pattern("scheduled")}
     await rt.schedule("yearly", "plant", cron="0 0 1 1 *", input=given_note)
     await rt.tick()
     bound = rt.register(chain(second), name=f"bound-{thread}")
-    config = {"configurable": {"thread_id": f"{thread}-bound"}}
+    config: Any = {"configurable": {"thread_id": f"{thread}-bound", "who": by_pattern("inline")}}
+    config |= {"metadata": {"why": by_pattern("inline")}, "tags": [by_pattern("inline")]}
     card = Card(by_pattern("bound"), by_key("bound"))
     start = {
         "messages": ["a", by_pattern("bound")],
@@ -170,8 +179,9 @@ async def play(rt: perdure.Runtime, clock: Clock, order: dict[str, Any], tell: T
         "note": "",
         "pin": "",
     }
-    given_back = await bound.ainvoke(start, config)
-    tell("bound", given_back["seen"])
+    context: Any = {"hint": by_pattern("inline")}
+    given_back = await bound.ainvoke(start, config, context=context)
+    tell("bound", given_back["seen"], SETTINGS)
     await bound.aupdate_state(config, {"note": by_pattern("updated")}, as_node="second")
     tell("findings", [str(finding) for finding in await rt.journal.ado(examine())])
 

@@ -14,18 +14,19 @@ from typing import Any
 from perdure.operations.events import is_end
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
+from tests.support.langsmith_server import Store
 from tests.support.otlp_receiver import Span
 
+Runs = Mapping[str, tuple[str, list[Event]]]
+"""The thread and all events of each run, by its id."""
 BEGINS = (EventKind.CLAIMED, EventKind.RECOVERED)
 RESTS = (EventKind.HELD, EventKind.PAUSED)
 
 
 class TraceJudge:
-    """`runs` has the thread and all events of each run, by its id."""
+    """What a collector received of these runs."""
 
-    def __init__(
-        self, received: Iterable[Span], runs: Mapping[str, tuple[str, list[Event]]]
-    ) -> None:
+    def __init__(self, received: Iterable[Span], runs: Runs) -> None:
         self.runs = runs
         self.received = list(received)
         self.spans: dict[tuple[str, str], Span] = {}
@@ -47,9 +48,8 @@ class TraceJudge:
         """All that is wrong."""
         found = [*self.two_contents, *self._wrong_traces(), *self._orphans()]
         for run_id, (thread_id, events) in self.runs.items():
-            spans = self.by_run[run_id]
-            for what in self._wrong_run(events, spans):
-                found.append(f"run {run_id} of {thread_id}: {what}")
+            wrong = self._wrong_run(events, self.by_run[run_id])
+            found += [f"run {run_id} of {thread_id}: {what}" for what in wrong]
         return found
 
     def figures(self) -> dict[str, Any]:
@@ -143,6 +143,57 @@ class TraceJudge:
             if on != key:
                 yield f"the score of {key} is on {on}"
         yield from _differences("score", scored, noted)
+
+
+def langsmith_findings(store: Store, runs: Runs) -> list[str]:
+    """What is wrong with what LangSmith was given: it has every segment, effect, wait and score of
+    these runs, once, and nothing else."""
+    store.check()
+    made: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in store.runs.values():
+        about = one["extra"]["metadata"]
+        if not {"perdure_crashed", "perdure_replayed"} & about.keys() or about.get(
+            "perdure_segment"
+        ):
+            made[about["perdure_run_id"]][about["perdure_span"]] += 1
+    found = [f"run {run_id} is of nothing" for run_id in made if run_id not in runs]
+    scored = {
+        (one["source_info"]["perdure_run_id"], one["key"], _earned(store, one)): one
+        for one in (_feedback(one) for one in store.feedback.values())
+    }
+    for run_id, (_, events) in runs.items():
+        told = Counter(event.kind for event in events)
+        expected = {
+            "segment": told["claimed"] + told["recovered"],
+            "effect": told["effect"],
+            "wait": told["wait"],
+        }
+        found += [
+            f"run {run_id} has {made[run_id][what]} of {what}, not {n}"
+            for what, n in expected.items()
+            if made[run_id][what] != n
+        ]
+        last = {
+            (event.data["name"], event.data.get("effect")): event.data.get("value")
+            for event in events
+            if event.kind == EventKind.SCORED and "effect" in event.data
+        }
+        for (name, effect), value in last.items():
+            given = scored.get((run_id, name, effect), {}).get("score", "not there")
+            if given != value:
+                found.append(f"run {run_id}: {name} of {effect} is {given}, not {value}")
+    return found
+
+
+def _feedback(one: dict[str, Any]) -> dict[str, Any]:
+    return {**one, "source_info": one["feedback_source"]["metadata"]}
+
+
+def _earned(store: Store, feedback: dict[str, Any]) -> str | None:
+    """The effect that feedback is on."""
+    about = store.runs[feedback["run_id"]]["extra"]["metadata"]
+    key: str | None = about.get("perdure_effect_key")
+    return key
 
 
 def _wrong_segments(events: list[Event], spans: list[Span]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -132,6 +133,7 @@ def raises(state: Log) -> Log:
 
 def register(rt: perdure.Runtime) -> None:
     rt.register(errand(), name="errand")
+    rt.register(chain(think), name="thinks")
     rt.register(chain(books, nap), name="books")
     rt.register(chain(raises, nap), name="raises", retry=Retry(attempts=2, first=MINUTES))
 
@@ -146,14 +148,21 @@ def register(rt: perdure.Runtime) -> None:
 
 
 def die(order: dict[str, Any], tell: Tell) -> None:
-    """A worker that is killed at a point, and before it starts what it is to drive."""
-    rt = perdure.Runtime(order["url"], clock=Clock(NOON + order["minutes"] * MINUTES / 10))
+    """A worker that is killed at a point; it may start what it is to drive."""
+    with crash_at(order["point"], order.get("n", 1)):
+        tick(order, tell)
+
+
+def tick(order: dict[str, Any], tell: Tell) -> None:
+    """A process that drives what is due, and ends at once."""
+    os.environ.update(order.get("environment", {}))
+    clock = Clock(NOON + timedelta(minutes=order["minutes"]))
+    rt = perdure.Runtime(order["url"], clock=clock, observe=True)
     register(rt)
     with rt:
         if "graph" in order:
             rt.blocking.start(order["graph"], {"log": [MARK]}, thread_id=order["thread"])
-        with crash_at(order["point"], order.get("n", 1)):
-            rt.blocking.tick()
+        rt.blocking.tick()
 
 
 class Story:

@@ -38,9 +38,11 @@ from perdure.cli import (
     demo,
     dev,
     effects,
+    evals,
     export,
     inbox,
     maintenance,
+    prompts,
     reflections,
     runs,
     saved,
@@ -78,10 +80,20 @@ _add("People and messages", inbox.inbox, inbox.answer, inbox.withdraw, inbox.sig
 _add("Change the course of a run", control.pause, control.resume)
 _add("Change the course of a run", control.wake, control.cancel, control.retry, control.fork)
 _add("Effects, schedules, memories", effects.effects, effects.settle)
-_add("Effects, schedules, memories", schedules.schedules, reflections.reflections)
+_add("Effects, schedules, memories", prompts.prompts, schedules.schedules, reflections.reflections)
 _add("Look after a journal", maintenance.prune, maintenance.doctor, maintenance.migrate)
 _add("Look after a journal", export.export, thread_import.import_)
 _add("Test an agent", check.check, crashtest.crashtest)
+
+evaluating = typer.Typer(name="evals", cls=CommandGroup, help="Datasets and experiments.")
+evaluating.command("list", cls=Command)(evals.list_)
+evaluating.command("show", cls=Command)(evals.show)
+evaluating.command("compare", cls=Command)(evals.compare)
+evaluating.command("run", cls=Command)(evals.run)
+evaluating.command("import", cls=Command)(evals.import_)
+evaluating.command("export", cls=Command)(evals.export)
+evaluating.command("from-runs", cls=Command)(evals.from_runs)
+app.add_typer(evaluating, rich_help_panel="Evaluate an agent")
 
 d1 = typer.Typer(name="d1", cls=CommandGroup, help="Set up and check a journal on Cloudflare D1.")
 d1.command("init", cls=Command)(d1_commands.init)

@@ -16,6 +16,7 @@ from perdure.serde.redaction import hide_in_url
 if TYPE_CHECKING:
     from perdure.cli.langgraph_json import Project
     from perdure.client import Client
+    from perdure.observe.metrics import Metrics
     from perdure.runtime import Runtime
 
 NAME_JOURNAL = (
@@ -57,6 +58,17 @@ def observed(rt: Runtime) -> Runtime:
         for one in from_env():
             rt.engine.observers.add(one)
     return rt
+
+
+def measured(rt: Runtime) -> Metrics:
+    """The metrics of a runtime, which has some from now on."""
+    from perdure.observe.metrics import Metrics
+
+    found = rt.engine.observers.find(Metrics)
+    if found is None:
+        found = Metrics()
+        rt.engine.observers.add(found)
+    return found
 
 
 def load_runtime(place: str) -> Runtime:

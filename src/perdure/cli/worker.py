@@ -8,7 +8,7 @@ from typer import Option
 
 from perdure.cli.options import Concurrency, LogJson, Place, RuntimeAt
 from perdure.cli.output import print_json
-from perdure.cli.target import observed, one_place, runtime_at
+from perdure.cli.target import measured, observed, one_place, runtime_at
 
 Quiet = Annotated[bool, Option("--quiet", help="Log warnings only.")]
 
@@ -19,6 +19,9 @@ def worker(
     concurrency: Concurrency = 50,
     grace: Annotated[float, Option(metavar="SECONDS", help="Time for steps to end.")] = 10,
     until_idle: Annotated[bool, Option("--until-idle", help="Stop when nothing is due.")] = False,
+    metrics: Annotated[
+        str | None, Option(metavar="[HOST:]PORT", help="Serve /metrics here for Prometheus.")
+    ] = None,
     quiet: Quiet = False,
     as_json: LogJson = False,
 ) -> None:
@@ -35,6 +38,8 @@ def worker(
     rt = observed(runtime_at(one_place(place, at)))
     if as_json:
         log_json(rt, quiet=quiet)
+    if metrics is not None:
+        log.info("metrics at %s", measured(rt).serve(metrics))
 
     async def work() -> None:
         async with rt:

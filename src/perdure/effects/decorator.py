@@ -159,9 +159,13 @@ def effect_named(name: str) -> Effect | None:
     return _EFFECTS.get(name)
 
 
-def is_effect_function(name: str) -> bool:
-    """Whether a function of this name is an effect of this process."""
-    return any(one.function.__name__ == name for one in [*_EFFECTS.values()])
+def is_effect_tool(tool: Any) -> bool:
+    """Whether the function of a LangChain tool is decorated with `@perdure.effect`."""
+    functions = [getattr(tool, name, None) for name in ("func", "coroutine")]
+    if not any(functions):
+        functions = [getattr(type(tool), name, None) for name in ("_run", "_arun")]
+        return any(hasattr(function, ATTRIBUTE) for function in functions)
+    return all(hasattr(function, ATTRIBUTE) for function in functions if function)
 
 
 def _register(effect: Effect) -> None:

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from perdure.effects import recording
 from perdure.effects.call_record import CallRecord
@@ -28,8 +28,8 @@ from perdure.segments.evaluation_policy import FUNCTION, REAL, RECORDED, VALUE, 
 from perdure.segments.segment import Segment, is_evaluating
 from perdure.types import EffectState
 
-_FUNCTIONS: dict[str, Mapping[str, Callable[..., Any]]] = {}
-"""By experiment, the functions that simulate effects, in a process that evaluates."""
+_FUNCTIONS: dict[str, list[Mapping[str, Callable[..., Any]]]] = {}
+"""By experiment, the functions that simulate effects, for each evaluation in this process."""
 
 
 _IS_HARMLESS: ContextVar[bool] = ContextVar("perdure_harmless_tool", default=False)
@@ -52,23 +52,32 @@ def check_tool(segment: Segment, name: str, *, reads: bool) -> None:
     if policy is None or _IS_HARMLESS.get() or current() is not None:
         return
     if policy.rule(f"tool {name}", reads=reads)[0] != REAL:
-        error = EffectRefused(
-            f"tool {name}",
-            "its run is part of an evaluation. To simulate it, make its calls effects: give the "
-            "agent perdure.langchain.Durable()",
+        why = (
+            "its run is part of an evaluation, and its calls are not effects: to simulate it, give "
+            "the agent perdure.langchain.Durable()"
         )
-        segment.end_with(error)
-        raise error
+        refuse(segment, f"tool {name}", why)
+
+
+def refuse(segment: Segment, name: str, why: str) -> NoReturn:
+    """Refuse what is not an effect itself. It ends the segment, even if the agent's code catches
+    it."""
+    error = EffectRefused(name, why)
+    segment.end_with(error)
+    raise error
 
 
 @contextlib.contextmanager
 def simulating(experiment: str, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
     """While this process has the functions that simulate the effects of an experiment."""
-    _FUNCTIONS[experiment] = functions
+    known = _FUNCTIONS.setdefault(experiment, [])
+    known.append(functions)
     try:
         yield
     finally:
-        _FUNCTIONS.pop(experiment, None)
+        known.pop()
+        if not known:
+            del _FUNCTIONS[experiment]
 
 
 def substitute(record: CallRecord, caller: Caller, policy: EvaluationPolicy) -> Caller | None:
@@ -81,7 +90,7 @@ def substitute(record: CallRecord, caller: Caller, policy: EvaluationPolicy) -> 
     if mode == VALUE:
         function: Callable[..., Any] = _constant(value[0])
     elif mode == FUNCTION:
-        given = _FUNCTIONS.get(policy.experiment, {}).get(name)
+        given = _FUNCTIONS.get(policy.experiment, [{}])[-1].get(name)
         if given is None:
             again = f"evaluate {policy.experiment!r} again"
             why = f"the function that simulates it is not in this process: {again}"
@@ -123,9 +132,7 @@ def refuse_in_evaluation(name: str) -> None:
     found = current_task()
     segment = None if found is None else found[0].segment
     if segment is not None and segment.evaluation is not None:
-        error = EffectRefused(name, "it reaches another run, and its own is part of an evaluation")
-        segment.end_with(error)
-        raise error
+        refuse(segment, name, "it reaches another run, and its own is part of an evaluation")
 
 
 def is_named(name: str) -> bool:

@@ -7,9 +7,11 @@ from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 
+from perdure.engine.node_outputs import redacted_output
 from perdure.engine.segment_drive import BREAKPOINTS, Drive
 from perdure.errors import BadArgument
 from perdure.langgraph_port import call_config
+from perdure.serde.serializer import Serializer
 
 
 class BoundCall:
@@ -42,6 +44,23 @@ class BoundCall:
         self.place = call_config.place_of(self.configurable)
         """Where the run begins, if not at the thread's last checkpoint."""
         self.arguments: dict[str, Any] = {}
+
+    def redact(self, serializer: Serializer) -> None:
+        """Keep of the arguments what will be stored of them: the call sees no more than a worker
+        that goes on with it."""
+        if not serializer.redacts:
+            return
+        self.input = redacted_output(serializer, self.input)
+        self._context = redacted_output(serializer, self._context)
+        redacted = serializer.redacted_entries
+        given = {
+            k: v for k, v in _plain(self.configurable).items() if not call_config.is_own_key(k)
+        }
+        self.configurable |= redacted(given)
+        if metadata := self._config.get("metadata"):
+            self._config["metadata"] = {**metadata, **redacted(_plain(metadata))}
+        if tags := self._config.get("tags"):
+            self._config["tags"] = serializer.codec.redacted(list(tags))
 
     def forget_place(self) -> None:
         """Begin where the thread is."""

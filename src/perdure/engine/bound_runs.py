@@ -18,7 +18,6 @@ from perdure.engine.breakpoints import stop_at_breakpoint
 from perdure.engine.driver import Driver
 from perdure.engine.engine import Engine
 from perdure.engine.graphs import Graph
-from perdure.engine.node_outputs import redacted_output
 from perdure.engine.pending_command import note_command, with_command
 from perdure.engine.segment_drive import (
     Drive,
@@ -58,7 +57,7 @@ class BoundRuns:
 
     def open(self, call: BoundCall) -> Plan[Drive]:
         """The run of a call, claimed for it."""
-        call.input = redacted_output(self._engine.serializer, call.input)
+        call.redact(self._engine.serializer)
         row = yield from self._find(call)
         begun = yield from self._begin(row)
         if isinstance(begun, SegmentEnd):

@@ -6,7 +6,7 @@ import copy
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, cast
@@ -73,6 +73,14 @@ class Graph:
                 found = replace(self, pregel=pregel, _with_old_names={})
             self._with_old_names[fingerprint] = found
         return found
+
+    def for_evaluation(self, guard: Callable[[Any], Any]) -> Graph:
+        """This graph with its store guarded."""
+        if self.pregel.store is None:
+            return self
+        pregel = copy.copy(self.pregel)
+        pregel.store = guard(pregel.store)
+        return replace(self, pregel=pregel, _with_old_names={})
 
     def current_names(self, nodes: Any) -> Any:
         """Breakpoints of a run, with the names that their nodes have now."""

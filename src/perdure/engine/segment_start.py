@@ -21,6 +21,7 @@ from perdure.engine.answer_handover import AnswerHandover
 from perdure.engine.breakpoints import is_at_breakpoint, stop_at_breakpoint
 from perdure.engine.graph_check import find_change
 from perdure.engine.graphs import Graph
+from perdure.engine.guarded_store import GuardedStore
 from perdure.engine.pending_command import begin_with_command, take_command
 from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, start_place
 from perdure.engine.tool_guard import ToolGuard
@@ -147,6 +148,8 @@ class SegmentStart(SegmentPlans):
             announced=self._announced(),
             evaluation=evaluation_of(setup),
         )
+        if segment.evaluation is not None:
+            graph = graph.for_evaluation(lambda store: GuardedStore.of(store, segment))
         place = yield from start_place(self._saver, row, setup)
         again = task_interrupts.resume_nothing() if place else None
         return Drive(

@@ -12,8 +12,9 @@ from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from perdure.effects.decorator import is_effect_function
+from perdure.effects.decorator import is_effect_tool
 from perdure.effects.simulation import check_tool
+from perdure.langgraph_port.tool_calls import tool_being_called
 from perdure.segments.segment import Segment
 
 
@@ -30,5 +31,5 @@ class ToolGuard(BaseCallbackHandler):
         name = str((serialized or {}).get("name", ""))
         hints = more.get("metadata") or {}
         hints = {**hints, **(hints.get("annotations") or {})}
-        reads = hints.get("readOnlyHint") is True or is_effect_function(name)
+        reads = hints.get("readOnlyHint") is True or is_effect_tool(tool_being_called())
         check_tool(self._segment, name, reads=reads)

@@ -109,7 +109,6 @@ class Worker:
         try:
             if not self._keeper.is_started:
                 await asyncio.to_thread(self._keeper.start)
-            self._driver.observers.nudge()  # other processes may have left traces to export
             signals = drain_on_signals(self._loop, self.drain)
             with signals if handle_signals else contextlib.nullcontext():
                 try:

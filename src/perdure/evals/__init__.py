@@ -13,6 +13,13 @@ evaluators    what judges, and what it may return
 judging       the graph that asks the evaluators and stores their scores
 experiments   Experiment and Result: read from the journal
 comparison    compare: two experiments, paired by example
+report        table and page: experiments as people read them
+checks        Experiment.check: a gate for a build
+formats       examples in files: JSON Lines, LangSmith's form, CSV
+langsmith_datasets   datasets of LangSmith itself
+from_runs     examples from real runs: an approval or an edit makes one
+functions     functions that evaluate, called by name
+pytest_plugin the fixture `evaluation`
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,7 +28,9 @@ from perdure.errors import EffectRefused, ExperimentChanged, Unanswered
 from perdure.evals.comparison import ChangedExample, Comparison, ScoreComparison, compare
 from perdure.evals.datasets import Dataset
 from perdure.evals.experiments import Experiment, Result, ScoreSummary
+from perdure.evals.from_runs import from_runs
 from perdure.evals.policy import Effects
+from perdure.evals.report import page, table
 from perdure.types import DatasetInfo, Example, ExperimentInfo
 
 if TYPE_CHECKING:
@@ -44,6 +53,9 @@ __all__ = [
     "Unanswered",
     "compare",
     "evaluate",
+    "from_runs",
+    "page",
+    "table",
 ]
 
 

@@ -66,15 +66,28 @@ class Dataset:
         return await self._add(examples, create=False)
 
     async def _add(self, examples: Iterable[Example | Mapping[str, Any]], *, create: bool) -> int:
-        service = self.client.services.datasets
+        given = self._identified(examples)
+        plan = self.client.services.datasets.change(
+            self.name, lambda before: {**before, **given}, create=create
+        )
+        self.version = (await self.client.journal.arun(plan)).version
+        return self.version
+
+    def _identified(self, examples: Iterable[Example | Mapping[str, Any]]) -> Examples:
+        """Examples by id."""
         given: Examples = {}
         for one in examples:
             example = to_example(one)
-            id = service.identified(example)
+            id = self.client.services.datasets.identified(example)
             if id in given and example.id:
                 raise BadArgument(f"Two examples have the id {id!r}: leave one out.")
             given[id] = replace(example, id=id)
-        plan = service.change(self.name, lambda before: {**before, **given}, create=create)
+        return given
+
+    async def replace(self, examples: Iterable[Example | Mapping[str, Any]]) -> int:
+        """Make these the only examples. Gives the version that has them."""
+        given = self._identified(examples)
+        plan = self.client.services.datasets.change(self.name, lambda before: given)
         self.version = (await self.client.journal.arun(plan)).version
         return self.version
 

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from perdure.effects.simulation import simulating
 from perdure.engine.graphs import Graph
-from perdure.errors import BadArgument, ExperimentChanged
+from perdure.errors import BadArgument, ExperimentChanged, NotFound
 from perdure.evals import experiments
 from perdure.evals.datasets import Dataset, to_example
 from perdure.evals.evaluators import Evaluator, evaluators_of
@@ -65,7 +65,7 @@ async def evaluate(
     """Run the target for each example, have each evaluator judge each output, return the results.
 
     `target` is the name of a registered graph, a graph, or a function of the input. `dataset` is a
-    `Dataset`, the name of one, or examples, which are stored as a dataset named like the
+    `Dataset`, the name of one, or examples, which are stored as the dataset "examples of" the
     experiment. `runtime` drives the runs; without one that of the dataset, or a new `Runtime()`.
     `context` and `config` are those of `start`.
 
@@ -125,17 +125,21 @@ async def _driving(runtime: Runtime | None, dataset: Any) -> AsyncIterator[Runti
 
 
 async def _stored(runtime: Runtime, dataset: Any, experiment: str) -> Dataset:
+    """The dataset of an evaluation, in the journal of the runtime."""
     if isinstance(dataset, Dataset):
-        return dataset
+        return await Dataset.load(runtime, dataset.name, dataset.version)
     if isinstance(dataset, str):
         return await Dataset.load(runtime, dataset)
-    # The dataset of a begun experiment stays: examples that are left out are removed.
-    made = await Dataset.create(runtime, experiment, dataset := [*dataset])
-    service = runtime.services.datasets
-    kept = {service.identified(to_example(one)) for one in dataset}
-    gone = [one.id for one in await made.examples() if one.id not in kept]
-    if gone:
-        await made.remove(*gone)
+    service, journal = runtime.services.datasets, runtime.journal
+    given = {service.identified(one): one for one in map(to_example, dataset)}
+    with contextlib.suppress(NotFound):
+        info, _ = await journal.arun(service.settings(experiment))
+        begun = await journal.arun(service.examples(info.dataset, info.version))
+        if service.differ(begun, given):
+            raise ExperimentChanged(experiment, "other examples")
+        return await Dataset.load(runtime, info.dataset, info.version)
+    made = await Dataset.create(runtime, f"examples of {experiment}")
+    await made.replace(given.values())
     return made
 
 
@@ -155,9 +159,11 @@ class Evaluation:
     async def begin(self, dataset: Dataset) -> None:
         """Store the settings, or compare them with those that the experiment was begun with."""
         service, journal = self.runtime.services.datasets, self.runtime.journal
+        self.target_name = target_name(self.target)
+        # First: examples may be of its types, which are allowed from then on.
+        self.graph = graph_of(self.target, self.target_name, self.name, self.runtime)
         self.examples = await journal.arun(service.examples(dataset.name, dataset.version))
         check_examples(self.examples)
-        self.target_name = target_name(self.target)
         metadata = {key: one for key, one in self.setup["metadata"].items() if key != "experiment"}
         settings = {
             "target": self.target_name,
@@ -185,14 +191,14 @@ class Evaluation:
     async def run(self, concurrency: int) -> None:
         """Drive every run of the target to its end, then every run that judges one."""
         cases = [*experiments.cases_of(self.name, self.examples, self.repetitions)]
-        graph = graph_of(self.target, self.target_name, self.name, self.runtime)
+        graph = self.graph
         judge = make_graph(
             Judge(self.runtime, self.evaluators, self.examples).build(),
             JUDGE,
             self.name,
             self.runtime,
         )
-        with simulating(self.name, self.functions), self._registered(graph, judge):
+        with self._registered(graph, judge), simulating(self.name, self.functions):
             ended = await self._drive(cases, TARGET, graph, concurrency, self._target_setup)
             done = {case: row.id for case, row in ended.items() if State(row.state) is State.DONE}
 

@@ -136,8 +136,8 @@ def _arguments(
     """The arguments that a function wants of these values."""
     try:
         parameters = [*inspect.signature(function).parameters.values()]
-    except (TypeError, ValueError):
-        parameters = []
+    except (TypeError, ValueError):  # a function of C has no signature
+        return (), {name: values[name] for name in BY_NAME[:3]}
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
     needed = [
@@ -147,7 +147,7 @@ def _arguments(
     ]
     if all(one.name in values and one.kind is not one.POSITIONAL_ONLY for one in needed):
         wanted = {one.name for one in named}
-        if takes_any or not parameters:
+        if takes_any:
             wanted |= set(BY_NAME[:3])
         return (), {name: values[name] for name in values if name in wanted}
     if len(needed) == 2 and all(one.kind is not one.KEYWORD_ONLY for one in needed):

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from perdure.client import Client
+from perdure.evals.checks import check
 from perdure.journal import Plan
 from perdure.operations import scores
 from perdure.operations.runs import RunRow
@@ -146,6 +147,9 @@ class Experiment:
             if value is not None:
                 found.setdefault(result.example.id, []).append(value)
         return {id: sum(values) / len(values) for id, values in found.items()}
+
+    check = check
+    """Fail unless a score is as good as it has to be: see `checks`."""
 
     @classmethod
     async def load(cls, client: Client, name: str) -> Experiment:

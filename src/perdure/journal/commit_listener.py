@@ -12,7 +12,7 @@ from perdure.journal.operation import EventStatement, Row, Statement
 
 DRAIN = 5.0
 """Seconds that `close` waits for the listener."""
-GATHER = 0.01
+GATHER = 0.05
 """Seconds between two calls of the listener."""
 IDLE = 0.5
 """Seconds after which the thread ends if nothing is committed."""

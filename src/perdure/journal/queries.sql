@@ -1042,11 +1042,11 @@ WHERE thread_id = :thread_id AND run_id = :id AND target = 'effect' AND target_i
   SELECT key FROM perdure_effects WHERE scope = :thread_id AND task = :task);
 
 -- name: prompt_versions
--- The versions of a prompt, or of all, each with the number of runs that read it.
+-- The versions of prompts whose names are in a range, each with the number of runs that read it.
 SELECT name, version, first_at, body, (
   SELECT COUNT(*) FROM perdure_prompt_uses AS u
   WHERE u.target = '' AND u.prompt = perdure_prompts.name AND u.version = perdure_prompts.version)
-FROM perdure_prompts WHERE CAST(:name AS TEXT) IS NULL OR name = :name
+FROM perdure_prompts WHERE name >= :first AND name <= :last
 ORDER BY name, first_at, version;
 
 -- name: prompt_outcomes
@@ -1057,7 +1057,7 @@ SELECT p.prompt, p.version, s.name, s.kind, s.label, COUNT(*), SUM(s.value),
        SUM(CASE WHEN s.value IN (0, 1) THEN 1 ELSE 0 END)
 FROM perdure_score_prompts AS p JOIN perdure_scores AS s
   ON s.thread_id = p.thread_id AND s.run_id = p.run_id AND s.name = p.name AND s.about = p.about
-WHERE (CAST(:name AS TEXT) IS NULL OR p.prompt = :name) AND s.kind <> 'text'
+WHERE p.prompt >= :first AND p.prompt <= :last AND s.kind <> 'text'
 GROUP BY p.prompt, p.version, s.name, s.kind, s.label
 ORDER BY p.prompt, p.version, s.name, s.label;
 

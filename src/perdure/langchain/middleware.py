@@ -11,12 +11,11 @@ from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from perdure.effects import simulation
-from perdure.effects.decorator import aperform, perform
+from perdure.effects.decorator import aperform, is_effect_tool, perform
 from perdure.langchain.calls import ModelCall, ToolCall, ToolResult
 from perdure.langchain.policy import (
     Policy,
     changes_only_state,
-    is_effect,
     policy_by_hints,
     policy_of,
 )
@@ -82,7 +81,7 @@ class Durable(AgentMiddleware[Any, Any, Any]):
 
     def policy(self, request: ToolCallRequest) -> Policy | None:
         """How a call settles. None: it is not recorded, or the tool is an effect itself."""
-        if is_effect(request.tool):
+        if is_effect_tool(request.tool):
             return None
         name = request.tool_call["name"]
         known = name in self._policies

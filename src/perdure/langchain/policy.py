@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from langchain_core.tools import BaseTool
 
-from perdure.effects.decorator import ATTRIBUTE
 from perdure.effects.spec import ONCE, EffectSpec, check_unknown, record_of, seconds_of
 from perdure.errors import BadArgument
 from perdure.types import Record, Retry
@@ -95,12 +94,3 @@ def _has_hint(tool: BaseTool | None, hint: str) -> bool:
         if isinstance(value, bool):
             return value
     return False
-
-
-def is_effect(tool: BaseTool | None) -> bool:
-    """Whether the function of a tool is decorated with `@perdure.effect`."""
-    functions = [getattr(tool, name, None) for name in ("func", "coroutine")]
-    if not any(functions):
-        functions = [getattr(type(tool), name, None) for name in ("_run", "_arun")]
-        return any(hasattr(function, ATTRIBUTE) for function in functions)
-    return all(hasattr(function, ATTRIBUTE) for function in functions if function)

@@ -10,14 +10,22 @@ from opentelemetry.trace import (
 )
 
 from perdure.effects import context as effect_context
-from perdure.observe.span_ids import SpanKey, effect_key, span_id, step_key, trace_id
+from perdure.langgraph_port import task_config
+from perdure.observe.span_ids import (
+    SpanKey,
+    effect_key,
+    segment_key,
+    span_id,
+    step_key,
+    trace_id,
+)
 from perdure.segments.progress import Progress
 
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class CurrentSpan(NonRecordingSpan):
-    """The span that a driver is in: that of its step, or of the effect that this code is called by.
+    """The span that a driver is in: its segment, its step, or the effect that calls this code.
 
     It is exported when the segment has ended; until then others only need its id.
     """
@@ -27,7 +35,9 @@ class CurrentSpan(NonRecordingSpan):
         self._run_id, self._token, self._progress = run_id, token, progress
 
     def get_span_context(self) -> SpanContext:
-        key = step_key(self._token, self._progress.steps)
+        key = segment_key(self._token)  # LangGraph itself, around its steps
+        if task_config.is_in_task(task_config.current_configurable()):
+            key = step_key(self._token, self._progress.steps)
         effect = effect_context.current()
         while effect is not None and not effect.attempt:
             effect = effect.outer

@@ -161,17 +161,22 @@ class Metrics:
         self._engine = engine
         self._gauges.attach(engine)
         if self._listen is not None:
-            from perdure.observe.metrics_server import MetricsServer
-
-            server = MetricsServer(self, self._listen)
-            self.port = server.port
-            self._closers.append(server.close)
+            self.serve(self._listen)
         if self._otlp:
             try:
                 from perdure.observe.otlp_metrics import OTLPExport
             except ImportError as error:
                 raise Error(needs_extra("Metrics(otlp=True)", "otel")) from error
             self._closers.append(OTLPExport(self).close)
+
+    def serve(self, listen: str) -> str:
+        """Serve `/metrics` at a port, or host:port, until this is closed. Returns its address."""
+        from perdure.observe.metrics_server import MetricsServer
+
+        server = MetricsServer(self, listen)
+        self.port = server.port
+        self._closers.append(server.close)
+        return server.address
 
     def close(self) -> None:
         """Export what was measured until now, and stop."""

@@ -15,6 +15,8 @@ from perdure.observe import prometheus
 from perdure.observe.registry import Family
 
 HOST = "127.0.0.1"
+POLL = 0.1
+"""Seconds that closing it may take."""
 
 
 class MetricsServer:
@@ -36,8 +38,9 @@ class MetricsServer:
             ) from error
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
+        self.address = f"http://{host or HOST}:{self.port}/metrics"
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="perdure-metrics", daemon=True
+            target=self._server.serve_forever, args=(POLL,), name="perdure-metrics", daemon=True
         )
         self._thread.start()
 

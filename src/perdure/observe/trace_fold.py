@@ -21,11 +21,13 @@ from datetime import datetime
 from typing import Any
 
 from perdure.observe.span_ids import RUN, SpanKey, effect_key, segment_key, step_key
-from perdure.operations.events import is_end
+from perdure.operations.events import is_end, is_input
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
 
 CRASHED = "its worker died, or was silent too long"
+REPLAYED = "perdure.replayed"
+"""The attribute of an effect that came from its record: it was not called."""
 SAVED = ("effects", "model_calls", "tokens")
 """What a segment did not have to do again, in the data of its end."""
 _USAGE = {
@@ -212,10 +214,13 @@ class TraceFold:
 
     def _step(self, event: Event, now: int) -> Iterator[Span]:
         at, data = self._open, event.data
-        if data.get("source") == "input":
-            at.moved = now
-            return
         ns, nodes = data.get("ns", ""), data.get("nodes") or []
+        if is_input(data):
+            if ns:
+                at.inner[ns] = now
+            else:
+                at.moved = now
+            return
         attributes = {
             "perdure.checkpoint": data.get("checkpoint"),
             "perdure.namespace": ns,
@@ -229,12 +234,9 @@ class TraceFold:
             at.inner[ns], at.in_step = now, True
             yield Span("step", key, current, name, start, max(start, now), attributes)
         else:
-            start, at.moved, at.inner = at.moved, now, {}
-            is_empty, at.in_step = not at.in_step, False
+            start, at.moved, at.inner, at.in_step = at.moved, now, {}, False
             at.steps += 1
             parent = segment_key(at.token)
-            if data.get("step") == 0 and not nodes and is_empty:
-                return  # the input is given to the channels; nothing runs
             yield Span("step", current, parent, name, start, max(start, now), attributes)
 
     def _open_step(self, now: int, error: str | None) -> Span:
@@ -262,7 +264,7 @@ class TraceFold:
             "perdure.transactional": data.get("transactional"),
             "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
         }
-        name = f"execute_tool {data['name']}"
+        name = _named(data["name"])
         if usage := data.get("usage"):
             name = f"chat {usage.get('model') or data['name']}"
             about |= {_USAGE[part]: usage[part] for part in _USAGE if part in usage}
@@ -329,9 +331,9 @@ class TraceFold:
         if not saved or segment is None:
             return
         for index, (name, key) in enumerate(saved.get("replayed", ())):
-            about = {"perdure.effect.key": key, "perdure.replayed": True}
+            about = {"perdure.effect.key": key, REPLAYED: True}
             place: SpanKey = ("replayed", event.n, index)
-            yield Span("effect", place, self._current(), f"execute_tool {name}", now, now, about)
+            yield Span("effect", place, self._current(), _named(name), now, now, about)
             self._open.in_step = True
         counts = segment.setdefault("saved", {})
         counts |= {n: counts.get(n, 0) + saved[n] for n in SAVED if saved.get(n)}
@@ -425,6 +427,11 @@ class TraceFold:
         return self._run if at.segment is None else step_key(at.token, at.steps)
 
 
+def _named(effect: str) -> str:
+    """The name of an effect's span. Those of `perdure.langchain` are `model` and `tool ...`."""
+    return "chat model" if effect == "model" else f"execute_tool {effect.removeprefix('tool ')}"
+
+
 def locate(events: Iterable[Event], about: Mapping[str, Any]) -> Span | None:
     """The span of the step, effect or wait that a score is about, in the history before it."""
     names = {"step": "checkpoint", "effect": "effect.key", "wait": "wait.id"}
@@ -432,9 +439,7 @@ def locate(events: Iterable[Event], about: Mapping[str, Any]) -> Span | None:
     fold = TraceFold()
     found = None
     for span in fold.spans(events) if wanted else ():
-        is_one = (
-            span.what in ("step", "effect", "wait") and "perdure.replayed" not in span.attributes
-        )
-        if is_one and wanted.items() <= span.attributes.items():
+        is_part = span.what in ("step", "effect", "wait") and REPLAYED not in span.attributes
+        if is_part and wanted.items() <= span.attributes.items():
             found = span
     return found or fold.open_wait(about.get("wait"))

@@ -65,10 +65,12 @@ class ExampleRow(NamedTuple):
         place = places.of_example(dataset, self.change, self.n, self.id)
         try:
             stored = serializer.loads(self.body, place, (dict, type(None)))
-            return None if stored is None else Example(id=self.id, **stored)
+            if stored is None:
+                return None
+            return Example(id=self.id, **{**stored, "answers": tuple(stored["answers"])})
         except UNREADABLE as error:
             return Example(None, id=self.id, damaged=str(error))
-        except TypeError:
+        except (KeyError, TypeError):
             return Example(None, id=self.id, damaged=str(Damaged(place.name, "it has other parts")))
 
 
@@ -104,9 +106,9 @@ class ExperimentRow(NamedTuple):
             return ExperimentInfo(*head, "", (), 1, {}, {}, at, damaged=str(error))
 
 
-def content(example: Example) -> dict[str, Any]:
+def content(serializer: Serializer, example: Example) -> dict[str, Any]:
     """What is stored of an example, besides its id."""
-    return {
+    stored = {
         "input": example.input,
         "expected": example.expected,
         "metadata": dict(example.metadata),
@@ -114,15 +116,16 @@ def content(example: Example) -> dict[str, Any]:
         "signals": dict(example.signals),
         "run_id": example.run_id,
     }
+    return dict(serializer.redacted_values(stored, ("run_id",)))
 
 
 def digest(serializer: Serializer, example: Example) -> str:
     """A hash of an example's content. The order of dicts does not matter if JSON has its types."""
-    stored = content(example)
+    stored = content(serializer, example)
     try:
         data = json.dumps(stored, sort_keys=True, allow_nan=False).encode()
     except (TypeError, ValueError):
-        data = serializer.codec.encode(stored, f"example {example.id!r}")
+        data = serializer.codec.encode_own(stored, f"example {example.id!r}")
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
@@ -136,8 +139,8 @@ def insert_examples(
     """Store what a change says about examples, by id; None removes one. `first` numbers them."""
     statements = []
     for n, (id, example) in enumerate(examples, first):
-        stored = None if example is None else content(example)
-        body = serializer.dumps(stored, places.of_example(dataset, change, n, id))
+        stored = None if example is None else content(serializer, example)
+        body = serializer.dumps(stored, places.of_example(dataset, change, n, id), own=True)
         params = {"dataset": dataset, "change": change, "n": n, "id": id, "body": body}
         statements.append(Statement("insert_example", params))
     return Op("insert_examples", statements, lambda rows: None, write=True)

@@ -22,7 +22,7 @@ IDENTITY = frozenset(
     {"wait", "kind", "name", "runs", "step", "source", "checkpoint", "nodes", "ns", "by", "effects"}
     | {"key", "state", "how", "effect", "worker", "graph", "version", "run", "thread", "parent"}
     | {"lost", "removed", "added", "caught_in", "prompts", "about", "task", "signal", "schedule"}
-    | {"undone", "kept", "unknown"}
+    | {"undone", "kept", "unknown", "call", "action"}
 )
 """What an event says about ids, keys, names and people: never redacted."""
 
@@ -124,6 +124,11 @@ def is_end(event: Event) -> bool:
     if event.kind == EventKind.FAILED:
         return "retry_at" not in event.data
     return event.kind in (EventKind.DONE, EventKind.CANCELLED, EventKind.PAUSED, EventKind.HELD)
+
+
+def is_input(step: Mapping[str, Any]) -> bool:
+    """Whether the event of a step only says that a run has its input: no node has run."""
+    return step.get("source") == "input" or (step.get("step") == 0 and not step.get("nodes"))
 
 
 def dump_event(

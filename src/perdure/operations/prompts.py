@@ -78,7 +78,8 @@ def _versions(rows: Sequence[Sequence[Row]]) -> list[PromptVersion]:
 
 def page(name: str | None) -> Op[tuple[list[PromptRow], list[OutcomeRow]]]:
     """Every version of a prompt, or of all, oldest first, and the scores of what they touched."""
-    params: dict[str, Any] = {"name": name}
+    first, last = ("", "\U0010ffff") if name is None else (name, name)
+    params: dict[str, Any] = {"first": first, "last": last}
     return Op(
         "prompts",
         [Statement("prompt_versions", params), Statement("prompt_outcomes", params)],

@@ -124,7 +124,8 @@ def _put(
     columns = (value, made.now, score.kind.value, score.label, target, target_id)
     place = places.of_score(made.thread_id, score.run_id, score.name, score.about, *columns)
     more = {name: text for name in ("action", "call") if (text := getattr(score, name))}
-    said = [score.comment, score.by, *([more] if more else [])]
+    comment = serializer.redacted_text(score.comment)
+    said = [comment, score.by, *([more] if more else [])]
     params = {
         **made.params,
         "name": score.name,
@@ -135,7 +136,7 @@ def _put(
         "target": target,
         "target_id": target_id,
         "seen": seen,
-        "body": serializer.dumps(said, place, "the score"),
+        "body": serializer.dumps(said, place, "the score", own=True),
     }
     return [
         *with_params(params, "put_score", "count_score"),

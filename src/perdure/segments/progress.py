@@ -10,7 +10,7 @@ from typing import Any
 from perdure.journal import Statement
 from perdure.journal.clock import Clock
 from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
-from perdure.operations.events import change
+from perdure.operations.events import change, is_input
 from perdure.operations.prompts import STEP
 from perdure.operations.run_payload import load_labels, place
 from perdure.segments.lease import Lease
@@ -103,8 +103,6 @@ class Progress:
         self.move()
         self.has_written = True
         self._made.add(checkpoint_id)
-        if not ns and metadata.get("source") != "input":
-            self.steps += 1
         made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
         fingerprint, self.fingerprint = self.fingerprint, None
         data: dict[str, Any] = {"step": metadata.get("step"), "source": metadata.get("source")}
@@ -113,6 +111,8 @@ class Progress:
             data["nodes"] = list(nodes)
         if ns:
             data["ns"] = ns
+        elif not is_input(data):
+            self.steps += 1
         labels = None
         if self._labelled:
             self._labelled = False

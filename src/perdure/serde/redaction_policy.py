@@ -15,8 +15,9 @@ import fnmatch
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, ClassVar, NamedTuple
 
 import ormsgpack
@@ -88,7 +89,7 @@ class Redaction:
 Redaction.EMAIL = SecretPattern(
     r"(?<![\w.+-])[\w.+-]{1,64}+@[A-Za-z0-9-]{1,63}+(?:\.[A-Za-z0-9-]{1,63}+){1,8}"
 )
-Redaction.CARD = SecretPattern(r"(?<!\d)(?:\d[ -]?+){12,18}\d(?!\d)", _luhn)
+Redaction.CARD = SecretPattern(r"[0-9](?<![0-9]{2})(?:[ -]?+[0-9]){12,18}(?![0-9])", _luhn)
 Redaction.TOKEN = SecretPattern(
     r"\b(?:Bearer|Basic)\s{1,4}+[A-Za-z0-9+/._~-]{8,4096}+={0,2}+"
     r"|\b(?:sk|pk|rk|ghp|gho|ghs|ghu|github_pat|glpat|xox[abeprs]|lsv2)[-_][A-Za-z0-9_-]{10,255}+"
@@ -114,10 +115,8 @@ def _compile(pattern: Any) -> re.Pattern[str]:
 
 def check_bounded(pattern: re.Pattern[str]) -> None:
     """Refuse a pattern that could take more than `MOST_STEPS` from one position of a text."""
-    parser: Any = re._parser  # type: ignore[attr-defined]  # noqa: SLF001 (no other knows)
-    tree = parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
     try:
-        if _steps(tree, inside=False) > MOST_STEPS:
+        if _steps(_parse(pattern), inside=False) > MOST_STEPS:
             raise _Unbounded("it has too many repeats one after the other")
     except _Unbounded as error:
         raise BadArgument(
@@ -125,6 +124,11 @@ def check_bounded(pattern: re.Pattern[str]) -> None:
             r"\w{1,64} instead of \w+, and make a repeat inside of a repeat possessive: "
             r"(?:\.\w{1,64}+){1,8}."
         ) from None
+
+
+def _parse(pattern: re.Pattern[str]) -> Any:
+    parser: Any = re._parser  # type: ignore[attr-defined]  # noqa: SLF001 (no other knows)
+    return parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
 
 
 class _Unbounded(Exception):
@@ -158,6 +162,44 @@ def _steps(tree: Any, inside: bool) -> int:
     return steps
 
 
+def literal_of(tree: Any, flags: int) -> str:
+    """A text that is in every match of a pattern; it may be empty."""
+    if flags & re.IGNORECASE:
+        return ""
+    found, run = "", ""
+    for op, argument in tree:
+        name = str(op)
+        if name == "LITERAL" and re.match(r"[A-Za-z0-9_@.-]", chr(argument)):
+            run += chr(argument)  # others may be escaped, in a text that is JSON
+        else:
+            inner = ""
+            if name == "SUBPATTERN" and not argument[1]:  # without flags of its own
+                inner = literal_of(argument[-1], flags)
+            found, run = max(found, run, inner, key=len), ""
+    return max(found, run, key=len)
+
+
+class _Search(NamedTuple):
+    """A pattern of a policy, as it is applied."""
+
+    regex: re.Pattern[str]
+    literal: str
+    """What every match has: a text, or a blob, without it has no match."""
+    substitute: Callable[[re.Match[str]], str]
+
+    @classmethod
+    def of(cls, pattern: Any, replacement: str) -> _Search:
+        regex, check = _compile(pattern), getattr(pattern, "check", None)
+
+        def substitute(found: re.Match[str]) -> str:
+            return replacement if check is None or check(found[0]) else found[0]
+
+        return cls(regex, literal_of(_parse(regex), regex.flags), substitute)
+
+    def may_be_in(self, data: bytes) -> bool:
+        return self.literal.encode() in data
+
+
 # -- applied
 
 _CONTAINERS = frozenset("tsfqOCe")
@@ -189,73 +231,98 @@ _pack: Callable[[Any], bytes] = functools.partial(
 )
 
 
-@dataclass
 class Redactor:
     """Applies a policy to encoded values and to texts."""
 
-    policy: Redaction
+    def __init__(self, policy: Redaction, is_enum: Callable[[str, str], bool]) -> None:
+        """`is_enum`: whether (module, name) is an enum. Its members are code, and must be found
+        again."""
+        self.policy = policy
+        plain = [plain_name(key) for key in policy.keys]
+        self._rules = _Rules(
+            policy.replace,
+            is_enum,
+            [_Search.of(one, policy.replace) for one in policy.patterns],
+            [re.compile(fnmatch.translate(key.replace("[", "[[]"))).match for key in plain],
+            _named(plain) if plain else None,
+        )
+        self._words = [max(re.split(r"[^a-z0-9]+", key), key=len).encode() for key in plain]
+        """A word of each key: a blob that has none of them has no key."""
+        self._narrower: dict[tuple[bool, ...], _Rules] = {}
+        self.hides, self.text = self._rules.hides, self._rules.text
+
+    def clean(self, data: bytes, *, pair: bool = False) -> bytes:
+        """An encoded value without its secrets; the same object if it has none. `pair`: it is a
+        [key, value] of a dict. Raises `RecursionError` for one that is nested very deeply."""
+        rules = self._narrowed(data)
+        if rules is None:
+            return data
+        tree = _unpack(data)
+        found = rules.entry(tree) if pair else rules.walk(tree)
+        return data if found is tree else _pack(found)
+
+    def _narrowed(self, data: bytes) -> _Rules | None:
+        """The rules that may find something in a blob. It lacks the words of the others, or the
+        text that each match has. None: there are none."""
+        lowered, searches = data.lower() if self._words else b"", self._rules.searches
+        is_escaped = b"\\u" in data  # JSON, in which any letter may be written so
+        by_key = any(is_escaped or word in lowered for word in self._words)
+        left = (by_key, *(is_escaped or one.may_be_in(data) for one in searches))
+        if not any(left):
+            return None
+        if left not in self._narrower:
+            rules = replace(self._rules, searches=[*compress(searches, left[1:])])
+            self._narrower[left] = rules if by_key else replace(rules, keys=[], named=None)
+        return self._narrower[left]
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """What is looked for in a value."""
+
+    replacement: str
     is_enum: Callable[[str, str], bool]
-    """Whether (module, name) is an enum: its members are code, and must be found again."""
-    _names: dict[str, bool] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._replace = self.policy.replace
-        checks = [getattr(one, "check", None) for one in self.policy.patterns]
-        regexes = [_compile(one) for one in self.policy.patterns]
-        self._subs = [
-            (regex.search, regex.sub, functools.partial(self._found, check))
-            for regex, check in zip(regexes, checks, strict=True)
-        ]
-        plain = [plain_name(key) for key in self.policy.keys]
-        self._keys = [re.compile(fnmatch.translate(key)).match for key in plain]
-        self._named = _named(plain) if plain else None
-
-    def _found(self, check: Callable[[str], bool] | None, found: re.Match[str]) -> str:
-        return self._replace if check is None or check(found[0]) else found[0]
+    searches: Sequence[_Search]
+    keys: Sequence[Callable[[str], Any]]
+    named: re.Pattern[str] | None
+    _known: dict[str, bool] = field(default_factory=dict)
 
     def hides(self, name: Any) -> bool:
         """Whether the policy names this key."""
-        if type(name) is not str or not self._keys:
+        if type(name) is not str or not self.keys:
             return False
-        known = self._names.get(name)
+        known = self._known.get(name)
         if known is None:
             plain = plain_name(name)
-            known = not name.startswith("__") and any(match(plain) for match in self._keys)
-            if len(self._names) > 10_000:
-                self._names.clear()
-            self._names[name] = known
+            known = not name.startswith("__") and any(match(plain) for match in self.keys)
+            if len(self._known) > 10_000:
+                self._known.clear()
+            self._known[name] = known
         return known
 
     def text(self, text: str) -> str:
         """A text without what a pattern finds, and what is under a key: as JSON, or `key=value`."""
-        if self._named is not None:
-            if text[:1] in ("{", "["):
-                try:
-                    found = json.loads(text)
-                except (ValueError, RecursionError):
-                    pass
-                else:
-                    clean = self._walk(found)
-                    text = text if clean is found else json.dumps(clean, ensure_ascii=False)
-            text = self._named.sub(self._without_value, text)
-        for search, sub, replace in self._subs:
-            if search(text) is not None:
-                text = sub(replace, text)
+        if text[:1] in ("{", "[") and (self.named is not None or "\\" in text):
+            try:
+                found = json.loads(text)
+            except (ValueError, RecursionError):
+                pass
+            else:
+                clean = self.walk(found)
+                text = text if clean is found else json.dumps(clean, ensure_ascii=False)
+        if self.named is not None:
+            text = self.named.sub(self._without_value, text)
+        for one in self.searches:
+            if one.literal in text and one.regex.search(text) is not None:
+                text = one.regex.sub(one.substitute, text)
         return text
 
     def _without_value(self, found: re.Match[str]) -> str:
         value = found["value"]
         quote = next((one for one in ('\\"', "\\'", '"', "'") if value.startswith(one)), "")
-        return f"{found['before']}{quote}{self._replace}{quote}"
+        return f"{found['before']}{quote}{self.replacement}{quote}"
 
-    def clean(self, data: bytes, *, pair: bool = False) -> bytes:
-        """An encoded value without its secrets; the same object if it has none. `pair`: it is a
-        [key, value] of a dict. Raises `RecursionError` for one that is nested very deeply."""
-        tree = _unpack(data)
-        found = self._entry(tree) if pair else self._walk(tree)
-        return data if found is tree else _pack(found)
-
-    def _walk(self, value: Any) -> Any:
+    def walk(self, value: Any) -> Any:
         """A value without its secrets; the same object if it has none."""
         kind = type(value)
         if kind is str:
@@ -264,16 +331,20 @@ class Redactor:
         if kind is dict:
             return self._fields(value, of_user=True)
         if kind is list:
-            is_text = len(value) == 2 and type(value[1]) in (str, bytes)
-            if is_text and self.hides(value[0]):  # a header, as many libraries take them
-                return self._entry(value)
-            found = [self._walk(one) for one in value]
+            if len(value) == 2 and self._is_header(*value):
+                return self.entry(value)
+            found = [self.walk(one) for one in value]
             return value if all(map(_is, found, value)) else found
         if kind is _Ext:
             return self._extension(value)
         if kind is bytes:
             return self._bytes(value)
         return value
+
+    def _is_header(self, name: Any, value: Any) -> bool:
+        """Whether this is a header as many libraries take them: a name and a text."""
+        is_text = type(name) is str and type(value) in (str, bytes)
+        return is_text and self.hides(name) and re.fullmatch(r"[\w.-]{1,80}", name) is not None
 
     def _bytes(self, value: bytes) -> bytes:
         try:
@@ -300,26 +371,26 @@ class Redactor:
 
     def _value(self, key: Any, item: Any) -> Any:
         if item is not None and self.hides(key):
-            return item if item == self._replace else self._replace
-        return self._walk(item)
+            return item if item == self.replacement else self.replacement
+        return self.walk(item)
 
-    def _entry(self, pair: list[Any]) -> list[Any]:
+    def entry(self, pair: list[Any]) -> list[Any]:
         key, item = pair
-        found = [self._walk(key), self._value(key, item)]
+        found = [self.walk(key), self._value(key, item)]
         return pair if all(map(_is, found, pair)) else found
 
     def _extension(self, value: _Ext) -> Any:
         inner = _unpack(value.body)
         if value.code == 4:  # PAIRS
-            found: Any = [self._entry(pair) for pair in inner]
+            found: Any = [self.entry(pair) for pair in inner]
             return value if all(map(_is, found, inner)) else _Ext(4, _pack(found))
         if value.code == 1:  # BUILTIN
             letter, payload = inner
             if letter in _CONTAINERS or letter in _TEXTS:
-                found = self._walk(payload)
+                found = self.walk(payload)
                 return value if found is payload else _Ext(1, _pack([letter, found]))
             if letter in _ADDRESSES and self.text(payload) != payload:
-                return self._replace
+                return self.replacement
             return value
         *head, state = inner
         if type(state) is not list or (len(head) == 2 and self.is_enum(*head)):
@@ -328,7 +399,7 @@ class Redactor:
         found = [
             self._fields(part, of_user=False, links=links)
             if type(part) is dict
-            else self._walk(part)
+            else self.walk(part)
             for part in state
         ]
         if all(map(_is, found, state)):

@@ -96,6 +96,10 @@ class DatasetService:
         """The id of an example: its own, or one made of its content."""
         return example.id or datasets.digest(self._serializer, example)
 
+    def differ(self, one: Examples, other: Examples) -> bool:
+        """Whether two sets of examples, by id, are not the same."""
+        return bool(datasets.difference(self._serializer, one, other))
+
     # -- experiments
 
     def begin(

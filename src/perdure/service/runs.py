@@ -147,6 +147,11 @@ class RunService:
         row = yield from self.find(run_id)
         return (yield from self.show(row, output=output))
 
+    def input(self, run_id: str) -> Plan[Any]:
+        """What a run was started with."""
+        row = yield from self.find(run_id)
+        return load_setup(self._serializer, row).get("input")
+
     def by_prefix(self, prefix: str) -> Plan[Run]:
         """The run with this id, or the only one whose id begins so, without its output."""
         id = yield from prefixes.resolve("run", check_id("run", prefix))

@@ -6,6 +6,7 @@ from perdure.journal.clock import Clock
 from perdure.service.datasets import DatasetService
 from perdure.service.effects import EffectService
 from perdure.service.local_engine import LocalEngine
+from perdure.service.prompts import PromptService
 from perdure.service.records import RecordService
 from perdure.service.reflections import ReflectionService
 from perdure.service.runs import RunService
@@ -23,6 +24,7 @@ class Services:
         self.waits = WaitService(serializer, clock)
         self.records = RecordService(serializer, self.runs, self.waits)
         self.effects = EffectService(serializer, clock)
+        self.prompts = PromptService(serializer)
         self.scores = ScoreService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)
         self.reflections = ReflectionService(serializer, clock)

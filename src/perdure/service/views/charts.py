@@ -93,7 +93,7 @@ def dot_plot(rows: Sequence[Row], *, title: str, description: str = "", unit: st
     axis = SHARES if shares else Axis.over(_ends(drawn), percent=False)
     parts = [_line(axis, n, row, formatting.estimate(row.estimate)) for n, row in enumerate(rows)]
     said = description or _said(rows, formatting.estimate)
-    return _chart(title, said, len(rows) * LINE, axis, parts, unit=unit)
+    return _chart(title, said, _bands(len(rows)), axis, parts, unit=unit)
 
 
 def difference_plot(
@@ -103,13 +103,12 @@ def difference_plot(
     drawn = [row.estimate for row in rows if row.estimate is not None]
     shares = bool(drawn) and all(one.share for one in drawn)
     axis = Axis.over([0.0, *_ends(drawn)], percent=shares)
-    parts = [_zero(axis, len(rows))]
-    parts += [
+    parts = [
         _line(axis, n, row, formatting.difference(row.estimate), open_at_zero=True)
         for n, row in enumerate(rows)
     ]
     said = description or _said(rows, formatting.difference)
-    return _chart(title, said, len(rows) * LINE, axis, parts, unit=unit, signed=True)
+    return _chart(title, said, _bands(len(rows)), axis, parts, unit=unit, signed=True)
 
 
 def histogram(
@@ -129,7 +128,7 @@ def histogram(
         parts.append(element("rect", class_="bar", x=left, y=top, width=width, height=tall))
         parts.append(_text(left + width / 2, top - 4, str(count), "quiet", "middle"))
     said = description or f"{formatting.count(len(values), 'value')}, {axis.low} to {axis.high}."
-    return _chart(title, said, height, axis, parts)
+    return _chart(title, said, [(16, height)], axis, parts)
 
 
 def strip(
@@ -154,7 +153,7 @@ def strip(
         if mean is not None:
             parts.append(_rule("mean", axis.x(mean), top + 21, axis.x(mean), top + 39))
     said = description or "; ".join(f"{label}: {len(values)} values" for label, values in groups)
-    return _chart(title, said, len(groups) * LINE, axis, parts)
+    return _chart(title, said, _bands(len(groups)), axis, parts)
 
 
 def share_bar(
@@ -210,31 +209,33 @@ def _line(axis: Axis, n: int, row: Row, note: str, *, open_at_zero: bool = False
     return join(*words, *span, mark)
 
 
-def _zero(axis: Axis, rows: int) -> Html:
-    return _rule("zero", axis.x(0), 18, axis.x(0), rows * LINE)
-
-
 def _chart(
     title: str,
     description: str,
-    height: float,
+    bands: Sequence[tuple[float, float]],
     axis: Axis,
     parts: Sequence[Html],
     *,
     unit: str = "",
     signed: bool = False,
 ) -> Html:
-    """A drawing over an axis with its grid."""
+    """A drawing over an axis. The grid is drawn in the bands only, so that it crosses no label."""
     grid: list[Html] = []
+    height = bands[-1][1] if bands else 0.0
     for value in axis.ticks:
         x = axis.x(value)
+        look = "zero" if signed and value == 0 else "grid"
+        grid += [_rule(look, x, top, x, bottom) for top, bottom in bands]
         anchor = "start" if value == axis.low else "end" if value == axis.high else "middle"
-        grid.append(_rule("grid", x, 20, x, height + 4))
         at = x if anchor == "middle" else x - 6 if anchor == "start" else x + 6
-        grid.append(_text(at, height + 18, axis.tick(value, signed=signed), "quiet", anchor))
+        grid.append(_text(at, height + 16, axis.tick(value, signed=signed), "quiet", anchor))
     if unit:
-        grid.append(_text(WIDTH / 2, height + 34, unit, "quiet", "middle"))
-    return _frame(title, description, height + (40 if unit else 24), [*grid, *parts])
+        grid.append(_text(WIDTH / 2, height + 32, unit, "quiet", "middle"))
+    return _frame(title, description, height + (38 if unit else 22), [*grid, *parts])
+
+
+def _bands(rows: int) -> list[tuple[float, float]]:
+    return [(n * LINE + 20, n * LINE + 41) for n in range(rows)]
 
 
 def _frame(title: str, description: str, height: float, parts: Sequence[Html]) -> Html:

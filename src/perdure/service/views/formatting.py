@@ -76,17 +76,19 @@ def percent(value: float) -> str:
     return f"{value * 100:.0f} %".replace("-", MINUS)
 
 
-def estimate(one: Estimate | None) -> str:
+def estimate(one: Estimate | None, *, n: bool = True) -> str:
     """A figure with its interval: 83 % (62–94 %, n = 20)."""
     if one is None:
         return "–"
-    if one.low is None or one.high is None:
-        return f"{percent(one.value) if one.share else number(one.value)} (n = {one.n})"
-    if one.share:
-        span = f"{one.low * 100:.0f}–{percent(one.high)}"
-        return f"{percent(one.value)} ({span}, n = {one.n})"
-    dash = " to " if one.low < 0 else "–"
-    return f"{number(one.value)} ({number(one.low)}{dash}{number(one.high)}, n = {one.n})"
+    span, count = [], [f"n = {one.n}"] if n else []
+    if one.low is not None and one.high is not None:
+        dash = " to " if one.low < 0 else "–"
+        low = f"{one.low * 100:.0f}" if one.share else number(one.low)
+        span = [f"{low}{dash}{percent(one.high) if one.share else number(one.high)}"]
+    inside = ", ".join([*span, *count])
+    return (
+        f"{percent(one.value) if one.share else number(one.value)}{f' ({inside})' * bool(inside)}"
+    )
 
 
 def difference(one: Estimate | None) -> str:

@@ -41,14 +41,35 @@ class Estimate:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Observations as a database can sum them up: all that an interval needs of them."""
+
+    n: int
+    mean: float
+    variance: float
+    hits: bool
+    """Whether each of them is 0 or 1."""
+
+    @staticmethod
+    def of(values: Iterable[float]) -> Sample:
+        given = _floats(values)
+        variance = stdev(given) ** 2 if len(given) > 1 else 0.0
+        return Sample(len(given), fmean(given) if given else 0.0, variance, are_hits(given))
+
+
 def estimate(values: Iterable[float], *, level: float = LEVEL) -> Estimate | None:
     """The share or mean of some observations; None without any."""
-    given = _floats(values)
-    if not given:
+    return estimate_of(Sample.of(values), level=level)
+
+
+def estimate_of(sample: Sample, *, level: float = LEVEL) -> Estimate | None:
+    """The same, of observations that are summed up."""
+    if not sample.n:
         return None
-    if _are_hits(given):
-        return share(round(sum(given)), len(given), level=level)
-    return mean(given, level=level)
+    if sample.hits:
+        return share(round(sample.mean * sample.n), sample.n, level=level)
+    return _mean_of(sample, level)
 
 
 def share(hits: int, n: int, *, level: float = LEVEL) -> Estimate:
@@ -61,33 +82,40 @@ def share(hits: int, n: int, *, level: float = LEVEL) -> Estimate:
 
 def mean(values: Iterable[float], *, level: float = LEVEL) -> Estimate:
     """The mean of at least one observation."""
-    given = _floats(values)
-    if not given:
+    sample = Sample.of(values)
+    if not sample.n:
         raise ValueError("A mean needs at least one value.")
-    middle = fmean(given)
-    if len(given) == 1:
-        return Estimate(middle, None, None, 1)
-    error = stdev(given) / math.sqrt(len(given))
-    return _around(middle, error, len(given) - 1, len(given), level)
+    return _mean_of(sample, level)
+
+
+def _mean_of(sample: Sample, level: float) -> Estimate:
+    if sample.n == 1:
+        return Estimate(sample.mean, None, None, 1)
+    error = math.sqrt(sample.variance / sample.n)
+    return _around(sample.mean, error, sample.n - 1, sample.n, level)
 
 
 def difference(
     before: Iterable[float], after: Iterable[float], *, level: float = LEVEL
 ) -> Estimate | None:
     """How much higher the second of two independent groups is; None if one of them is empty."""
-    first, second = _floats(before), _floats(after)
-    if not first or not second:
+    return difference_of(Sample.of(before), Sample.of(after), level=level)
+
+
+def difference_of(first: Sample, second: Sample, *, level: float = LEVEL) -> Estimate | None:
+    """The same, of observations that are summed up."""
+    if not first.n or not second.n:
         return None
-    n = len(first) + len(second)
-    if _are_hits(first) and _are_hits(second):
-        return _score_difference(fmean(first), len(first), fmean(second), len(second), 0, n, level)
-    moved = fmean(second) - fmean(first)
-    if len(first) == 1 or len(second) == 1:
+    n = first.n + second.n
+    if first.hits and second.hits:
+        return _score_difference(first.mean, first.n, second.mean, second.n, 0, n, level)
+    moved = second.mean - first.mean
+    if first.n == 1 or second.n == 1:
         return Estimate(moved, None, None, n)
-    one, two = (stdev(group) ** 2 / len(group) for group in (first, second))
+    one, two = (group.variance / group.n for group in (first, second))
     if one + two == 0:
         return Estimate(moved, moved, moved, n)
-    freedom = (one + two) ** 2 / (one**2 / (len(first) - 1) + two**2 / (len(second) - 1))
+    freedom = (one + two) ** 2 / (one**2 / (first.n - 1) + two**2 / (second.n - 1))
     return _around(moved, math.sqrt(one + two), freedom, n, level)
 
 
@@ -100,7 +128,7 @@ def paired_difference(
         raise ValueError(f"{len(first)} values cannot be paired with {len(second)}.")
     if not first:
         return None
-    if not (_are_hits(first) and _are_hits(second)):
+    if not (are_hits(first) and are_hits(second)):
         return mean([b - a for a, b in zip(first, second, strict=True)], level=level)
     n = len(first)
     phi = _correlation(first, second)
@@ -157,7 +185,8 @@ def _floats(values: Iterable[float]) -> list[float]:
     return [float(value) for value in values]
 
 
-def _are_hits(values: Iterable[float]) -> bool:
+def are_hits(values: Iterable[float]) -> bool:
+    """Whether observations are only 0 and 1, so that their mean is a share."""
     return all(value in (0.0, 1.0) for value in values)
 
 

@@ -11,11 +11,11 @@ import base64
 import difflib
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
 from perdure.service.views import charts
-from perdure.service.views.markup import Html, element, join
+from perdure.service.views.markup import Html, element
 
 Theme = Literal["auto", "light", "dark"]
 Tone = Literal["plain", "good", "bad", "warn"]
@@ -42,15 +42,18 @@ body{margin:0;background:var(--paper);color:var(--text);font:16px/1.5 system-ui,
 main{max-width:1120px;margin:0 auto;padding:24px 16px 64px}
 h1{font-size:1.6rem;line-height:1.25;margin:0}h2{font-size:1.2rem;margin:40px 0 12px}
 h3{font-size:1rem;margin:20px 0 8px}p{margin:8px 0;max-width:72ch}
-.subtitle,.note,figcaption,caption{color:var(--quiet)}.subtitle{margin:4px 0 24px}
-h1,td,th,summary,pre{overflow-wrap:anywhere}
+.subtitle,.note,caption{color:var(--quiet)}.note{font-size:.85rem;margin:2px 0}
+.subtitle{margin:4px 0 24px}
+h1,summary,pre{overflow-wrap:anywhere}td{overflow-wrap:break-word}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:16px 0}
 .card{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:12px 14px}
 .card dt{color:var(--quiet);font-size:.85rem}.card dd{margin:0;font-size:1.25rem;font-weight:600}
 .card small{display:block;font-size:.8rem;font-weight:400;color:var(--quiet)}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr));gap:24px}
-figure{margin:0;min-width:0}figcaption{font-size:.85rem;margin:6px 12px 0}
-.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.92rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:28px}
+figure{margin:0;min-width:0}figcaption{font-size:.92rem;margin:0 12px 4px}
+figure .note{margin:4px 12px 0}
+.scroll{overflow-x:auto;margin:16px 0}.charts+.scroll{margin-top:32px}
+table{border-collapse:collapse;width:100%;font-size:.92rem}
 caption{text-align:left;padding-bottom:6px}
 th,td{text-align:left;vertical-align:top;padding:6px 12px 6px 0;border-bottom:1px solid var(--line)}
 th{font-weight:600;white-space:nowrap}td.number,th.number{text-align:right;white-space:nowrap}
@@ -106,9 +109,11 @@ def section(title: str, *body: object, id: str | None = None) -> Html:
     return element("section", element("h2", title), *body, id=id)
 
 
-def figure(chart: Html, caption: str = "") -> Html:
-    """A chart with its caption."""
-    return element("figure", chart, element("figcaption", caption) if caption else None)
+def figure(chart: Html, caption: str = "", note: str = "") -> Html:
+    """A chart below its caption; a note on how to read it below the chart."""
+    title = element("strong", caption) if caption else None
+    small = element("p", note, class_="note") if note else None
+    return element("figure", element("figcaption", title), chart, small)
 
 
 def figures(*charts: Html) -> Html:
@@ -175,16 +180,37 @@ def text_diff(before: str, after: str) -> Html:
     old, new = _words(before), _words(after)
     if len(old) > WORDS_COMPARED or len(new) > WORDS_COMPARED:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    parts: list[object] = []
-    matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
-    for kind, i, j, k, m in matcher.get_opcodes():
-        gone, come = "".join(old[i:j]), "".join(new[k:m])
-        if kind == "equal":
-            parts.append(come)
+    start = _common(old, new)
+    end = _common(old[start:][::-1], new[start:][::-1])
+    changed = _changes(old[start : len(old) - end], new[start : len(new) - end])
+    return element("pre", "".join(new[:start]), *changed, "".join(new[len(new) - end :]))
+
+
+def _common(old: Sequence[str], new: Sequence[str]) -> int:
+    """How many words both begin with."""
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(old), len(new)))
+
+
+def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[object]:
+    gone = come = ""
+    # Words that are everywhere in a long text are not looked up, or it would take minutes.
+    changes = difflib.SequenceMatcher(a=old, b=new).get_opcodes()
+    for at, (kind, i, j, k, m) in enumerate(changes, 1):
+        same = "".join(new[k:m])
+        # A space between two changed words is part of the change: phrases stay together.
+        if kind != "equal" or (same == " " and gone + come and at < len(changes)):
+            gone, come = gone + "".join(old[i:j]), come + same
             continue
-        parts.append(element("del", gone) if gone else None)
-        parts.append(element("ins", come) if come else None)
-    return element("pre", join(*parts))
+        yield from _changed(gone, come)
+        yield same
+        gone = come = ""
+    yield from _changed(gone, come)
+
+
+def _changed(gone: str, come: str) -> Iterator[object]:
+    yield element("del", gone) if gone else None
+    yield element("ins", come) if come else None
 
 
 def _words(text: str) -> list[str]:
