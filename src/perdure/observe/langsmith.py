@@ -27,7 +27,7 @@ from perdure.observe.langsmith_ids import feedback_id, segment_place
 from perdure.observe.langsmith_runs import About, scored_place, to_run
 from perdure.observe.langsmith_sender import Attempts, Sender
 from perdure.observe.observed import Observed
-from perdure.observe.trace_exporter import RunSpans, TraceExporter
+from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import Span
 from perdure.operations import runs, scores
 from perdure.operations.run_payload import load_labels, load_output, load_setup
@@ -44,7 +44,7 @@ RETRY = Retry(4, backoff_factor=0.1, status_forcelist=(502, 503, 504), allowed_m
 """For a request that was lost. What still did not arrive is sent again later, from the journal."""
 
 
-class LangSmith:
+class LangSmith(TraceSink):
     """Sends each segment of a run as a trace, and scores as feedback.
 
     Without a `client` the variables of LangSmith count: LANGSMITH_ENDPOINT, _API_KEY, _PROJECT,
@@ -57,6 +57,7 @@ class LangSmith:
     name = "langsmith"
 
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
+        super().__init__()
         self._is_own = client is None
         self._live_client = client if client and langsmith_client.can_queue(client) else None
         self._client = client or Client(
@@ -64,19 +65,6 @@ class LangSmith:
         )
         self._project = project or get_tracer_project() or "default"
         self._sender = Sender(self._client, self._project)
-        self._engine: Observed
-        self._traces: TraceExporter | None = None
-
-    # -- an observer
-
-    def attach(self, engine: Observed) -> None:
-        self._engine = engine
-        self._traces = TraceExporter(engine, self)
-        engine.sinks.append(self.name)
-
-    def nudge(self) -> None:
-        if self._traces is not None:
-            self._traces.nudge()
 
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
@@ -101,19 +89,10 @@ class LangSmith:
         with tracing_context(**now):
             yield
 
-    def flush(self) -> None:
-        """Send now what is due. It blocks; `close` of the runtime does it too."""
-        if self._traces is not None:
-            while self._traces.export_due():
-                pass
-
     def close(self) -> None:
-        if self._traces is not None:
-            self._traces.close()
+        super().close()
         if self._is_own:
             self._client.close()
-
-    # -- a sink
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         attempts = Attempts()

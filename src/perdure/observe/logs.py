@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from perdure.operations.events import SEGMENT_ENDS
 from perdure.service.views.event_fields import safe_fields
 from perdure.types import EventKind
 
@@ -23,20 +24,6 @@ LOGGER = "perdure.events"
 MOST_RUNS = 10_000
 """How many runs are remembered with their graph and segment."""
 CLAIMS = (EventKind.CLAIMED, EventKind.RECOVERED)
-ENDS = frozenset(
-    {
-        EventKind.WAITING,
-        EventKind.POSTPONED,
-        EventKind.FAILED,
-        EventKind.HELD,
-        EventKind.RELEASED,
-        EventKind.CANCELLED,
-        EventKind.PAUSED,
-        EventKind.UPDATED,
-        EventKind.DONE,
-    }
-)
-"""Events that end a segment."""
 WARNINGS = frozenset({EventKind.RECOVERED, EventKind.FAILED, EventKind.HELD, EventKind.EXPIRED})
 """Events that are logged as warnings."""
 PLAIN = re.compile(r"[^\s\"'=\x00-\x20\x7f-\x9f\u2028\u2029]+")
@@ -87,7 +74,7 @@ class Logs:
             **fields,
             "ms": _milliseconds(kind, driven, fields, at),
         }
-        if kind in ENDS:
+        if kind in SEGMENT_ENDS:
             driven.segment = driven.worker = driven.claimed_at = driven.stepped_at = None
         elif kind == EventKind.STEP and not fields.get("ns"):
             driven.stepped_at = at
@@ -119,7 +106,7 @@ def _milliseconds(
         since = fields.get("begun_at")
     elif kind == EventKind.STEP and not fields.get("ns"):
         since = driven.stepped_at
-    elif kind in ENDS:
+    elif kind in SEGMENT_ENDS:
         since = driven.claimed_at
     return None if since is None else round((at - since).total_seconds() * 1000)
 

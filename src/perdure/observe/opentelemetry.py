@@ -28,9 +28,8 @@ from perdure.observe.called_effects import called_effects
 from perdure.observe.caller import parse
 from perdure.observe.current_span import SAMPLED, CurrentSpan, context_of
 from perdure.observe.model_calls import ModelCalls
-from perdure.observe.observed import Observed
 from perdure.observe.span_ids import RUN
-from perdure.observe.trace_exporter import RunSpans, TraceExporter
+from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import Span
 from perdure.service.views.json_text import json_text
 from perdure.types import EffectRecord, EffectState
@@ -59,7 +58,7 @@ class _Resource(Resource):
         return self is other or super().__eq__(other)
 
 
-class OpenTelemetry:
+class OpenTelemetry(TraceSink):
     """Exports one trace per run.
 
     Without an `exporter` spans go to an OTLP endpoint over HTTP, as the variables
@@ -79,24 +78,13 @@ class OpenTelemetry:
         resource: Resource | None = None,
         content: bool | None = None,
     ) -> None:
-        self._exporter = exporter or OTLPSpanExporter()
+        super().__init__()
+        self._spans = exporter or OTLPSpanExporter()
         given = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "perdure"}
         self._resource = _Resource(resource or Resource.create(given))
         self._content = _captures_content() if content is None else content
-        self._traces: TraceExporter | None = None
-        self._engine: Observed
         self._live: list[ReadableSpan] = []
         self._lock = threading.Lock()
-
-    # -- an observer
-
-    def attach(self, engine: Observed) -> None:
-        self._engine, self._traces = engine, TraceExporter(engine, self)
-        engine.sinks.append(self.name)
-
-    def nudge(self) -> None:
-        if self._traces is not None:
-            self._traces.nudge()
 
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
@@ -113,25 +101,16 @@ class OpenTelemetry:
         finally:
             otel_context.detach(token)
 
-    def flush(self) -> None:
-        """Export now what is due. It blocks; `close` of the runtime does it too."""
-        if self._traces is not None:
-            while self._traces.export_due():
-                pass
-
     def close(self) -> None:
-        if self._traces is not None:
-            self._traces.close()
-        self._exporter.shutdown()
-
-    # -- a sink
+        super().close()
+        self._spans.shutdown()
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         with self._lock:
             live, self._live = self._live, []
         called = called_effects(self._engine, runs) if self._content else {}
         made = [self._readable(run, span, called) for run in runs for span in run.spans]
-        given = self._exporter.export([*made, *live]) is SpanExportResult.SUCCESS
+        given = self._spans.export([*made, *live]) is SpanExportResult.SUCCESS
         if not given:
             with self._lock:
                 self._live = [*live, *self._live][:LIVE]

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 from perdure.errors import Error
 from perdure.journal import Op
@@ -50,13 +50,36 @@ class RunSpans(NamedTuple):
     spans: list[Span]
 
 
-class Sink(Protocol):
-    """A receiver of traces."""
+class TraceSink:
+    """An observer that receives traces. It gives them to what it is named after."""
 
-    name: str
+    name: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._engine: Observed
+        self._exporter: TraceExporter | None = None
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         """Export spans. False: they have to be given again."""
+        raise NotImplementedError
+
+    def attach(self, engine: Observed) -> None:
+        self._engine, self._exporter = engine, TraceExporter(engine, self)
+        engine.sinks.append(self.name)
+
+    def nudge(self) -> None:
+        if self._exporter is not None:
+            self._exporter.nudge()
+
+    def flush(self) -> None:
+        """Export now what is due. It blocks. Closing the runtime does it too."""
+        if self._exporter is not None:
+            while self._exporter.export_due():
+                pass
+
+    def close(self) -> None:
+        if self._exporter is not None:
+            self._exporter.close()
 
 
 class _Ready(NamedTuple):
@@ -71,7 +94,7 @@ class _Ready(NamedTuple):
 class TraceExporter:
     """The thread that gives one sink what is due."""
 
-    def __init__(self, engine: Observed, sink: Sink) -> None:
+    def __init__(self, engine: Observed, sink: TraceSink) -> None:
         self._engine, self._sink = engine, sink
         self._look = LOOK
         self._starting = threading.Lock()

@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any
 
 from perdure.observe.span_ids import RUN, SpanKey, effect_key, segment_key, step_key
-from perdure.operations.events import is_end, is_input
+from perdure.operations.events import SEGMENT_ENDS, is_end, is_input
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
 
@@ -36,17 +36,6 @@ _USAGE = {
     "output_tokens": "gen_ai.usage.output_tokens",
 }
 
-_SEGMENT_ENDS = {
-    EventKind.WAITING,
-    EventKind.POSTPONED,
-    EventKind.FAILED,
-    EventKind.HELD,
-    EventKind.RELEASED,
-    EventKind.CANCELLED,
-    EventKind.PAUSED,
-    EventKind.UPDATED,
-    EventKind.DONE,
-}
 _WAIT_ENDS = {
     EventKind.WOKE,
     EventKind.ANSWER,
@@ -182,7 +171,7 @@ class TraceFold:
             yield from self._end_wait(event.data.get("wait", ""), now, kind)
         elif kind == EventKind.SCORED:
             yield self._score(event, now)
-        elif kind in _SEGMENT_ENDS and at.segment is not None:
+        elif kind in SEGMENT_ENDS and at.segment is not None:
             yield from self._end_segment(event, now)
         else:
             yield self._moment(event, now)
