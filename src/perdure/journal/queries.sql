@@ -1355,18 +1355,17 @@ FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT (thread_id, run_id, sink) DO UPDATE SET due_at = excluded.due_at, change = 0;
 
 -- name: trace_changed
--- The same for the runs of a thread that this change concerns and that are not driven, where a sink
--- has their trace already.
-UPDATE perdure_traces SET due_at = :now, change = 0
-WHERE thread_id = :thread_id AND run_id IN (
-  SELECT id FROM perdure_runs
-  WHERE thread_id = :thread_id AND change = :change AND state <> 'running');
-
--- name: trace_scored
--- The trace of a run that was scored is due, where a sink has it already.
+-- The same for a run that was changed by a process that does not drive it, where a sink has its trace already.
 UPDATE perdure_traces SET due_at = :now, change = 0
 WHERE thread_id = :thread_id AND run_id = :id AND EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
+
+-- name: trace_stopped
+-- The same for the runs of a thread that was taken over.
+UPDATE perdure_traces SET due_at = :now, change = 0
+WHERE thread_id = :thread_id AND run_id IN (
+  SELECT id FROM perdure_runs
+  WHERE thread_id = :thread_id AND change = :change AND control = 'cancel');
 
 -- name: take_traces
 -- Takes the traces that are due; no other process takes them until :until.

@@ -10,7 +10,6 @@ sends it as it always does: that is lost with the process.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,8 +32,6 @@ from perdure.operations import runs, scores
 from perdure.operations.run_payload import load_labels, load_output, load_setup
 from perdure.operations.runs import RunRow
 from perdure.types import Score
-
-log = logging.getLogger("perdure")
 
 OLD = 600_000
 """Milliseconds for which feedback is kept for a run that LangSmith does not have, or not yet."""
