@@ -22,7 +22,7 @@ from perdure.types import EventKind
 
 LOGGER = "perdure.events"
 MOST_RUNS = 10_000
-"""How many runs are remembered with their graph and segment."""
+"""Runs whose graph and segment are remembered."""
 CLAIMS = (EventKind.CLAIMED, EventKind.RECOVERED)
 WARNINGS = frozenset({EventKind.RECOVERED, EventKind.FAILED, EventKind.HELD, EventKind.EXPIRED})
 """Events that are logged as warnings."""
@@ -44,8 +44,8 @@ class Logs:
     """An observer that logs each event in one line, to the logger `perdure.events`.
 
     A line has the time, the kind, run, thread, graph, segment and worker, and the fields of the
-    event that are not content: no input, output, argument, answer, label, reason or message of an
-    error, of which only the kind is logged. `json=True` makes each line a JSON object. `logger` is
+    event that are not content: no input, output, argument, answer, label, reason or error message.
+    Of an error, only the kind is logged. `json=True` makes each line a JSON object. `logger` is
     another logger, or its name. Levels: warning for `recovered`, `failed`, `held` and `expired`,
     info for all others.
 

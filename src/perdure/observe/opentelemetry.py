@@ -1,9 +1,9 @@
-"""Traces for OpenTelemetry: one per run, whichever processes drive it.
+"""Traces for OpenTelemetry: one per run, across all processes that drive it.
 
 The spans of a run are made from its events, after the fact (`trace_fold`), and exported as segments
 end. While a worker drives a segment, OpenTelemetry's current span has the id that the span of the
-current step, or effect, will have: so the spans of other instrumentations nest in ours. Model calls
-that are not effects are only known while they are made: their spans are lost with the process.
+current step, or effect, will have, so the spans of other instrumentations nest in ours. Model calls
+that are not effects are not in the journal: if the process dies, their spans are lost.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from perdure.types import EffectRecord, EffectState
 
 SCOPE = InstrumentationScope("perdure")
 LIVE = 10_000
-"""How many spans of model calls are kept while they cannot be exported."""
+"""Maximum number of model call spans kept in memory while the exporter fails."""
 CONTENT = 16_384
-"""Characters of an argument or result, at most."""
+"""Maximum length of an argument or result, in characters."""
 CHAT_MODELS = "langchain_core.language_models.chat_models"
 _OPERATIONS = {"run": "invoke_agent", "effect": "execute_tool"}
 _KINDS = {"run": SpanKind.CONSUMER, "effect": SpanKind.CLIENT}
@@ -61,10 +61,10 @@ class _Resource(Resource):
 class OpenTelemetry(TraceSink):
     """Exports one trace per run.
 
-    Without an `exporter` spans go to an OTLP endpoint over HTTP, as the variables
-    OTEL_EXPORTER_OTLP_* say; `resource` is made of OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
-    With several workers, give each of them the same. `content` adds what effects are called with
-    and return; by default OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says whether.
+    Without an `exporter`, spans go to the OTLP endpoint that OTEL_EXPORTER_OTLP_* configures, over
+    HTTP. The default `resource` comes from OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
+    Configure all workers alike. `content` adds the arguments and results of effects; its default is
+    OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT.
 
         runtime = Runtime("sqlite:///agents.db", observe=OpenTelemetry())
     """
@@ -88,7 +88,7 @@ class OpenTelemetry(TraceSink):
 
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
-        """Make the step that is driven, or the effect that is called, the current span."""
+        """Make the current step, or the effect that is being called, the current span."""
         lease = drive.segment.lease
         here = CurrentSpan(lease.run_id, lease.token, drive.segment.progress)
         if CHAT_MODELS in sys.modules:  # a handler costs every node, so only if there can be a call
@@ -117,7 +117,7 @@ class OpenTelemetry(TraceSink):
         return given
 
     def _keep(self, **made: Any) -> None:
-        """Export the span of a model call with the next that are exported."""
+        """Export the span of a model call with the next batch."""
         span = ReadableSpan(**made, resource=self._resource, instrumentation_scope=SCOPE)
         with self._lock:
             if len(self._live) < LIVE:
@@ -148,7 +148,7 @@ class OpenTelemetry(TraceSink):
 
 
 def _callers(run: RunSpans) -> Iterator[Link]:
-    """Who started a run: another run, and the span of the call."""
+    """Links to what started a run: its parent run, and the span of the caller."""
     if run.fold.parent is not None:
         yield Link(context_of(run.fold.parent, RUN), {"perdure.parent": run.fold.parent})
     if run.fold.caller is not None and (ids := parse(run.fold.caller)) is not None:
@@ -162,7 +162,7 @@ def _captures_content() -> bool:
 
 def _attributes(run: RunSpans, span: Span, called: Mapping[str, EffectRecord]) -> Mapping[str, Any]:
     common: dict[str, Any] = {}
-    if span.what != "step":  # each attribute has its price, and most spans are steps
+    if span.what != "step":  # attributes cost time, and most spans are steps
         common = {
             "gen_ai.conversation.id": run.thread_id,
             "perdure.run.id": run.run_id,
