@@ -125,7 +125,7 @@ def test_the_ready_made_patterns() -> None:
         (r"\w{1,900}\w{1,900}x", "one after the other"),
         (r"x{0,3}", "finds the empty text"),
         (r"\*", "takes the place"),
-        ("(", "no regular expression"),
+        ("(", "not a regular expression"),
     ],
 )
 def test_a_pattern_that_may_take_long_or_finds_too_much_is_refused(pattern: str, why: str) -> None:

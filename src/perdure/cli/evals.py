@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LANGSMITH = "langsmith:"
-"""Begins the name of a dataset of LangSmith itself."""
+"""Prefix of the name of a LangSmith dataset."""
 FORMAT_HELP = "Default: by the name of the file; JSON Lines."
 Format = Literal["jsonl", "langsmith", "csv"]
 Html = Annotated[
-    str | None, Option("--html", metavar="FILE", help="Write it as a self-contained page.")
+    str | None, Option("--html", metavar="FILE", help="Also write a self-contained page to FILE.")
 ]
 
 
@@ -179,7 +179,7 @@ def run(
     ],
     experiment: Annotated[
         str | None,
-        Option(metavar="NAME", help="Default: the function and the time. One that exists goes on."),
+        Option(metavar="NAME", help="Default: the function and the time. An existing one goes on."),
     ] = None,
     at: At = None,
     baseline: Annotated[
@@ -313,7 +313,7 @@ def from_runs(
     until: Until = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Make examples of real runs: the input, and what a person approved."""
+    """Make examples from real runs: the input, and what a person approved."""
     from perdure.evals.from_runs import from_runs as make
 
     filters = parse_filters(state, graph, thread, metadata, since, until)

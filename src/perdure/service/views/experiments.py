@@ -340,7 +340,7 @@ def _distance(row: Sequence[float | str | None]) -> float:
 
 
 def tokens_in(output: Any) -> float | None:
-    """The tokens that the messages of an output say they took; None if they do not say."""
+    """The tokens that the messages of an output report; None if they report none."""
     messages = output.get("messages") if isinstance(output, Mapping) else output
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         return None
