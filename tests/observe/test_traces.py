@@ -109,7 +109,7 @@ def test_a_run_is_one_trace_although_its_workers_are_killed_in_an_effect_and_aft
     assert [one.error for one in segments if one.attributes.get("perdure.crashed")] == [CRASHED]
 
 
-def test_what_a_collector_that_was_down_did_not_get_two_processes_give_it_once(url: str) -> None:
+def test_what_a_collector_missed_while_down_two_processes_give_it_once(url: str) -> None:
     collector, clock = Collector(), Clock(NOON)
     collector.is_down = True
     with traced_runtime(url, collector, clock=clock) as rt:
