@@ -17,7 +17,6 @@ from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
 from perdure.engine.node_outputs import with_redacted_outputs
 from perdure.errors import BadArgument, Error, needs_extra
-from perdure.journal import connect_later
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_renamed, check_text
 from perdure.observe.observers import Observers
@@ -92,7 +91,7 @@ class Runtime(Client):
             encryption_keys=encryption_keys,
             max_bytes=max_bytes,
             redact=redact,
-            journal=lambda: observers.listen(connect_later(url)),
+            journal=lambda: observers.connect(url),
         )
         engine = Engine(saver, lease.total_seconds(), observers, lambda: self.services, retention)
         self._compose(url, engine, clock)

@@ -140,6 +140,7 @@ def _multipart(headers: dict[str, str], body: bytes) -> dict[str, list[dict[str,
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     store: Store
 
     def _do(self) -> None:

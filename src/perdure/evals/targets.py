@@ -20,7 +20,10 @@ from perdure.journal.names import check_text
 from perdure.runtime import Runtime
 from perdure.types import Retry
 
-PREFIX = "evals:"
+TARGETS = "evals:"
+"""The name of a target's graph begins with it."""
+JUDGES = "evals::judge"
+"""The name of the graph that judges."""
 DEATHS = 25
 """Workers in a row that may die with a run: somebody starts each of them again."""
 
@@ -48,7 +51,7 @@ def graph_of(target: Any, name: str, experiment: str, runtime: Runtime) -> Graph
             raise UnknownGraph(target, runtime.graphs)
         return replace(
             registered,
-            name=PREFIX + name,
+            name=TARGETS + name,
             version=experiment,
             deaths=max(DEATHS, registered.deaths),
             hold=False,
@@ -58,11 +61,12 @@ def graph_of(target: Any, name: str, experiment: str, runtime: Runtime) -> Graph
         target = target.unbound
     if not isinstance(target, (StateGraph, Pregel)):
         target = as_graph(target)
-    return make_graph(target, name, experiment, runtime)
+    return make_graph(target, TARGETS + name, experiment, runtime)
 
 
 def make_graph(graph: Any, name: str, experiment: str, runtime: Runtime) -> Graph:
-    name, pregel = bind(graph, runtime.saver, PREFIX + name)
+    """A graph with the experiment as its version."""
+    name, pregel = bind(graph, runtime.saver, name)
     return Graph(name, experiment, pregel, timedelta(hours=1), Retry(), DEATHS, False)
 
 

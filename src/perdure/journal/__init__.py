@@ -95,8 +95,9 @@ def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
     return journal
 
 
-def connect_later(url: str | None = None, *, deadline: float = 30.0) -> Journal:
-    """The journal at `url`, opened by its first use; a malformed URL is refused now."""
+def connect_later(url: str | None = None, *, deadline: float = 30.0, told: bool = False) -> Journal:
+    """The journal at `url`, opened by its first use; a malformed URL is refused now. `told`: it has
+    a listener, to which the database gives the events as it stores them."""
     url = url or os.environ.get("PERDURE_URL")
     if not url:
         raise BadURL(
@@ -112,16 +113,16 @@ def connect_later(url: str | None = None, *, deadline: float = 30.0) -> Journal:
         from perdure.journal.sqlite import SQLite
 
         path, options = _sqlite_path(url)
-        sqlite = functools.partial(SQLite, path, deadline=deadline, **options)
+        sqlite = functools.partial(SQLite, path, deadline=deadline, told=told, **options)
         return Journal(OpenedLater(SQLite.capabilities, functools.partial(_open, url, sqlite)))
     if scheme in ("postgresql", "postgres"):
         postgres = _postgres().Postgres
-        opening = functools.partial(postgres, url, deadline=deadline)
+        opening = functools.partial(postgres, url, deadline=deadline, told=told)
         return Journal(OpenedLater(postgres.capabilities, functools.partial(_open, url, opening)))
     if scheme == "d1":
         from perdure.journal.d1 import D1
 
-        opening = functools.partial(D1, url, deadline=deadline)
+        opening = functools.partial(D1, url, deadline=deadline, told=told)
         return Journal(OpenedLater(D1.capabilities, functools.partial(_open, url, opening)))
     raise _unknown(url)
 

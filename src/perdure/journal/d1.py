@@ -99,8 +99,8 @@ class D1:
         poll=1.5,
     )
 
-    def __init__(self, url: str, *, deadline: float = 30.0) -> None:
-        self._sql = {name: quoted(sql) for name, sql in render(FRAGMENTS).items()}
+    def __init__(self, url: str, *, deadline: float = 30.0, told: bool = False) -> None:
+        self._sql = {name: quoted(sql) for name, sql in render(FRAGMENTS, told=told).items()}
         self._client = D1Client(url, deadline=deadline)
         self._unanswered: set[str] = set()
         """Batches that may still be on their way."""

@@ -93,11 +93,12 @@ class Postgres:
 
     capabilities = Capabilities()
 
-    def __init__(self, url: str, *, deadline: float = 30.0) -> None:
+    def __init__(self, url: str, *, deadline: float = 30.0, told: bool = False) -> None:
         self._url, self._deadline = url, deadline
         self._place = without_password(url)
         self._sql = {
-            name: (_placeholders(sql), has_rows(sql)) for name, sql in render(FRAGMENTS).items()
+            name: (_placeholders(sql), has_rows(sql))
+            for name, sql in render(FRAGMENTS, told=told).items()
         }
         self._pool = Pool(url, size=CONNECTIONS, deadline=deadline)
         try:

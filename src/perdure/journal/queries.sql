@@ -391,7 +391,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:c
        CAST(:body AS {blob})
 FROM perdure_runs WHERE change = :change AND id IN ({descendants})
 ON CONFLICT DO NOTHING
-RETURNING {event};
+{returning_event};
 
 -- name: descendants
 -- Those runs, if the reply that had their events was lost.
@@ -446,7 +446,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:c
        CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING
-RETURNING {event};
+{returning_event};
 
 -- name: insert_stop_events
 -- The same for what stops a run: :asked if it is driven, else :kind.
@@ -457,7 +457,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING
-RETURNING {event};
+{returning_event};
 
 -- name: insert_takeover_events
 -- The same for runs whose thread was taken over.
@@ -468,7 +468,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND change = :change AND control = 'cancel'
 ON CONFLICT DO NOTHING
-RETURNING {event};
+{returning_event};
 
 -- name: insert_claim_events
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
@@ -477,7 +477,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE worker = :worker AND change = :change
 ON CONFLICT DO NOTHING
-RETURNING {event};
+{returning_event};
 
 -- name: insert_end_event
 -- The event of a released run: :kind, unless a request to stop came meanwhile.
@@ -488,7 +488,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING
-RETURNING {event};
+{returning_event};
 
 -- name: find_event
 -- Our own key: was this change made?
@@ -1355,18 +1355,17 @@ FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT (thread_id, run_id, sink) DO UPDATE SET due_at = excluded.due_at, change = 0;
 
 -- name: trace_changed
--- The same for the runs of a thread that this change concerns and that are not driven, where a sink
--- has their trace already.
-UPDATE perdure_traces SET due_at = :now, change = 0
-WHERE thread_id = :thread_id AND run_id IN (
-  SELECT id FROM perdure_runs
-  WHERE thread_id = :thread_id AND change = :change AND state <> 'running');
-
--- name: trace_scored
--- The trace of a run that was scored is due, where a sink has it already.
+-- The same for a run that was changed by a process that does not drive it, where a sink has its trace already.
 UPDATE perdure_traces SET due_at = :now, change = 0
 WHERE thread_id = :thread_id AND run_id = :id AND EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
+
+-- name: trace_stopped
+-- The same for the runs of a thread that was taken over.
+UPDATE perdure_traces SET due_at = :now, change = 0
+WHERE thread_id = :thread_id AND run_id IN (
+  SELECT id FROM perdure_runs
+  WHERE thread_id = :thread_id AND change = :change AND control = 'cancel');
 
 -- name: take_traces
 -- Takes the traces that are due; no other process takes them until :until.

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.resources import files
 
 # The same in every dialect: words that several statements share.
+EVENT = "thread_id, run_id, n, at, kind"
 COMMON = {
     "run": (
         "thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, "
@@ -26,7 +27,7 @@ COMMON = {
         "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome, "
         "min_equal, provisional_digests, unconfirmed"
     ),
-    "event": "thread_id, run_id, n, at, kind",
+    "event": EVENT,
     "ended": "('done', 'failed', 'cancelled')",
     # Of a claim: whether a worker was lost, and how long ago the run last changed.
     "recovered": (
@@ -142,9 +143,11 @@ def parameters() -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(sorted({*positional(sql)[1]})) for name, sql in filled.items()}
 
 
-def render(fragments: Mapping[str, str]) -> dict[str, str]:
-    """Every statement by its name, with the dialect's fragments filled in."""
-    every = {**COMMON, **fragments}
+def render(fragments: Mapping[str, str], *, told: bool = False) -> dict[str, str]:
+    """Every statement by its name, with the dialect's fragments filled in. `told`: those that store
+    events return them, for a listener."""
+    returning = f"RETURNING {EVENT}" if told else ""
+    every = {**COMMON, "returning_event": returning, **fragments}
     return {name: fill(text, every) for name, text in templates().items()}
 
 

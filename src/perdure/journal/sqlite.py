@@ -74,7 +74,14 @@ class SQLite:
 
     capabilities = Capabilities()
 
-    def __init__(self, path: str, *, deadline: float = 30.0, synchronous: str = "full") -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        deadline: float = 30.0,
+        synchronous: str = "full",
+        told: bool = False,
+    ) -> None:
         if sqlite3.sqlite_version_info < OLDEST:
             raise BadURL(
                 f"SQLite {sqlite3.sqlite_version} is too old; perdure needs "
@@ -84,7 +91,7 @@ class SQLite:
             check_file(path)
             create_private(path)
         self._path = path
-        self._sql = {name: _compiled(sql) for name, sql in render(FRAGMENTS).items()}
+        self._sql = {name: _compiled(sql) for name, sql in render(FRAGMENTS, told=told).items()}
         self._connections = Connections(path, deadline, synchronous.upper(), FRAGMENTS)
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:

@@ -10,7 +10,6 @@ sends it as it always does: that is lost with the process.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from perdure.langgraph_port import langsmith_client
 from perdure.observe.called_effects import called_effects
 from perdure.observe.langsmith_ids import feedback_id, segment_place
 from perdure.observe.langsmith_runs import About, scored_place, to_run
-from perdure.observe.langsmith_sender import Sender
+from perdure.observe.langsmith_sender import Attempts, Sender
 from perdure.observe.observed import Observed
 from perdure.observe.trace_exporter import RunSpans, TraceExporter
 from perdure.observe.trace_fold import Span
@@ -33,8 +32,6 @@ from perdure.operations import runs, scores
 from perdure.operations.run_payload import load_labels, load_output, load_setup
 from perdure.operations.runs import RunRow
 from perdure.types import Score
-
-log = logging.getLogger("perdure")
 
 OLD = 600_000
 """Milliseconds for which feedback is kept for a run that LangSmith does not have, or not yet."""
@@ -116,13 +113,14 @@ class LangSmith:
     # -- a sink
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
+        attempts = Attempts()
         try:
-            return self._send(runs)
-        except (LangSmithError, OSError) as error:
-            log.debug("LangSmith did not take runs: %s", error)
+            self._send(runs, attempts)
+        except (LangSmithError, OSError):  # it is away
             return False
+        return attempts.all_arrived
 
-    def _send(self, given: Sequence[RunSpans]) -> bool:
+    def _send(self, given: Sequence[RunSpans], attempts: Attempts) -> None:
         described = self._describe(given)
         called = called_effects(self._engine, given)
         live = bool(tracing_is_enabled())
@@ -134,36 +132,35 @@ class LangSmith:
                 if span.what != "score":
                     made.append(to_run(run, span, about, effect, traced_live=live))
         found = [run for run in made if run is not None]
-        self._sender.send_runs(sorted(found, key=lambda run: run["dotted_order"]))
-        scored = [run for run in given if any(span.what == "score" for span in run.spans)]
-        return False not in [self._send_scores(run) for run in scored]
+        found.sort(key=lambda run: run["dotted_order"])  # parents first
+        self._sender.send_runs(found, attempts)
+        for run in given:
+            if any(span.what == "score" for span in run.spans):
+                self._send_scores(run, attempts)
 
-    def _send_scores(self, run: RunSpans) -> bool:
-        """False: LangSmith does not have the runs yet that earned them."""
+    def _send_scores(self, run: RunSpans, attempts: Attempts) -> None:
         engine = self._engine
         of_run = scores.of_run(engine.serializer, run.thread_id, run.run_id)
         stored = {(one.name, one.about): one for one, _ in engine.journal.do(of_run)}
-        are_sent = True
-        for span in run.spans:
-            where = scored_place(run.run_id, span)
-            if span.what != "score" or where is None:
-                continue
-            name, about = str(span.attributes["gen_ai.evaluation.name"]), _about(span)
-            score = stored.get((name, about))
-            are_sent &= self._sender.send_feedback(
-                feedback_id(run.run_id, name, about),
-                where.trace_id,
-                (run.run_id, span.key),
-                is_old=engine.clock.now() - span.start > OLD,
-                run_id=where.id,
-                key=name,
-                score=span.attributes["gen_ai.evaluation.score.value"],
-                value=span.attributes["gen_ai.evaluation.score.label"],
-                comment=None if score is None else self._sender.comment(score.comment),
-                source_info=_source(run, span, score),
-                start_time=where.start,
-            )
-        return are_sent
+        given = {_names(span): span for span in run.spans if span.what == "score"}
+        for (name, about), span in given.items():
+            score, where = stored.get((name, about)), scored_place(run.run_id, span)
+            if score is None or where is None:
+                continue  # it was withdrawn, or nothing was driven before it
+            with attempts.each():
+                self._sender.send_feedback(
+                    feedback_id(run.run_id, name, about),
+                    where.trace_id,
+                    (run.run_id, span.key),
+                    is_old=engine.clock.now() - span.start > OLD,
+                    run_id=where.id,
+                    key=name,
+                    score=score.value,  # as it is now: an older event does not bring it back
+                    value=score.label,
+                    comment=self._sender.comment(score.comment),
+                    source_info=_source(run, score),
+                    start_time=where.start,
+                )
 
     # -- what the journal has besides events
 
@@ -189,19 +186,19 @@ class LangSmith:
         return About(metadata, tuple(setup.get("tags") or ()), setup.get("input"), output)
 
 
-def _about(span: Span) -> str:
-    """The part of a run that a score is stored for."""
+def _names(span: Span) -> tuple[str, str]:
+    """The name of a score, and the part of the run that it is stored for."""
     names = ("perdure.score.about", "perdure.checkpoint", "perdure.effect.key", "perdure.wait.id")
-    return next((str(found) for name in names if (found := span.attributes.get(name))), "")
+    about = next((str(found) for name in names if (found := span.attributes.get(name))), "")
+    return str(span.attributes["gen_ai.evaluation.name"]), about
 
 
-def _source(run: RunSpans, span: Span, score: Score | None) -> dict[str, Any]:
+def _source(run: RunSpans, score: Score) -> dict[str, Any]:
+    prompts = [f"{name}@{version}" for name, version in score.prompts]
     about = {
         "perdure_run_id": run.run_id,
-        "perdure_score_about": span.attributes.get("perdure.score.about"),
-        "perdure_by": span.attributes.get("perdure.score.by"),
-        "perdure_prompts": span.attributes.get("perdure.prompts"),
+        "perdure_score_about": score.about,
+        "perdure_by": score.by,
+        "perdure_prompts": prompts,
     }
-    if score is not None and score.prompts:
-        about["perdure_prompts"] = [f"{name}@{version}" for name, version in score.prompts]
     return {name: value for name, value in about.items() if value}

@@ -35,7 +35,31 @@ BYTES = 8_000_000
 REMEMBERED = 20_000
 """How many runs and scores that arrived are remembered: if others did not, they are not sent again
 with those."""
+AWAY = 5
+"""So many requests that fail in a row say that LangSmith is away."""
 _NEVER_TAKEN = (400, 413, 422)
+
+
+class Attempts:
+    """Several requests of which each is tried. A lost one does not keep the next from being sent,
+    but a few in a row say that LangSmith is away."""
+
+    def __init__(self) -> None:
+        self.all_arrived = True
+        self._lost_in_a_row = 0
+
+    @contextlib.contextmanager
+    def each(self) -> Iterator[None]:
+        try:
+            yield
+        except (LangSmithError, OSError) as error:
+            log.debug("LangSmith did not answer: %s", error)
+            self.all_arrived = False
+            self._lost_in_a_row += 1
+            if self._lost_in_a_row >= AWAY:
+                raise
+        else:
+            self._lost_in_a_row = 0
 
 
 class Sender:
@@ -47,8 +71,8 @@ class Sender:
         self._arrived: OrderedDict[Hashable, None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def send_runs(self, runs: Sequence[Mapping[str, Any]]) -> None:
-        """Send runs that are over. Raises unless all of them arrived."""
+    def send_runs(self, runs: Sequence[Mapping[str, Any]], attempts: Attempts) -> None:
+        """Send runs that are over."""
         wanted = [
             {**run, "session_name": self._project}
             for run in runs
@@ -56,7 +80,8 @@ class Sender:
             and langsmith_client.is_sampled(self._client, run["trace_id"])
         ]
         for ids, bodies in _batches(self._prepared(wanted)):
-            self._post(ids, bodies)
+            with attempts.each():
+                self._post(ids, bodies, attempts)
 
     def _prepared(self, runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[UUID, bytes]]:
         for run in runs:
@@ -68,7 +93,7 @@ class Sender:
             else:
                 yield run["id"], body
 
-    def _post(self, ids: list[UUID], bodies: list[bytes]) -> None:
+    def _post(self, ids: list[UUID], bodies: list[bytes], attempts: Attempts) -> None:
         data = b'{"post":[' + b",".join(bodies) + b'],"patch":[]}'
         try:
             for url, key in langsmith_client.write_urls(self._client).items():
@@ -87,9 +112,10 @@ class Sender:
                 raise
             if len(ids) > 1:
                 for id, body in zip(ids, bodies, strict=True):
-                    self._post([id], [body])
-            else:
-                log.error("LangSmith does not take run %s, which is left out: %s", ids[0], error)
+                    with attempts.each():
+                        self._post([id], [body], attempts)
+                return
+            log.error("LangSmith does not take run %s, which is left out: %s", ids[0], error)
         self._remember(ids)
 
     def _remember(self, arrived: Iterable[Hashable]) -> None:
@@ -100,11 +126,12 @@ class Sender:
 
     def send_feedback(
         self, id: UUID, trace_id: UUID, event: Hashable, *, is_old: bool, **feedback: Any
-    ) -> bool:
-        """Send what a score says of a run; if that has it already, its new value. False: LangSmith
-        does not have the run, which will come unless the score `is_old`. Raises if it is away."""
+    ) -> None:
+        """Send what a score says of a run; if LangSmith has that feedback, its new value. Raises
+        unless it arrived. A run that LangSmith does not have may still come, unless the score
+        `is_old`."""
         if event in self._arrived or not langsmith_client.is_sampled(self._client, trace_id):
-            return True
+            return
         try:
             with _without_traceback():
                 self._client.create_feedback(
@@ -118,7 +145,7 @@ class Sender:
             self._client.update_feedback(id, **changed)
         except LangSmithNotFoundError:
             if not is_old:
-                return False
+                raise
             run = feedback["run_id"]
             log.warning("LangSmith does not have run %s: its feedback is left out.", run)
         except LangSmithError as error:
@@ -126,7 +153,6 @@ class Sender:
                 raise
             log.error("LangSmith does not take feedback %s, which is left out: %s", id, error)
         self._remember([event])
-        return True
 
     def comment(self, text: str | None) -> str | None:
         """What may be sent of a comment."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from perdure.errors import BadArgument
-from perdure.journal import Journal
+from perdure.journal import Journal, connect_later
 from perdure.observe.observed import Observed
 from perdure.operations.event_observer import observe
 from perdure.types import Observer
@@ -62,12 +62,14 @@ class Observers:
         if hasattr(observer, "attach"):
             observer.attach(engine)
 
-    def listen(self, journal: Journal) -> Journal:
-        """Have them told of each event that is committed through this journal."""
+    def connect(self, url: str | None) -> Journal:
+        """The journal at a URL, opened by its first use; they are told what is committed."""
+        told = [one for one in self._all if isinstance(one, Observer)]
+        journal = connect_later(url, told=bool(told))
         for one in self._all:
             if hasattr(one, "on_commit"):
                 journal.measure(one.on_commit)
-        return observe(journal, [one for one in self._all if isinstance(one, Observer)])
+        return observe(journal, told)
 
     def find(self, kind: type[T]) -> T | None:
         """The observer of a kind, if there is one."""

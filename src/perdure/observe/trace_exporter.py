@@ -130,13 +130,13 @@ class TraceExporter:
             return False
         found = journal.do(traces.unexported(serializer, taken, EVENTS))
         batch: list[_Ready] = []
+        is_taking = True
         for one in found:
             batch.append(self._ready(one))
             if sum(len(ready.run.spans) for ready in batch) >= SPANS:
-                if not self._give(batch):
-                    return False
+                is_taking = self._give(batch, is_taking)
                 batch = []
-        return self._give(batch) and len(taken) == RUNS
+        return self._give(batch, is_taking) and len(taken) == RUNS
 
     def _ready(self, found: Unexported) -> _Ready:
         trace = found.trace
@@ -158,9 +158,10 @@ class TraceExporter:
         place = locate(past, event.data)
         return Event(event.n, event.at, event.kind, {**event.data, "place": place})
 
-    def _give(self, batch: list[_Ready]) -> bool:
-        given = not any(ready.run.spans for ready in batch)
-        if not given:
+    def _give(self, batch: list[_Ready], is_taking: bool) -> bool:
+        """Give these to the sink, if it took those before, and note that, or try again later."""
+        given = is_taking and not any(ready.run.spans for ready in batch)
+        if is_taking and not given:
             try:
                 given = self._sink.give([ready.run for ready in batch])
             except Exception:

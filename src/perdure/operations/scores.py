@@ -141,7 +141,7 @@ def _put(
     return [
         *with_params(params, "put_score", "count_score"),
         made.event(serializer, EventKind.SCORED, _event_data(score, attempt)),
-        *with_params(params, "insert_score_prompts", "trace_scored"),
+        *with_params(params, "insert_score_prompts", "trace_changed"),
     ]
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from perdure.journal import Journal, Plan, connect_later
+from perdure.journal import Journal, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
 from perdure.observe.observers import Observers
@@ -37,7 +37,7 @@ class LocalEngine:
         """The journal. Its first use opens it."""
         with self._opening:
             if self._journal is None:
-                self._journal = self.observers.listen(connect_later(self._url))
+                self._journal = self.observers.connect(self._url)
                 limits = self._journal.capabilities
                 self.serializer.keep_to(limits.largest_blob, limits.bytes_per_batch)
             return self._journal
