@@ -52,6 +52,7 @@ class LangSmith:
     """
 
     name = "langsmith"
+    spans = 100
 
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
         self._is_own = client is None

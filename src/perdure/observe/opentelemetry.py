@@ -71,6 +71,7 @@ class OpenTelemetry:
     """
 
     name = "otel"
+    spans = 512
 
     def __init__(
         self,

@@ -27,8 +27,6 @@ RUNS = 100
 """How many runs are taken at once."""
 EVENTS = 1000
 """How many events of a run are exported at once."""
-SPANS = 512
-"""A request has about so many spans, and whole runs."""
 RESERVED = 60_000
 """Milliseconds for which traces are taken: longer than a sink may take."""
 PAUSE = 5_000
@@ -54,6 +52,8 @@ class Sink(Protocol):
     """A receiver of traces."""
 
     name: str
+    spans: int
+    """It is given about so many spans at once, and whole runs. What it took then is noted."""
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         """Export spans. False: they have to be given again."""
@@ -133,7 +133,7 @@ class TraceExporter:
         is_taking = True
         for one in found:
             batch.append(self._ready(one))
-            if sum(len(ready.run.spans) for ready in batch) >= SPANS:
+            if sum(len(ready.run.spans) for ready in batch) >= self._sink.spans:
                 is_taking = self._give(batch, is_taking)
                 batch = []
         return self._give(batch, is_taking) and len(taken) == RUNS
