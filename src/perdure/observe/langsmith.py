@@ -52,6 +52,7 @@ class LangSmith(TraceSink):
     """
 
     name = "langsmith"
+    spans = 100
 
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
         super().__init__()

@@ -70,6 +70,7 @@ class OpenTelemetry(TraceSink):
     """
 
     name = "otel"
+    spans = 512
 
     def __init__(
         self,

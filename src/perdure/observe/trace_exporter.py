@@ -27,8 +27,6 @@ RUNS = 100
 """Runs taken at once."""
 EVENTS = 1000
 """Events of one run exported at once."""
-SPANS = 512
-"""Approximate number of spans in a request. A run is not split."""
 RESERVED = 60_000
 """Milliseconds for which traces are reserved: longer than a sink may take."""
 PAUSE = 5_000
@@ -54,6 +52,8 @@ class TraceSink:
     """An observer that exports traces. Its subclasses say where to, in `give`."""
 
     name: ClassVar[str]
+    spans: ClassVar[int]
+    """Approximate number of spans in a request. A run is not split; what was taken is noted."""
 
     def __init__(self) -> None:
         self._engine: Observed
@@ -156,7 +156,7 @@ class TraceExporter:
         is_taking = True
         for one in found:
             batch.append(self._ready(one))
-            if sum(len(ready.run.spans) for ready in batch) >= SPANS:
+            if sum(len(ready.run.spans) for ready in batch) >= self._sink.spans:
                 is_taking = self._give(batch, is_taking)
                 batch = []
         return self._give(batch, is_taking) and len(taken) == RUNS

@@ -6,7 +6,7 @@ A sink is a receiver of traces, such as an OpenTelemetry collector. What each cr
     marked, not taken           due: any process with this sink takes it
     taken, not given            due again when the reservation is over
     given, not noted            given again: the same spans with the same ids
-    noted                       done; marked again by whatever happens next (`note_trace` sees it)
+    noted                       done; if it was marked meanwhile (a negative `change`), due again
 """
 
 from __future__ import annotations
