@@ -12,7 +12,8 @@ from perdure.errors import BadArgument
 from perdure.evals import Example, Experiment, ExperimentInfo, Result
 from perdure.service.views import experiment_tables as tables
 from perdure.service.views.experiment_page import experiment_page
-from perdure.service.views.experiments import value_text, view
+from perdure.service.views.experiments import view
+from perdure.service.views.value_text import value_text
 from perdure.types import Score, ScoreKind, State
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
