@@ -1,5 +1,5 @@
 """Nothing that a run of an evaluation does leaves the process: every way to reach the far side is
-refused, by name, or simulated; whoever drives the run, and whatever its code catches."""
+refused by name, or simulated, by every driver, even if the code catches the error."""
 
 from __future__ import annotations
 
