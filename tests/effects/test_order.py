@@ -440,7 +440,8 @@ async def test_it_says_what_happened(sqlite_url: str) -> None:
         run = await _started(rt, node)
         [released] = await settled(rt, run, "released")
         [first, _] = await rt.effects(run.id)
-        assert released.data == {"effect": "send", "key": first.key}
+        saved = {"effects": 1, "replayed": (("send", first.key),)}
+        assert released.data == {"effect": "send", "key": first.key, "saved": saved}
 
 
 async def _started(rt: perdure.Runtime, node: Any) -> Run:

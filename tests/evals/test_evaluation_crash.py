@@ -48,7 +48,7 @@ class Evaluations:
         return self._server.start("evaluation_child:judged", **asked)
 
     def has_called(self, count: int) -> bool:
-        """Whether so many calls were made by all processes."""
+        """Whether all processes together made that many calls."""
         return len(self.ledger.lines()) >= count
 
     def run(self, **order: Any) -> Ended:
@@ -63,7 +63,7 @@ class Evaluations:
         with Client(self.url) as client:
             runs = {
                 run.id: run.metadata["example"]
-                for run in client.blocking.runs(graph="evals:judge", limit=10_000, output=False)
+                for run in client.blocking.runs(graph="evals::judge", limit=10_000, output=False)
             }
             found = client.blocking.effects(state=EffectState.DONE, limit=10_000)
         return {
@@ -105,7 +105,7 @@ def test_an_evaluation_killed_at_any_point_ends_as_if_it_had_not_been(
     assert {"insert_experiment", "insert_dataset_version", "put_score", "let_go"} <= names
     assert {"effect mail", "effect evaluator length", "fire_wait", "write_effect"} <= names
     for number, (point, n) in enumerate(
-        sample(points, 10, lambda point: point[0])[part :: len(PARTS)]
+        sample(points, 13, lambda point: point[0])[part :: len(PARTS)]
     ):
         (tmp_path / f"{number}.db").write_bytes(template)
         url = f"sqlite:///{tmp_path}/{number}.db"

@@ -49,7 +49,7 @@ def test_every_statement_gives_as_many_columns_quoted_as_it_does_plain(
 @given(
     st.none()
     | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.floats(-1e290, 1e290).filter(lambda x: x == 0 or abs(x) > 1e-290)  # SQLite's own limits
     | st.binary()
     | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
 )

@@ -33,6 +33,7 @@ WHOLE_JOURNAL = {
     "perdure_dataset_versions",
     "perdure_examples",
     "perdure_experiments",
+    "perdure_prompts",
 }
 """Tables of what belongs to no thread."""
 D1_TABLES = {"perdure_chunks", "perdure_revoked"}

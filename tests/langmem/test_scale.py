@@ -38,6 +38,7 @@ SUBMIT = (
     "count_run",
     "stop_thread",
     "insert_takeover_events",
+    "trace_stopped",
     "close_waits",
     "lock_joiners",
     "poke_joiners",

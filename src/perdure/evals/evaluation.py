@@ -1,4 +1,4 @@
-"""`evaluate`: a target against a dataset, as durable runs. It goes on wherever it was killed.
+"""`evaluate`: a target against a dataset, as durable runs. After a kill it goes on.
 
 What a crash leaves behind, and which statement decides, when the same call is made again:
 
@@ -23,6 +23,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from perdure.effects.simulation import simulating
@@ -34,18 +35,18 @@ from perdure.evals.evaluators import Evaluator, evaluators_of
 from perdure.evals.experiments import JUDGE, TARGET, Case, Experiment
 from perdure.evals.judging import Judge
 from perdure.evals.policy import policy_for, rules_of
-from perdure.evals.targets import graph_of, make_graph, target_name
+from perdure.evals.targets import JUDGES, graph_of, make_graph, target_name
 from perdure.journal import Poll
 from perdure.operations.runs import RunRow
 from perdure.runtime import Runtime
 from perdure.segments.evaluation_policy import Rules
 from perdure.service.datasets import check_examples
 from perdure.service.runs import GRACE, make_setup
-from perdure.service.validation import check_dict, check_name
+from perdure.service.validation import check_name
 from perdure.types import ENDED, Example, State
 
 STARTED_AT_ONCE = 100
-"""Runs accepted at the same time: they share commits."""
+"""Runs accepted at once, which share commits."""
 
 
 async def evaluate(
@@ -66,11 +67,11 @@ async def evaluate(
 
     `target` is the name of a registered graph, a graph, or a function of the input. `dataset` is a
     `Dataset`, the name of one, or examples, which are stored as the dataset "examples of" the
-    experiment. `runtime` drives the runs; without one that of the dataset, or a new `Runtime()`.
+    experiment. `runtime` drives the runs; by default the dataset's, or a new `Runtime()`.
     `context` and `config` are those of `start`.
 
     Called again with the same `experiment` after a crash, it goes on: no run is started twice, and
-    no evaluator is asked again whose verdict is stored. Several processes may call it at once and
+    no evaluator is asked again for a stored verdict. Several processes may call it at once and
     share the work.
 
     No effect leaves the process. `effects` says what happens instead: "refuse" fails the run,
@@ -92,10 +93,7 @@ async def evaluate(
     async with _driving(runtime, dataset) as runtime:
         setup = make_setup(
             input=None,
-            metadata={
-                **check_dict("metadata", metadata),
-                "experiment": experiment,
-            },
+            metadata=metadata,
             tags=("evaluation",),
             context=context,
             config=config,
@@ -164,13 +162,12 @@ class Evaluation:
         self.graph = graph_of(self.target, self.target_name, self.name, self.runtime)
         self.examples = await journal.arun(service.examples(dataset.name, dataset.version))
         check_examples(self.examples)
-        metadata = {key: one for key, one in self.setup["metadata"].items() if key != "experiment"}
         settings = {
             "target": self.target_name,
             "evaluators": [one.name for one in self.evaluators],
             "repetitions": self.repetitions,
             "effects": {name: list(rule) for name, rule in self.rules.items()},
-            "metadata": metadata,
+            "metadata": self.setup["metadata"],
             "context": self.setup.get("context"),
             "config": self.setup["config"],
         }
@@ -191,28 +188,13 @@ class Evaluation:
     async def run(self, concurrency: int) -> None:
         """Drive every run of the target to its end, then every run that judges one."""
         cases = [*experiments.cases_of(self.name, self.examples, self.repetitions)]
-        graph = self.graph
-        judge = make_graph(
-            Judge(self.runtime, self.evaluators, self.examples).build(),
-            JUDGE,
-            self.name,
-            self.runtime,
-        )
-        with self._registered(graph, judge), simulating(self.name, self.functions):
+        graph, judge = self.graph, Judge(self.runtime, self.evaluators, self.examples)
+        judging = make_graph(judge.build(), JUDGES, self.name, self.runtime)
+        with self._registered(graph, judging), simulating(self.name, self.functions):
             ended = await self._drive(cases, TARGET, graph, concurrency, self._target_setup)
-            done = {case: row.id for case, row in ended.items() if State(row.state) is State.DONE}
-
-            def judge_setup(case: Case) -> dict[str, Any]:
-                made = make_setup(
-                    input={"run_id": done[case], "example": case.example},
-                    metadata=self._metadata(case),
-                    tags=("evaluation",),
-                    context=None,
-                    config=None,
-                )
-                return made
-
-            await self._drive([*done], JUDGE, judge, concurrency, judge_setup)
+            done = {case: row.id for case, row in ended.items() if row.state == State.DONE}
+            setup = partial(self._judge_setup, done)
+            await self._drive([*done], JUDGE, judging, concurrency, setup)
 
     def _target_setup(self, case: Case) -> dict[str, Any]:
         example = self.examples[case.example]
@@ -222,6 +204,15 @@ class Evaluation:
             "metadata": {**self.setup["metadata"], **self._metadata(case)},
             "evaluation": policy_for(self.name, self.rules, example),
         }
+
+    def _judge_setup(self, run_ids: Mapping[Case, str], case: Case) -> dict[str, Any]:
+        return make_setup(
+            input={"run_id": run_ids[case], "example": case.example},
+            metadata=self._metadata(case),
+            tags=("evaluation",),
+            context=None,
+            config=None,
+        )
 
     def _metadata(self, case: Case) -> dict[str, Any]:
         return {
@@ -239,14 +230,15 @@ class Evaluation:
         concurrency: int,
         setup: Callable[[Case], dict[str, Any]],
     ) -> dict[Case, RunRow]:
-        """Start the runs that are missing, and drive all until none is left to a worker."""
+        """Start the missing runs, and drive all until none is left for a worker."""
         ended: dict[Case, RunRow] = {}
-        missing = await self._note(cases, role, ended)
-        for first in range(0, len(missing), STARTED_AT_ONCE):
-            some = missing[first : first + STARTED_AT_ONCE]
-            await asyncio.gather(*(self._start(case, role, graph, setup(case)) for case in some))
         poll, engine = Poll(0.02, longest=0.5), self.runtime.engine
-        while left := [case for case in cases if case not in ended]:
+        missing = await self._note(cases, role, ended)
+        while len(ended) < len(cases):
+            for first in range(0, len(missing), STARTED_AT_ONCE):
+                some = missing[first : first + STARTED_AT_ONCE]
+                starts = (self._start(case, role, graph, setup(case)) for case in some)
+                await asyncio.gather(*starts)
             await engine.drive(
                 graphs=[graph.name],
                 concurrency=concurrency,
@@ -254,7 +246,7 @@ class Evaluation:
                 grace=GRACE.total_seconds(),
                 handle_signals=False,
             )
-            await self._note(left, role, ended)
+            missing = await self._note(cases, role, ended)  # one may have been pruned
             if len(ended) < len(cases):
                 await self.runtime.journal.apause(poll)
         return ended
@@ -262,12 +254,13 @@ class Evaluation:
     async def _note(
         self, cases: Sequence[Case], role: str, ended: dict[Case, RunRow]
     ) -> list[Case]:
-        """Add the runs that are over, or left to a person. Gives the cases without a run."""
-        keys = {case.thread_id(role): case.key(role) for case in cases}
+        """Add the runs that are over, or left to a person. Returns the cases without a run."""
+        left = [case for case in cases if case not in ended]
+        keys = {case.thread_id(role): case.key(role) for case in left}
         plan = self.runtime.services.datasets.runs(keys)
         rows = await self.runtime.journal.arun(plan) if keys else {}
         missing = []
-        for case in cases:
+        for case in left:
             row = rows.get(case.key(role))
             if row is None:
                 missing.append(case)

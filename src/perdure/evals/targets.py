@@ -1,5 +1,5 @@
-"""What is evaluated, as a graph of its own name: its runs are told apart from the real ones, and
-only a process that evaluates the experiment drives them."""
+"""The target of an evaluation, as a graph with a name of its own. So its runs are distinct from
+real ones, and only a process that evaluates the experiment drives them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from perdure.journal.names import check_text
 from perdure.runtime import Runtime
 from perdure.types import Retry
 
-PREFIX = "evals:"
+TARGETS = "evals:"
+"""The name of a target's graph begins with it."""
+JUDGES = "evals::judge"
+"""The name of the graph that judges."""
 DEATHS = 25
-"""Workers in a row that may die with a run: somebody starts each of them again."""
+"""Workers in a row that may die with a run: more than usual, since a person restarts each."""
 
 
 def target_name(target: Any) -> str:
-    """The name of a target, by which its experiments are told apart."""
+    """The name of a target, which its experiments store."""
     if isinstance(target, str):
         return check_text("target", target)
     if isinstance(target, StateGraph):
@@ -48,7 +51,7 @@ def graph_of(target: Any, name: str, experiment: str, runtime: Runtime) -> Graph
             raise UnknownGraph(target, runtime.graphs)
         return replace(
             registered,
-            name=PREFIX + name,
+            name=TARGETS + name,
             version=experiment,
             deaths=max(DEATHS, registered.deaths),
             hold=False,
@@ -58,11 +61,12 @@ def graph_of(target: Any, name: str, experiment: str, runtime: Runtime) -> Graph
         target = target.unbound
     if not isinstance(target, (StateGraph, Pregel)):
         target = as_graph(target)
-    return make_graph(target, name, experiment, runtime)
+    return make_graph(target, TARGETS + name, experiment, runtime)
 
 
 def make_graph(graph: Any, name: str, experiment: str, runtime: Runtime) -> Graph:
-    name, pregel = bind(graph, runtime.saver, PREFIX + name)
+    """A graph with the experiment as its version."""
+    name, pregel = bind(graph, runtime.saver, name)
     return Graph(name, experiment, pregel, timedelta(hours=1), Retry(), DEATHS, False)
 
 

@@ -1,16 +1,15 @@
-"""LangSmith runs: each segment of a run is a trace, whichever process drove it.
+"""LangSmith runs: each segment of a run is a trace.
 
 The runs are made from the journal's events, after the fact, like the spans of `opentelemetry`: a
-segment is a root; its steps, effects and waits are below it. They are sent by the process that
-drove the segment, or by any other with LangSmith, until LangSmith has them. What LangChain reports
-by itself while a segment is driven (LANGSMITH_TRACING) becomes a child of that root. LangChain
-sends it as it always does: that is lost with the process.
+segment is a root; its steps, effects and waits are below it. The process that drove the segment
+sends them, or any other process with LangSmith, until LangSmith has them. What LangChain itself
+reports while a segment is driven (LANGSMITH_TRACING) becomes a child of that root. LangChain sends
+it from memory, so it is lost with the process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,38 +24,38 @@ from perdure.langgraph_port import langsmith_client
 from perdure.observe.called_effects import called_effects
 from perdure.observe.langsmith_ids import feedback_id, segment_place
 from perdure.observe.langsmith_runs import About, scored_place, to_run
-from perdure.observe.langsmith_sender import Sender
+from perdure.observe.langsmith_sender import Attempts, Sender
 from perdure.observe.observed import Observed
-from perdure.observe.trace_exporter import RunSpans, TraceExporter
+from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import Span
 from perdure.operations import runs, scores
 from perdure.operations.run_payload import load_labels, load_output, load_setup
 from perdure.operations.runs import RunRow
 from perdure.types import Score
 
-log = logging.getLogger("perdure")
-
 OLD = 600_000
-"""Milliseconds for which feedback is kept for a run that LangSmith does not have, or not yet."""
+"""Milliseconds for which feedback is sent again if LangSmith does not have its run."""
 TIMEOUT = (5_000, 20_000)
-"""Milliseconds to connect to LangSmith, and for its answer."""
-RETRY = Retry(2, backoff_factor=0.1, status_forcelist=(502, 503, 504), allowed_methods=None)
-"""For a request that was lost. What still did not arrive is sent again later, from the journal."""
+"""Milliseconds to connect to LangSmith, and to wait for its answer."""
+RETRY = Retry(4, backoff_factor=0.1, status_forcelist=(502, 503, 504), allowed_methods=None)
+"""Retries of a lost request. What did not arrive is sent again later, from the journal."""
 
 
-class LangSmith:
+class LangSmith(TraceSink):
     """Sends each segment of a run as a trace, and scores as feedback.
 
-    Without a `client` the variables of LangSmith count: LANGSMITH_ENDPOINT, _API_KEY, _PROJECT,
-    _WORKSPACE_ID, _HIDE_INPUTS, _HIDE_OUTPUTS, _HIDE_METADATA and _TRACING_SAMPLING_RATE. What a
-    `client` of yours hides and anonymizes is hidden here, too.
+    Without a `client`, LangSmith's variables configure it: LANGSMITH_ENDPOINT, _API_KEY, _PROJECT,
+    _WORKSPACE_ID, _HIDE_INPUTS, _HIDE_OUTPUTS, _HIDE_METADATA and _TRACING_SAMPLING_RATE. What your
+    own `client` hides or anonymizes is hidden here too.
 
         runtime = Runtime("sqlite:///agents.db", observe=LangSmith())
     """
 
     name = "langsmith"
+    spans = 100
 
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
+        super().__init__()
         self._is_own = client is None
         self._live_client = client if client and langsmith_client.can_queue(client) else None
         self._client = client or Client(
@@ -64,23 +63,10 @@ class LangSmith:
         )
         self._project = project or get_tracer_project() or "default"
         self._sender = Sender(self._client, self._project)
-        self._engine: Observed
-        self._traces: TraceExporter | None = None
-
-    # -- an observer
-
-    def attach(self, engine: Observed) -> None:
-        self._engine = engine
-        self._traces = TraceExporter(engine, self)
-        engine.sinks.append(self.name)
-
-    def nudge(self) -> None:
-        if self._traces is not None:
-            self._traces.nudge()
 
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
-        """Make the run that the segment will be the parent of what LangChain reports."""
+        """Make the segment's LangSmith run the parent of what LangChain reports."""
         if not tracing_is_enabled():
             yield
             return
@@ -101,28 +87,20 @@ class LangSmith:
         with tracing_context(**now):
             yield
 
-    def flush(self) -> None:
-        """Send now what is due. It blocks; `close` of the runtime does it too."""
-        if self._traces is not None:
-            while self._traces.export_due():
-                pass
-
     def close(self) -> None:
-        if self._traces is not None:
-            self._traces.close()
+        super().close()
         if self._is_own:
             self._client.close()
 
-    # -- a sink
-
     def give(self, runs: Sequence[RunSpans]) -> bool:
+        attempts = Attempts()
         try:
-            return self._send(runs)
-        except (LangSmithError, OSError) as error:
-            log.debug("LangSmith did not take runs: %s", error)
+            self._send(runs, attempts)
+        except (LangSmithError, OSError):  # LangSmith is down
             return False
+        return attempts.all_arrived
 
-    def _send(self, given: Sequence[RunSpans]) -> bool:
+    def _send(self, given: Sequence[RunSpans], attempts: Attempts) -> None:
         described = self._describe(given)
         called = called_effects(self._engine, given)
         live = bool(tracing_is_enabled())
@@ -134,36 +112,35 @@ class LangSmith:
                 if span.what != "score":
                     made.append(to_run(run, span, about, effect, traced_live=live))
         found = [run for run in made if run is not None]
-        self._sender.send_runs(sorted(found, key=lambda run: run["dotted_order"]))
-        scored = [run for run in given if any(span.what == "score" for span in run.spans)]
-        return False not in [self._send_scores(run) for run in scored]
+        found.sort(key=lambda run: run["dotted_order"])  # parents first
+        self._sender.send_runs(found, attempts)
+        for run in given:
+            if any(span.what == "score" for span in run.spans):
+                self._send_scores(run, attempts)
 
-    def _send_scores(self, run: RunSpans) -> bool:
-        """False: LangSmith does not have the runs yet that earned them."""
+    def _send_scores(self, run: RunSpans, attempts: Attempts) -> None:
         engine = self._engine
         of_run = scores.of_run(engine.serializer, run.thread_id, run.run_id)
         stored = {(one.name, one.about): one for one, _ in engine.journal.do(of_run)}
-        are_sent = True
-        for span in run.spans:
-            where = scored_place(run.run_id, span)
-            if span.what != "score" or where is None:
-                continue
-            name, about = str(span.attributes["gen_ai.evaluation.name"]), _about(span)
-            score = stored.get((name, about))
-            are_sent &= self._sender.send_feedback(
-                feedback_id(run.run_id, name, about),
-                where.trace_id,
-                (run.run_id, span.key),
-                is_old=engine.clock.now() - span.start > OLD,
-                run_id=where.id,
-                key=name,
-                score=span.attributes["gen_ai.evaluation.score.value"],
-                value=span.attributes["gen_ai.evaluation.score.label"],
-                comment=None if score is None else self._sender.comment(score.comment),
-                source_info=_source(run, span, score),
-                start_time=where.start,
-            )
-        return are_sent
+        given = {_names(span): span for span in run.spans if span.what == "score"}
+        for (name, about), span in given.items():
+            score, where = stored.get((name, about)), scored_place(run.run_id, span)
+            if score is None or where is None:
+                continue  # it was withdrawn, or nothing was driven before it
+            with attempts.each():
+                self._sender.send_feedback(
+                    feedback_id(run.run_id, name, about),
+                    where.trace_id,
+                    (run.run_id, span.key),
+                    is_old=engine.clock.now() - span.start > OLD,
+                    run_id=where.id,
+                    key=name,
+                    score=score.value,  # as it is now: an older event does not bring it back
+                    value=score.label,
+                    comment=self._sender.comment(score.comment),
+                    source_info=_source(run, score),
+                    start_time=where.start,
+                )
 
     # -- what the journal has besides events
 
@@ -189,19 +166,19 @@ class LangSmith:
         return About(metadata, tuple(setup.get("tags") or ()), setup.get("input"), output)
 
 
-def _about(span: Span) -> str:
-    """The part of a run that a score is stored for."""
+def _names(span: Span) -> tuple[str, str]:
+    """The name of a score, and the part of the run that it is stored for."""
     names = ("perdure.score.about", "perdure.checkpoint", "perdure.effect.key", "perdure.wait.id")
-    return next((str(found) for name in names if (found := span.attributes.get(name))), "")
+    about = next((str(found) for name in names if (found := span.attributes.get(name))), "")
+    return str(span.attributes["gen_ai.evaluation.name"]), about
 
 
-def _source(run: RunSpans, span: Span, score: Score | None) -> dict[str, Any]:
+def _source(run: RunSpans, score: Score) -> dict[str, Any]:
+    prompts = [f"{name}@{version}" for name, version in score.prompts]
     about = {
         "perdure_run_id": run.run_id,
-        "perdure_score_about": span.attributes.get("perdure.score.about"),
-        "perdure_by": span.attributes.get("perdure.score.by"),
-        "perdure_prompts": span.attributes.get("perdure.prompts"),
+        "perdure_score_about": score.about,
+        "perdure_by": score.by,
+        "perdure_prompts": prompts,
     }
-    if score is not None and score.prompts:
-        about["perdure_prompts"] = [f"{name}@{version}" for name, version in score.prompts]
     return {name: value for name, value in about.items() if value}

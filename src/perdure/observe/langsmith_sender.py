@@ -1,7 +1,7 @@
 """Send runs and feedback to LangSmith, and know that they arrived.
 
-Every run and feedback has an id of its own, and LangSmith refuses a second one with it (409). So
-what each failure leaves behind does not matter: everything is sent again.
+Every run and feedback has a stable id, and LangSmith refuses a second one with the same id (409).
+So after any failure everything can be sent again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,33 @@ RUNS = 100
 BYTES = 8_000_000
 """Bytes per request. LangSmith takes 20 MB."""
 REMEMBERED = 20_000
-"""How many runs and scores that arrived are remembered: if others did not, they are not sent again
-with those."""
+"""How many runs and scores that arrived are remembered, so that they are not sent again with the
+others of their batch."""
+AWAY = 5
+"""Failures in a row after which LangSmith counts as down."""
 _NEVER_TAKEN = (400, 413, 422)
+
+
+class Attempts:
+    """Tries each of several requests. A lost one does not stop the next, but several in a row mean
+    that LangSmith is down."""
+
+    def __init__(self) -> None:
+        self.all_arrived = True
+        self._lost_in_a_row = 0
+
+    @contextlib.contextmanager
+    def each(self) -> Iterator[None]:
+        try:
+            yield
+        except (LangSmithError, OSError) as error:
+            log.debug("LangSmith did not answer: %s", error)
+            self.all_arrived = False
+            self._lost_in_a_row += 1
+            if self._lost_in_a_row >= AWAY:
+                raise
+        else:
+            self._lost_in_a_row = 0
 
 
 class Sender:
@@ -47,8 +71,8 @@ class Sender:
         self._arrived: OrderedDict[Hashable, None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def send_runs(self, runs: Sequence[Mapping[str, Any]]) -> None:
-        """Send runs that are over. Raises unless all of them arrived."""
+    def send_runs(self, runs: Sequence[Mapping[str, Any]], attempts: Attempts) -> None:
+        """Send runs that are over."""
         wanted = [
             {**run, "session_name": self._project}
             for run in runs
@@ -56,19 +80,20 @@ class Sender:
             and langsmith_client.is_sampled(self._client, run["trace_id"])
         ]
         for ids, bodies in _batches(self._prepared(wanted)):
-            self._post(ids, bodies)
+            with attempts.each():
+                self._post(ids, bodies, attempts)
 
     def _prepared(self, runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[UUID, bytes]]:
         for run in runs:
             try:
                 prepared = langsmith_client.prepare(self._client, run)
                 body = langsmith_client.serialize(prepared)
-            except Exception:  # an anonymizer raised: sent without it, a secret would be out
+            except Exception:  # an anonymizer raised: sending without it could leak a secret
                 log.exception("Run %s cannot be prepared for LangSmith and is left out.", run["id"])
             else:
                 yield run["id"], body
 
-    def _post(self, ids: list[UUID], bodies: list[bytes]) -> None:
+    def _post(self, ids: list[UUID], bodies: list[bytes], attempts: Attempts) -> None:
         data = b'{"post":[' + b",".join(bodies) + b'],"patch":[]}'
         try:
             for url, key in langsmith_client.write_urls(self._client).items():
@@ -87,9 +112,10 @@ class Sender:
                 raise
             if len(ids) > 1:
                 for id, body in zip(ids, bodies, strict=True):
-                    self._post([id], [body])
-            else:
-                log.error("LangSmith does not take run %s, which is left out: %s", ids[0], error)
+                    with attempts.each():
+                        self._post([id], [body], attempts)
+                return
+            log.error("LangSmith does not take run %s, which is left out: %s", ids[0], error)
         self._remember(ids)
 
     def _remember(self, arrived: Iterable[Hashable]) -> None:
@@ -100,11 +126,12 @@ class Sender:
 
     def send_feedback(
         self, id: UUID, trace_id: UUID, event: Hashable, *, is_old: bool, **feedback: Any
-    ) -> bool:
-        """Send what a score says of a run; if that has it already, its new value. False: LangSmith
-        does not have the run, which will come unless the score `is_old`. Raises if it is away."""
+    ) -> None:
+        """Send a score as feedback on a run; if LangSmith has that feedback, update it. Raises
+        unless it arrived. If LangSmith does not have the run, it is tried again, unless the score
+        `is_old`."""
         if event in self._arrived or not langsmith_client.is_sampled(self._client, trace_id):
-            return True
+            return
         try:
             with _without_traceback():
                 self._client.create_feedback(
@@ -118,7 +145,7 @@ class Sender:
             self._client.update_feedback(id, **changed)
         except LangSmithNotFoundError:
             if not is_old:
-                return False
+                raise
             run = feedback["run_id"]
             log.warning("LangSmith does not have run %s: its feedback is left out.", run)
         except LangSmithError as error:
@@ -126,7 +153,6 @@ class Sender:
                 raise
             log.error("LangSmith does not take feedback %s, which is left out: %s", id, error)
         self._remember([event])
-        return True
 
     def comment(self, text: str | None) -> str | None:
         """What may be sent of a comment."""
@@ -158,14 +184,14 @@ def _batches(runs: Iterator[tuple[UUID, bytes]]) -> Iterator[tuple[list[UUID], l
 
 
 def _status(error: LangSmithError) -> int | None:
-    """The status that LangSmith answered with."""
+    """The HTTP status of LangSmith's answer."""
     response = getattr(error.__context__, "response", None)
     return getattr(response, "status_code", None)
 
 
 @contextlib.contextmanager
 def _without_traceback() -> Iterator[None]:
-    """The client logs each failure as an error with its traceback. Ours is told once."""
+    """Silence the client, which logs each failure with its traceback. The exporter logs it once."""
 
     class _Quiet(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:

@@ -231,7 +231,7 @@ def stop_thread(
     return [
         Statement("stop_thread", params),
         EventStatement("insert_takeover_events", params, data),
-        *with_params(params, "trace_changed", "close_waits"),
+        *with_params(params, "trace_stopped", "close_waits"),
         *wake_joiners(by.params),
         *stop_children(serializer, by._replace(run_id="", number=number), grace),
     ]
