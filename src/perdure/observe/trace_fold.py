@@ -36,6 +36,7 @@ _USAGE = {
     "output_tokens": "gen_ai.usage.output_tokens",
 }
 
+_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 _WAIT_ENDS = {
     EventKind.WOKE,
     EventKind.ANSWER,
@@ -256,7 +257,8 @@ class TraceFold:
                 name,
                 start,
                 max(start, left),
-                {**about, "perdure.effect.attempt": attempt - 1, "perdure.crashed": True}
+                {name: value for name, value in about.items() if name not in _TOKENS}
+                | {"perdure.effect.attempt": attempt - 1, "perdure.crashed": True}
                 | {"perdure.effect.state": "open", "perdure.effect.how": None},
                 CRASHED,
             )
