@@ -62,9 +62,13 @@ class OTLPExport:
             data = self._data(self._source.collect())
             timeout = _milliseconds("OTEL_METRIC_EXPORT_TIMEOUT", 30_000)
             if self._exporter.export(data, timeout) is not MetricExportResult.SUCCESS:
-                log.warning("Metrics could not be exported now; the next export has them too.")
+                log.warning("Metrics could not be exported%s", self._outlook())
         except Exception:
-            log.warning("Exporting metrics failed; the next export has them too.", exc_info=True)
+            log.warning("Exporting metrics failed%s", self._outlook(), exc_info=True)
+
+    def _outlook(self) -> str:
+        is_last = self._stop.is_set()
+        return ": this was the last export." if is_last else "; the next export has them too."
 
     def close(self) -> None:
         """Export what there is, and stop."""

@@ -172,7 +172,7 @@ class TraceExporter:
         journal.flush()
         if not given and not self._warned:
             log.warning(
-                "Traces are not taken by %s: they stay in the journal, and are given later.",
+                "Traces could not be sent (%s): they stay in the journal, and are sent later.",
                 self._sink.name,
             )
         self._warned = not given
