@@ -37,6 +37,8 @@ from perdure.observe.registry import Distribution, Family, Labels
 log = logging.getLogger("perdure")
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
+FLUSH = 5.0
+"""Seconds that closing waits for the last export."""
 
 
 class OTLPExport:
@@ -55,6 +57,7 @@ class OTLPExport:
         pause = _milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1000
         while not self._stop.wait(pause):
             self.export()
+        self.export()
 
     def export(self) -> None:
         """Export now."""
@@ -71,10 +74,9 @@ class OTLPExport:
         return ": this was the last export." if is_last else "; the next export has them too."
 
     def close(self) -> None:
-        """Export what there is, and stop."""
+        """Export what there is, for a few seconds at most, and stop."""
         self._stop.set()
-        self._thread.join()
-        self.export()
+        self._thread.join(FLUSH)
         self._exporter.shutdown()
 
     def _data(self, families: Iterable[Family]) -> MetricsData:
