@@ -49,17 +49,18 @@ def __getattr__(name: str) -> Any:
 def from_env() -> list[Any]:
     """The observers that the environment configures, with the variables of OpenTelemetry and
     LangSmith. None of them: nothing is imported, and nothing is sent. Raises `BadArgument` for
-    values that cannot work, and `Error` if an extra is missing."""
+    values that cannot work. If an extra is missing, a warning says so: a platform may set the
+    variables for all its programs."""
     found: list[Any] = []
     endpoints = {signal: _otlp_endpoint(signal) for signal in ("TRACES", "METRICS")}
     _warn_of_grpc([signal for signal, variable in endpoints.items() if variable])
     if variable := endpoints["TRACES"]:
-        found.append(_wanted("OpenTelemetry", variable)())
+        found += _wanted("OpenTelemetry", variable)
     if variable := endpoints["METRICS"]:
-        found.append(_wanted("Metrics", variable)(otlp=True))
+        found += _wanted("Metrics", variable, otlp=True)
     if _langsmith("TRACING_V2", "TRACING") == "true":
         if _langsmith("API_KEY"):
-            found.append(_wanted("LangSmith", "LANGSMITH_TRACING")())
+            found += _wanted("LangSmith", "LANGSMITH_TRACING")
         else:
             log.warning(
                 "LANGSMITH_TRACING is set and LANGSMITH_API_KEY is not: perdure sends nothing to "
@@ -68,12 +69,14 @@ def from_env() -> list[Any]:
     return found
 
 
-def _wanted(name: str, variable: str) -> Any:
-    """An observer's class, which this variable asks for."""
+def _wanted(name: str, variable: str, **options: Any) -> list[Any]:
+    """The observer that this variable asks for, if its extra is installed."""
     try:
-        return __getattr__(name)
+        kind = __getattr__(name)
     except Error as error:
-        raise Error(f"{variable} is set, and {error}") from error
+        log.warning("%s is set, and nothing is sent: %s", variable, error)
+        return []
+    return [kind(**options)]
 
 
 def _otlp_endpoint(signal: str) -> str:
