@@ -199,3 +199,17 @@ async def test_a_run_that_is_scored_while_it_waits_goes_on_with_keys_too(sqlite_
         execute(sqlite_url, "UPDATE perdure_scores SET label = 'approved' WHERE name = 'decision'")
         [changed] = [one for one in await rt.scores(run.id) if one.name == "decision"]
         assert changed.damaged
+
+
+async def test_a_score_is_given_without_reading_the_others_of_its_run(
+    monkeypatch: pytest.MonkeyPatch, sqlite_url: str
+) -> None:
+    async with opened(sqlite_url) as rt:
+        run = await ended(rt)
+        with monkeypatch.context() as patch:
+            patch.setattr("perdure.operations.scores.of_run", None)
+            for value in (1, 1, 0):
+                await rt.score(run.id, "sent", value)
+        [score] = await rt.scores(run.id)
+        assert score.value == 0
+        assert len(await scored(rt, run)) == 2

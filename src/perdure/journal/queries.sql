@@ -1017,6 +1017,10 @@ WHERE thread_id = :thread_id AND run_id = :id AND target = 'question' AND target
 SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
 WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
 
+-- name: find_score
+SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
+WHERE thread_id = :thread_id AND run_id = :id AND name = :name AND about = :about;
+
 -- name: prompts_of_scores
 -- The prompt versions that the scores of a run are about.
 SELECT name, about, prompt, version FROM perdure_score_prompts
