@@ -8,15 +8,18 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from langchain_core.language_models import FakeListChatModel
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from perdure.observe import OpenTelemetry, trace_exporter
+from perdure.client import Client
+from perdure.errors import BadArgument
+from perdure.observe import Metrics, OpenTelemetry, trace_exporter
 from perdure.observe.trace_exporter import TraceExporter
 from perdure.operations.traces import Trace
 from perdure.testing import Clock, TemporaryRuntime
 from tests.support import traced
-from tests.support.agents import NOON
+from tests.support.agents import NOON, Log, chain
 from tests.support.otlp_receiver import Collector
 from tests.support.trace_judge import TraceJudge
 from tests.support.traced import MARK
@@ -106,3 +109,30 @@ def test_a_run_that_cannot_be_given_or_made_a_trace_of_does_not_keep_the_others_
         rt.clock.advance(timedelta(hours=2))
         traces.flush()
         assert findings(rt, collector) == []
+
+
+def test_the_model_calls_of_a_run_are_exported_although_another_process_exports_its_trace(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TraceExporter, "export_due", lambda self: False)
+    collector = Collector()
+    rt, _ = opened(sqlite_url, collector)
+
+    def chats(state: Log) -> Log:
+        return {"log": [str(FakeListChatModel(responses=[MARK]).invoke(MARK).content)]}
+
+    with rt:
+        rt.register(chain(chats), name="chats")
+        rt.blocking.start("chats", {"log": []})
+        rt.blocking.tick()
+    assert [span.what for span in collector.spans] == ["model"]
+
+
+@pytest.mark.parametrize("kind", [OpenTelemetry, Metrics])
+def test_an_observer_is_of_one_client_or_runtime(kind: Any, sqlite_url: str) -> None:
+    observer = kind()
+    client = Client(sqlite_url, observe=observer)
+    with pytest.raises(BadArgument, match="make one for each"):
+        Client(sqlite_url, observe=observer)
+    client.close()
+    client.close()

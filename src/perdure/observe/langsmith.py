@@ -25,7 +25,7 @@ from perdure.observe.called_effects import called_effects
 from perdure.observe.langsmith_ids import feedback_id, segment_place
 from perdure.observe.langsmith_runs import About, scored_place, to_run
 from perdure.observe.langsmith_sender import Attempts, Sender
-from perdure.observe.observed import Observed
+from perdure.observe.observed import Observed, check_is_new
 from perdure.observe.trace_exporter import RunSpans, TraceExporter
 from perdure.observe.trace_fold import Span
 from perdure.operations import runs, scores
@@ -67,6 +67,7 @@ class LangSmith:
     # -- an observer
 
     def attach(self, engine: Observed) -> None:
+        check_is_new(self, self._traces)
         self._engine = engine
         self._traces = TraceExporter(engine, self)
         engine.sinks.append(self.name)
@@ -114,6 +115,8 @@ class LangSmith:
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         attempts = Attempts()
+        if not runs:
+            return True
         try:
             self._send(runs, attempts)
         except (LangSmithError, OSError):  # it is away

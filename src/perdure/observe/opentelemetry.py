@@ -3,7 +3,8 @@
 The spans of a run are made from its events, after the fact (`trace_fold`), and exported as segments
 end. While a worker drives a segment, OpenTelemetry's current span has the id that the span of the
 current step, or effect, will have: so the spans of other instrumentations nest in ours. Model calls
-that are not effects are only known while they are made: their spans are lost with the process.
+that are not effects are only known while they are made: their spans are exported every few seconds,
+and those that were not are lost with the process.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from perdure.observe.called_effects import called_effects
 from perdure.observe.caller import parse
 from perdure.observe.current_span import SAMPLED, CurrentSpan, context_of
 from perdure.observe.model_calls import ModelCalls
-from perdure.observe.observed import Observed
+from perdure.observe.observed import Observed, check_is_new
 from perdure.observe.span_ids import RUN
 from perdure.observe.trace_exporter import RunSpans, TraceExporter
 from perdure.observe.trace_fold import Span
@@ -37,7 +38,8 @@ from perdure.types import EffectRecord, EffectState
 
 SCOPE = InstrumentationScope("perdure")
 LIVE = 10_000
-"""How many spans of model calls are kept while they cannot be exported."""
+"""How many spans of model calls are kept while they cannot be exported: they are exported with the
+next that are due, or after a few seconds."""
 CONTENT = 16_384
 """Characters of an argument or result, at most."""
 CHAT_MODELS = "langchain_core.language_models.chat_models"
@@ -91,6 +93,7 @@ class OpenTelemetry:
     # -- an observer
 
     def attach(self, engine: Observed) -> None:
+        check_is_new(self, self._traces)
         self._engine, self._traces = engine, TraceExporter(engine, self)
         engine.sinks.append(self.name)
 
@@ -131,6 +134,8 @@ class OpenTelemetry:
             live, self._live = self._live, []
         called = called_effects(self._engine, runs) if self._content else {}
         made = [self._readable(run, span, called) for run in runs for span in run.spans]
+        if not made and not live:
+            return True
         given = self._exporter.export([*made, *live]) is SpanExportResult.SUCCESS
         if not given:
             with self._lock:

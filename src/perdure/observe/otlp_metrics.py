@@ -36,6 +36,8 @@ from perdure.observe.registry import Distribution, Family, Labels
 
 log = logging.getLogger("perdure")
 
+FLUSH = 5.0
+"""Seconds that closing waits for the last export."""
 CUMULATIVE = AggregationTemporality.CUMULATIVE
 
 
@@ -55,6 +57,7 @@ class OTLPExport:
         pause = _milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1000
         while not self._stop.wait(pause):
             self.export()
+        self.export()
 
     def export(self) -> None:
         """Export now."""
@@ -67,10 +70,9 @@ class OTLPExport:
             log.warning("Exporting metrics failed; the next export has them too.", exc_info=True)
 
     def close(self) -> None:
-        """Export what there is, and stop."""
+        """Export what there is, for a few seconds at most, and stop."""
         self._stop.set()
-        self._thread.join()
-        self.export()
+        self._thread.join(FLUSH)
         self._exporter.shutdown()
 
     def _data(self, families: Iterable[Family]) -> MetricsData:

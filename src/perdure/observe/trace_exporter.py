@@ -61,7 +61,7 @@ class Sink(Protocol):
     name: str
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
-        """Export spans. False: they have to be given again."""
+        """Export spans, and what the sink has besides. False: they have to be given again."""
 
 
 class _Ready(NamedTuple):
@@ -121,6 +121,7 @@ class TraceExporter:
             try:
                 while self.export_due():
                     pass
+                self._sink.give([])
             except Error as error:
                 log.debug("Traces cannot be exported now: %s", error)
             except Exception:
