@@ -12,7 +12,8 @@ import pytest
 import perdure
 from perdure.cli.log_output import JsonLines
 from perdure.errors import Unavailable
-from perdure.observe.logs import ENDS, LOGGER, Logs
+from perdure.observe.logs import LOGGER, Logs
+from perdure.operations.events import SEGMENT_ENDS
 from perdure.service.views import event_fields
 from perdure.types import Event, EventKind, Retry, State
 from tests.support.agents import Log, chain, opened
@@ -25,7 +26,6 @@ def test_what_may_be_logged_is_decided_for_every_kind_of_event() -> None:
     assert set(event_fields.FIELDS) == set(EventKind)
     named = {name for names in event_fields.FIELDS.values() for name in names}
     assert named == set(event_fields.TYPES)
-    assert set(EventKind) >= ENDS
 
 
 @pytest.mark.parametrize("kind", EventKind)
@@ -126,5 +126,5 @@ def _segments(events: list[Event]) -> list[int | None]:
         if event.kind in (EventKind.CLAIMED, EventKind.RECOVERED):
             number, driven = number + 1, True
         found.append(number if driven else None)
-        driven = driven and event.kind not in ENDS
+        driven = driven and event.kind not in SEGMENT_ENDS
     return found

@@ -22,10 +22,12 @@ from perdure.serde.encryption import ChecksumEnvelope
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
+from tests.support import sweep
 from tests.support.agents import NOON
 from tests.support.fork_server import ForkServer
 from tests.support.traced import MARK, STORIES, histories
 
+pytestmark = pytest.mark.slow
 PLACE = places.of_trace("t", "r", "otel", 1)
 
 
@@ -44,7 +46,7 @@ def folded(events: list[Event], *cuts: int) -> list[Span]:
     return spans
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=sweep.examples(500, 60), deadline=None)
 @given(data=st.data())
 def test_however_events_are_cut_into_pieces_the_spans_are_the_same(
     recorded: dict[str, list[Event]], data: st.DataObject

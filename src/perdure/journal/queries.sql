@@ -1356,17 +1356,17 @@ ORDER BY sent_at, id LIMIT :count;
 INSERT INTO perdure_traces (thread_id, run_id, sink, n, due_at, change, body)
 SELECT thread_id, id, CAST(:sink AS TEXT), 0, CAST(:now AS BIGINT), 0, CAST(:empty AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT (thread_id, run_id, sink) DO UPDATE SET due_at = excluded.due_at, change = 0;
+ON CONFLICT (thread_id, run_id, sink) DO UPDATE SET {trace_due};
 
 -- name: trace_changed
 -- The same for a run that was changed by a process that does not drive it, where a sink has its trace already.
-UPDATE perdure_traces SET due_at = :now, change = 0
+UPDATE perdure_traces SET {trace_due}
 WHERE thread_id = :thread_id AND run_id = :id AND EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
 
 -- name: trace_stopped
 -- The same for the runs of a thread that was taken over.
-UPDATE perdure_traces SET due_at = :now, change = 0
+UPDATE perdure_traces SET {trace_due}
 WHERE thread_id = :thread_id AND run_id IN (
   SELECT id FROM perdure_runs
   WHERE thread_id = :thread_id AND change = :change AND control = 'cancel');
@@ -1388,14 +1388,14 @@ WHERE sink = :sink AND due_at = :until AND change = :change;
 -- name: note_trace
 -- A sink has what it was given. It is still due if more happened meanwhile.
 UPDATE perdure_traces
-SET n = :n, body = :body,
+SET n = :n, body = :body, change = 0,
     due_at = CASE WHEN change <> :change OR :more = 1 THEN CAST(:now AS BIGINT) END
 WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND n = :was;
 
 -- name: delay_trace
 -- It was not given.
 UPDATE perdure_traces SET due_at = :due_at
-WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND change = :change;
+WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND ABS(change) = :change;
 
 -- name: put_schedule
 -- Stores a schedule. An unchanged cron line keeps its next slot.

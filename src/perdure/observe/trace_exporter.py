@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 from perdure.errors import Closed, Error, Unavailable, WriteLost
 from perdure.journal import Op
-from perdure.observe.observed import Observed
+from perdure.observe.observed import Observed, check_is_new
 from perdure.observe.trace_fold import ScoredSpans, Span, TraceFold, is_about_a_part
 from perdure.operations import events as event_ops
 from perdure.operations import traces
@@ -25,21 +25,19 @@ from perdure.types import Event
 log = logging.getLogger("perdure")
 
 RUNS = 100
-"""How many runs are taken at once."""
+"""Runs taken at once."""
 EVENTS = 1000
-"""How many events of a run are exported at once; of many runs fewer each."""
-SPANS = 512
-"""A request has about so many spans, and whole runs."""
-AWAY = 3
-"""A sink that refuses so many runs, one after another, is away."""
+"""Events of one run exported at once; of many runs fewer each."""
+DOWN = 3
+"""A sink that refuses so many runs, one after another, is down."""
 LATER = 3_600_000
 """Milliseconds until a trace that cannot be made is tried again, perhaps by another version."""
 RESERVED = 60_000
-"""Milliseconds for which traces are taken: longer than a sink may take."""
+"""Milliseconds for which traces are reserved: longer than a sink may take."""
 PAUSE = 5_000
-"""Milliseconds until a sink that did not answer is tried again."""
+"""Milliseconds until a sink that failed is tried again."""
 GATHER = 0.2
-"""Seconds in which the ends of other segments are waited for, to be exported with this one."""
+"""Seconds to wait for the ends of other segments, to export them together."""
 LOOK = 5.0
 """Seconds between two looks at what other processes left."""
 FLUSH = 5.0
@@ -55,17 +53,43 @@ class RunSpans(NamedTuple):
     spans: list[Span]
 
 
-class Sink(Protocol):
-    """A receiver of traces."""
+class TraceSink:
+    """An observer that exports traces. Its subclasses say where to, in `give`."""
 
-    name: str
+    name: ClassVar[str]
+    spans: ClassVar[int]
+    """Approximate number of spans in a request. A run is not split; what was taken is noted."""
+
+    def __init__(self) -> None:
+        self._engine: Observed
+        self._exporter: TraceExporter | None = None
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         """Export spans, and what the sink has besides. False: they have to be given again."""
+        raise NotImplementedError
+
+    def attach(self, engine: Observed) -> None:
+        check_is_new(self, self._exporter)
+        self._engine, self._exporter = engine, TraceExporter(engine, self)
+        engine.sinks.append(self.name)
+
+    def nudge(self) -> None:
+        if self._exporter is not None:
+            self._exporter.nudge()
+
+    def flush(self) -> None:
+        """Export now what is due. It blocks. Closing the runtime does it too."""
+        if self._exporter is not None:
+            while self._exporter.export_due():
+                pass
+
+    def close(self) -> None:
+        if self._exporter is not None:
+            self._exporter.close()
 
 
 class _Ready(NamedTuple):
-    """Spans of one run, and what to note once they are given."""
+    """Spans of one run, and what to store once the sink has them."""
 
     trace: Trace
     run: RunSpans
@@ -76,7 +100,7 @@ class _Ready(NamedTuple):
 class TraceExporter:
     """The thread that gives one sink what is due."""
 
-    def __init__(self, engine: Observed, sink: Sink) -> None:
+    def __init__(self, engine: Observed, sink: TraceSink) -> None:
         self._engine, self._sink = engine, sink
         self._look = LOOK
         self._starting = threading.Lock()
@@ -154,7 +178,7 @@ class TraceExporter:
                 continue
             refused += 1
             self._most = max(1, len(batch) // 2)
-            if len(batch) > 1 or refused == AWAY:
+            if len(batch) > 1 or refused == DOWN:
                 self._note(ready, given=False)
                 return False
         return True
@@ -162,7 +186,7 @@ class TraceExporter:
     def _split(self, ready: list[_Ready]) -> tuple[list[_Ready], list[_Ready]]:
         """The runs of the next request, and those of later ones."""
         n = spans = 0
-        while n < min(len(ready), self._most) and spans < SPANS:
+        while n < min(len(ready), self._most) and spans < self._sink.spans:
             spans += len(ready[n].run.spans)
             n += 1
         return ready[:n], ready[n:]
@@ -224,11 +248,11 @@ class TraceExporter:
             try:
                 given = self._sink.give([ready.run for ready in batch])
             except Exception:
-                log.exception("Traces could not be given to %s.", self._sink.name)
+                log.exception("Exporting traces to %s failed.", self._sink.name)
         self._note(batch, given=given)
         if not given and not self._warned:
             log.warning(
-                "Traces are not taken by %s: they stay in the journal, and are given later.",
+                "%s does not take traces now. They stay in the journal and are exported later.",
                 self._sink.name,
             )
         self._warned = not given

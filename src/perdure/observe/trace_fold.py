@@ -1,8 +1,8 @@
 """The trace of a run, made of its events: pure, no I/O.
 
 `TraceFold` is given a run's events in order and gives the spans that they close. What is open is a
-plain value (`dump`), stored with the number of the last event, so that another process goes on,
-perhaps weeks later. However the events are cut into pieces, the spans are the same.
+plain value (`dump`), stored with the number of the last event, so that another process can go on,
+perhaps weeks later. The spans do not depend on how the events are cut into pieces.
 
     run        from its start to its end; one more for each time an ended run is retried
     segment    from its claim to its end, linked to the one before. One whose worker died is closed
@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any
 
 from perdure.observe.span_ids import RUN, SpanKey, effect_key, segment_key, step_key
-from perdure.operations.events import is_end, is_input
+from perdure.operations.events import SEGMENT_ENDS, is_end, is_input
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
 
@@ -36,17 +36,6 @@ _USAGE = {
     "output_tokens": "gen_ai.usage.output_tokens",
 }
 
-_SEGMENT_ENDS = {
-    EventKind.WAITING,
-    EventKind.POSTPONED,
-    EventKind.FAILED,
-    EventKind.HELD,
-    EventKind.RELEASED,
-    EventKind.CANCELLED,
-    EventKind.PAUSED,
-    EventKind.UPDATED,
-    EventKind.DONE,
-}
 _WAIT_ENDS = {
     EventKind.WOKE,
     EventKind.ANSWER,
@@ -107,7 +96,7 @@ class Open:
     tried: dict[str, list[int]] = field(default_factory=dict)
     """Of each effect that is not done: the last attempt that has a span, and its end."""
     in_step: bool = False
-    """Whether something is in the step that has not ended."""
+    """Whether the step that has not ended contains a span."""
     crashed_in: list[int] = field(default_factory=list)
     """When that segment and that step began."""
 
@@ -149,7 +138,7 @@ class TraceFold:
         ]
 
     def open_wait(self, wait: str | None) -> Span | None:
-        """The span that a wait will have which is open."""
+        """The span that an open wait will have."""
         opened = self._open.waits.get(wait or "")
         if wait is None or opened is None:
             return None
@@ -182,7 +171,7 @@ class TraceFold:
             yield from self._end_wait(event.data.get("wait", ""), now, kind)
         elif kind == EventKind.SCORED:
             yield self._score(event, now)
-        elif kind in _SEGMENT_ENDS and at.segment is not None:
+        elif kind in SEGMENT_ENDS and at.segment is not None:
             yield from self._end_segment(event, now)
         else:
             yield self._moment(event, now)

@@ -25,6 +25,11 @@ IDENTITY = frozenset(
     | {"undone", "kept", "unknown", "call", "action"}
 )
 """What an event says about ids, keys, names and people: never redacted."""
+SEGMENT_ENDS = frozenset(
+    {EventKind.WAITING, EventKind.POSTPONED, EventKind.FAILED, EventKind.HELD, EventKind.RELEASED}
+    | {EventKind.CANCELLED, EventKind.PAUSED, EventKind.UPDATED, EventKind.DONE}
+)
+"""Events that end a segment. Some of them also happen between two segments."""
 
 
 class EventRow(NamedTuple):
