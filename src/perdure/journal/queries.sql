@@ -541,8 +541,10 @@ WHERE thread_id = :thread_id AND id = :id
 RETURNING {run};
 
 -- name: claimed
--- Our own key: the runs of one claim.
-SELECT {run} FROM perdure_runs WHERE worker = :worker AND change = :change;
+-- Our own key: the runs of one claim, whoever has scored or answered them since.
+SELECT {run} FROM perdure_runs WHERE worker = :worker AND state = 'running' AND EXISTS (
+  SELECT 1 FROM perdure_events AS e
+  WHERE e.thread_id = perdure_runs.thread_id AND e.run_id = perdure_runs.id AND e.change = :change);
 
 -- name: next_claimable
 -- When the first run is due, after one time and by another, that `claim` would take.
