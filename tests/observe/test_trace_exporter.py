@@ -18,6 +18,7 @@ from perdure.observe import Metrics, OpenTelemetry, trace_exporter
 from perdure.observe.trace_exporter import TraceExporter
 from perdure.operations.traces import Trace
 from perdure.testing import Clock, TemporaryRuntime
+from perdure.types import State
 from tests.support import traced
 from tests.support.agents import NOON, Log, chain
 from tests.support.otlp_receiver import Collector
@@ -136,3 +137,31 @@ def test_an_observer_is_of_one_client_or_runtime(kind: Any, sqlite_url: str) -> 
         Client(sqlite_url, observe=observer)
     client.close()
     client.close()
+
+
+class Broken:
+    """An observer that fails wherever it is called."""
+
+    def attach(self, engine: Any) -> None:
+        pass
+
+    def nudge(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def around(self, drive: Any) -> Any:
+        raise ValueError("no context")
+
+    def on_event(self, *event: Any) -> None:
+        raise ValueError("no event")
+
+    close = nudge
+
+
+def test_an_observer_that_raises_fails_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    with TemporaryRuntime(observe=Broken()) as rt:
+        traced.register(rt)
+        run = rt.blocking.start("thinks", {"log": []})
+        rt.blocking.tick()
+        assert rt.blocking.get(run.id).state is State.DONE
+    for method in ("nudge", "around", "event", "closed"):
+        assert method in caplog.text
