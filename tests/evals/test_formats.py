@@ -80,9 +80,7 @@ def test_columns_of_csv_are_named_or_recognised() -> None:
         ("csv", 'input\n"Why?', "Line 2 is not CSV"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_line(
-    form: formats.Format, text: str, said: str
-) -> None:
+def test_an_error_in_a_file_names_its_line(form: formats.Format, text: str, said: str) -> None:
     with pytest.raises(BadArgument, match=said):
         formats.read(io.StringIO(text), form)
 
@@ -169,7 +167,7 @@ def langsmith() -> Iterator[Client]:
 def test_a_dataset_goes_to_langsmith_and_comes_back_and_a_second_time_adds_nothing(
     langsmith: Client,
 ) -> None:
-    with pytest.raises(NotFound, match="LangSmith dataset 'letters'"):
+    with pytest.raises(NotFound, match="no dataset 'letters' in LangSmith"):
         langsmith_datasets.pull("letters", langsmith)
     for _ in range(2):
         assert langsmith_datasets.push(EXAMPLES, "letters", langsmith) == len(EXAMPLES)

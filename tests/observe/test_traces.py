@@ -1,4 +1,4 @@
-"""One trace per run, whichever processes drive it, and whatever becomes of them or the collector.
+"""One trace per run, across processes, kills and a collector that is down.
 
 What each crash leaves behind is in `perdure/operations/traces.py`.
 """

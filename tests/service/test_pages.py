@@ -71,7 +71,7 @@ def test_a_difference_that_may_be_chance_is_drawn_as_an_open_point() -> None:
     assert 'class="open"' not in charts.difference_plot([Row("x", real)], title="x")
 
 
-def test_whatever_is_put_into_a_page_is_text() -> None:
+def test_user_text_in_a_page_is_escaped() -> None:
     whole = page.page(
         EVIL,
         EVIL,
@@ -89,6 +89,14 @@ def test_whatever_is_put_into_a_page_is_text() -> None:
     assert not any(one.startswith(("on", "src=", "href=", "style=")) for one in tags.attributes)
     assert "\x00" not in whole
     assert "\x1b" not in whole
+
+
+def test_no_line_of_a_table_ends_inside_of_a_figure() -> None:
+    kept = (
+        "20\N{NO-BREAK SPACE}% (8–42\N{NO-BREAK SPACE}%, n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}20)"
+    )
+    assert kept in page.table(["score"], [["20 % (8–42 %, n = 20)"]])
+    assert kept in page.cards(("score", "20 %", "20 % (8–42 %, n = 20)"))
 
 
 def test_a_page_allows_its_own_style_sheet_and_nothing_else() -> None:

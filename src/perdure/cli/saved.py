@@ -52,7 +52,7 @@ def _as_json(found: SavedWork) -> dict[str, Any]:
 
 
 def _summary(found: SavedWork) -> str:
-    of = f" in {count(found.runs, 'run')}" if found.recoveries is None else ""
+    of = f" in {count(found.runs, 'run')}" if found.recoveries is None and found.runs else ""
     lost = f", {duration(found.lost)} lost" if found.crashes else ""
     return f"{_work(found.work) or 'nothing'} saved{of}; {count_crashes(found.crashes)}{lost}"
 
@@ -78,7 +78,7 @@ def _row(one: Recovery) -> tuple[str, ...]:
 
 
 def open_effects(one: Recovery) -> str:
-    """What became of the effects that a crash left open."""
+    """How the effects that a crash left open were settled."""
     ends = {"called again": one.called_again, "verified": one.verified, "held": one.held}
     return ", ".join(f"{len(keys)} {end}" for end, keys in ends.items() if keys)
 

@@ -19,7 +19,7 @@ def pull(name: str, client: Any = None) -> list[Example]:
     """The examples of a LangSmith dataset. Raises `NotFound`."""
     client = client or _client()
     if not client.has_dataset(dataset_name=name):
-        raise NotFound("LangSmith dataset", name)
+        raise NotFound("dataset", name, "LangSmith")
     found = client.list_examples(dataset_name=name)
     return [
         from_langsmith(
@@ -35,10 +35,9 @@ def pull(name: str, client: Any = None) -> list[Example]:
 
 
 def push(examples: Iterable[Example], name: str, client: Any = None) -> int:
-    """Create or update a LangSmith dataset; gives the number of examples.
-
-    An example has the same id there each time, so that a repeated call changes nothing. One that
-    was removed here stays there.
+    """Create or update a LangSmith dataset, and return the number of examples. An example always
+    has the same id in LangSmith, so a repeated call changes nothing. Examples removed here stay
+    there.
     """
     client = client or _client()
     if client.has_dataset(dataset_name=name):

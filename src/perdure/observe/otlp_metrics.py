@@ -39,6 +39,8 @@ log = logging.getLogger("perdure")
 FLUSH = 5.0
 """Seconds that closing waits for the last export."""
 CUMULATIVE = AggregationTemporality.CUMULATIVE
+FLUSH = 5.0
+"""Seconds that closing waits for the last export."""
 
 
 class OTLPExport:
@@ -65,9 +67,13 @@ class OTLPExport:
             data = self._data(self._source.collect())
             timeout = _milliseconds("OTEL_METRIC_EXPORT_TIMEOUT", 30_000)
             if self._exporter.export(data, timeout) is not MetricExportResult.SUCCESS:
-                log.warning("Metrics could not be exported now; the next export has them too.")
+                log.warning("Metrics could not be exported%s", self._outlook())
         except Exception:
-            log.warning("Exporting metrics failed; the next export has them too.", exc_info=True)
+            log.warning("Exporting metrics failed%s", self._outlook(), exc_info=True)
+
+    def _outlook(self) -> str:
+        is_last = self._stop.is_set()
+        return ": this was the last export." if is_last else "; the next export has them too."
 
     def close(self) -> None:
         """Export what there is, for a few seconds at most, and stop."""

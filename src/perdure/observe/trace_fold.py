@@ -36,6 +36,7 @@ _USAGE = {
     "output_tokens": "gen_ai.usage.output_tokens",
 }
 
+_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 _WAIT_ENDS = {
     EventKind.WOKE,
     EventKind.ANSWER,
@@ -213,7 +214,7 @@ class TraceFold:
         attributes = {
             "perdure.checkpoint": data.get("checkpoint"),
             "perdure.namespace": ns,
-            "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
+            "perdure.prompts": _prompts(data),
         }
         name = f"step {', '.join(nodes)}" if nodes else "step"
         current = step_key(at.token, at.steps)
@@ -238,25 +239,12 @@ class TraceFold:
     def _effect(self, event: Event, now: int) -> Iterator[Span]:
         at, data = self._open, event.data
         key, attempt, how = data["key"], data.get("attempt", 1), data.get("how")
-        start = (
-            milliseconds(data["begun_at"]) if isinstance(data.get("begun_at"), datetime) else now
-        )
+        begun = data.get("begun_at")
+        start = milliseconds(begun) if isinstance(begun, datetime) else now
         if at.segment is not None:
             at.segment["effects"] += 1
             at.in_step = True
-        parent = self._current()
-        about = {
-            "perdure.effect.key": key,
-            "perdure.effect.state": data.get("state"),
-            "perdure.effect.attempt": attempt,
-            "perdure.effect.how": how,
-            "perdure.transactional": data.get("transactional"),
-            "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
-        }
-        name = _named(data["name"])
-        if usage := data.get("usage"):
-            name = f"chat {usage.get('model') or data['name']}"
-            about |= {_USAGE[part]: usage[part] for part in _USAGE if part in usage}
+        name, about = _effect_name(data), _effect_attributes(data, attempt)
         last, ended = at.tried.pop(key, (0, 0))
         if how == "called again" and at.crashed and attempt - 1 > last:
             # The attempt before was cut off with its segment: what it did nests in this span.
@@ -269,17 +257,13 @@ class TraceFold:
                 name,
                 start,
                 max(start, left),
-                {**about, "perdure.effect.attempt": attempt - 1, "perdure.crashed": True}
+                {name: value for name, value in about.items() if name not in _TOKENS}
+                | {"perdure.effect.attempt": attempt - 1, "perdure.crashed": True}
                 | {"perdure.effect.state": "open", "perdure.effect.how": None},
                 CRASHED,
             )
         if attempt > 1 or last:  # it was begun with the first attempt, perhaps days ago
             start = max(start, ended, at.moved)
-        error = None
-        if data.get("error") is not None:
-            error = str(data["error"]).partition(":")[0]  # its message may hold content
-        elif data.get("state") == "unknown":
-            error = "its outcome is unknown"
         span_key = effect_key(key, attempt)
         if isinstance(how, str) and how.startswith("in run"):
             span_key = ("effect of another run", event.n)
@@ -287,7 +271,8 @@ class TraceFold:
             at.tried[key] = [max(attempt, last), now]
         if attempt <= last:  # its outcome was found out after the attempt, which has its span
             span_key = (*span_key, event.n)
-        yield Span("effect", span_key, parent, name, start, max(start, now), about, error)
+        error = _effect_error(data)
+        yield Span("effect", span_key, self._current(), name, start, max(start, now), about, error)
 
     def _end_wait(self, wait: str, now: int, ended: str) -> Iterator[Span]:
         opened = self._open.waits.pop(wait, None)
@@ -374,7 +359,7 @@ class TraceFold:
             "perdure.checkpoint": data.get("step"),
             "perdure.effect.key": data.get("effect"),
             "perdure.wait.id": data.get("wait"),
-            "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
+            "perdure.prompts": _prompts(data),
         }
         name = f"score {data.get('name')}"
         key: SpanKey = ("event", event.n)
@@ -414,6 +399,35 @@ class TraceFold:
     def _current(self) -> SpanKey:
         at = self._open
         return self._run if at.segment is None else step_key(at.token, at.steps)
+
+
+def _prompts(data: Mapping[str, Any]) -> list[str]:
+    return [f"{name}@{version}" for name, version in data.get("prompts", ())]
+
+
+def _effect_attributes(data: Mapping[str, Any], attempt: int) -> dict[str, Any]:
+    usage = data.get("usage") or {}
+    return {
+        "perdure.effect.key": data["key"],
+        "perdure.effect.state": data.get("state"),
+        "perdure.effect.attempt": attempt,
+        "perdure.effect.how": data.get("how"),
+        "perdure.transactional": data.get("transactional"),
+        "perdure.prompts": _prompts(data),
+        **{_USAGE[part]: usage[part] for part in _USAGE if part in usage},
+    }
+
+
+def _effect_error(data: Mapping[str, Any]) -> str | None:
+    if data.get("error") is not None:
+        return str(data["error"]).partition(":")[0]  # its message may hold content
+    return "its outcome is unknown" if data.get("state") == "unknown" else None
+
+
+def _effect_name(data: Mapping[str, Any]) -> str:
+    if usage := data.get("usage"):
+        return f"chat {usage.get('model') or data['name']}"
+    return _named(data["name"])
 
 
 def _named(effect: str) -> str:

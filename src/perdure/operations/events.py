@@ -153,7 +153,7 @@ def dump_event(
 
 
 def redacted_data(serializer: Serializer, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The data of an event as it is stored, and as observers are told it."""
+    """The data of an event as it is stored, and as observers get it."""
     return serializer.redacted_values(data, IDENTITY)
 
 
