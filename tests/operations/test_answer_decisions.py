@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any
 
@@ -135,4 +136,9 @@ def test_a_long_text_does_not_keep_the_caller_waiting() -> None:
     begun = time.process_time()
     assert 0 < edit_distance("a b " * 20_000, "b a c " * 15_000) <= 1
     assert edit_distance("line one\n" * 30_000, "line two\n" * 30_000) <= 1
+    some = random.Random(1)
+    parts = [
+        " ".join(f"{n} {''.join(some.choices('ab', k=900))}" for n in range(100)) for _ in range(2)
+    ]
+    assert 0.9 < edit_distance(*parts) <= 1
     assert time.process_time() - begun < 5

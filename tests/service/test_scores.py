@@ -14,6 +14,7 @@ import pytest
 import perdure
 from perdure.client import Client
 from perdure.errors import AlreadyAnswered, BadArgument, NotFound
+from perdure.journal.operation import Ambiguous
 from perdure.types import EventKind, Run, Score, State
 from tests.service.test_dialects import PAY, asked, reviewed
 from tests.support.agents import Log, chain, opened
@@ -199,3 +200,43 @@ async def test_a_run_scored_while_it_waits_goes_on_in_an_encrypted_journal(sqlit
         execute(sqlite_url, "UPDATE perdure_scores SET label = 'approved' WHERE name = 'decision'")
         [changed] = [one for one in await rt.scores(run.id) if one.name == "decision"]
         assert changed.damaged
+
+
+async def test_a_score_is_given_without_reading_the_others_of_its_run(
+    monkeypatch: pytest.MonkeyPatch, sqlite_url: str
+) -> None:
+    async with opened(sqlite_url) as rt:
+        run = await ended(rt)
+        with monkeypatch.context() as patch:
+            patch.setattr("perdure.operations.scores.of_run", None)
+            for value in (1, 1, 0):
+                await rt.score(run.id, "sent", value)
+        [score] = await rt.scores(run.id)
+        assert score.value == 0
+        assert len(await scored(rt, run)) == 2
+
+
+async def test_a_claim_whose_reply_is_lost_is_found_although_its_run_was_scored_meanwhile(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(works), name="works")
+        run = await rt.start("works", {"log": []}, thread_id="t")
+        backend: Any = rt.journal._backend
+        commit = backend.commit
+
+        def lost(statements: Any) -> Any:
+            rows = commit(statements)
+            if statements[0].name == "claim":
+                monkeypatch.undo()
+                with Client(sqlite_url) as other:
+                    other.blocking.score(run.id, "good", 1)
+                raise Ambiguous("the reply is lost")
+            return rows
+
+        monkeypatch.setattr(backend, "commit", lost)
+        assert (await rt.tick()).claimed == 1
+        assert (await rt.get(run.id)).state is State.DONE
+        kinds = [one.kind for one in await rt.events(run.id)]
+        assert kinds[:3] == ["started", "claimed", "scored"]
+        assert "recovered" not in kinds

@@ -541,8 +541,10 @@ WHERE thread_id = :thread_id AND id = :id
 RETURNING {run};
 
 -- name: claimed
--- Our own key: the runs of one claim.
-SELECT {run} FROM perdure_runs WHERE worker = :worker AND change = :change;
+-- Our own key: the runs of one claim, whoever has scored or answered them since.
+SELECT {run} FROM perdure_runs WHERE worker = :worker AND state = 'running' AND EXISTS (
+  SELECT 1 FROM perdure_events AS e
+  WHERE e.thread_id = perdure_runs.thread_id AND e.run_id = perdure_runs.id AND e.change = :change);
 
 -- name: next_claimable
 -- When the first run is due, after one time and by another, that `claim` would take.
@@ -1016,6 +1018,10 @@ WHERE thread_id = :thread_id AND run_id = :id AND target = 'question' AND target
 -- name: scores_of_run
 SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
 WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
+
+-- name: find_score
+SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
+WHERE thread_id = :thread_id AND run_id = :id AND name = :name AND about = :about;
 
 -- name: prompts_of_scores
 -- The prompt versions that the scores of a run are about.

@@ -100,6 +100,8 @@ class LangSmith(TraceSink):
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         attempts = Attempts()
+        if not runs:
+            return True
         try:
             self._send(runs, attempts)
         except (LangSmithError, OSError):  # LangSmith is down

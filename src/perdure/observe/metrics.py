@@ -20,7 +20,7 @@ from perdure.errors import Error, needs_extra
 from perdure.journal import read_op
 from perdure.journal.committer import QueuedOperation
 from perdure.observe.journal_gauges import JournalGauges
-from perdure.observe.observed import Observed
+from perdure.observe.observed import Observed, check_is_new
 from perdure.observe.registry import (
     LONG_SECONDS,
     SECONDS,
@@ -158,6 +158,7 @@ class Metrics:
 
     def attach(self, engine: Observed) -> None:
         """Measure an engine. Starts to listen, and to export, if that is asked for."""
+        check_is_new(self, self._engine)
         self._engine = engine
         self._gauges.attach(engine)
         if self._listen is not None:

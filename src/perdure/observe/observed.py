@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from perdure.errors import BadArgument
 from perdure.journal import Journal, Plan
 from perdure.journal.clock import Clock
 from perdure.serde.serializer import Serializer
@@ -33,3 +34,12 @@ class Observed(Protocol):
 
     def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
         """The state of a thread at a checkpoint."""
+
+
+def check_is_new(observer: object, attached: object) -> None:
+    """Raise if an observer observes a runtime or client already, perhaps one that was closed."""
+    if attached is not None:
+        raise BadArgument(
+            f"This {type(observer).__name__} observes another runtime or client already: make one "
+            "for each."
+        )

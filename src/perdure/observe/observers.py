@@ -80,7 +80,8 @@ class Observers:
         """A worker has begun, or a segment has ended here."""
         for one in self._all:
             if hasattr(one, "nudge"):
-                one.nudge()
+                with _kept_from_runs("nudge"):
+                    one.nudge()
 
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
@@ -88,7 +89,8 @@ class Observers:
         with contextlib.ExitStack() as stack:
             for one in self._all:
                 if hasattr(one, "around"):
-                    stack.enter_context(one.around(drive))
+                    with _kept_from_runs("around"):
+                        stack.enter_context(one.around(drive))
             yield
 
     def close(self) -> None:
@@ -98,6 +100,15 @@ class Observers:
                     one.close()
                 except Exception:
                     log.exception("An observer could not be closed.")
+
+
+@contextlib.contextmanager
+def _kept_from_runs(method: str) -> Iterator[None]:
+    """What an observer raises is logged: it must not fail a run."""
+    try:
+        yield
+    except Exception:
+        log.exception("The observer failed in %s.", method)
 
 
 def _listed(given: Any) -> Iterable[Any]:

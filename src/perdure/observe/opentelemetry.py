@@ -3,7 +3,8 @@
 The spans of a run are made from its events, after the fact (`trace_fold`), and exported as segments
 end. While a worker drives a segment, OpenTelemetry's current span has the id that the span of the
 current step, or effect, will have, so the spans of other instrumentations nest in ours. Model calls
-that are not effects are not in the journal: if the process dies, their spans are lost.
+that are not effects are not in the journal: their spans are exported every few seconds, and lost if
+the process dies before.
 """
 
 from __future__ import annotations
@@ -111,6 +112,8 @@ class OpenTelemetry(TraceSink):
             live, self._live = self._live, []
         called = called_effects(self._engine, runs) if self._content else {}
         made = [self._readable(run, span, called) for run in runs for span in run.spans]
+        if not made and not live:
+            return True
         given = self._spans.export([*made, *live]) is SpanExportResult.SUCCESS
         if not given:
             with self._lock:
@@ -118,7 +121,7 @@ class OpenTelemetry(TraceSink):
         return given
 
     def _keep(self, **made: Any) -> None:
-        """Export the span of a model call with the next batch."""
+        """Export the span of a model call with the next batch, or within seconds."""
         span = ReadableSpan(**made, resource=self._resource, instrumentation_scope=SCOPE)
         with self._lock:
             if len(self._live) < LIVE:

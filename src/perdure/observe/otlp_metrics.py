@@ -36,6 +36,8 @@ from perdure.observe.registry import Distribution, Family, Labels
 
 log = logging.getLogger("perdure")
 
+FLUSH = 5.0
+"""Seconds that closing waits for the last export."""
 CUMULATIVE = AggregationTemporality.CUMULATIVE
 FLUSH = 5.0
 """Seconds that closing waits for the last export."""

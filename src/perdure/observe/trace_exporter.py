@@ -10,23 +10,28 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
-from perdure.errors import Error
+from perdure.errors import Closed, Error, Unavailable, WriteLost
 from perdure.journal import Op
-from perdure.observe.observed import Observed
-from perdure.observe.trace_fold import Span, TraceFold, locate
+from perdure.observe.observed import Observed, check_is_new
+from perdure.observe.trace_fold import ScoredSpans, Span, TraceFold, is_about_a_part
 from perdure.operations import events as event_ops
 from perdure.operations import traces
 from perdure.operations.traces import Trace, Unexported
-from perdure.types import Event, EventKind
+from perdure.types import Event
 
 log = logging.getLogger("perdure")
 
 RUNS = 100
 """Runs taken at once."""
 EVENTS = 1000
-"""Events of one run exported at once."""
+"""Events of one run exported at once; of many runs fewer each."""
+DOWN = 3
+"""A sink that refuses so many runs, one after another, is down."""
+LATER = 3_600_000
+"""Milliseconds until a trace that cannot be made is tried again, perhaps by another version."""
 RESERVED = 60_000
 """Milliseconds for which traces are reserved: longer than a sink may take."""
 PAUSE = 5_000
@@ -60,10 +65,11 @@ class TraceSink:
         self._exporter: TraceExporter | None = None
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
-        """Export spans. False: they have to be given again."""
+        """Export spans, and what the sink has besides. False: they have to be given again."""
         raise NotImplementedError
 
     def attach(self, engine: Observed) -> None:
+        check_is_new(self, self._exporter)
         self._engine, self._exporter = engine, TraceExporter(engine, self)
         engine.sinks.append(self.name)
 
@@ -98,6 +104,8 @@ class TraceExporter:
         self._engine, self._sink = engine, sink
         self._look = LOOK
         self._starting = threading.Lock()
+        self._exporting = threading.Lock()
+        self._most = RUNS
         self._woken = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -110,7 +118,8 @@ class TraceExporter:
         if self._thread is None or self._pid != os.getpid():
             with self._starting:
                 if self._thread is None or self._pid != os.getpid():
-                    self._pid = os.getpid()
+                    if self._pid != os.getpid():  # the parent's thread may hold it
+                        self._pid, self._exporting = os.getpid(), threading.Lock()
                     self._thread = threading.Thread(
                         target=self._run, name=f"perdure-{self._sink.name}", daemon=True
                     )
@@ -136,6 +145,7 @@ class TraceExporter:
             try:
                 while self.export_due():
                     pass
+                self._sink.give([])
             except Error as error:
                 log.debug("Traces cannot be exported now: %s", error)
             except Exception:
@@ -145,55 +155,101 @@ class TraceExporter:
 
     def export_due(self) -> bool:
         """Export some of what is due. True: there may be more."""
-        journal, serializer = self._engine.journal, self._engine.serializer
-        now = self._engine.clock.now()
-        name = self._sink.name
-        taken = journal.do(traces.take(serializer, name, now, now + RESERVED, RUNS))
-        if not taken:
-            return False
-        found = journal.do(traces.unexported(serializer, taken, EVENTS))
-        batch: list[_Ready] = []
-        is_taking = True
-        for one in found:
-            batch.append(self._ready(one))
-            if sum(len(ready.run.spans) for ready in batch) >= self._sink.spans:
-                is_taking = self._give(batch, is_taking)
-                batch = []
-        return self._give(batch, is_taking) and len(taken) == RUNS
+        with self._exporting:  # who flushes waits for what the thread has taken
+            journal, serializer = self._engine.journal, self._engine.serializer
+            now = self._engine.clock.now()
+            taken = journal.do(traces.take(serializer, self._sink.name, now, now + RESERVED, RUNS))
+            if not taken:
+                return False
+            count = max(EVENTS // 10, min(EVENTS, 10 * EVENTS // len(taken)))
+            found = journal.do(traces.unexported(serializer, taken, count))
+            ready = [self._ready(one, is_more=len(one.events) == count) for one in found]
+            is_more = len(taken) == RUNS or any(one is not None and one.more for one in ready)
+            return self._give_all([one for one in ready if one is not None]) and is_more
 
-    def _ready(self, found: Unexported) -> _Ready:
-        trace = found.trace
-        fold = TraceFold(trace.open)
-        events = [self._placed(trace, event) for event in found.events]
-        spans = fold.spans(events)
-        n = found.events[-1].n if found.events else trace.n
-        run = RunSpans(trace.run_id, trace.thread_id, fold, spans)
-        return _Ready(trace, run, n, len(events) == EVENTS)
+    def _give_all(self, ready: list[_Ready]) -> bool:
+        """Give what is ready, in several requests. If one is refused, the next have fewer runs: it
+        may be the fault of a single one, which must not keep the others back."""
+        refused = 0
+        while ready:
+            batch, ready = self._split(ready)
+            if self._give(batch):
+                self._most, refused = min(RUNS, 2 * self._most), 0
+                continue
+            refused += 1
+            self._most = max(1, len(batch) // 2)
+            if len(batch) > 1 or refused == DOWN:
+                self._note(ready, given=False)
+                return False
+        return True
 
-    def _placed(self, trace: Trace, event: Event) -> Event:
-        """The event; if it is a score of a step, effect or decision, with the span that earned
-        it."""
-        if event.kind != EventKind.SCORED or not event.data.keys() & {"step", "effect", "wait"}:
-            return event
-        history = event_ops.events(
-            self._engine.serializer, trace.thread_id, trace.run_id, 0, event.n
-        )
-        past: list[Event] = self._engine.journal.do(history)
-        place = locate(past, event.data)
-        return Event(event.n, event.at, event.kind, {**event.data, "place": place})
+    def _split(self, ready: list[_Ready]) -> tuple[list[_Ready], list[_Ready]]:
+        """The runs of the next request, and those of later ones."""
+        n = spans = 0
+        while n < min(len(ready), self._most) and spans < self._sink.spans:
+            spans += len(ready[n].run.spans)
+            n += 1
+        return ready[:n], ready[n:]
 
-    def _give(self, batch: list[_Ready], is_taking: bool) -> bool:
-        """Give these to the sink and note that, or delay them. If it failed before, only delay."""
-        given = is_taking and not any(ready.run.spans for ready in batch)
-        if is_taking and not given:
+    def _ready(self, found: Unexported, *, is_more: bool) -> _Ready | None:
+        """What to give of a run. None: that cannot be said, which is no reason to keep the others
+        back."""
+        trace, events = found
+        try:
+            fold = TraceFold(trace.open)
+            spans = self._spans(trace, fold, events)
+        except (Unavailable, Closed, WriteLost):
+            raise
+        except Exception:
+            log.exception("The trace of run %s cannot be made; tried again later.", trace.run_id)
+            later = self._engine.clock.now() + LATER
+            self._engine.journal.defer(traces.delay(trace, later))
+            return None
+        n = events[-1].n if events else trace.n
+        return _Ready(trace, RunSpans(trace.run_id, trace.thread_id, fold, spans), n, is_more)
+
+    def _spans(self, trace: Trace, fold: TraceFold, events: list[Event]) -> list[Span]:
+        """The spans of these events. That of a score says which span it is about: that is among
+        these, or in the history before them, which is read once."""
+        made: list[Span] = []
+        scored = [event for event in events if is_about_a_part(event)]
+        past: ScoredSpans | None = None
+        here = ScoredSpans(event.data for event in scored)
+        for event in events:
+            if is_about_a_part(event):
+                place = here.find(event.data)
+                if place is None:
+                    past = past or self._past(trace, events[0].n, scored)
+                    place = past.find(event.data) or fold.open_wait(event.data.get("wait"))
+                event = replace(event, data={**event.data, "place": place})
+            spans = fold.spans([event])
+            here.add(spans)
+            made += spans
+        return made
+
+    def _past(self, trace: Trace, before: int, scored: list[Event]) -> ScoredSpans:
+        """Of the spans before an event those that scores are about."""
+        fold, found, after = TraceFold(), ScoredSpans(event.data for event in scored), 0
+        while after + 1 < before:
+            count = min(EVENTS, before - 1 - after)
+            page = event_ops.events(
+                self._engine.serializer, trace.thread_id, trace.run_id, after, count
+            )
+            events: list[Event] = self._engine.journal.do(page)
+            found.add(fold.spans(event for event in events if event.n < before))
+            if len(events) < count:
+                break
+            after = events[-1].n
+        return found
+
+    def _give(self, batch: list[_Ready]) -> bool:
+        given = not any(ready.run.spans for ready in batch)
+        if not given:
             try:
                 given = self._sink.give([ready.run for ready in batch])
             except Exception:
                 log.exception("Exporting traces to %s failed.", self._sink.name)
-        journal, now = self._engine.journal, self._engine.clock.now()
-        for ready in batch:
-            journal.defer(self._noted(ready, now) if given else _delayed(ready, now))
-        journal.flush()
+        self._note(batch, given=given)
         if not given and not self._warned:
             log.warning(
                 "%s does not take traces now. They stay in the journal and are exported later.",
@@ -201,6 +257,12 @@ class TraceExporter:
             )
         self._warned = not given
         return given
+
+    def _note(self, batch: Sequence[_Ready], *, given: bool) -> None:
+        journal, now = self._engine.journal, self._engine.clock.now()
+        for ready in batch:
+            journal.defer(self._noted(ready, now) if given else _delayed(ready, now))
+        journal.flush()
 
     def _noted(self, ready: _Ready, now: int) -> Op[None]:
         opened = ready.run.fold.dump()

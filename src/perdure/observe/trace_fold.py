@@ -435,14 +435,32 @@ def _named(effect: str) -> str:
     return "chat model" if effect == "model" else f"execute_tool {effect.removeprefix('tool ')}"
 
 
-def locate(events: Iterable[Event], about: Mapping[str, Any]) -> Span | None:
-    """The span of the step, effect or wait that a score is about, in the history before it."""
-    names = {"step": "checkpoint", "effect": "effect.key", "wait": "wait.id"}
-    wanted = {f"perdure.{names[name]}": about[name] for name in names if about.get(name)}
-    fold = TraceFold()
-    found = None
-    for span in fold.spans(events) if wanted else ():
-        is_part = span.what in ("step", "effect", "wait") and REPLAYED not in span.attributes
-        if is_part and wanted.items() <= span.attributes.items():
-            found = span
-    return found or fold.open_wait(about.get("wait"))
+_PARTS = {"step": "perdure.checkpoint", "effect": "perdure.effect.key", "wait": "perdure.wait.id"}
+"""What a score can be about, in the data of its event, and the attribute of that part's span."""
+
+
+def is_about_a_part(event: Event) -> bool:
+    """Whether this is the score of a step, effect or wait."""
+    return event.kind == EventKind.SCORED and not _PARTS.keys().isdisjoint(event.data)
+
+
+class ScoredSpans:
+    """The spans of the steps, effects and waits that some scores are about: of each the last."""
+
+    def __init__(self, scored: Iterable[Mapping[str, Any]]) -> None:
+        self._found: dict[tuple[str, Any], Span | None] = dict.fromkeys(
+            (what, about[what]) for about in scored for what in _PARTS if about.get(what)
+        )
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Look at spans, in order."""
+        for span in spans if self._found else ():
+            if span.what in _PARTS and REPLAYED not in span.attributes:
+                part = (span.what, span.attributes.get(_PARTS[span.what]))
+                if part in self._found:
+                    self._found[part] = span
+
+    def find(self, about: Mapping[str, Any]) -> Span | None:
+        """The span that a score is about, if it was there."""
+        parts = ((what, about[what]) for what in _PARTS if about.get(what))
+        return next((span for part in parts if (span := self._found.get(part))), None)

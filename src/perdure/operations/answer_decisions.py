@@ -63,7 +63,8 @@ COMMENT_FIELDS = ("comment", "message", "reason", "feedback", "note")
 LONGEST_BY_WORDS = 100_000
 """Longer texts are compared line by line."""
 LARGEST = 1_000_000
-"""Two sequences are compared exactly if the product of their lengths is not more."""
+"""Two sequences are compared exactly if the product of their lengths is not more. Replaced parts of
+a text are compared character by character while the sum of their products is not more."""
 
 
 def decisions_in(value: Any, answer: Any) -> list[Decision]:
@@ -222,12 +223,13 @@ def _kept(before: str, after: str) -> int:
     a, b = (_pieces(text[: len(text) - last]) for text in rest)
     # Without shortcuts it takes the product of both; with them it may miss what is frequent.
     junk = len(a) * len(b) > LARGEST
-    kept = first + last
+    kept, left = first + last, LARGEST
     for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(None, a, b, autojunk=junk).get_opcodes():
         old, new = "".join(a[a1:a2]), "".join(b[b1:b2])
         if tag == "equal":
             kept += len(old)
-        elif tag == "replace" and len(old) * len(new) <= LARGEST:
+        elif tag == "replace" and len(old) * len(new) <= left:
+            left -= len(old) * len(new)
             blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
             kept += sum(block.size for block in blocks)
     return kept

@@ -17,7 +17,7 @@ from perdure.errors import UNREADABLE, Damaged
 from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.operations.answer_decisions import Decision
 from perdure.operations.events import Change, change
-from perdure.operations.stored_rows import stored
+from perdure.operations.stored_rows import first, stored
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
@@ -170,6 +170,21 @@ def of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[tuple
 
     params = {"thread_id": thread_id, "id": run_id}
     return Op("scores_of_run", with_params(params, "scores_of_run", "prompts_of_scores"), result)
+
+
+def find(
+    serializer: Serializer, thread_id: str, run_id: str, name: str, about: str
+) -> Op[tuple[Score, int] | None]:
+    """A score of a run, without its prompt versions, and the number of its last change."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> tuple[Score, int] | None:
+        row = first(ScoreRow, rows)
+        return (
+            None if row is None else (_to_score(serializer, thread_id, run_id, row, {}), row.change)
+        )
+
+    params = {"thread_id": thread_id, "id": run_id, "name": name, "about": about}
+    return read_op("find_score", params, result)
 
 
 def is_step(thread_id: str, run_id: str, checkpoint_id: str) -> Op[bool]:

@@ -91,9 +91,10 @@ class ScoreService:
             prompts=tuple((yield prompts.read_by(row.thread_id, row.id, target, id))),
         )
         while True:
-            found: list[tuple[Score, int]] = yield self._of_run(row)
-            same = [one for one in found if (one[0].name, one[0].about) == (name, made.about)]
-            before, seen = same[0] if same else (None, scores.UNSEEN)
+            found: tuple[Score, int] | None = yield scores.find(
+                self._serializer, row.thread_id, row.id, name, made.about
+            )
+            before, seen = found or (None, scores.UNSEEN)
             if before is not None and replace(before, at=made.at, prompts=made.prompts) == made:
                 return
             if (yield scores.put(self._serializer, row.thread_id, made, seen, attempt)):
@@ -102,11 +103,10 @@ class ScoreService:
 
     def scores(self, run_id: str) -> Plan[list[Score]]:
         row = yield from self._find_run(run_id)
-        found: list[tuple[Score, int]] = yield self._of_run(row)
+        found: list[tuple[Score, int]] = yield scores.of_run(
+            self._serializer, row.thread_id, row.id
+        )
         return [score for score, _ in found]
-
-    def _of_run(self, row: RunRow) -> Any:
-        return scores.of_run(self._serializer, row.thread_id, row.id)
 
     def _find_run(self, run_id: str) -> Plan[RunRow]:
         row: RunRow | None = yield runs.find(check_id("run", run_id))
