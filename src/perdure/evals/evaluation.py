@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -39,7 +39,7 @@ from perdure.evals.targets import JUDGES, graph_of, make_graph, target_name
 from perdure.journal import Poll
 from perdure.operations.runs import RunRow
 from perdure.runtime import Runtime
-from perdure.segments.evaluation_policy import Rules
+from perdure.segments.evaluation_policy import REAL, Rules
 from perdure.service.datasets import check_examples
 from perdure.service.runs import GRACE, make_setup
 from perdure.service.validation import check_name
@@ -206,13 +206,17 @@ class Evaluation:
         }
 
     def _judge_setup(self, run_ids: Mapping[Case, str], case: Case) -> dict[str, Any]:
-        return make_setup(
+        setup = make_setup(
             input={"run_id": run_ids[case], "example": case.example},
             metadata=self._metadata(case),
             tags=("evaluation",),
             context=None,
             config=None,
         )
+        # What an evaluator calls stays in the process, too.
+        rules = {**self.rules, **{one.effect: [REAL] for one in self.evaluators}}
+        example = replace(self.examples[case.example], answers=(), signals={})
+        return {**setup, "evaluation": policy_for(self.name, rules, example)}
 
     def _metadata(self, case: Case) -> dict[str, Any]:
         return {

@@ -61,6 +61,11 @@ class Evaluator:
     name: str
     function: Callable[..., Any]
 
+    @property
+    def effect(self) -> str:
+        """The name of the effect that a call of it is."""
+        return f"evaluator {self.name}"
+
     @classmethod
     def of(cls, function: Any) -> Evaluator:
         if not callable(function):

@@ -19,9 +19,11 @@ from perdure.effects.decorator import aperform
 from perdure.effects.identity import TaskContext
 from perdure.effects.invocation import Caller
 from perdure.effects.record_matching import CallPosition
+from perdure.effects.simulation import harmless_tool
 from perdure.effects.spec import ONCE, EffectSpec
 from perdure.evals.evaluators import Evaluator
 from perdure.runtime import Runtime
+from perdure.segments.evaluation_policy import ANY
 from perdure.types import Example, Run
 
 
@@ -67,10 +69,11 @@ class Judge:
 
 async def ask(evaluator: Evaluator, run: Run, example: Example) -> Any:
     """The verdict of an evaluator: from the record, or by asking it."""
-    spec = EffectSpec(f"evaluator {evaluator.name}", retry=ONCE)
+    spec = EffectSpec(evaluator.effect, retry=ONCE)
 
     async def judge(run_id: str) -> dict[str, Any]:
-        return await evaluator.judge(run, example)
+        with harmless_tool(ANY):
+            return await evaluator.judge(run, example)
 
     def make_record(
         task: TaskContext, attempt: int, _: tuple[Any, ...], arguments: Mapping[str, Any]
