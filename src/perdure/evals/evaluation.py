@@ -23,7 +23,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 from perdure.effects.simulation import simulating
@@ -188,13 +187,12 @@ class Evaluation:
     async def run(self, concurrency: int) -> None:
         """Drive every run of the target to its end, then every run that judges one."""
         cases = [*experiments.cases_of(self.name, self.examples, self.repetitions)]
-        graph, judge = self.graph, Judge(self.runtime, self.evaluators, self.examples)
+        graph, judge = self.graph, Judge(self.runtime, self.evaluators, self.examples, cases)
         judging = make_graph(judge.build(), JUDGES, self.name, self.runtime)
         with self._registered(graph, judging), simulating(self.name, self.functions):
             ended = await self._drive(cases, TARGET, graph, concurrency, self._target_setup)
-            done = {case: row.id for case, row in ended.items() if row.state == State.DONE}
-            setup = partial(self._judge_setup, done)
-            await self._drive([*done], JUDGE, judging, concurrency, setup)
+            done = [case for case, row in ended.items() if row.state == State.DONE]
+            await self._drive(done, JUDGE, judging, concurrency, self._judge_setup)
 
     def _target_setup(self, case: Case) -> dict[str, Any]:
         example = self.examples[case.example]
@@ -205,9 +203,9 @@ class Evaluation:
             "evaluation": policy_for(self.name, self.rules, example),
         }
 
-    def _judge_setup(self, run_ids: Mapping[Case, str], case: Case) -> dict[str, Any]:
+    def _judge_setup(self, case: Case) -> dict[str, Any]:
         setup = make_setup(
-            input={"run_id": run_ids[case], "example": case.example},
+            input={"case": case.key(TARGET)},
             metadata=self._metadata(case),
             tags=("evaluation",),
             context=None,

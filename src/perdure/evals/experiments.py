@@ -208,6 +208,8 @@ def _result(
         is_judged = judged.state is State.DONE
         if is_judged:
             errors = judged.output["errors"]
+            if not isinstance(errors, Mapping):  # redacted
+                errors = {"": str(errors)}
         elif judged.error is not None or judged.reason is not None:
             errors = {"": str(judged.error or judged.reason)}
     return Result(

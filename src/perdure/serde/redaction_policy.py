@@ -453,10 +453,14 @@ def _is(one: Any, other: Any) -> bool:
     return one is other
 
 
+_LANGGRAPHS = frozenset(["checkpoint_ns", "source", "parents", "step"])
+"""What LangGraph itself has in config and metadata, and needs."""
+
+
 def is_id(name: str) -> bool:
     """Whether this key of a config or of metadata has an id: it says which rows, memories or
-    threads are meant, and is never redacted."""
-    return name == "id" or name.endswith("_id") or name in ("checkpoint_ns", "source", "parents")
+    threads are meant, or LangGraph's own, and is never redacted."""
+    return name == "id" or name.endswith("_id") or name in _LANGGRAPHS
 
 
 def _named(plain: Iterable[str]) -> re.Pattern[str]:
