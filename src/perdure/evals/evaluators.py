@@ -205,7 +205,7 @@ def _plain(value: Any) -> Any:
     if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
         return value.item()
     is_other = isinstance(value, numbers.Number) and not isinstance(value, (int, float, complex))
-    return float(value) if is_other else value  # type: ignore[arg-type]
+    return float(value) if is_other else value
 
 
 class _Attributes(Mapping[str, Any]):

@@ -190,7 +190,7 @@ def _steps(tree: Any, inside: bool) -> int:
 
 def _exclude_each_other(parts: Any) -> bool:
     """Whether each part of a choice begins with a letter of its own: at most one can match."""
-    first = [part[0] if len(part) else (None, None) for part in parts]
+    first: list[Any] = [part[0] if len(part) else ("", 0) for part in parts]
     if any(str(op) != "LITERAL" for op, _ in first):
         return False
     letters = [chr(letter).casefold() for _, letter in first]
