@@ -110,7 +110,7 @@ def _runtime(url: str, observe: Any) -> Iterator[Any]:
 
 
 def _drive(runtime: Any, observer: Any, url: str, runs: int, steps: int) -> float:
-    """Seconds until these runs are done, and told."""
+    """Seconds until these runs are done, and the observer has everything."""
     for _ in range(runs):
         runtime.blocking.start("steps", {"n": 0, "until": steps})
     begun = perf_counter()
@@ -128,7 +128,7 @@ def _drive(runtime: Any, observer: Any, url: str, runs: int, steps: int) -> floa
 
 @contextmanager
 def _receiver() -> Iterator[str]:
-    """A process that takes whatever it is sent."""
+    """A process that accepts every request."""
     command = [sys.executable, "-c", _RECEIVER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -159,7 +159,7 @@ def _table(found: Series, cpu: Series) -> Table:
 
 
 def _interval(ratios: list[float]) -> str:
-    """Between which ratios the median lies, whatever their distribution."""
+    """The range of ratios that the median lies in, for any distribution."""
     ordered, count = sorted(ratios), len(ratios)
     skip = max(0, int(count / 2 - 0.98 * count**0.5))
     if not ordered:

@@ -30,6 +30,8 @@ from perdure.operations import invariants
 from perdure.runtime import BlockingRuntime, Runtime
 from perdure.types import Counts, Event, Run, Schedule, State, Wait
 from tests.support.commands import every_command as commands
+from tests.support.fork_server import ForkServer
+from tests.support.forked_python import instead_of_subprocess
 from tests.support.pages import Block, blocks
 
 ROOT = Path(__file__).parent.parent
@@ -80,9 +82,10 @@ def _run(block: Block, module: ModuleType, runner: asyncio.Runner) -> str | None
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_every_python_block_of_a_page_runs_and_prints_what_the_page_says(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    instead_of_subprocess(fork_server, monkeypatch)
     run_page(page)
 
 

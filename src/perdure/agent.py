@@ -231,11 +231,11 @@ def label(**values: Any) -> None:
 
 
 def prompt(name: str, text: str) -> Prompt:
-    """The text of a prompt, whose version, a hash of it, is noted on what it touches.
+    """The text of a prompt. Its version, a hash of the text, is recorded on what it touches.
 
-    Call it in the node, or in the effect, that uses the text. The version is then noted on the step
-    of the node, on the effects that the node calls after it, on the questions it asks, and on
-    scores about any of them and about the run. Each text is stored once per journal. Outside of a
+    Call it in the node, or in the effect, that uses the text. The version is then recorded on
+    the step of the node, on the effects that the node calls after it, on the questions it asks, and
+    on scores about any of them and about the run. Each text is stored once per journal. Outside a
     run it is just the text.
 
         model.invoke([perdure.prompt("writer", "Write a short letter."), *messages])

@@ -472,7 +472,7 @@ class NotSettled(Error):
 
 
 class EffectRefused(BaseException):
-    """An effect was called in an evaluation, and nothing says what to do instead.
+    """An effect was called in an evaluation that does not simulate it.
 
     It was not called, and the run fails. Not an `Exception`, so that the agent's code does not
     catch it and go on.

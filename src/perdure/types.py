@@ -253,7 +253,7 @@ class Score:
     run_id: str
     name: str
     value: float | None
-    """The number; None of a category or a text."""
+    """The number; None for a category or a text."""
     about: str
     """The part of the run it is about; empty for the whole run. Of a step, effect or question, its
     id; of one of several decisions in an answer, that and the number of the decision."""
@@ -274,7 +274,7 @@ class Score:
     call: str | None = None
     """The id of that tool call, if the question had it."""
     prompts: tuple[PromptVersion, ...] = ()
-    """The prompt versions that what it is about had read when it was given."""
+    """The prompt versions that its step, effect, question or run had read by then."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
@@ -286,7 +286,7 @@ class PromptOutcome:
     score: str
     """The name of the scores."""
     label: str | None
-    """The category whose share this is; None of numbers."""
+    """The category whose share this is; None for numbers."""
     n: int
     value: float
     """The mean of the numbers, or a share: of a category, or of numbers that are all 0 or 1."""
@@ -301,7 +301,7 @@ class PromptOutcome:
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """One version of a prompt, and how what it touched did."""
+    """One version of a prompt, and the scores it earned."""
 
     name: str
     version: str
@@ -502,7 +502,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Retention:
-    """How long runs are kept after they ended; None: for ever.
+    """How long runs are kept after they ended; None keeps them forever.
 
     Workers delete a run that ended longer ago, with its history, and the checkpoints of a thread
     that has no run left, as `prune` does.

@@ -498,7 +498,7 @@ def test_old_runs_are_counted_and_deleted_but_not_unasked(url: str, command: Com
     assert "How old? Give --older-than 30d" in command("prune").refused
 
 
-def test_a_runtime_with_a_retention_says_what_is_old(
+def test_prune_applies_the_retention_of_the_runtime(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended(url, 40, 2)

@@ -74,7 +74,7 @@ def test_the_outcome_of_a_version_is_what_its_scores_say(scored: str) -> None:
         assert client.blocking.prompts("nobody") == []
 
 
-def test_a_sample_of_values_gives_what_the_values_give() -> None:
+def test_a_sample_sums_up_its_values() -> None:
     values = [0.5, 2.0, 2.0, 7.25]
     sample = Sample.of(values)
     assert (sample.n, sample.mean, sample.hits) == (4, 2.9375, False)

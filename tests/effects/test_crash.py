@@ -109,7 +109,7 @@ def check(judge: Judge) -> None:
     assert {"commit.before", "commit.after"} <= {point for point, _ in points}
     assert any(point.startswith("effect ") for point, _ in points)
     points = points[:: 3 if judge.url.startswith("postgresql") else 1]
-    points = sample(points, 12, lambda point: point[0])
+    points = sample(points, 9, lambda point: point[0])
     rng = random.Random(judge.story)
     unreached = 0
     for number, kill in enumerate(points):

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,11 +30,14 @@ from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.types import State
 from tests.support.bound import Log, T
 from tests.support.bound import rt as rt
+from tests.support.fork_server import ForkServer
+from tests.support.forked_python import start
 from tests.support.polling import until
 
 COMMAND: Command[Any] = Command(resume="yes", update={"log": ["given"]}, goto="aside")
 SEND: Command[Any] = Command(resume="yes", goto=Send("aside", {"log": []}))
 COMMANDS = {"a node": COMMAND, "a send": SEND}
+HOME = Path(__file__).parents[2]
 POINTS = ("answered", "claimed", "in the node", "in the next node")
 
 
@@ -94,7 +95,7 @@ def finish(rt: perdure.Runtime) -> Any:
 @pytest.mark.parametrize("which", COMMANDS)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_worker_applies_the_whole_command_of_a_caller_that_was_killed(
-    sqlite_url: str, which: str, point: str
+    fork_server: ForkServer, sqlite_url: str, which: str, point: str
 ) -> None:
     url = sqlite_url
     with runtime() as other:
@@ -104,13 +105,9 @@ def test_a_worker_applies_the_whole_command_of_a_caller_that_was_killed(
     with perdure.Runtime(url) as rt:
         rt.register(builder(), name="g").invoke({"log": []}, T)
     script = "import sys; from tests.engine.test_bound_commands import _call; _call(*sys.argv[1:])"
-    died = subprocess.run(
-        [sys.executable, "-c", script, url, which, point],
-        env={**os.environ, "DIE_AT": point},
-        cwd=Path(__file__).parents[2],
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL
+    environment = {**os.environ, "DIE_AT": point}
+    caller = start(fork_server, "-c", script, url, which, point, cwd=HOME, env=environment)
+    assert caller.wait() == -signal.SIGKILL
     with perdure.Runtime(url) as rt:
         rt.register(builder(), name="g")
         assert finish(rt) == expected
@@ -271,17 +268,13 @@ def _answer_and_die(url: str) -> None:
 
 @pytest.mark.slow
 def test_an_answer_that_came_with_a_send_answers_one_question_if_the_clock_is_set_back(
-    sqlite_url: str,
+    fork_server: ForkServer, sqlite_url: str
 ) -> None:
     with perdure.Runtime(sqlite_url) as rt:
         rt.register(three_questions(), name="g").invoke({"log": []}, T)
     script = "import sys; from tests.engine.test_bound_commands import _answer_and_die; "
-    died = subprocess.run(
-        [sys.executable, "-c", script + "_answer_and_die(sys.argv[1])", sqlite_url],
-        cwd=Path(__file__).parents[2],
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL
+    script += "_answer_and_die(sys.argv[1])"
+    assert start(fork_server, "-c", script, sqlite_url, cwd=HOME).wait() == -signal.SIGKILL
     with perdure.Runtime(sqlite_url) as rt:
         rt.register(three_questions(), name="g")
         until(lambda: rt.blocking.tick().waiting)

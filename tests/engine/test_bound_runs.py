@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +23,8 @@ from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import Kind, State
 from tests.support.bound import Log, T, asking, kinds, says, sequence, states
 from tests.support.bound import rt as rt
+from tests.support.fork_server import ForkServer
+from tests.support.forked_python import start
 from tests.support.polling import until
 
 # -- each call is a run
@@ -290,11 +290,13 @@ graph.invoke({"log": ["in"]}, config, durability="sync")
 
 
 @pytest.mark.slow
-def test_a_worker_finishes_the_run_of_a_caller_that_was_killed(url: str, tmp_path: Path) -> None:
-    caller = subprocess.Popen([sys.executable, "-c", CALLER, url], cwd=tmp_path)
+def test_a_worker_finishes_the_run_of_a_caller_that_was_killed(
+    fork_server: ForkServer, url: str, tmp_path: Path
+) -> None:
+    caller = start(fork_server, "-c", CALLER, url, cwd=tmp_path)
     try:
         until((tmp_path / "entered").exists)
-        caller.send_signal(signal.SIGKILL)
+        caller.send(signal.SIGKILL)
         assert caller.wait(10) == -signal.SIGKILL
         with perdure.Runtime(url) as rt:
             rt.register(sequence(a=says("a"), slow=says("slow"), b=says("b")), name="agent")
@@ -308,6 +310,4 @@ def test_a_worker_finishes_the_run_of_a_caller_that_was_killed(url: str, tmp_pat
             assert run.output == {"log": ["in", "a by the caller", "slow", "b"]}
             assert "recovered" in [event.kind for event in rt.blocking.events(run.id)]
     finally:
-        if caller.poll() is None:
-            caller.kill()
-            caller.wait()
+        caller.kill()

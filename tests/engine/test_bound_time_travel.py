@@ -6,8 +6,6 @@ As in LangGraph; and each is a run, whose worker takes it up at the same place.
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,8 @@ from perdure.testing import TemporaryRuntime
 from perdure.types import State
 from tests.support.bound import Log, T, asking, asks, says, sequence, states
 from tests.support.bound import rt as rt
+from tests.support.fork_server import ForkServer
+from tests.support.forked_python import start
 from tests.support.polling import until
 from tests.support.scripts import plain
 
@@ -159,15 +159,16 @@ graph.invoke(None, first.config)
 
 
 @pytest.mark.slow
-def test_a_worker_replays_from_the_place_whose_caller_was_killed(url: str) -> None:
+def test_a_worker_replays_from_the_place_whose_caller_was_killed(
+    fork_server: ForkServer, url: str
+) -> None:
     def build(word: str) -> Any:
         return sequence(a=says(word), b=says("b"))
 
     with perdure.Runtime(url) as before:
         before.register(build("a"), name="agent").invoke({"log": ["in"]}, T)
-    home = Path(__file__).parents[2]
-    caller = subprocess.run([sys.executable, "-c", REPLAYS, url], cwd=home, timeout=60, check=False)
-    assert caller.returncode == -signal.SIGKILL
+    caller = start(fork_server, "-c", REPLAYS, url, cwd=Path(__file__).parents[2])
+    assert caller.wait() == -signal.SIGKILL
     with perdure.Runtime(url) as rt:
         rt.register(build("replayed"), name="agent")
 

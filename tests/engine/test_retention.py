@@ -78,7 +78,7 @@ async def test_a_tick_deletes_what_ended_long_enough_ago_and_nothing_else(url: s
         assert await checkpoints(rt, "done-0") == []
 
 
-async def test_what_is_never_deleted_does_not_hide_what_is(
+async def test_runs_that_are_kept_do_not_stop_the_sweep(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "PAGE", 3)
@@ -114,7 +114,7 @@ async def test_two_processes_that_sweep_at_once_delete_each_run_once(url: str) -
             )
 
 
-def test_a_policy_that_says_nothing_is_refused() -> None:
+def test_a_retention_without_any_age_is_refused() -> None:
     with pytest.raises(BadArgument, match="keeps everything"):
         Retention()
     with pytest.raises(BadArgument, match=r"done=30.*give a timedelta"):

@@ -41,7 +41,7 @@ async def test_each_change_makes_a_version_and_an_old_one_can_be_read(url: str) 
         assert every == [("empty", 1, 0), ("letters", 4, 2)]
 
 
-async def test_what_says_nothing_new_makes_no_version(sqlite_url: str) -> None:
+async def test_a_change_without_a_difference_makes_no_version(sqlite_url: str) -> None:
     async with Client(sqlite_url) as client:
         given = [Example({"a": 1, "b": 2}), Example("x", id="x")]
         letters = await Dataset.create(client, "letters", given)
@@ -61,7 +61,7 @@ async def test_two_changes_at_once_both_happen(sqlite_url: str) -> None:
         assert {one.input for one in await letters.examples()} == set(range(8))
 
 
-async def test_a_change_that_died_before_its_version_is_in_none(sqlite_url: str) -> None:
+async def test_a_change_cut_off_by_a_crash_is_in_no_version(sqlite_url: str) -> None:
     async with Client(sqlite_url) as client:
         letters = await Dataset.create(client, "letters", [Example(1, id="a")])
         lost = [("b", Example(2)), ("a", None)]
@@ -94,7 +94,7 @@ async def test_examples_are_encrypted_and_bound_to_their_place(sqlite_url: str) 
         assert "encrypted with key 'one'" in str(info.damaged)
 
 
-async def test_what_is_no_example_is_refused(sqlite_url: str) -> None:
+async def test_an_invalid_example_is_refused(sqlite_url: str) -> None:
     async with Client(sqlite_url) as client:
         wrong: list[Any] = [
             "text",

@@ -1,5 +1,5 @@
 """Nothing that a run of an evaluation does leaves the process: every way to reach the far side is
-refused, by name, or simulated; whoever drives the run, and whatever its code catches."""
+refused by name, or simulated, by every driver, even if the code catches the error."""
 
 from __future__ import annotations
 
@@ -496,7 +496,7 @@ async def test_a_store_is_read_and_not_written(rt: TemporaryRuntime) -> None:
     assert store.get(("people",), "grace") is not None
 
 
-async def test_nobody_is_asked_and_nothing_is_waited_for(rt: TemporaryRuntime) -> None:
+async def test_an_evaluation_asks_no_person_and_does_not_wait(rt: TemporaryRuntime) -> None:
     rt.deliver("perdure.question", lambda message: far_side("a question"))
 
     def waits(input: Any) -> Any:

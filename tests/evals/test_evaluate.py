@@ -91,7 +91,7 @@ async def test_a_target_is_a_function_a_graph_or_the_name_of_one(rt: TemporaryRu
     assert rt.graphs == ["registered"]
 
 
-async def test_evaluators_take_and_return_what_those_of_others_do(rt: TemporaryRuntime) -> None:
+async def test_evaluators_written_for_other_tools_work_unchanged(rt: TemporaryRuntime) -> None:
     def run_and_example(root_run: Any, one: Any) -> Any:
         return {"key": "pair", "score": root_run.outputs - one.outputs + one.inputs}
 

@@ -48,7 +48,7 @@ class Evaluations:
         return self._server.start("evaluation_child:judged", **asked)
 
     def has_called(self, count: int) -> bool:
-        """Whether so many calls were made by all processes."""
+        """Whether all processes together made that many calls."""
         return len(self.ledger.lines()) >= count
 
     def run(self, **order: Any) -> Ended:

@@ -12,7 +12,8 @@ from perdure.errors import BadArgument
 from perdure.evals import Example, Experiment, ExperimentInfo, Result
 from perdure.service.views import experiment_tables as tables
 from perdure.service.views.experiment_page import experiment_page
-from perdure.service.views.experiments import value_text, view
+from perdure.service.views.experiments import view
+from perdure.service.views.value_text import value_text
 from perdure.types import Score, ScoreKind, State
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -89,7 +90,7 @@ def test_examples_of_one_version_only_and_failed_ones_are_shown_as_such() -> Non
     assert "Not in this version of the dataset." in experiment_page(shown)
 
 
-def test_tokens_are_those_that_messages_say() -> None:
+def test_tokens_are_those_that_messages_report() -> None:
     usage = {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
     messages = [HumanMessage("hi"), AIMessage("ho", usage_metadata=usage)]
     shown = view(experiment("a", result("1", {"messages": messages}, correct=1)))
@@ -128,7 +129,7 @@ def test_an_experiment_under_way_and_an_empty_one_are_shown() -> None:
     assert experiment_page(view(experiment("x")))
 
 
-def test_a_check_passes_if_the_score_is_as_good_as_it_has_to_be() -> None:
+def test_a_check_passes_if_the_score_is_good_enough() -> None:
     B.check("correct", at_least=1)
     A.check("correct", at_least=0.5, at_most=0.5)
     B.check("correct", not_worse_than=A)

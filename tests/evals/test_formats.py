@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 import uuid
 from collections.abc import Iterator
 from email.parser import BytesParser
 from email.policy import HTTP
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
@@ -18,6 +17,7 @@ from langsmith import Client
 
 from perdure.errors import BadArgument, NotFound
 from perdure.evals import Example, formats, langsmith_datasets
+from tests.support.loopback import serving
 
 EXAMPLES = [
     Example({"name": "Ada"}, {"letter": "Dear Ada"}, "ada", {"split": "test", "n": 3}),
@@ -80,9 +80,7 @@ def test_columns_of_csv_are_named_or_recognised() -> None:
         ("csv", 'input\n"Why?', "Line 2 is not CSV"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_line(
-    form: formats.Format, text: str, said: str
-) -> None:
+def test_an_error_in_a_file_names_its_line(form: formats.Format, text: str, said: str) -> None:
     with pytest.raises(BadArgument, match=said):
         formats.read(io.StringIO(text), form)
 
@@ -162,14 +160,8 @@ class LangSmith(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def langsmith() -> Iterator[Client]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), LangSmith)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    yield Client(api_url=url, api_key="none", auto_batch_tracing=False)
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(LangSmith) as url:
+        yield Client(api_url=url, api_key="none", auto_batch_tracing=False)
 
 
 def test_a_dataset_goes_to_langsmith_and_comes_back_and_a_second_time_adds_nothing(

@@ -6,8 +6,11 @@ Workers, crons and listeners are killed, the collector is killed, and half of it
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,8 +29,7 @@ from tests.support.trace_judge import TraceJudge, langsmith_findings
 CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(30, 5)))
 DOWN = 0.5
 LANGSMITH = os.environ.get("CAMPAIGN_LANGSMITH", str(int(CONTACTS > 10))) == "1"
-"""Whether runs go to LangSmith, too. It refuses a request with a run that it has, so a lost answer
-makes every run of a request one of its own: that takes minutes."""
+"""Whether runs go to LangSmith, too."""
 DEATHS = 0.05 if CONTACTS > 10 else 0.4
 
 
@@ -50,8 +52,26 @@ def drain(month: Month) -> None:
             month.clock.move_to(datetime.fromtimestamp(row["at"] / 1000, UTC))
         return not row["n"]
 
-    until(is_over, "a collector that has everything", 120 + 20 * CONTACTS)
+    until(is_over, "a collector that has everything", 120 + 5 * CONTACTS)
     month.crew.kill("work")
+
+
+@contextlib.contextmanager
+def down_half_of_the_time(store: Store) -> Iterator[None]:
+    """For a second all requests fail, also those that are taken, in the next one none."""
+    over = threading.Event()
+
+    def change() -> None:
+        while not over.wait(1.0):
+            store.trouble = 1.0 - store.trouble
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def of_langsmith(store: Store) -> dict[str, str]:
@@ -80,7 +100,8 @@ def test_each_contact_is_one_whole_trace_however_often_processes_and_the_collect
     (tmp_path / "collector").mkdir()
     with (
         Receiver(fork_server, tmp_path / "collector", seed=SEED) as receiver,
-        langsmith_server(trouble=DOWN if LANGSMITH else 0, seed=SEED) as langsmith,
+        langsmith_server(seed=SEED) as langsmith,
+        down_half_of_the_time(langsmith),
     ):
 
         def outage() -> None:

@@ -37,7 +37,7 @@ def make() -> Any:
     return outer.compile(checkpointer=InMemorySaver())
 
 
-def test_every_node_of_a_graph_returns_something_else() -> None:
+def test_the_output_of_every_node_is_changed() -> None:
     plain = make()
     graph = with_outputs(plain, loud)
     config: RunnableConfig = {"configurable": {"thread_id": "1"}}

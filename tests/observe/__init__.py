@@ -1,1 +1,1 @@
-"""Tests of `perdure.observe`: what is told of runs to whoever watches them."""
+"""Tests of `perdure.observe`: traces, metrics and logs."""

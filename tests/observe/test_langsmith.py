@@ -202,7 +202,7 @@ async def test_what_is_hidden_is_not_sent(
         assert all(headers["x-tenant-id"] == "w1" for _, _, headers, _ in store.requests)
 
 
-async def test_what_langchain_reports_hangs_below_the_segment(
+async def test_what_langchain_reports_is_below_the_segment(
     sqlite_url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LANGSMITH_TRACING", "true")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gzip
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 import perdure
 from perdure.observe import Metrics
+from tests.support.loopback import serving
 from tests.support.polling import until
 
 
@@ -58,16 +58,8 @@ def receiving() -> Iterator[Receiver]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    receiver.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(Handler) as receiver.url:
         yield receiver
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def test_metrics_are_exported_as_the_environment_says_and_flushed_at_close(

@@ -22,10 +22,12 @@ from perdure.serde.encryption import ChecksumEnvelope
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
+from tests.support import sweep
 from tests.support.agents import NOON
 from tests.support.fork_server import ForkServer
 from tests.support.traced import MARK, STORIES, histories
 
+pytestmark = pytest.mark.slow
 PLACE = places.of_trace("t", "r", "otel", 1)
 
 
@@ -44,7 +46,7 @@ def folded(events: list[Event], *cuts: int) -> list[Span]:
     return spans
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=sweep.examples(500, 60), deadline=None)
 @given(data=st.data())
 def test_however_events_are_cut_into_pieces_the_spans_are_the_same(
     recorded: dict[str, list[Event]], data: st.DataObject
@@ -128,6 +130,21 @@ def test_the_attempt_that_a_death_cut_off_is_a_span_in_the_segment_that_died(
     steps = {span.key: span for span in spans if span.what == "step"}
     assert steps[cut.parent].parent == segment_key(2)  # type: ignore[index]
     assert steps[again.parent].parent == segment_key(3)  # type: ignore[index]
+
+
+def test_tokens_of_a_model_call_that_was_cut_off_and_made_again_count_once() -> None:
+    call = {"name": "model", "key": "k", "state": "done", "attempt": 2, "how": "called again"}
+    usage = {"model": "m", "input_tokens": 7, "output_tokens": 3}
+    told: list[tuple[EventKind, dict[str, Any]]] = [
+        (EventKind.STARTED, {"graph": "g"}),
+        (EventKind.CLAIMED, {"worker": "w"}),
+        (EventKind.RECOVERED, {"worker": "v"}),
+        (EventKind.EFFECT, {**call, "begun_at": NOON, "usage": usage}),
+    ]
+    spans = folded([Event(n, NOON, kind, data) for n, (kind, data) in enumerate(told, 1)])
+    calls = [one.attributes for one in spans if one.name == "chat m"]
+    assert [one["perdure.effect.attempt"] for one in calls] == [1, 2]
+    assert [one.get("gen_ai.usage.input_tokens") for one in calls] == [None, 7]
 
 
 def test_a_retry_days_later_is_no_span_of_days(recorded: dict[str, list[Event]]) -> None:

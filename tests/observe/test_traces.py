@@ -1,4 +1,4 @@
-"""One trace per run, whichever processes drive it, and whatever becomes of them or the collector.
+"""One trace per run, across processes, kills and a collector that is down.
 
 What each crash leaves behind is in `perdure/operations/traces.py`.
 """
@@ -80,6 +80,7 @@ def otlp(receiver: Receiver) -> OpenTelemetry:
     return OpenTelemetry(OTLPSpanExporter(f"{receiver.url}/v1/traces"))
 
 
+@pytest.mark.slow
 def test_a_run_is_one_trace_although_its_workers_are_killed_in_an_effect_and_after_an_export(
     fork_server: ForkServer, receiver: Receiver, url: str
 ) -> None:
@@ -108,7 +109,7 @@ def test_a_run_is_one_trace_although_its_workers_are_killed_in_an_effect_and_aft
     assert [one.error for one in segments if one.attributes.get("perdure.crashed")] == [CRASHED]
 
 
-def test_what_a_collector_that_was_down_did_not_get_two_processes_give_it_once(url: str) -> None:
+def test_what_a_collector_missed_while_down_two_processes_give_it_once(url: str) -> None:
     collector, clock = Collector(), Clock(NOON)
     collector.is_down = True
     with traced_runtime(url, collector, clock=clock) as rt:
@@ -179,6 +180,7 @@ def test_a_process_that_drives_and_ends_at_once_exports(
 # -- the spans of others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["openinference", "openllmetry"])
 def test_the_spans_of_other_instrumentations_are_in_ours(
     fork_server: ForkServer, sqlite_url: str, which: str

@@ -164,7 +164,7 @@ async def test_the_event_of_a_transactional_effect_is_told(url: str) -> None:
     assert EventKind.EFFECT in seen.kinds(run)
 
 
-async def test_telling_reads_nothing_unless_a_reply_was_lost(
+async def test_observers_cost_no_read_unless_a_reply_was_lost(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, read = Seen(), list[str]()

@@ -42,3 +42,24 @@ async def test_a_segment_that_ends_just_when_the_reservation_does_is_still_to_be
         assert again.n == 3
         rt.journal.do(traces.note(serializer, again, 9, {}, rt.clock.now(), more=False))
         assert take() == []
+
+
+async def test_a_trace_that_is_marked_while_it_is_exported_is_not_given_to_a_second_process(
+    sqlite_url: str,
+) -> None:
+    async with opened(sqlite_url, observe=Stub()) as rt:
+        rt.register(chain(ask), name="g")
+        run = await rt.start("g", {"log": []})
+        await rt.tick()
+        serializer, now = rt.engine.serializer, rt.clock.now()
+
+        def take() -> list[traces.Trace]:
+            return rt.journal.do(traces.take(serializer, "stub", now, now + 60_000, 10))
+
+        [taken] = take()
+        for value in (1, 2):
+            await rt.score(run.id, "good", value)
+            assert take() == []
+        rt.journal.do(traces.note(serializer, taken, 3, {}, now, more=False))
+        [again] = take()
+        assert again.n == 3

@@ -91,7 +91,7 @@ def test_what_a_policy_names_is_replaced_and_nothing_else(value: Any, stored: An
         assert found is value
 
 
-def test_without_a_policy_nothing_is_looked_at() -> None:
+def test_without_a_policy_values_are_not_searched() -> None:
     value = {"pin": object()}
     assert Codec().redacted(value) is value
 
@@ -101,7 +101,7 @@ def test_an_address_that_a_pattern_finds_is_replaced_as_a_whole() -> None:
     assert codec.redacted([ipaddress.ip_address("10.0.0.1")]) == ["***"]
 
 
-def test_the_ready_made_patterns() -> None:
+def test_the_ready_made_patterns_find_what_they_are_named_after() -> None:
     codec = Codec(redact=Redaction(patterns=[Redaction.EMAIL, Redaction.CARD, Redaction.TOKEN]))
     for text, stored in {
         "to ada.l+x@mail.example.com.": "to ***.",
@@ -129,7 +129,7 @@ def test_the_ready_made_patterns() -> None:
         (r"\w{1,900}\w{1,900}x", "one after the other"),
         (r"x{0,3}", "finds the empty text"),
         (r"\*", "takes the place"),
-        ("(", "no regular expression"),
+        ("(", "not a regular expression"),
     ],
 )
 def test_a_pattern_that_may_take_long_or_finds_too_much_is_refused(pattern: str, why: str) -> None:
@@ -164,7 +164,7 @@ def test_a_value_nested_very_deeply_is_refused_not_stored() -> None:
         CODEC.encode(value, "v")
 
 
-def test_what_was_redacted_of_recorded_arguments_is_taken_from_the_call() -> None:
+def test_redacted_arguments_of_a_recorded_effect_are_taken_from_the_call() -> None:
     from perdure.serde.encryption import ChecksumEnvelope
     from perdure.serde.serializer import Serializer
 

@@ -126,7 +126,7 @@ async def test_scores_go_with_their_run(url: str) -> None:
     ["", [1], None, float("nan"), float("inf"), 10**400],
     ids=["empty", "list", "none", "nan", "inf", "large"],
 )
-async def test_a_score_that_is_no_number_and_no_category_is_refused(
+async def test_a_score_that_is_neither_a_number_nor_a_category_is_refused(
     sqlite_url: str, value: Any
 ) -> None:
     async with opened(sqlite_url) as rt:

@@ -71,7 +71,7 @@ def test_a_difference_that_may_be_chance_is_drawn_as_an_open_point() -> None:
     assert 'class="open"' not in charts.difference_plot([Row("x", real)], title="x")
 
 
-def test_whatever_is_put_into_a_page_is_text() -> None:
+def test_user_text_in_a_page_is_escaped() -> None:
     whole = page.page(
         EVIL,
         EVIL,

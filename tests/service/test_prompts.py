@@ -47,7 +47,7 @@ async def noted(rt: Any, run: Run, kind: EventKind) -> list[Any]:
     ]
 
 
-def test_outside_of_a_run_a_prompt_is_its_text() -> None:
+def test_outside_a_run_a_prompt_is_just_its_text() -> None:
     text = perdure.prompt("writer", "Write.")
     assert (text, text.name, text.version) == ("Write.", "writer", ONE)
     assert isinstance(text, str)
@@ -159,7 +159,7 @@ async def test_a_subgraphs_prompts_are_noted_on_its_steps_and_on_the_step_outsid
         assert (["outer"], []) in told
 
 
-async def test_a_node_that_runs_again_notes_the_same(sqlite_url: str) -> None:
+async def test_a_node_that_runs_again_records_the_same_versions(sqlite_url: str) -> None:
     fails = Times(1)
 
     def write(state: Log) -> Log:

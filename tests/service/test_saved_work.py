@@ -124,7 +124,7 @@ def history(*kinds: tuple[str, dict[str, Any]]) -> list[Event]:
     ]
 
 
-def test_an_effect_that_a_crash_left_open_is_told_from_one_that_had_failed_before() -> None:
+def test_an_effect_left_open_by_a_crash_differs_from_one_that_failed_before() -> None:
     """What failed, was settled by a person or began later would have been called anyway."""
     begun = {"begun_at": AT}
     after = {"begun_at": AT + timedelta(minutes=1)}

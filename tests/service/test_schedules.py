@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import operator
 import signal
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 from zoneinfo import ZoneInfo
 
@@ -31,6 +31,8 @@ from perdure.operations.schedules import slots
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.times import milliseconds, moment
 from perdure.types import State
+from tests.support.fork_server import ForkServer
+from tests.support.forked_python import start
 
 NOON = datetime(2026, 6, 1, 12, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -256,16 +258,15 @@ asyncio.run(tick(*sys.argv[1:]))
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["insert_run.after", "move_schedule.before"])
 async def test_a_crash_between_the_start_and_the_move_starts_no_second_run(
-    url: str, point: str
+    fork_server: ForkServer, url: str, point: str
 ) -> None:
     async with runtime(url, clock=Clock(NOON)) as rt:
         rt.register(builder(), name="agent")
         await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": []})
         rt.clock.advance(timedelta(minutes=30))
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", TICK, url, rt.clock.time.isoformat(), point
-        )
-        assert await asyncio.wait_for(child.wait(), 60) == -signal.SIGKILL
+        arguments = ["-c", TICK, url, rt.clock.time.isoformat(), point]
+        child = start(fork_server, *arguments, cwd=Path(__file__).parents[2])
+        assert await asyncio.to_thread(child.wait) == -signal.SIGKILL
         assert len(await rt.runs()) == (1 if point == "move_schedule.before" else 0)
         [schedule] = await rt.schedules()
         assert schedule.next_at == rt.clock.time

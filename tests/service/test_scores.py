@@ -134,7 +134,7 @@ async def test_a_score_must_be_about_something_of_its_run(sqlite_url: str) -> No
         assert len(await scored(rt, other)) == 1
 
 
-async def test_what_an_answer_decides_is_scored_with_it_once_and_goes_with_it(url: str) -> None:
+async def test_a_decision_is_scored_once_with_its_answer_and_withdrawn_with_it(url: str) -> None:
     agent, paid = reviewed({"invoice": "A-17"}, {"invoice": "A-18"}, {"invoice": "A-19"})
     async with opened(url) as rt:
         run, wait = await asked(rt, agent, PAY)
@@ -178,7 +178,7 @@ def asks(state: Log) -> Log:
     return {"log": [str(decision)]}
 
 
-async def test_a_run_that_is_scored_while_it_waits_goes_on_with_keys_too(sqlite_url: str) -> None:
+async def test_a_run_scored_while_it_waits_goes_on_in_an_encrypted_journal(sqlite_url: str) -> None:
     keys = {"k": b"k" * 32}
     async with opened(sqlite_url, encryption_keys=keys) as rt:
         run, wait = await asked(rt, chain(asks), {"log": []})

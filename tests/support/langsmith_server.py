@@ -13,9 +13,11 @@ import random
 import threading
 from collections.abc import Iterator
 from email.parser import BytesParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.loopback import serving
 
 PROJECT = "11111111-1111-4111-8111-111111111111"
 BAD = ("503", "closed", "lost")
@@ -175,14 +177,5 @@ def langsmith_server(trouble: float = 0.0, seed: int = 0) -> Iterator[Store]:
     """LangSmith on loopback; its address is `url` of what this gives."""
     store = Store(trouble, seed)
     handler = type("Handler", (_Handler,), {"store": store})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    store.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with serving(handler) as store.url:
         yield store
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -33,6 +33,7 @@ SAMPLE = (
     "journal/test_journal.py",
     "journal/test_migrations.py",
     "neighbours/test_cloudflare_d1.py",
+    "observe/test_traces.py::test_what_a_collector_missed_while_down_two_processes_give_it_once",
     "service/test_schedules.py::test_a_crash_between_the_start_and_the_move_starts_no_second_run",
     "service/test_signals.py",
     "testing/test_d1_server.py",

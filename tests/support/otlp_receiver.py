@@ -126,7 +126,7 @@ class Receiver:
     # -- what it received
 
     def requests(self) -> list[dict[str, Any]]:
-        """Every request: what became of it (`how`), and what it held, if that was read."""
+        """Every request: how it ended (`how`), and its content, if that was read."""
         with contextlib.suppress(FileNotFoundError):
             lines = (self._folder / "requests").read_bytes().split(b"\n")
             return [one for line in lines if (one := _loaded(line)) is not None]

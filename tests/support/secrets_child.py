@@ -129,7 +129,7 @@ def deliver(message: Message) -> None:
 
 
 class Tap:
-    """An observer that writes down all it is told."""
+    """An observer that writes down everything it gets."""
 
     def on_event(self, *event: Any) -> None:
         logging.getLogger("tap").info("told %s", event)

@@ -58,33 +58,57 @@ def outcomes(report: Report) -> list[Outcome]:
 # -- careful agents
 
 
-@pytest.fixture(scope="module")
-def one_mail(warm: None) -> Report:
-    """An agent with two recorded effects, killed everywhere."""
-    return kill("one_mail", recovery=1)
-
-
 @pytest.mark.slow
-def test_recorded_effects_happen_once_wherever_the_agent_is_killed(one_mail: Report) -> None:
-    one_mail.check()
-    assert one_mail.state == "done"
-    assert len(one_mail.first) == len(one_mail.points) == one_mail.reached > 60
-    assert {Point("effect mail.before"), Point("effect mail.after", 2)} <= set(one_mail.points)
-    assert set(outcomes(one_mail)) <= {Outcome.OK, Outcome.AGAIN, Outcome.UNREACHED}
+def test_an_agent_with_two_recorded_effects_is_killed_everywhere(warm: None) -> None:
+    """One report for all that is said of it: it is made once, and not in each test process."""
+    report = kill("one_mail", recovery=1)
+    effects_happen_once(report)
+    recoveries_are_killed_too_at_every_kind_of_point(report)
+    an_effect_killed_after_its_call_is_called_again_with_its_key(report)
+    nodes_and_phases_are_named_and_statements_only_if_asked(report)
 
 
-@pytest.mark.slow
-def test_recoveries_are_killed_too_at_every_kind_of_point(one_mail: Report) -> None:
-    assert len(one_mail.second) > 0.8 * len(one_mail.points)
-    names = {trial.kills[1].name for trial in one_mail.second}
+def effects_happen_once(report: Report) -> None:
+    report.check()
+    assert report.state == "done"
+    assert len(report.first) == len(report.points) == report.reached > 60
+    assert {Point("effect mail.before"), Point("effect mail.after", 2)} <= set(report.points)
+    assert set(outcomes(report)) <= {Outcome.OK, Outcome.AGAIN, Outcome.UNREACHED}
+
+
+def recoveries_are_killed_too_at_every_kind_of_point(report: Report) -> None:
+    assert len(report.second) > 0.8 * len(report.points)
+    names = {trial.kills[1].name for trial in report.second}
     assert {"claim.before", "commit.after", "effect mail.before", "let_go.before"} <= names
 
 
-@pytest.mark.slow
-def test_an_effect_killed_after_its_call_is_called_again_with_its_key(one_mail: Report) -> None:
-    [trial] = [one for one in one_mail.first if one.kills == (Point("effect mail.after"),)]
+def an_effect_killed_after_its_call_is_called_again_with_its_key(report: Report) -> None:
+    [trial] = [one for one in report.first if one.kills == (Point("effect mail.after"),)]
     assert trial.outcome is Outcome.AGAIN
     assert (trial.effects["mail"].once, trial.effects["mail"].again) == (1, 1)
+
+
+def nodes_and_phases_are_named_and_statements_only_if_asked(report: Report) -> None:
+    window = "after effect mail in node mails, before its outcome was stored"
+    told, told_more = (Console(file=io.StringIO(), width=200) for _ in range(2))  # nothing wraps
+    report.print(told)
+    assert window in told.file.getvalue()  # type: ignore[attr-defined]
+    assert "write_effect" not in told.file.getvalue()  # type: ignore[attr-defined]
+    phases = [point.phase for point in report.points]
+    expected = [
+        "while the run was accepted",
+        "while a worker claimed the run",
+        "in node mails",
+        "right before effect mail in node mails",
+        window,
+        "in node mails, after effect mail",
+        "after the step of node mails was stored",
+    ]
+    order = [phases.index(phase) for phase in expected]
+    assert order == sorted(order)
+    assert all(phases)
+    report.print(told_more, verbose=True)
+    assert "write_effect" in told_more.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow
@@ -369,29 +393,6 @@ def test_points_around_what_leaves_the_process_come_first_and_the_others_are_spr
 
 
 # -- phases
-
-
-@pytest.mark.slow
-def test_a_report_names_nodes_and_phases_and_statements_only_if_asked(one_mail: Report) -> None:
-    window = "after effect mail in node mails, before its outcome was stored"
-    assert window in str(one_mail)
-    assert "write_effect" not in str(one_mail)
-    phases = [point.phase for point in one_mail.points]
-    expected = [
-        "while the run was accepted",
-        "while a worker claimed the run",
-        "in node mails",
-        "right before effect mail in node mails",
-        window,
-        "in node mails, after effect mail",
-        "after the step of node mails was stored",
-    ]
-    order = [phases.index(phase) for phase in expected]
-    assert order == sorted(order)
-    assert all(phases)
-    console = Console(file=io.StringIO(), width=200)
-    one_mail.print(console, verbose=True)
-    assert "write_effect" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_waits_branches_and_endings_are_phases_too() -> None:

@@ -41,11 +41,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LANGSMITH = "langsmith:"
-"""Begins the name of a dataset of LangSmith itself."""
-FORMAT_HELP = "Default: by the name of the file; JSON Lines."
-Format = Literal["jsonl", "langsmith", "csv"]
+"""Prefix of the name of a LangSmith dataset."""
+FileFormat = Annotated[
+    Literal["jsonl", "langsmith", "csv"] | None,
+    Option("--format", help="Format of the file. Default: by its ending, else jsonl."),
+]
+Into = Annotated[str, Argument(metavar="DATASET", help="The dataset that gets the examples.")]
+Shown = Annotated[int, Option(metavar="N", help="Show at most N examples.")]
 Html = Annotated[
-    str | None, Option("--html", metavar="FILE", help="Write it as a self-contained page.")
+    str | None, Option("--html", metavar="FILE", help="Also write a self-contained page to FILE.")
 ]
 
 
@@ -89,7 +93,7 @@ def list_(
 def show(
     experiment: Annotated[str, Argument(help="Its name.")],
     at: At = None,
-    limit: Annotated[int, Option(metavar="N", help="Show at most N examples.")] = 20,
+    limit: Shown = 20,
     html: Html = None,
     json: Json = False,
 ) -> None:
@@ -103,7 +107,7 @@ def compare(
         Argument(metavar="EXPERIMENT", help="Two or more; the first is the baseline."),
     ],
     at: At = None,
-    limit: Annotated[int, Option(metavar="N", help="Show at most N examples.")] = 20,
+    limit: Shown = 20,
     html: Html = None,
     json: Json = False,
 ) -> None:
@@ -179,7 +183,7 @@ def run(
     ],
     experiment: Annotated[
         str | None,
-        Option(metavar="NAME", help="Default: the function and the time. One that exists goes on."),
+        Option(metavar="NAME", help="Default: the function and the time. An existing one goes on."),
     ] = None,
     at: At = None,
     baseline: Annotated[
@@ -189,7 +193,7 @@ def run(
         list[str] | None,
         Option(metavar="SCORE=NUMBER", help="Exit with 1 if a mean is lower; repeatable."),
     ] = None,
-    limit: Annotated[int, Option(metavar="N", help="Show at most N examples.")] = 20,
+    limit: Shown = 20,
     html: Html = None,
     json: Json = False,
 ) -> None:
@@ -238,11 +242,11 @@ def _runtime(at: str | None) -> Runtime:
 
 def import_(
     source: Annotated[
-        str, Argument(help="A file, - for stdin, or langsmith:NAME for a dataset of LangSmith.")
+        str, Argument(help="A file, - for stdin, or langsmith:NAME for a LangSmith dataset.")
     ],
-    dataset: Annotated[str, Argument(help="The dataset that gets the examples.")],
+    dataset: Into,
     at: At = None,
-    format: Annotated[Format | None, Option("--format", help=f"Of the file. {FORMAT_HELP}")] = None,
+    format: FileFormat = None,
     input: Annotated[
         list[str] | None, Option(metavar="COLUMN", help="CSV: a column of the input; repeatable.")
     ] = None,
@@ -268,11 +272,11 @@ def export(
     dataset: Annotated[str, Argument(help="Its name.")],
     to: Annotated[
         str | None,
-        Argument(help="A file, or langsmith:NAME for a dataset of LangSmith. Default: stdout."),
+        Argument(help="A file, or langsmith:NAME for a LangSmith dataset. Default: stdout."),
     ] = None,
     at: At = None,
     version: Annotated[int | None, Option(metavar="N", help="Default: the newest.")] = None,
-    format: Annotated[Format | None, Option("--format", help=f"Of the file. {FORMAT_HELP}")] = None,
+    format: FileFormat = None,
 ) -> None:
     """Write the examples of a dataset to a file, or to LangSmith."""
     from perdure.evals import Dataset, formats, langsmith_datasets
@@ -293,7 +297,7 @@ def export(
 
 
 def from_runs(
-    dataset: Annotated[str, Argument(help="The dataset that gets the examples.")],
+    dataset: Into,
     run: Annotated[
         list[str] | None, Argument(metavar="RUN", help=f"{IDS_HELP} Default: all that fit.")
     ] = None,
@@ -313,7 +317,7 @@ def from_runs(
     until: Until = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Make examples of real runs: the input, and what a person approved."""
+    """Make examples from real runs: the input, and what a person approved."""
     from perdure.evals.from_runs import from_runs as make
 
     filters = parse_filters(state, graph, thread, metadata, since, until)

@@ -49,10 +49,10 @@ def export(
         Table | None, Option(help="A flat table of these. Default: runs with all of their records.")
     ] = None,
     format: Annotated[
-        Format | None, Option(help="Of a table. Default: as FILE ends, or jsonl.")
+        Format | None, Option(help="Format of a table. Default: by the ending of FILE, else jsonl.")
     ] = None,
     content: Annotated[
-        bool, Option("--content", help="With what people, models and tools wrote, in a table.")
+        bool, Option("--content", help="Include what people, models and tools wrote in a table.")
     ] = False,
     output: Annotated[
         str | None, Option("--output", "-o", metavar="FILE", help="Default: stdout.")

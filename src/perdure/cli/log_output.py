@@ -29,7 +29,7 @@ def log_json(rt: Runtime, *, quiet: bool = False) -> Runtime:
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    handler.addFilter(lambda record: not hasattr(record, "run_id"))  # its events say it
+    handler.addFilter(lambda record: not hasattr(record, "run_id"))  # its events are logged instead
     level = logging.WARNING if quiet else logging.INFO
     logging.basicConfig(level=level, handlers=[handler], force=True)
     _set_levels(level)
@@ -43,8 +43,8 @@ def _set_levels(level: int) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """A record as one JSON object. Of an exception there is only the kind: its message and its
-    traceback may hold content. A record may say itself what it is `without_content`."""
+    """A record as one JSON object. Of an exception it has only the kind, because the message and
+    the traceback may hold content. A record may have its own text `without_content`."""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.name == EVENTS:

@@ -78,7 +78,7 @@ def _row(one: Recovery) -> tuple[str, ...]:
 
 
 def open_effects(one: Recovery) -> str:
-    """What became of the effects that a crash left open."""
+    """How the effects that a crash left open were settled."""
     ends = {"called again": one.called_again, "verified": one.verified, "held": one.held}
     return ", ".join(f"{len(keys)} {end}" for end, keys in ends.items() if keys)
 

@@ -51,7 +51,7 @@ def runtime_at(at: str | None) -> Runtime:
 
 
 def observed(rt: Runtime) -> Runtime:
-    """A runtime with the observers that the environment configures, unless it has some."""
+    """A runtime with the observers that the environment configures, unless it has its own."""
     from perdure.observe import from_env
 
     if not rt.engine.observers:
@@ -61,7 +61,7 @@ def observed(rt: Runtime) -> Runtime:
 
 
 def measured(rt: Runtime) -> Metrics:
-    """The metrics of a runtime, which has some from now on."""
+    """The metrics of a runtime; adds them if it has none."""
     from perdure.observe.metrics import Metrics
 
     found = rt.engine.observers.find(Metrics)

@@ -44,8 +44,8 @@ _HARMLESS: ContextVar[str] = ContextVar("perdure_harmless_tool", default="")
 
 @contextlib.contextmanager
 def harmless_tool(name: str) -> Iterator[None]:
-    """While a tool is called that only reads, or whose function is an effect itself. The tools that
-    it calls itself may be others. `ANY`: while an evaluator is asked, whose tools are its own."""
+    """Set while a tool runs that only reads, or whose function is an effect itself. The tools that
+    it calls may be others. `ANY`: while an evaluator runs, whose tools are its own."""
     token = _HARMLESS.set(name)
     try:
         yield
@@ -54,8 +54,8 @@ def harmless_tool(name: str) -> Iterator[None]:
 
 
 def check_tool(segment: Segment, name: str, *, reads: bool) -> None:
-    """Refuse a tool that an agent of an evaluation calls, and whose call is not an effect: nothing
-    else would keep it in the process."""
+    """Refuse a tool call that is not an effect, in an evaluation: nothing else would keep it in the
+    process."""
     policy = segment.evaluation
     if policy is None or _HARMLESS.get() in (name, ANY):
         return
@@ -89,7 +89,7 @@ def simulating(experiment: str, functions: Mapping[str, Callable[..., Any]]) -> 
 
 
 def substitute(record: CallRecord, caller: Caller, policy: EvaluationPolicy) -> Caller | None:
-    """What makes the call in its place, and the record of that; None: it is really called. Raises
+    """The call that replaces this one, and its record. None: the effect is really called. Raises
     `EffectRefused`."""
     name = record.spec.name
     mode, *value = policy.rule(name, reads=record.spec.reads)
@@ -157,7 +157,7 @@ def check_unseen(name: str, *, reads: bool) -> None:
     elif current() is None and (_FUNCTIONS or is_evaluating()):
         raise NotInRun(
             f"The effect {name!r} was not called: this process evaluates, and the call comes from "
-            "outside of any run, perhaps from a thread that a node started. Start the thread with "
+            "outside a run, perhaps from a thread that a node started. Start the thread with "
             "contextvars.copy_context().run, or evaluate in a process of its own."
         )
 
@@ -196,7 +196,7 @@ def _constant(value: Any) -> Callable[..., Any]:
 def _in_colour_of(
     original: Callable[..., Any], given: Callable[..., Any], name: str
 ) -> Callable[..., Any]:
-    """A function in place of another one, which is a coroutine or not."""
+    """Calls a function in place of the effect, which is a coroutine function or a plain one."""
     if inspect.iscoroutinefunction(original) or not inspect.iscoroutinefunction(given):
         return given
 

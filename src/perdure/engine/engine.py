@@ -143,7 +143,7 @@ class Engine(LocalEngine):
             limits["sweep"] = self._sweep
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
-        self.observers.nudge()  # of other processes something may be left to export
+        self.observers.nudge()  # other processes may have left something to export
         worker = Worker(driver, keeper, chosen, **limits)
         self._workers.add(worker)
         try:

@@ -1,7 +1,7 @@
 """Answers of an example, for a run of an evaluation: no person is asked, and nothing is waited for.
 
-Whatever such a run waits for is due at once. A sleep and a deadline end then; a question gets the
-next answer of the example, a wait for a signal the signal of that name. What has no answer and no
+Everything such a run waits for is due at once. A sleep or a deadline ends; a question gets the next
+answer of the example, a wait for a signal the signal of that name. A wait without an answer or a
 deadline fails the run. The answers are in the setup of the run, and its waits say how many of them
 were given, so any driver goes on with the next one.
 """
@@ -30,7 +30,7 @@ class ExampleAnswers:
 
     @classmethod
     def of(cls, drive: Drive, found: list[WaitRow]) -> ExampleAnswers | None:
-        """Those of this run. None: it is not of an evaluation."""
+        """The answers for this run. None if it is not part of an evaluation."""
         policy = drive.segment.evaluation
         if policy is None:
             return None
@@ -55,7 +55,7 @@ class ExampleAnswers:
         return (value,)
 
     def check(self, found: list[WaitRow]) -> None:
-        """Raise `Unanswered` if something is still waited for that nothing will answer."""
+        """Raise `Unanswered` if the run still waits for something that nothing will answer."""
         for wait in found:
             if wait.state != WaitState.OPEN or wait.interrupt_id.startswith("effect:"):
                 continue

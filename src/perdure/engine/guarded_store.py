@@ -1,7 +1,7 @@
 """The store of a graph in a run of an evaluation: it can be read, and is not written.
 
-A store is not an effect: what a node writes to it is there for real runs, too. So a write is
-refused, unless the evaluation has a rule for `store`: a value leaves it out, "real" makes it.
+A store is not an effect: real runs would see what a node writes to it. So a write is refused,
+unless the evaluation has a rule for `store`: a value skips the write, "real" makes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GuardedStore(BaseStore):
 
     @classmethod
     def of(cls, store: BaseStore, segment: Segment) -> BaseStore:
-        """The store for a segment: itself, or guarded if that is of an evaluation."""
+        """The store for a segment; guarded if the run is part of an evaluation."""
         if segment.evaluation is None:
             return store
         mode = segment.evaluation.rule(STORE, reads=False)[0]
@@ -53,6 +53,6 @@ class GuardedStore(BaseStore):
 
 
 def _in_place(ops: list[Op], results: Any) -> list[Result]:
-    """The results of the reads where these were, and None for each write."""
+    """The results of the reads in their places, and None for each write."""
     found = iter(results)
     return [None if isinstance(one, PutOp) else next(found) for one in ops]

@@ -23,8 +23,8 @@ def with_redacted_outputs(
 
 
 def redacted_output(serializer: Serializer, value: Any) -> Any:
-    """A state, an update of one or a command, as it is stored. What cannot be stored is left: it is
-    for a channel that is not, or is refused when it is."""
+    """A state, an update or a command, as it is stored. A value that cannot be stored stays as it
+    is: its channel is not stored, or storing it raises."""
     if not serializer.redacts or value is None:
         return value
     if isinstance(value, Command):

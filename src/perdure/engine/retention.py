@@ -1,10 +1,10 @@
 """Delete ended runs by policy, in small pieces beside the runs that are driven.
 
-`Retention` says how long a run is kept, by how it ended. A sweep walks over the runs from the
-oldest to the youngest that may be too old: a bounded page of rows with each read, a bounded number
-of deletions with each piece. At the end it rests, then begins again. Where it is, only this process
-knows: after a crash it begins again, and a run that was deleted in part is finished by whoever
-comes to it (`runs.delete`). Two processes that sweep at once delete each run once between them.
+`Retention` says how long a run is kept, by the state it ended in. A sweep walks over the runs,
+oldest first, as far as they may be too old: a bounded page of rows per read, a bounded number of
+deletions per piece. At the end it rests, then starts over. Its position is in memory only: after a
+crash the sweep starts over, and a partly deleted run is finished by the next sweep that finds it
+(`runs.delete`). Two processes that sweep at once delete each run once between them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RetentionSweep:
         return deleted
 
     async def piece(self, journal: Journal, now: int) -> int:
-        """Read a page, and delete what is too old there. Returns how many runs were deleted."""
+        """Read a page and delete the runs that are too old. Returns how many."""
         before = now - min(self._ages.values())
         page = await journal.ado(runs.oldest(self._after, before, PAGE))
         deleted, rows = 0, journal.capabilities.delete_count

@@ -1,8 +1,8 @@
 """Keeps the tools of LangChain agents in the process during an evaluation.
 
-The calls of an agent with `perdure.langchain.Durable()` are effects, and simulated or refused as
-such. A tool of any other agent is plain code that LangChain calls: this callback, which LangChain
-calls first, refuses it unless it only reads or the function that it calls is an effect.
+Under `perdure.langchain.Durable()` tool calls are effects, and simulated or refused as such. For
+any other agent a tool is plain code that LangChain calls. LangChain calls this callback first,
+which refuses the tool unless it only reads or its function is an effect.
 """
 
 from __future__ import annotations

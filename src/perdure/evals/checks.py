@@ -31,10 +31,10 @@ def check(
     not_worse_than: Checkable | None = None,
     margin: float | None = None,
 ) -> None:
-    """Raise `AssertionError` unless a score is as good as it has to be. Higher is better.
+    """Raise `AssertionError` unless a score passes. Higher is better.
 
     `at_least` and `at_most` bound the mean over all examples. `not_worse_than` compares example by
-    example with another experiment. It fails if the score is lower and that is not chance: the
+    example with another experiment. It fails if the score is lower by more than chance: the
     interval of the difference lies below zero. With `margin` the burden of proof is reversed: it
     passes only if the interval shows that the score is at most that much lower.
 
@@ -43,7 +43,7 @@ def check(
     if at_least is None and at_most is None and not_worse_than is None:
         raise BadArgument("check() needs at_least, at_most or not_worse_than.")
     if margin is not None and not_worse_than is None:
-        raise BadArgument("margin is about not_worse_than: pass both.")
+        raise BadArgument("margin needs not_worse_than: pass both.")
     others = () if not_worse_than is None else (not_worse_than,)
     shown = view(*others, experiment)
     row = next((one for one in shown.scores if one.name == score), None)

@@ -31,7 +31,7 @@ class ScoreComparison:
     a: Estimate
     b: Estimate
     difference: Estimate
-    """Of b minus a, paired by example. If its interval excludes zero, it is not chance."""
+    """b minus a, paired by example. If its interval excludes zero, it is more than chance."""
     wins: int
     """Examples for which b has the higher score."""
     losses: int

@@ -1,8 +1,8 @@
 """`Dataset`: named examples, versioned in the journal.
 
 Each change of the examples makes a version, and no version ever changes: an old one can be read and
-evaluated. A change that says nothing new makes none. Of two changes at once, both happen, one after
-the other. A crash in the middle of a change leaves the dataset as it was.
+evaluated. A change without a difference makes no version. Two changes at once both happen, one
+after the other. A crash in the middle of a change leaves the dataset as it was.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Dataset:
     async def create(
         cls, client: Client, name: str, examples: Iterable[Example | Mapping[str, Any]] = ()
     ) -> Dataset:
-        """Make a dataset. If there is one of this name, the examples are added to it, so a repeated
-        call changes nothing."""
+        """Create a dataset. If it exists, the examples are added to it, so a repeated call changes
+        nothing."""
         dataset = cls(client, check_name("name", name), 0)
         await dataset._add(examples, create=True)
         return dataset
@@ -58,9 +58,8 @@ class Dataset:
         return await client.journal.arun(client.services.datasets.every())
 
     async def add(self, *examples: Example | Mapping[str, Any]) -> int:
-        """Add examples to the newest version. Gives the version that has them.
-
-        An example replaces the one with the same id. One without an id is the same as another with
+        """Add examples to the newest version. Returns the version that has them. An example
+        replaces the one with the same id. One without an id is the same as another with
         the same content.
         """
         return await self._add(examples, create=False)
@@ -85,15 +84,15 @@ class Dataset:
         return given
 
     async def replace(self, examples: Iterable[Example | Mapping[str, Any]]) -> int:
-        """Make these the only examples. Gives the version that has them."""
+        """Make these the only examples. Returns the version that has them."""
         given = self._identified(examples)
         plan = self.client.services.datasets.change(self.name, lambda before: given)
         self.version = (await self.client.journal.arun(plan)).version
         return self.version
 
     async def remove(self, *ids: str) -> int:
-        """Remove examples from the newest version. Gives the version without them. Those that it
-        does not have are ignored."""
+        """Remove examples from the newest version. Returns the version without them. Unknown ids
+        are ignored."""
         gone = set(ids)
 
         def kept(before: Examples) -> Examples:
@@ -140,5 +139,5 @@ def _checked(example: Example) -> Example:
         if not isinstance(getattr(example, name), Mapping):
             raise BadArgument(f"{name} of an example must be a dict.")
     if isinstance(example.answers, (str, bytes, Mapping)):
-        raise BadArgument("answers of an example must be a list: one answer for each question.")
+        raise BadArgument("answers of an example must be a list: one for each question.")
     return example

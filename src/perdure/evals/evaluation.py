@@ -1,4 +1,4 @@
-"""`evaluate`: a target against a dataset, as durable runs. It goes on wherever it was killed.
+"""`evaluate`: a target against a dataset, as durable runs. After a kill it goes on.
 
 What a crash leaves behind, and which statement decides, when the same call is made again:
 
@@ -45,7 +45,7 @@ from perdure.service.validation import check_name
 from perdure.types import ENDED, Example, State
 
 STARTED_AT_ONCE = 100
-"""Runs accepted at the same time: they share commits."""
+"""Runs accepted at once, which share commits."""
 
 
 async def evaluate(
@@ -66,11 +66,11 @@ async def evaluate(
 
     `target` is the name of a registered graph, a graph, or a function of the input. `dataset` is a
     `Dataset`, the name of one, or examples, which are stored as the dataset "examples of" the
-    experiment. `runtime` drives the runs; without one that of the dataset, or a new `Runtime()`.
+    experiment. `runtime` drives the runs; by default the dataset's, or a new `Runtime()`.
     `context` and `config` are those of `start`.
 
     Called again with the same `experiment` after a crash, it goes on: no run is started twice, and
-    no evaluator is asked again whose verdict is stored. Several processes may call it at once and
+    no evaluator is asked again for a stored verdict. Several processes may call it at once and
     share the work.
 
     No effect leaves the process. `effects` says what happens instead: "refuse" fails the run,
@@ -232,7 +232,7 @@ class Evaluation:
         concurrency: int,
         setup: Callable[[Case], dict[str, Any]],
     ) -> dict[Case, RunRow]:
-        """Start the runs that are missing, and drive all until none is left to a worker."""
+        """Start the missing runs, and drive all until none is left for a worker."""
         ended: dict[Case, RunRow] = {}
         poll, engine = Poll(0.02, longest=0.5), self.runtime.engine
         missing = await self._note(cases, role, ended)
@@ -256,7 +256,7 @@ class Evaluation:
     async def _note(
         self, cases: Sequence[Case], role: str, ended: dict[Case, RunRow]
     ) -> list[Case]:
-        """Add the runs that are over, or left to a person. Gives the cases without a run."""
+        """Add the runs that are over, or left to a person. Returns the cases without a run."""
         left = [case for case in cases if case not in ended]
         keys = {case.thread_id(role): case.key(role) for case in left}
         plan = self.runtime.services.datasets.runs(keys)

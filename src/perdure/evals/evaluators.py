@@ -1,4 +1,4 @@
-"""Evaluators: functions that judge an output. Those for LangSmith and of openevals fit as they are.
+"""Evaluators: functions that judge an output. Those of LangSmith and openevals work unchanged.
 
 An evaluator takes any of `inputs`, `outputs`, `reference_outputs`, `run` and `example` by name, or
 two positional arguments, the run and the example. It returns
@@ -27,7 +27,7 @@ from perdure.types import Example, Retry, Run
 
 BY_NAME = ("inputs", "outputs", "reference_outputs", "run", "example")
 RETRY = Retry()
-"""How often an evaluator that raises is asked."""
+"""Attempts at an evaluator that raises."""
 
 
 class Verdict(NamedTuple):
@@ -110,12 +110,12 @@ class Evaluator:
                 found = await found
         verdicts = [*_verdicts(found, self.name)]
         if len({one.name for one in verdicts}) < len(verdicts):
-            raise BadArgument(f"Evaluator {self.name!r} gave two scores of one name.")
+            raise BadArgument(f"Evaluator {self.name!r} returned two scores of the same name.")
         return verdicts
 
 
 def evaluators_of(functions: Sequence[Any]) -> list[Evaluator]:
-    """The evaluators of an experiment. Raises `BadArgument` if two have one name."""
+    """The evaluators of an experiment. Raises `BadArgument` if two have the same name."""
     if callable(functions):
         raise BadArgument(f"evaluators must be a list of functions, not {functions!r}.")
     found = [Evaluator.of(function) for function in functions]
@@ -142,10 +142,10 @@ def name_of(function: Any) -> str:
 def _arguments(
     function: Callable[..., Any], values: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that a function wants of these values."""
+    """The arguments that a function takes from these values."""
     try:
         parameters = [*inspect.signature(function).parameters.values()]
-    except (TypeError, ValueError):  # a function of C has no signature
+    except (TypeError, ValueError):  # functions written in C may have no signature
         return (), {name: values[name] for name in BY_NAME[:3]}
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
@@ -190,7 +190,7 @@ def _verdicts(found: Any, name: str) -> Iterable[Verdict]:
                     f"'score', not {kind}."
                 )
             return
-    # A comment is as long as it likes, and a text alone is one.
+    # A comment alone is a score too. Its length is not checked.
     value, _ = check_score(name, found, {}, None if comment is None else "comment", None)
     yield Verdict(name, value, None if comment is None else _storable(str(comment)))
 

@@ -1,4 +1,4 @@
-"""What an evaluation gives: an `Experiment` with one `Result` per example and repetition.
+"""The result of an evaluation: an `Experiment` with one `Result` per example and repetition.
 
 All of it is read from the journal: the settings, the runs of the target, their scores, and the runs
 that judged them. So any client sees an experiment, while it is under way and after a crash.
@@ -62,14 +62,14 @@ class Result:
     """The run of the target; empty if it was not started yet."""
     thread_id: str = ""
     state: State | None = None
-    """Of that run. One that is held or paused was left to a person: evaluate again after that."""
+    """The state of that run. If it is held or paused, a person must act; then evaluate again."""
     output: Any = None
     error: str | None = None
     """Why the run failed, or is held."""
     scores: Mapping[str, Score] = field(default_factory=dict)
     """The scores of the whole run, by name."""
     evaluator_errors: Mapping[str, str] = field(default_factory=dict)
-    """Of the evaluators that raised, what; they gave no score."""
+    """Errors of evaluators that raised and gave no score, by name."""
     is_judged: bool = False
     """Whether every evaluator has been asked."""
     began_at: datetime | None = None
@@ -149,7 +149,7 @@ class Experiment:
         return {id: sum(values) / len(values) for id, values in found.items()}
 
     check = check
-    """Fail unless a score is as good as it has to be: see `checks`."""
+    """Raise `AssertionError` unless a score passes: see `checks`."""
 
     @classmethod
     async def load(cls, client: Client, name: str) -> Experiment:
@@ -166,7 +166,7 @@ class Experiment:
 
 
 def number_of(score: Score | None) -> float | None:
-    """The number of a score; None of a category or a text."""
+    """The number of a score; None for a category or a text."""
     if score is None or score.damaged or score.kind is not ScoreKind.NUMBER:
         return None
     return score.value

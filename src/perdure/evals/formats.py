@@ -1,9 +1,9 @@
 """Examples in files: JSON Lines, LangSmith's form of it, and CSV.
 
 JSON Lines keeps everything. A line is an example with the fields of `Example`; one that has
-`inputs` is LangSmith's. LangSmith takes objects only and gives examples ids of its own, so what
-that loses is kept in the metadata, under `perdure`, and found there again. CSV holds texts: a value
-that is not a text is written as JSON, and read back as such if it is an object or a list.
+`inputs` is LangSmith's. LangSmith takes objects only, and assigns its own ids. What that would lose
+is kept in the metadata, under `perdure`, and restored from there. CSV holds texts: any other value
+is written as JSON. Objects and lists are read back from it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read(
 
 
 def write(examples: Iterable[Example], file: TextIO, form: Format = "jsonl") -> int:
-    """Write examples; gives their number."""
+    """Write examples, and return their number."""
     if form == "csv":
         return _write_csv(list(examples), file)
     written = 0

@@ -3,7 +3,7 @@
 An approval says that what was shown was right; an edit says what it should have been. Both make an
 example: its input is the run's, its expected output what was approved. A rejection says only that
 the answer was wrong, so it makes none. When the example is evaluated, the question is answered with
-an approval, so that what the target wrote itself is what is judged. If no such answer fits the
+an approval, so that evaluators judge what the target itself wrote. If no such answer fits the
 question, the example has no answers, and its evaluation says that it needs one.
 """
 
@@ -38,12 +38,12 @@ class Approval(NamedTuple):
 async def from_runs(
     client: Client, runs: Iterable[Run | str], *, expected: Expected = "answer"
 ) -> list[Example]:
-    """Examples made of runs, in their order. Store them with `Dataset.create` or `add`.
+    """Examples made from runs, in their order. Store them with `Dataset.create` or `add`.
 
     With `answer`, the expected output is what a person approved last in the run, as shown or as
     edited; a run without such a decision is left out. With `output`, it is what the run returned; a
-    run that is not done is left out. The id of an example is that of its run: made again, it
-    replaces itself.
+    run that is not done is left out. The id of an example is that of its run, so making it again
+    replaces it.
     """
     found = []
     for one in runs:

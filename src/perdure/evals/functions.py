@@ -27,5 +27,5 @@ async def call(function: Callable[..., Any], runtime: Runtime, experiment: str) 
     found = function(runtime=runtime, experiment=experiment)
     found = await found if inspect.isawaitable(found) else found
     if not isinstance(found, Experiment):
-        raise BadArgument(f"{name}() must return the Experiment that evaluate() gave.")
+        raise BadArgument(f"{name}() must return the Experiment that evaluate() returned.")
     return found

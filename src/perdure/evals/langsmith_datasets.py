@@ -35,10 +35,9 @@ def pull(name: str, client: Any = None) -> list[Example]:
 
 
 def push(examples: Iterable[Example], name: str, client: Any = None) -> int:
-    """Create or update a LangSmith dataset; gives the number of examples.
-
-    An example has the same id there each time, so that a repeated call changes nothing. One that
-    was removed here stays there.
+    """Create or update a LangSmith dataset, and return the number of examples. An example always
+    has the same id in LangSmith, so a repeated call changes nothing. Examples removed here stay
+    there.
     """
     client = client or _client()
     if client.has_dataset(dataset_name=name):

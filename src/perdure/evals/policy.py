@@ -1,4 +1,4 @@
-"""What an evaluation does about effects: from the argument `effects=` to what each run stores.
+"""The rules of an evaluation for effects: from the argument `effects=` to what each run stores.
 
 The rules are in the setup of each run, so every worker that drives it obeys them
 (`segments/evaluation_policy.py`, `effects/simulation.py`). Only functions are not in the journal:
@@ -18,13 +18,13 @@ from perdure.types import Example
 
 
 class Effects(StrEnum):
-    """What to do about an effect in an evaluation, if it is not simulated."""
+    """What happens to an effect in an evaluation that has no value or function for it."""
 
     REFUSE = "refuse"
     """Not called: the run fails with `EffectRefused`."""
     RECORDED = "recorded"
-    """The outcome that the call with the same arguments had in the run the example was made from;
-    refused if there is none."""
+    """The outcome of the call with the same arguments in the run that the example was made from;
+    refused without one."""
     REAL = "real"
     """Called. For effects that do no harm."""
 

@@ -1,6 +1,7 @@
 """Evaluations as tests: a fixture that evaluates, so that an experiment can gate a build.
 
-It is not loaded by itself, since perdure may be installed where other tests run. In `conftest.py`:
+It is not loaded automatically, since perdure may be installed where other tests run. In
+`conftest.py`:
 
     pytest_plugins = ["perdure.evals.pytest_plugin"]
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Evaluations:
-    """What the fixture `evaluation` gives: it evaluates, without an event loop."""
+    """The value of the fixture `evaluation`: it evaluates without an event loop."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         self.runtime, self._name = runtime, name

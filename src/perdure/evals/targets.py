@@ -1,5 +1,5 @@
-"""What is evaluated, as a graph of its own name: its runs are told apart from the real ones, and
-only a process that evaluates the experiment drives them."""
+"""The target of an evaluation, as a graph with a name of its own. So its runs are distinct from
+real ones, and only a process that evaluates the experiment drives them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TARGETS = "evals:"
 JUDGES = "evals::judge"
 """The name of the graph that judges."""
 DEATHS = 25
-"""Workers in a row that may die with a run: somebody starts each of them again."""
+"""Workers in a row that may die with a run: more than usual, since a person restarts each."""
 
 
 def target_name(target: Any) -> str:
-    """The name of a target, by which its experiments are told apart."""
+    """The name of a target, which its experiments store."""
     if isinstance(target, str):
         return check_text("target", target)
     if isinstance(target, StateGraph):

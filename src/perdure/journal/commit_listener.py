@@ -1,4 +1,4 @@
-"""Tell a listener of committed events: after the commit, in order, once, in a thread of its own."""
+"""Pass committed events to a listener: after the commit, in order, once, in a separate thread."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ Listener = Callable[[Sequence[Committed], Read], None]
 
 
 class CommitListener:
-    """The queue of events that are committed and not told yet, and the thread that tells them.
+    """The queue of committed events, and the thread that passes them to the listener.
 
-    A thread that is woken at each commit would cost more than what it does. So it tells the first
-    events at once, those that follow every `GATHER` seconds, and ends when none came for a while.
+    Waking the thread at each commit would cost more than its work. So it passes the first events at
+    once, later ones every `GATHER` seconds, and ends when none came for a while.
     """
 
     def __init__(self, listener: Listener, read: Read) -> None:
@@ -49,7 +49,7 @@ class CommitListener:
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()
         self._urgent = threading.Event()
-        """Set while a caller waits until everything is told."""
+        """Set while a caller waits for the queue to be empty."""
 
     def note(self, statements: Sequence[Statement], rows: Rows, *, again: bool) -> None:
         """Queue the event statements of a committed operation. `again`: its reply was lost, and its
@@ -59,7 +59,7 @@ class CommitListener:
                 self._committed.append(Committed(one, None if again else rows[n], rows))
 
     def tell(self) -> None:
-        """Have what is queued told."""
+        """Wake the thread if something is queued."""
         with self._lock:
             if not self._committed:
                 return
@@ -76,7 +76,7 @@ class CommitListener:
         self._tell_queued()
 
     def drain(self) -> None:
-        """Wait until everything is told, unless the listener itself calls this."""
+        """Wait until the listener has everything, unless the listener itself calls this."""
         self.tell()
         with self._lock:
             thread = self._thread
@@ -98,12 +98,12 @@ class CommitListener:
                         return
 
     def _tell_queued(self) -> bool:
-        """Tell what is queued. False: nothing is."""
+        """Pass what is queued to the listener. False if nothing is."""
         found = [self._committed.popleft() for _ in range(len(self._committed))]
         if not found:
             return False
         try:
             self._listener(found, self._read)
-        except BaseException:  # whatever an observer raises, the next events are told
+        except BaseException:  # an observer may raise anything; it still gets the next events
             logging.getLogger("perdure").exception("Telling an observer of events failed.")
         return True

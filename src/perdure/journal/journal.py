@@ -68,7 +68,7 @@ class Journal:
         return self._group.depth
 
     def drain(self) -> None:
-        """Wait until everything queued so far is durable, and the listener has been told of it."""
+        """Wait until everything queued so far is durable, and the listener has it."""
         self.flush()
         if (listener := self._group.committer.listener) is not None:
             listener.drain()

@@ -9,7 +9,7 @@
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
 -- {names} is the list in the JSON parameter :names; {clock} is the time; {bytes} is the size of the
 -- database; {identity} says which one it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
--- in which it ended, {event} the columns of an event that observers are told of.
+-- in which it ended, {event} the columns of an event that observers get.
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
@@ -440,7 +440,7 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended
 
 -- name: insert_event
 -- Adds the event of a change to the history of the run that was changed, or does nothing when
--- the change was not made. Like all that add events, it gives what observers are told of.
+-- the change was not made. Like all that add events, it returns what observers get.
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
        CAST(:body AS {blob})
@@ -1227,7 +1227,7 @@ SET saved_effects = saved_effects + :effects, saved_calls = saved_calls + :model
 WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running';
 
 -- name: saved_total
--- What was saved, and lost, over all runs that were accepted in a time.
+-- What was saved and lost, over all runs accepted in a time range.
 SELECT COUNT(*), CAST(COALESCE(SUM(saved_effects), 0) AS BIGINT), CAST(COALESCE(SUM(saved_calls), 0) AS BIGINT),
        CAST(COALESCE(SUM(saved_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(recoveries), 0) AS BIGINT),
        CAST(COALESCE(SUM(lost_ms), 0) AS BIGINT)
@@ -1352,17 +1352,17 @@ ORDER BY sent_at, id LIMIT :count;
 INSERT INTO perdure_traces (thread_id, run_id, sink, n, due_at, change, body)
 SELECT thread_id, id, CAST(:sink AS TEXT), 0, CAST(:now AS BIGINT), 0, CAST(:empty AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT (thread_id, run_id, sink) DO UPDATE SET due_at = excluded.due_at, change = 0;
+ON CONFLICT (thread_id, run_id, sink) DO UPDATE SET {trace_due};
 
 -- name: trace_changed
--- The same for a run that was changed by a process that does not drive it, where a sink has its trace already.
-UPDATE perdure_traces SET due_at = :now, change = 0
+-- The same for a run that another process than its driver changed, if a sink has its trace already.
+UPDATE perdure_traces SET {trace_due}
 WHERE thread_id = :thread_id AND run_id = :id AND EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
 
 -- name: trace_stopped
 -- The same for the runs of a thread that was taken over.
-UPDATE perdure_traces SET due_at = :now, change = 0
+UPDATE perdure_traces SET {trace_due}
 WHERE thread_id = :thread_id AND run_id IN (
   SELECT id FROM perdure_runs
   WHERE thread_id = :thread_id AND change = :change AND control = 'cancel');
@@ -1382,16 +1382,16 @@ SELECT thread_id, run_id, n, body FROM perdure_traces
 WHERE sink = :sink AND due_at = :until AND change = :change;
 
 -- name: note_trace
--- A sink has what it was given. It is still due if more happened meanwhile.
+-- The sink has the events up to :n. The trace is still due if more happened meanwhile.
 UPDATE perdure_traces
-SET n = :n, body = :body,
+SET n = :n, body = :body, change = 0,
     due_at = CASE WHEN change <> :change OR :more = 1 THEN CAST(:now AS BIGINT) END
 WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND n = :was;
 
 -- name: delay_trace
--- It was not given.
+-- The sink failed: the trace is due again at :due_at.
 UPDATE perdure_traces SET due_at = :due_at
-WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND change = :change;
+WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND ABS(change) = :change;
 
 -- name: put_schedule
 -- Stores a schedule. An unchanged cron line keeps its next slot.
@@ -1582,7 +1582,7 @@ SELECT name, COUNT(*) FROM perdure_effects WHERE state = 'unknown' GROUP BY name
 SELECT COUNT(*), MIN(sent_at) FROM perdure_outbox;
 
 -- name: database_bytes
--- NULL: the database does not say.
+-- NULL if the database cannot tell.
 SELECT {bytes};
 
 -- name: doctor_two_running

@@ -124,6 +124,12 @@ COMMON["old_effect"] = (
 )
 """An effect of a task whose checkpoint is gone, and that cannot run again, without a runtime."""
 
+COMMON["trace_due"] = (
+    "due_at = CASE WHEN perdure_traces.change <> 0 AND perdure_traces.due_at > :now "
+    "THEN perdure_traces.due_at ELSE CAST(:now AS BIGINT) END, change = -ABS(perdure_traces.change)"
+)
+"""A trace is due: now, or when the process that exports it has noted what it gave."""
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 

@@ -1,7 +1,7 @@
 """How LangSmith's client prepares runs: what it hides, leaves out and adds.
 
-The client sends runs in the background, or gives up with a line in the log. Whoever has to know
-that a run arrived sends it by `Client.request_with_retries`, prepared in the client's own way.
+The client sends runs in the background, and if that fails only logs it. To know that a run arrived,
+send it with `Client.request_with_retries`, prepared the way the client does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def is_sampled(client: Client, trace_id: Any) -> bool:
-    """A client with a sampling rate sends some traces, which it tells apart by their ids."""
+    """A client with a sampling rate sends a share of the traces, chosen by their ids."""
     return client._should_sample(trace_id)
 
 
@@ -34,7 +34,7 @@ def serialize(value: Any) -> bytes:
 
 
 def hides_outputs(client: Client) -> bool:
-    """A client may have been told to send no outputs."""
+    """Whether a client is configured to send no outputs."""
     return client._hide_outputs is True
 
 

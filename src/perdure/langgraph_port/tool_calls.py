@@ -1,4 +1,4 @@
-"""Which tool LangChain is about to call, for a callback: that is only told its name."""
+"""Which tool LangChain is about to call, for a callback, which gets only its name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Observers to give to a runtime: `Runtime(observe=...)`.
 
-OpenTelemetry   one trace per run, whichever processes drive it
+OpenTelemetry   one trace per run, across all processes that drive it
 LangSmith       each segment of a run as a trace, scores as feedback
 Logs            one structured line per event, without content
 Metrics         counters, gauges and histograms, for Prometheus and OTLP

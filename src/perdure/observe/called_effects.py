@@ -1,4 +1,4 @@
-"""What the effects of exported spans were called with and returned, for sinks that send content."""
+"""Arguments and results of the effects of exported spans, for sinks that send content."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import sys
 
 
 def caller_span() -> str | None:
-    """The current span as W3C's trace context writes it. OpenTelemetry is not imported for that:
-    without it there is no span."""
+    """The current span as a W3C `traceparent`. It does not import OpenTelemetry: if the caller has
+    not, there is no span."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return None
@@ -18,7 +18,7 @@ def caller_span() -> str | None:
 
 
 def parse(traceparent: str) -> tuple[int, int] | None:
-    """The ids of a trace and a span. None if the text is not one of ours."""
+    """The trace id and span id of a `traceparent`. None if the text is malformed."""
     match traceparent.split("-"):
         case [_, trace, span, *_]:
             try:

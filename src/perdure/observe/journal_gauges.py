@@ -27,9 +27,9 @@ log = logging.getLogger("perdure")
 FRESH = 1.0
 """Seconds for which what is due is not read again."""
 SHARE = 100
-"""The journal is counted for one part of so many of the time."""
+"""Counting the journal takes at most 1/SHARE of the time."""
 BILLED_ROWS = 2_000
-"""Rows a second that may be read of a database that bills them."""
+"""Rows read per second, at most, from a database that bills them."""
 
 
 class JournalGauges:
@@ -151,4 +151,4 @@ DESCRIPTIONS = (
     _COUNTING,
     _BYTES,
 )
-"""Every gauge that there can be."""
+"""All gauges."""

@@ -1,10 +1,10 @@
-"""LangSmith runs: each segment of a run is a trace, whichever process drove it.
+"""LangSmith runs: each segment of a run is a trace.
 
 The runs are made from the journal's events, after the fact, like the spans of `opentelemetry`: a
-segment is a root; its steps, effects and waits are below it. They are sent by the process that
-drove the segment, or by any other with LangSmith, until LangSmith has them. What LangChain reports
-by itself while a segment is driven (LANGSMITH_TRACING) becomes a child of that root. LangChain
-sends it as it always does: that is lost with the process.
+segment is a root; its steps, effects and waits are below it. The process that drove the segment
+sends them, or any other process with LangSmith, until LangSmith has them. What LangChain itself
+reports while a segment is driven (LANGSMITH_TRACING) becomes a child of that root. LangChain sends
+it from memory, so it is lost with the process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.observe.langsmith_ids import feedback_id, segment_place
 from perdure.observe.langsmith_runs import About, scored_place, to_run
 from perdure.observe.langsmith_sender import Attempts, Sender
 from perdure.observe.observed import Observed
-from perdure.observe.trace_exporter import RunSpans, TraceExporter
+from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import Span
 from perdure.operations import runs, scores
 from perdure.operations.run_payload import load_labels, load_output, load_setup
@@ -34,26 +34,28 @@ from perdure.operations.runs import RunRow
 from perdure.types import Score
 
 OLD = 600_000
-"""Milliseconds for which feedback is kept for a run that LangSmith does not have, or not yet."""
+"""Milliseconds for which feedback is sent again if LangSmith does not have its run."""
 TIMEOUT = (5_000, 20_000)
-"""Milliseconds to connect to LangSmith, and for its answer."""
+"""Milliseconds to connect to LangSmith, and to wait for its answer."""
 RETRY = Retry(4, backoff_factor=0.1, status_forcelist=(502, 503, 504), allowed_methods=None)
-"""For a request that was lost. What still did not arrive is sent again later, from the journal."""
+"""Retries of a lost request. What did not arrive is sent again later, from the journal."""
 
 
-class LangSmith:
+class LangSmith(TraceSink):
     """Sends each segment of a run as a trace, and scores as feedback.
 
-    Without a `client` the variables of LangSmith count: LANGSMITH_ENDPOINT, _API_KEY, _PROJECT,
-    _WORKSPACE_ID, _HIDE_INPUTS, _HIDE_OUTPUTS, _HIDE_METADATA and _TRACING_SAMPLING_RATE. What a
-    `client` of yours hides and anonymizes is hidden here, too.
+    Without a `client`, LangSmith's variables configure it: LANGSMITH_ENDPOINT, _API_KEY, _PROJECT,
+    _WORKSPACE_ID, _HIDE_INPUTS, _HIDE_OUTPUTS, _HIDE_METADATA and _TRACING_SAMPLING_RATE. What your
+    own `client` hides or anonymizes is hidden here too.
 
         runtime = Runtime("sqlite:///agents.db", observe=LangSmith())
     """
 
     name = "langsmith"
+    spans = 100
 
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
+        super().__init__()
         self._is_own = client is None
         self._live_client = client if client and langsmith_client.can_queue(client) else None
         self._client = client or Client(
@@ -61,23 +63,10 @@ class LangSmith:
         )
         self._project = project or get_tracer_project() or "default"
         self._sender = Sender(self._client, self._project)
-        self._engine: Observed
-        self._traces: TraceExporter | None = None
-
-    # -- an observer
-
-    def attach(self, engine: Observed) -> None:
-        self._engine = engine
-        self._traces = TraceExporter(engine, self)
-        engine.sinks.append(self.name)
-
-    def nudge(self) -> None:
-        if self._traces is not None:
-            self._traces.nudge()
 
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
-        """Make the run that the segment will be the parent of what LangChain reports."""
+        """Make the segment's LangSmith run the parent of what LangChain reports."""
         if not tracing_is_enabled():
             yield
             return
@@ -98,25 +87,16 @@ class LangSmith:
         with tracing_context(**now):
             yield
 
-    def flush(self) -> None:
-        """Send now what is due. It blocks; `close` of the runtime does it too."""
-        if self._traces is not None:
-            while self._traces.export_due():
-                pass
-
     def close(self) -> None:
-        if self._traces is not None:
-            self._traces.close()
+        super().close()
         if self._is_own:
             self._client.close()
-
-    # -- a sink
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         attempts = Attempts()
         try:
             self._send(runs, attempts)
-        except (LangSmithError, OSError):  # it is away
+        except (LangSmithError, OSError):  # LangSmith is down
             return False
         return attempts.all_arrived
 

@@ -1,7 +1,7 @@
 """Ids of LangSmith runs, made from the journal: each process gives the same thing the same id.
 
 LangSmith orders the runs of a trace by their times and ids, and finds a run by both. So an id is a
-UUID of version 7: when it began, and a hash of what it is.
+UUID of version 7: the start time, and a hash of what the run stands for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def place(run_id: str, path: Path) -> Place:
     order: list[str] = []
     start = 0
     for key, at in path:
-        start = max(start, at)  # LangSmith wants no run to begin before its parent
+        start = max(start, at)  # LangSmith does not accept a run that begins before its parent
         ids.append(_id(run_id, key, start))
         order.append(f"{moment(start):%Y%m%dT%H%M%S%fZ}{ids[-1]}")
     parent = ids[-2] if len(ids) > 1 else None
@@ -47,14 +47,13 @@ def segment_place(run_id: str, token: int, claimed_at: int) -> Place:
 
 
 def feedback_id(run_id: str, name: str, about: str) -> uuid.UUID:
-    """The id of the feedback that a score is, whatever its value."""
+    """The id of the feedback for a score. It does not depend on the value."""
     return uuid.UUID(bytes=hashed("feedback", run_id, name, about)[:16], version=5)
 
 
 def langsmith_run_ids(run_id: str, events: Iterable[Event]) -> dict[int, uuid.UUID]:
-    """The LangSmith runs of a run's segments that have ended, by their numbers.
-
-    `events` is all of the run's history: `runtime.events(run_id)`.
+    """The ids of the LangSmith runs of the segments that have ended, by segment number. `events` is
+    the whole history of the run: `runtime.events(run_id)`.
     """
     spans = TraceFold().spans(events)
     return {

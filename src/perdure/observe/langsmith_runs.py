@@ -17,7 +17,7 @@ _USAGE = {"input": "gen_ai.usage.input_tokens", "output": "gen_ai.usage.output_t
 
 @dataclass(frozen=True)
 class About:
-    """What a run says of itself, and its content."""
+    """Metadata, tags and content of a run."""
 
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Its own, and its labels."""
@@ -47,7 +47,7 @@ def to_run(
     *,
     traced_live: bool,
 ) -> dict[str, Any] | None:
-    """A LangSmith run, for its client. With `traced_live` LangChain reports model calls by itself,
+    """A LangSmith run, for its client. With `traced_live`, LangChain itself reports model calls
     with their usage."""
     where = place_of(run.run_id, span)
     if where is None:

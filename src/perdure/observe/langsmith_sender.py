@@ -1,7 +1,7 @@
 """Send runs and feedback to LangSmith, and know that they arrived.
 
-Every run and feedback has an id of its own, and LangSmith refuses a second one with it (409). So
-what each failure leaves behind does not matter: everything is sent again.
+Every run and feedback has a stable id, and LangSmith refuses a second one with the same id (409).
+So after any failure everything can be sent again.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ RUNS = 100
 BYTES = 8_000_000
 """Bytes per request. LangSmith takes 20 MB."""
 REMEMBERED = 20_000
-"""How many runs and scores that arrived are remembered: if others did not, they are not sent again
-with those."""
+"""How many runs and scores that arrived are remembered, so that they are not sent again with the
+others of their batch."""
 AWAY = 5
-"""So many requests that fail in a row say that LangSmith is away."""
+"""Failures in a row after which LangSmith counts as down."""
 _NEVER_TAKEN = (400, 413, 422)
 
 
 class Attempts:
-    """Several requests of which each is tried. A lost one does not keep the next from being sent,
-    but a few in a row say that LangSmith is away."""
+    """Tries each of several requests. A lost one does not stop the next, but several in a row mean
+    that LangSmith is down."""
 
     def __init__(self) -> None:
         self.all_arrived = True
@@ -88,7 +88,7 @@ class Sender:
             try:
                 prepared = langsmith_client.prepare(self._client, run)
                 body = langsmith_client.serialize(prepared)
-            except Exception:  # an anonymizer raised: sent without it, a secret would be out
+            except Exception:  # an anonymizer raised: sending without it could leak a secret
                 log.exception("Run %s cannot be prepared for LangSmith and is left out.", run["id"])
             else:
                 yield run["id"], body
@@ -127,8 +127,8 @@ class Sender:
     def send_feedback(
         self, id: UUID, trace_id: UUID, event: Hashable, *, is_old: bool, **feedback: Any
     ) -> None:
-        """Send what a score says of a run; if LangSmith has that feedback, its new value. Raises
-        unless it arrived. A run that LangSmith does not have may still come, unless the score
+        """Send a score as feedback on a run; if LangSmith has that feedback, update it. Raises
+        unless it arrived. If LangSmith does not have the run, it is tried again, unless the score
         `is_old`."""
         if event in self._arrived or not langsmith_client.is_sampled(self._client, trace_id):
             return
@@ -184,14 +184,14 @@ def _batches(runs: Iterator[tuple[UUID, bytes]]) -> Iterator[tuple[list[UUID], l
 
 
 def _status(error: LangSmithError) -> int | None:
-    """The status that LangSmith answered with."""
+    """The HTTP status of LangSmith's answer."""
     response = getattr(error.__context__, "response", None)
     return getattr(response, "status_code", None)
 
 
 @contextlib.contextmanager
 def _without_traceback() -> Iterator[None]:
-    """The client logs each failure as an error with its traceback. Ours is told once."""
+    """Silence the client, which logs each failure with its traceback. The exporter logs it once."""
 
     class _Quiet(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:

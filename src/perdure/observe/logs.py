@@ -16,27 +16,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from perdure.operations.events import SEGMENT_ENDS
 from perdure.service.views.event_fields import safe_fields
 from perdure.types import EventKind
 
 LOGGER = "perdure.events"
 MOST_RUNS = 10_000
-"""How many runs are remembered with their graph and segment."""
+"""Runs whose graph and segment are remembered."""
 CLAIMS = (EventKind.CLAIMED, EventKind.RECOVERED)
-ENDS = frozenset(
-    {
-        EventKind.WAITING,
-        EventKind.POSTPONED,
-        EventKind.FAILED,
-        EventKind.HELD,
-        EventKind.RELEASED,
-        EventKind.CANCELLED,
-        EventKind.PAUSED,
-        EventKind.UPDATED,
-        EventKind.DONE,
-    }
-)
-"""Events that end a segment."""
 WARNINGS = frozenset({EventKind.RECOVERED, EventKind.FAILED, EventKind.HELD, EventKind.EXPIRED})
 """Events that are logged as warnings."""
 PLAIN = re.compile(r"[^\s\"'=\x00-\x20\x7f-\x9f\u2028\u2029]+")
@@ -57,8 +44,8 @@ class Logs:
     """An observer that logs each event in one line, to the logger `perdure.events`.
 
     A line has the time, the kind, run, thread, graph, segment and worker, and the fields of the
-    event that are not content: no input, output, argument, answer, label, reason or message of an
-    error, of which only the kind is logged. `json=True` makes each line a JSON object. `logger` is
+    event that are not content: no input, output, argument, answer, label, reason or error message.
+    Of an error, only the kind is logged. `json=True` makes each line a JSON object. `logger` is
     another logger, or its name. Levels: warning for `recovered`, `failed`, `held` and `expired`,
     info for all others.
 
@@ -87,7 +74,7 @@ class Logs:
             **fields,
             "ms": _milliseconds(kind, driven, fields, at),
         }
-        if kind in ENDS:
+        if kind in SEGMENT_ENDS:
             driven.segment = driven.worker = driven.claimed_at = driven.stepped_at = None
         elif kind == EventKind.STEP and not fields.get("ns"):
             driven.stepped_at = at
@@ -119,7 +106,7 @@ def _milliseconds(
         since = fields.get("begun_at")
     elif kind == EventKind.STEP and not fields.get("ns"):
         since = driven.stepped_at
-    elif kind in ENDS:
+    elif kind in SEGMENT_ENDS:
         since = driven.claimed_at
     return None if since is None else round((at - since).total_seconds() * 1000)
 

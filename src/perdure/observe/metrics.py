@@ -287,7 +287,7 @@ class Metrics:
 
         return on_end
 
-    # -- which graph a run is of
+    # -- the graph of a run
 
     def _graph(self, run_id: str) -> str:
         driven = self._runs.get(run_id)

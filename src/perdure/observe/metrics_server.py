@@ -1,7 +1,7 @@
 """`/metrics` of a process without a web server: `Metrics(listen="127.0.0.1:9464")`.
 
-It answers `GET /metrics` and nothing else, to whoever can reach the port: without a host that is
-this machine only.
+It answers `GET /metrics` and nothing else, to anyone who can reach the port. Without a host, only
+this machine can.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from perdure.observe.registry import Family
 
 HOST = "127.0.0.1"
 POLL = 0.1
-"""Seconds that closing it may take."""
+"""Maximum seconds that closing takes."""
 
 
 class MetricsServer:
@@ -68,4 +68,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """A scrape is no news."""
+        """Scrapes are not logged."""

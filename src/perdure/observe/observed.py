@@ -29,7 +29,7 @@ class Observed(Protocol):
 
     @property
     def sinks(self) -> list[str]:
-        """The receivers of traces that this process has: a sink adds its name."""
+        """The names of the sinks that this process has. A sink adds its own."""
 
     def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
         """The state of a thread at a checkpoint."""

@@ -33,7 +33,7 @@ class Observers:
         self._engine: Observed | None = None
         self._all: list[Any] = []
         self.sinks: list[str] = []
-        """The receivers of traces that this process has."""
+        """The names of the sinks that this process has."""
         for one in _listed(given):
             self.add(one)
 
@@ -53,7 +53,7 @@ class Observers:
             self._attach(observer, self._engine)
 
     def attach(self, engine: Observed) -> None:
-        """Tell each observer whose it is."""
+        """Attach each observer to its engine."""
         self._engine = engine
         for one in self._all:
             self._attach(one, engine)
@@ -63,7 +63,8 @@ class Observers:
             observer.attach(engine)
 
     def connect(self, url: str | None) -> Journal:
-        """The journal at a URL, opened by its first use; they are told what is committed."""
+        """The journal at a URL, opened by its first use. Its commits are reported to the
+        observers."""
         told = [one for one in self._all if isinstance(one, Observer)]
         journal = connect_later(url, told=bool(told))
         for one in self._all:

@@ -1,9 +1,9 @@
-"""Traces for OpenTelemetry: one per run, whichever processes drive it.
+"""Traces for OpenTelemetry: one per run, across all processes that drive it.
 
 The spans of a run are made from its events, after the fact (`trace_fold`), and exported as segments
 end. While a worker drives a segment, OpenTelemetry's current span has the id that the span of the
-current step, or effect, will have: so the spans of other instrumentations nest in ours. Model calls
-that are not effects are only known while they are made: their spans are lost with the process.
+current step, or effect, will have, so the spans of other instrumentations nest in ours. Model calls
+that are not effects are not in the journal: if the process dies, their spans are lost.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ from perdure.observe.called_effects import called_effects
 from perdure.observe.caller import parse
 from perdure.observe.current_span import SAMPLED, CurrentSpan, context_of
 from perdure.observe.model_calls import ModelCalls
-from perdure.observe.observed import Observed
 from perdure.observe.span_ids import RUN
-from perdure.observe.trace_exporter import RunSpans, TraceExporter
+from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import Span
 from perdure.service.views.json_text import json_text
 from perdure.types import EffectRecord, EffectState
 
 SCOPE = InstrumentationScope("perdure")
 LIVE = 10_000
-"""How many spans of model calls are kept while they cannot be exported."""
+"""Maximum number of model call spans kept in memory while the exporter fails."""
 CONTENT = 16_384
-"""Characters of an argument or result, at most."""
+"""Maximum length of an argument or result, in characters."""
 CHAT_MODELS = "langchain_core.language_models.chat_models"
 _OPERATIONS = {"run": "invoke_agent", "effect": "execute_tool"}
 _KINDS = {"run": SpanKind.CONSUMER, "effect": SpanKind.CLIENT}
@@ -59,18 +58,19 @@ class _Resource(Resource):
         return self is other or super().__eq__(other)
 
 
-class OpenTelemetry:
+class OpenTelemetry(TraceSink):
     """Exports one trace per run.
 
-    Without an `exporter` spans go to an OTLP endpoint over HTTP, as the variables
-    OTEL_EXPORTER_OTLP_* say; `resource` is made of OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
-    With several workers, give each of them the same. `content` adds what effects are called with
-    and return; by default OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says whether.
+    Without an `exporter`, spans go to the OTLP endpoint that OTEL_EXPORTER_OTLP_* configures, over
+    HTTP. The default `resource` comes from OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
+    Configure all workers alike. `content` adds the arguments and results of effects; its default is
+    OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT.
 
         runtime = Runtime("sqlite:///agents.db", observe=OpenTelemetry())
     """
 
     name = "otel"
+    spans = 512
 
     def __init__(
         self,
@@ -79,28 +79,17 @@ class OpenTelemetry:
         resource: Resource | None = None,
         content: bool | None = None,
     ) -> None:
-        self._exporter = exporter or OTLPSpanExporter()
+        super().__init__()
+        self._spans = exporter or OTLPSpanExporter()
         given = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "perdure"}
         self._resource = _Resource(resource or Resource.create(given))
         self._content = _captures_content() if content is None else content
-        self._traces: TraceExporter | None = None
-        self._engine: Observed
         self._live: list[ReadableSpan] = []
         self._lock = threading.Lock()
 
-    # -- an observer
-
-    def attach(self, engine: Observed) -> None:
-        self._engine, self._traces = engine, TraceExporter(engine, self)
-        engine.sinks.append(self.name)
-
-    def nudge(self) -> None:
-        if self._traces is not None:
-            self._traces.nudge()
-
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
-        """Make the step that is driven, or the effect that is called, the current span."""
+        """Make the current step, or the effect that is being called, the current span."""
         lease = drive.segment.lease
         here = CurrentSpan(lease.run_id, lease.token, drive.segment.progress)
         if CHAT_MODELS in sys.modules:  # a handler costs every node, so only if there can be a call
@@ -113,32 +102,23 @@ class OpenTelemetry:
         finally:
             otel_context.detach(token)
 
-    def flush(self) -> None:
-        """Export now what is due. It blocks; `close` of the runtime does it too."""
-        if self._traces is not None:
-            while self._traces.export_due():
-                pass
-
     def close(self) -> None:
-        if self._traces is not None:
-            self._traces.close()
-        self._exporter.shutdown()
-
-    # -- a sink
+        super().close()
+        self._spans.shutdown()
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         with self._lock:
             live, self._live = self._live, []
         called = called_effects(self._engine, runs) if self._content else {}
         made = [self._readable(run, span, called) for run in runs for span in run.spans]
-        given = self._exporter.export([*made, *live]) is SpanExportResult.SUCCESS
+        given = self._spans.export([*made, *live]) is SpanExportResult.SUCCESS
         if not given:
             with self._lock:
                 self._live = [*live, *self._live][:LIVE]
         return given
 
     def _keep(self, **made: Any) -> None:
-        """Export the span of a model call with the next that are exported."""
+        """Export the span of a model call with the next batch."""
         span = ReadableSpan(**made, resource=self._resource, instrumentation_scope=SCOPE)
         with self._lock:
             if len(self._live) < LIVE:
@@ -169,7 +149,7 @@ class OpenTelemetry:
 
 
 def _callers(run: RunSpans) -> Iterator[Link]:
-    """Who started a run: another run, and the span of the call."""
+    """Links to what started a run: its parent run, and the span of the caller."""
     if run.fold.parent is not None:
         yield Link(context_of(run.fold.parent, RUN), {"perdure.parent": run.fold.parent})
     if run.fold.caller is not None and (ids := parse(run.fold.caller)) is not None:
@@ -183,7 +163,7 @@ def _captures_content() -> bool:
 
 def _attributes(run: RunSpans, span: Span, called: Mapping[str, EffectRecord]) -> Mapping[str, Any]:
     common: dict[str, Any] = {}
-    if span.what != "step":  # each attribute has its price, and most spans are steps
+    if span.what != "step":  # attributes cost time, and most spans are steps
         common = {
             "gen_ai.conversation.id": run.thread_id,
             "perdure.run.id": run.run_id,

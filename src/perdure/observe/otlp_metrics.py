@@ -1,4 +1,4 @@
-"""Metrics by OTLP over HTTP, as the standard `OTEL_*` variables say: extra `otel`.
+"""Metrics by OTLP over HTTP, configured by the standard `OTEL_*` variables: extra `otel`.
 
 A thread exports every `OTEL_METRIC_EXPORT_INTERVAL` milliseconds (a minute), and once more when the
 runtime closes. An export that fails is logged; counters are cumulative, so the next one has it all.
@@ -119,8 +119,8 @@ def _attributes(labels: Labels, values: Labels) -> dict[str, str]:
 
 
 def _resource() -> Resource:
-    """As OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME say. Each process counts for itself, so it
-    has an id, or a collector would take two for one that jumps."""
+    """From OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME. Each process counts for itself, so it
+    needs an id: a collector would mistake two processes for one whose counters jump."""
     found = Resource.create({SERVICE_INSTANCE_ID: f"{os.uname().nodename}:{os.getpid()}"})
     if str(found.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
         found = found.merge(Resource({SERVICE_NAME: "perdure"}))

@@ -1,4 +1,4 @@
-"""Ids of traces and spans, made from the run: each process gives the same thing the same id."""
+"""Ids of traces and spans, computed from the run, so that they are the same in every process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def segment_key(token: int) -> SpanKey:
 
 
 def step_key(token: int, index: int) -> SpanKey:
-    """The step of a segment, by how many it finished before, at the top of the graph."""
+    """The step of a segment. `index` counts the steps it finished before, at the top of the
+    graph."""
     return ("step", token, index)
 
 

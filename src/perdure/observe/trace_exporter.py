@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 from perdure.errors import Error
 from perdure.journal import Op
@@ -24,17 +24,15 @@ from perdure.types import Event, EventKind
 log = logging.getLogger("perdure")
 
 RUNS = 100
-"""How many runs are taken at once."""
+"""Runs taken at once."""
 EVENTS = 1000
-"""How many events of a run are exported at once."""
-SPANS = 512
-"""A request has about so many spans, and whole runs."""
+"""Events of one run exported at once."""
 RESERVED = 60_000
-"""Milliseconds for which traces are taken: longer than a sink may take."""
+"""Milliseconds for which traces are reserved: longer than a sink may take."""
 PAUSE = 5_000
-"""Milliseconds until a sink that did not answer is tried again."""
+"""Milliseconds until a sink that failed is tried again."""
 GATHER = 0.2
-"""Seconds in which the ends of other segments are waited for, to be exported with this one."""
+"""Seconds to wait for the ends of other segments, to export them together."""
 LOOK = 5.0
 """Seconds between two looks at what other processes left."""
 FLUSH = 5.0
@@ -50,17 +48,42 @@ class RunSpans(NamedTuple):
     spans: list[Span]
 
 
-class Sink(Protocol):
-    """A receiver of traces."""
+class TraceSink:
+    """An observer that exports traces. Its subclasses say where to, in `give`."""
 
-    name: str
+    name: ClassVar[str]
+    spans: ClassVar[int]
+    """Approximate number of spans in a request. A run is not split; what was taken is noted."""
+
+    def __init__(self) -> None:
+        self._engine: Observed
+        self._exporter: TraceExporter | None = None
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         """Export spans. False: they have to be given again."""
+        raise NotImplementedError
+
+    def attach(self, engine: Observed) -> None:
+        self._engine, self._exporter = engine, TraceExporter(engine, self)
+        engine.sinks.append(self.name)
+
+    def nudge(self) -> None:
+        if self._exporter is not None:
+            self._exporter.nudge()
+
+    def flush(self) -> None:
+        """Export now what is due. It blocks. Closing the runtime does it too."""
+        if self._exporter is not None:
+            while self._exporter.export_due():
+                pass
+
+    def close(self) -> None:
+        if self._exporter is not None:
+            self._exporter.close()
 
 
 class _Ready(NamedTuple):
-    """Spans of one run, and what to note once they are given."""
+    """Spans of one run, and what to store once the sink has them."""
 
     trace: Trace
     run: RunSpans
@@ -71,7 +94,7 @@ class _Ready(NamedTuple):
 class TraceExporter:
     """The thread that gives one sink what is due."""
 
-    def __init__(self, engine: Observed, sink: Sink) -> None:
+    def __init__(self, engine: Observed, sink: TraceSink) -> None:
         self._engine, self._sink = engine, sink
         self._look = LOOK
         self._starting = threading.Lock()
@@ -133,7 +156,7 @@ class TraceExporter:
         is_taking = True
         for one in found:
             batch.append(self._ready(one))
-            if sum(len(ready.run.spans) for ready in batch) >= SPANS:
+            if sum(len(ready.run.spans) for ready in batch) >= self._sink.spans:
                 is_taking = self._give(batch, is_taking)
                 batch = []
         return self._give(batch, is_taking) and len(taken) == RUNS
@@ -148,7 +171,8 @@ class TraceExporter:
         return _Ready(trace, run, n, len(events) == EVENTS)
 
     def _placed(self, trace: Trace, event: Event) -> Event:
-        """An event; of the score of a step, effect or decision, with the span of that."""
+        """The event; if it is a score of a step, effect or decision, with the span that earned
+        it."""
         if event.kind != EventKind.SCORED or not event.data.keys() & {"step", "effect", "wait"}:
             return event
         history = event_ops.events(
@@ -159,20 +183,20 @@ class TraceExporter:
         return Event(event.n, event.at, event.kind, {**event.data, "place": place})
 
     def _give(self, batch: list[_Ready], is_taking: bool) -> bool:
-        """Give these to the sink, if it took those before, and note that, or try again later."""
+        """Give these to the sink and note that, or delay them. If it failed before, only delay."""
         given = is_taking and not any(ready.run.spans for ready in batch)
         if is_taking and not given:
             try:
                 given = self._sink.give([ready.run for ready in batch])
             except Exception:
-                log.exception("Traces could not be given to %s.", self._sink.name)
+                log.exception("Exporting traces to %s failed.", self._sink.name)
         journal, now = self._engine.journal, self._engine.clock.now()
         for ready in batch:
             journal.defer(self._noted(ready, now) if given else _delayed(ready, now))
         journal.flush()
         if not given and not self._warned:
             log.warning(
-                "Traces are not taken by %s: they stay in the journal, and are given later.",
+                "%s does not take traces now. They stay in the journal and are exported later.",
                 self._sink.name,
             )
         self._warned = not given

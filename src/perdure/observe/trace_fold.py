@@ -1,8 +1,8 @@
 """The trace of a run, made of its events: pure, no I/O.
 
 `TraceFold` is given a run's events in order and gives the spans that they close. What is open is a
-plain value (`dump`), stored with the number of the last event, so that another process goes on,
-perhaps weeks later. However the events are cut into pieces, the spans are the same.
+plain value (`dump`), stored with the number of the last event, so that another process can go on,
+perhaps weeks later. The spans do not depend on how the events are cut into pieces.
 
     run        from its start to its end; one more for each time an ended run is retried
     segment    from its claim to its end, linked to the one before. One whose worker died is closed
@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any
 
 from perdure.observe.span_ids import RUN, SpanKey, effect_key, segment_key, step_key
-from perdure.operations.events import is_end, is_input
+from perdure.operations.events import SEGMENT_ENDS, is_end, is_input
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
 
@@ -36,17 +36,7 @@ _USAGE = {
     "output_tokens": "gen_ai.usage.output_tokens",
 }
 
-_SEGMENT_ENDS = {
-    EventKind.WAITING,
-    EventKind.POSTPONED,
-    EventKind.FAILED,
-    EventKind.HELD,
-    EventKind.RELEASED,
-    EventKind.CANCELLED,
-    EventKind.PAUSED,
-    EventKind.UPDATED,
-    EventKind.DONE,
-}
+_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 _WAIT_ENDS = {
     EventKind.WOKE,
     EventKind.ANSWER,
@@ -107,7 +97,7 @@ class Open:
     tried: dict[str, list[int]] = field(default_factory=dict)
     """Of each effect that is not done: the last attempt that has a span, and its end."""
     in_step: bool = False
-    """Whether something is in the step that has not ended."""
+    """Whether the step that has not ended contains a span."""
     crashed_in: list[int] = field(default_factory=list)
     """When that segment and that step began."""
 
@@ -149,7 +139,7 @@ class TraceFold:
         ]
 
     def open_wait(self, wait: str | None) -> Span | None:
-        """The span that a wait will have which is open."""
+        """The span that an open wait will have."""
         opened = self._open.waits.get(wait or "")
         if wait is None or opened is None:
             return None
@@ -182,7 +172,7 @@ class TraceFold:
             yield from self._end_wait(event.data.get("wait", ""), now, kind)
         elif kind == EventKind.SCORED:
             yield self._score(event, now)
-        elif kind in _SEGMENT_ENDS and at.segment is not None:
+        elif kind in SEGMENT_ENDS and at.segment is not None:
             yield from self._end_segment(event, now)
         else:
             yield self._moment(event, now)
@@ -224,7 +214,7 @@ class TraceFold:
         attributes = {
             "perdure.checkpoint": data.get("checkpoint"),
             "perdure.namespace": ns,
-            "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
+            "perdure.prompts": _prompts(data),
         }
         name = f"step {', '.join(nodes)}" if nodes else "step"
         current = step_key(at.token, at.steps)
@@ -249,25 +239,12 @@ class TraceFold:
     def _effect(self, event: Event, now: int) -> Iterator[Span]:
         at, data = self._open, event.data
         key, attempt, how = data["key"], data.get("attempt", 1), data.get("how")
-        start = (
-            milliseconds(data["begun_at"]) if isinstance(data.get("begun_at"), datetime) else now
-        )
+        begun = data.get("begun_at")
+        start = milliseconds(begun) if isinstance(begun, datetime) else now
         if at.segment is not None:
             at.segment["effects"] += 1
             at.in_step = True
-        parent = self._current()
-        about = {
-            "perdure.effect.key": key,
-            "perdure.effect.state": data.get("state"),
-            "perdure.effect.attempt": attempt,
-            "perdure.effect.how": how,
-            "perdure.transactional": data.get("transactional"),
-            "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
-        }
-        name = _named(data["name"])
-        if usage := data.get("usage"):
-            name = f"chat {usage.get('model') or data['name']}"
-            about |= {_USAGE[part]: usage[part] for part in _USAGE if part in usage}
+        name, about = _effect_name(data), _effect_attributes(data, attempt)
         last, ended = at.tried.pop(key, (0, 0))
         if how == "called again" and at.crashed and attempt - 1 > last:
             # The attempt before was cut off with its segment: what it did nests in this span.
@@ -280,17 +257,13 @@ class TraceFold:
                 name,
                 start,
                 max(start, left),
-                {**about, "perdure.effect.attempt": attempt - 1, "perdure.crashed": True}
+                {name: value for name, value in about.items() if name not in _TOKENS}
+                | {"perdure.effect.attempt": attempt - 1, "perdure.crashed": True}
                 | {"perdure.effect.state": "open", "perdure.effect.how": None},
                 CRASHED,
             )
         if attempt > 1 or last:  # it was begun with the first attempt, perhaps days ago
             start = max(start, ended, at.moved)
-        error = None
-        if data.get("error") is not None:
-            error = str(data["error"]).partition(":")[0]  # its message may hold content
-        elif data.get("state") == "unknown":
-            error = "its outcome is unknown"
         span_key = effect_key(key, attempt)
         if isinstance(how, str) and how.startswith("in run"):
             span_key = ("effect of another run", event.n)
@@ -298,7 +271,8 @@ class TraceFold:
             at.tried[key] = [max(attempt, last), now]
         if attempt <= last:  # its outcome was found out after the attempt, which has its span
             span_key = (*span_key, event.n)
-        yield Span("effect", span_key, parent, name, start, max(start, now), about, error)
+        error = _effect_error(data)
+        yield Span("effect", span_key, self._current(), name, start, max(start, now), about, error)
 
     def _end_wait(self, wait: str, now: int, ended: str) -> Iterator[Span]:
         opened = self._open.waits.pop(wait, None)
@@ -385,7 +359,7 @@ class TraceFold:
             "perdure.checkpoint": data.get("step"),
             "perdure.effect.key": data.get("effect"),
             "perdure.wait.id": data.get("wait"),
-            "perdure.prompts": [f"{name}@{version}" for name, version in data.get("prompts", ())],
+            "perdure.prompts": _prompts(data),
         }
         name = f"score {data.get('name')}"
         key: SpanKey = ("event", event.n)
@@ -425,6 +399,35 @@ class TraceFold:
     def _current(self) -> SpanKey:
         at = self._open
         return self._run if at.segment is None else step_key(at.token, at.steps)
+
+
+def _prompts(data: Mapping[str, Any]) -> list[str]:
+    return [f"{name}@{version}" for name, version in data.get("prompts", ())]
+
+
+def _effect_attributes(data: Mapping[str, Any], attempt: int) -> dict[str, Any]:
+    usage = data.get("usage") or {}
+    return {
+        "perdure.effect.key": data["key"],
+        "perdure.effect.state": data.get("state"),
+        "perdure.effect.attempt": attempt,
+        "perdure.effect.how": data.get("how"),
+        "perdure.transactional": data.get("transactional"),
+        "perdure.prompts": _prompts(data),
+        **{_USAGE[part]: usage[part] for part in _USAGE if part in usage},
+    }
+
+
+def _effect_error(data: Mapping[str, Any]) -> str | None:
+    if data.get("error") is not None:
+        return str(data["error"]).partition(":")[0]  # its message may hold content
+    return "its outcome is unknown" if data.get("state") == "unknown" else None
+
+
+def _effect_name(data: Mapping[str, Any]) -> str:
+    if usage := data.get("usage"):
+        return f"chat {usage.get('model') or data['name']}"
+    return _named(data["name"])
 
 
 def _named(effect: str) -> str:

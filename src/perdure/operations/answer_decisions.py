@@ -1,7 +1,7 @@
 """What a person decided by an answer: approved, edited, rejected or responded. Pure.
 
-Read from the well-known dialects, and from forms that say it in so many words. An answer whose
-meaning is not clear decides nothing here: that is better than a guess.
+It is read from the well-known dialects, and from forms with a field for it. An answer whose meaning
+is not clear gives no decision: that is better than a guess.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WORDS: Mapping[str, Verdict] = {
     **dict.fromkeys(("respond", "response"), Verdict.RESPONDED),
 }
 TYPES: Mapping[str, Verdict] = {**WORDS, "ignore": Verdict.REJECTED}
-"""What the types of the dialects' decisions mean: who ignores an item has its action not done."""
+"""What the dialects' decision types mean. Ignoring an item rejects it: its action is not done."""
 WORD_FIELDS = ("type", "action", "decision", "verdict")
 """Fields of a form whose text may be one of the words."""
 FLAG_FIELDS = ("ok", "approved", "approve", "accepted", "accept")
@@ -150,7 +150,7 @@ def _of_form(value: Any, answer: Any) -> Decision | None:
     said = {word for word in words if word is not None}
     pairs = list(_edited_texts(value, answer))
     if said == {Verdict.APPROVED} and any(before != after for before, after in pairs):
-        # "Approve" with another text; but a form that has a word for edits means what it says.
+        # "Approve" with another text is an edit, unless the form has its own word for edits.
         said = {Verdict.EDITED} if not _has_word(answer) else said
     if len(said) != 1:
         return None
@@ -199,7 +199,7 @@ def _texts(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _distance(pairs: Iterable[Pair]) -> float | None:
-    """How much of these texts was changed, all together. None if there is none."""
+    """How much of these texts changed, taken together. None without texts."""
     kept = whole = 0
     for before, after in pairs:
         kept += _kept(before, after)
@@ -208,7 +208,7 @@ def _distance(pairs: Iterable[Pair]) -> float | None:
 
 
 def edit_distance(before: str, after: str) -> float:
-    """How much of a text was changed: 0 nothing, 1 all of it."""
+    """How much of a text changed, from 0 (nothing) to 1 (all of it)."""
     return _distance([(before, after)]) or 0.0
 
 

@@ -3,7 +3,7 @@
 A change of a dataset is a random number: its examples are stored under it first, in as many batches
 as it takes, and are in no version until `insert_dataset_version` names the change. That statement
 decides which of two changes is the next version. The settings of an experiment are stored once, by
-`insert_experiment`; whoever comes later compares.
+`insert_experiment`; later calls compare theirs.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def content(serializer: Serializer, example: Example) -> dict[str, Any]:
 
 
 def digest(serializer: Serializer, example: Example) -> str:
-    """A hash of an example's content. The order of dicts does not matter if JSON has its types."""
+    """A hash of an example's content. If the content is JSON, the order of keys does not matter."""
     stored = content(serializer, example)
     try:
         data = json.dumps(stored, sort_keys=True, allow_nan=False).encode()
@@ -149,7 +149,7 @@ def insert_examples(
 def insert_version(
     serializer: Serializer, dataset: str, version: int, change: int, size: int, now: int
 ) -> Op[bool]:
-    """Make a change a version. False: another one is that version."""
+    """Make a change this version. False: another change already is."""
     place = places.of_dataset_version(dataset, version, change, now)
     params = {
         "dataset": dataset,
@@ -210,7 +210,7 @@ def put_experiment(
     settings: Mapping[str, Any],
     now: int,
 ) -> Op[ExperimentRow]:
-    """Store the settings of an experiment, unless it has some. Gives what is stored."""
+    """Store the settings of an experiment, unless it has some. Returns the stored ones."""
     place = places.of_experiment(name, dataset, version, now)
     params = {
         "name": name,
@@ -255,7 +255,7 @@ def keyed_runs(thread_ids: Iterable[str]) -> Op[list[RunRow]]:
 def difference(
     serializer: Serializer, before: Mapping[str, Example], after: Mapping[str, Example]
 ) -> list[tuple[str, Example | None]]:
-    """What a change has to say to make one set of examples, by id, of another."""
+    """The change that turns one set of examples, by id, into another."""
     changes: list[tuple[str, Example | None]] = [(id, None) for id in before if id not in after]
     for id, example in after.items():
         known = before.get(id)
@@ -267,5 +267,5 @@ def difference(
 def _are_same(serializer: Serializer, one: Example, other: Example) -> bool:
     try:
         return digest(serializer, one) == digest(serializer, other)
-    except Error:  # it is refused when it is stored
+    except Error:  # storing it raises
         return False

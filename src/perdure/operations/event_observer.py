@@ -1,7 +1,7 @@
-"""Tell an observer of the events that a journal has committed.
+"""Report to observers the events that a journal has committed.
 
-An event's statement stores it only if its change was made, and some decide its kind in SQL. So what
-is told is what the statement returned; if its reply was lost, what is found in the journal.
+An event's statement stores it only if its change was made, and some decide its kind in SQL. So
+observers get what the statement returned; if its reply was lost, what is found in the journal.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def observe(journal: Journal, observers: Sequence[Observer]) -> Journal:
 
 
 def _stored(committed: Sequence[Committed], read: Read) -> Iterator[tuple[Any, ...]]:
-    """Of each statement the events it stored: kind, run id, thread id, data, time."""
+    """The events that each statement stored: kind, run id, thread id, data, time."""
     for one in committed:
         claims = _claims_of(one)
         for row in _read_again(one, read) if one.returned is None else one.returned:
@@ -58,8 +58,8 @@ def _stored(committed: Sequence[Committed], read: Read) -> Iterator[tuple[Any, .
 
 
 def _claims_of(committed: Committed) -> dict[str, dict[str, Any]]:
-    """What observers are told of claims besides the data of their events, by run: it differs from
-    run to run, and is in the rows that the claim returned."""
+    """What observers get about a claim besides the data of its event, by run. It is in the rows
+    that the claim returned."""
     if committed.statement.name != "insert_claim_events" or not committed.rows:
         return {}
     claimed = every(RunRow, committed.rows)
@@ -67,7 +67,7 @@ def _claims_of(committed: Committed) -> dict[str, dict[str, Any]]:
 
 
 def _read_again(committed: Committed, read: Read) -> list[Any]:
-    """What a statement returned, if its reply was lost."""
+    """What a statement whose reply was lost would have returned."""
     change = committed.statement.params["change"]
     places = [
         Statement("find_event", {"thread_id": thread_id, "id": run_id, "change": change})

@@ -25,6 +25,11 @@ IDENTITY = frozenset(
     | {"undone", "kept", "unknown", "call", "action"}
 )
 """What an event says about ids, keys, names and people: never redacted."""
+SEGMENT_ENDS = frozenset(
+    {EventKind.WAITING, EventKind.POSTPONED, EventKind.FAILED, EventKind.HELD, EventKind.RELEASED}
+    | {EventKind.CANCELLED, EventKind.PAUSED, EventKind.UPDATED, EventKind.DONE}
+)
+"""Events that end a segment. Some of them also happen between two segments."""
 
 
 class EventRow(NamedTuple):
@@ -148,7 +153,7 @@ def dump_event(
 
 
 def redacted_data(serializer: Serializer, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The data of an event as it is stored, and as observers are told it."""
+    """The data of an event as it is stored, and as observers get it."""
     return serializer.redacted_values(data, IDENTITY)
 
 

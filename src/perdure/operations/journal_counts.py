@@ -1,7 +1,7 @@
 """Counts of what is in a journal, for metrics: pure, no I/O.
 
 `due` reads what is due, `rest` every unfinished run and every open wait. Ended runs are never
-counted: of those there may be millions.
+counted: there may be millions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Rest(NamedTuple):
     messages: int
     message_age_ms: int
     database_bytes: int | None
-    """None: the database does not say."""
+    """None if the database cannot tell."""
 
     @property
     def rows(self) -> int:

@@ -1,4 +1,4 @@
-"""Operations on prompt versions: their texts, what read them, and how that did. Pure, no I/O.
+"""Operations on prompt versions: their texts, what read them, and its scores. Pure, no I/O.
 
 The statements that store a use go into the batch of what used it: a step, an effect's outcome, a
 question. A crash leaves both or neither, and a node that runs again reads its prompts again.
@@ -57,7 +57,7 @@ def insert(serializer: Serializer, prompt: Prompt, now: int) -> Statement:
 def uses(
     owner: Owner, target: str, target_id: str, prompts: Iterable[PromptVersion]
 ) -> list[Statement]:
-    """Store that something of a run has read these, for the batch of that."""
+    """Statements that store what a step, effect, question or run has read, for its batch."""
     place = {"thread_id": owner.thread_id, "id": owner.run_id}
     place |= {"target": target, "target_id": target_id}
     return [
@@ -67,7 +67,7 @@ def uses(
 
 
 def read_by(thread_id: str, run_id: str, target: str, target_id: str) -> Op[list[PromptVersion]]:
-    """The versions that a run, or a step, effect or question of it, has read so far."""
+    """The versions that a run, or one of its steps, effects or questions, has read so far."""
     params = {"thread_id": thread_id, "id": run_id, "target": target, "target_id": target_id}
     return read_op("prompts_read_by", params, _versions)
 

@@ -25,14 +25,14 @@ from perdure.times import milliseconds, moment
 from perdure.types import EventKind, PromptVersion, Score, ScoreKind
 
 DECISION = "decision"
-"""The name of the score that a person's decision is."""
+"""The name of the score for a person's decision."""
 EDIT_DISTANCE = "edit_distance"
-"""The name of the score that says how much a person changed: 0 nothing, 1 everything."""
+"""The name of the score for how much a person changed, from 0 (nothing) to 1 (everything)."""
 KINDS = frozenset(ScoreKind)
 TARGETS = ("step", "effect", "question")
 """What a score can be about, besides its run and a named part of it; fields of `Score`."""
 UNSEEN = -1
-"""The change of a score that is not there."""
+"""The change number of a score that does not exist."""
 
 
 class ScoreRow(NamedTuple):
@@ -146,7 +146,7 @@ def _put(
 
 
 def _event_data(score: Score, attempt: int | None) -> dict[str, Any]:
-    """What the event of a score says: names, numbers and categories, and no comment."""
+    """The data of a score's event: names, numbers and categories, without the comment."""
     data: dict[str, Any] = {"name": score.name, "value": score.value, "label": score.label}
     targets = {"step": score.step, "effect": score.effect, "wait": score.question}
     if score.about not in targets.values():
@@ -173,7 +173,7 @@ def of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[tuple
 
 
 def is_step(thread_id: str, run_id: str, checkpoint_id: str) -> Op[bool]:
-    """Whether a checkpoint that is there is of a run."""
+    """Whether an existing checkpoint belongs to a run."""
     params = {"thread_id": thread_id, "id": run_id, "step": checkpoint_id}
     return read_op("step_of_run", params, lambda rows: bool(rows[0]))
 

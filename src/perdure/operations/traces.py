@@ -6,7 +6,7 @@ A sink is a receiver of traces, such as an OpenTelemetry collector. What each cr
     marked, not taken           due: any process with this sink takes it
     taken, not given            due again when the reservation is over
     given, not noted            given again: the same spans with the same ids
-    noted                       done; marked again by whatever happens next (`note_trace` sees it)
+    noted                       done; if it was marked meanwhile (a negative `change`), due again
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Trace(NamedTuple):
     n: int
     """The number of the last event that the sink was given."""
     open: dict[str, Any] | None
-    """What is open there. None: the sink is given the trace from its beginning."""
+    """What is open at the sink. None: the sink is given the trace from its beginning."""
     change: int
-    """A number that is its row's until it is marked due, or taken, again."""
+    """The number its row has until the trace is marked due, or taken, again."""
 
     @property
     def params(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Trace(NamedTuple):
 
 
 class Unexported(NamedTuple):
-    """What a sink has not been given yet of a run."""
+    """The events of a run that a sink has not been given yet."""
 
     trace: Trace
     events: list[Event]
@@ -83,7 +83,7 @@ def _taken(serializer: Serializer, sink: str, change: int, row: TraceRow) -> Tra
     opened = None
     if row.n:
         place = places.of_trace(row.thread_id, row.run_id, sink, row.n)
-        with contextlib.suppress(*UNREADABLE):  # then it is given again, with the same ids
+        with contextlib.suppress(*UNREADABLE):  # then it is given from its beginning again
             opened = serializer.loads(row.body, place, dict)
     return Trace(row.thread_id, row.run_id, sink, row.n, opened, change)
 

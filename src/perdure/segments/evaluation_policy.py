@@ -1,7 +1,7 @@
 """The policy of a run that an evaluation started: nothing it does leaves the process.
 
-It is in the setup of the run, under `evaluation`, so whoever drives the run obeys it, a fork and a
-retry of it too.
+It is in the setup of the run, under `evaluation`, so it holds for every driver, and for a fork or a
+retry of the run.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class EvaluationPolicy:
     """The run whose recorded outcomes are taken."""
 
     def rule(self, name: str, *, reads: bool) -> Sequence[Any]:
-        """What to do about an effect. What only reads, as a model call does, is called unless a
-        rule names it."""
+        """The rule for an effect. Calls that only read, such as model calls, are made unless a rule
+        names them."""
         if name in self.effects:
             return self.effects[name]
         return (REAL,) if reads else self.effects.get(ANY, (REFUSE,))

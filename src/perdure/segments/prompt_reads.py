@@ -21,7 +21,7 @@ from perdure.serde.serializer import Serializer
 from perdure.types import Prompt, PromptVersion
 
 _STORED: WeakKeyDictionary[Journal, set[PromptVersion]] = WeakKeyDictionary()
-"""The versions whose texts this process knows to be in a journal."""
+"""The versions whose texts are known to be in the journal."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class PromptReads:
         return [*self.flush(), *used] if flush else used
 
     def flush(self) -> list[Statement]:
-        """The statements that store what is new of the run, and new texts, for any batch of it."""
+        """The statements that store the run's new reads and texts, for any of its batches."""
         with self._lock:
             texts, self._texts = self._texts, {}
             new, self._new_of_run = self._new_of_run, {}

@@ -49,8 +49,8 @@ class Questions:
         announced: bool = False,
         at_once: bool = False,
     ) -> None:
-        """`announced`: whether each new question for a person is a message of the outbox, too.
-        `at_once`: whether whatever a task waits for is due now, as in an evaluation."""
+        """`announced`: whether each new question for a person is also a message in the outbox.
+        `at_once`: whether every wait is due now, as in an evaluation."""
         self._lease, self._progress, self._clock = lease, progress, clock
         self._announced, self._at_once = announced, at_once
         self._expected: dict[str, list[tuple[Interrupt, Question]]] = {}

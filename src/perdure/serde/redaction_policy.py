@@ -1,8 +1,8 @@
 r"""What a journal must never hold, by policy: `Redaction`, and how it is applied.
 
 A policy names keys, whose values are secrets, and patterns, which find secrets in texts. It is
-applied where values become bytes (`Codec.encode`), so what is stored, in whichever column, has
-passed it. `Redactor` walks over the encoded value: the names of fields, of dict keys and of types
+applied where values become bytes (`Codec.encode`), so everything stored has passed it. `Redactor`
+walks over the encoded value: the names of fields, of dict keys and of types
 are all there, and no object of the user's is touched.
 
 A search takes time linear in the text: `check_bounded` refuses every pattern for which that is not
@@ -26,7 +26,7 @@ from perdure.errors import BadArgument
 from perdure.serde.redaction import HIDDEN, plain_name
 
 MOST_STEPS = 100_000
-"""The most steps a pattern may take from one position of a text."""
+"""Maximum steps of a pattern from one position in a text."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Redaction:
     """What must not be stored, by name and by pattern.
 
     `keys` are names of dict keys, fields, arguments and channels, or globs of them; `api_key` is
-    also `apiKey` and `API-Key`. What is under such a name is replaced as a whole, unless it is
-    None. `patterns` are regular expressions for texts, or the ready-made `Redaction.EMAIL`, `CARD`
+    also `apiKey` and `API-Key`. The whole value under such a name is replaced, unless it is None.
+    `patterns` are regular expressions for texts, or the ready-made `Redaction.EMAIL`, `CARD`
     (with a valid check digit) and `TOKEN`; what they find is replaced. A pattern needs an upper
     bound on each repeat: `\\w{1,64}`, not `\\w+`.
 
@@ -96,7 +96,7 @@ class Redaction:
             raise BadArgument("Redaction(replace=''): give a text.")
         for key in self.keys:
             if not key.strip("*?"):
-                raise BadArgument(f"Redaction(keys=…): {key!r} is no name, and no glob of names.")
+                raise BadArgument(f"Redaction(keys=…): {key!r} is neither a name nor a glob.")
         for pattern in self.patterns:
             compiled = _compile(pattern)
             check_bounded(compiled)
@@ -124,7 +124,7 @@ def _compile(pattern: Any) -> re.Pattern[str]:
         found = re.compile(pattern.regex if isinstance(pattern, SecretPattern) else pattern)
     except (re.error, TypeError) as error:
         raise BadArgument(
-            f"Redaction(patterns=…): {pattern!r} is no regular expression: {error}"
+            f"Redaction(patterns=…): {pattern!r} is not a regular expression: {error}"
         ) from None
     if not isinstance(found.pattern, str):
         raise BadArgument(f"Redaction(patterns=…): {pattern!r} is for bytes. Give one for texts.")
@@ -219,7 +219,7 @@ class _Search(NamedTuple):
 
     regex: re.Pattern[str]
     literal: str
-    """What every match has: a text, or a blob, without it has no match."""
+    """The text that every match contains. A text or a blob without it has no match."""
     substitute: Callable[[re.Match[str]], str]
 
     @classmethod

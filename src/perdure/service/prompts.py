@@ -1,4 +1,4 @@
-"""Plans about prompt versions: what they say, what read them, and how that did."""
+"""Plans about prompt versions: their texts, what read them, and its scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PromptService:
 
     def prompts(self, name: str | None) -> Plan[list[PromptRecord]]:
         """The versions of a prompt, or of all, oldest first, with their outcomes. The database sums
-        the scores up, so it does not matter how many runs there are."""
+        up the scores, so the number of runs does not matter."""
         rows, scored = yield prompts.page(name)
         by_version: dict[tuple[str, str], list[OutcomeRow]] = defaultdict(list)
         for one in scored:
@@ -75,7 +75,7 @@ class OutcomeChange:
     before: Estimate | None
     after: Estimate | None
     difference: Estimate | None
-    """How much higher the second is; None if one of them was not scored so."""
+    """How much higher the second is; None if one of them has no such score."""
 
     @property
     def title(self) -> str:
@@ -114,7 +114,7 @@ def _samples(record: PromptRecord) -> Samples:
 
 
 def _sample(found: Samples, score: str, label: str | None) -> Sample:
-    """That of a category that was never chosen is 0 of as many as were."""
+    """A category that was never chosen has the share 0."""
     others = [one for (name, other), one in found.items() if name == score and other is not None]
     if label is not None and (score, label) not in found and others:
         return Sample(others[0].n, 0.0, 0.0, hits=True)

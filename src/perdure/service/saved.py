@@ -1,4 +1,4 @@
-"""What recovery did not repeat, and what crashes cost: of one run, and in total."""
+"""What recovery did not repeat, and what crashes cost: for one run, and in total."""
 
 from __future__ import annotations
 

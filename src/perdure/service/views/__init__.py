@@ -14,4 +14,11 @@ it is the renderer's part. What renders for the browser is here too, so that eve
     charts           plots as SVG
     page             a self-contained HTML page
     schema_summary   a JSON Schema in one line, and an answer that fits it
+    event_fields     the fields of an event that are not content, for logs and tables
+    tables           runs, events, effects, waits and scores as flat rows
+    saved_work       what recovery did not repeat, and what each crash cost
+    experiments      experiments beside each other; experiment_tables, experiment_page render them
+    prompt_page      the page of prompt versions
+    json_text        any value as JSON
+    value_text       inputs and outputs of agents as people read them
 """

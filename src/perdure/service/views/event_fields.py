@@ -53,7 +53,7 @@ TYPES: Mapping[str, FieldType] = {
     **dict.fromkeys(("wake_at", "expires_at", "begun_at", "retry_at"), FieldType.TIME),
     **dict.fromkeys(("nodes", "lost", "removed", "added"), FieldType.TEXTS),
 }
-"""Every field, and what it holds. Of a list of ids it is their number."""
+"""Every field, and what it holds. A list of ids is shown as its length."""
 
 SAVED = ("saved_effects", "saved_model_calls", "saved_tokens")
 FIELDS: Mapping[EventKind, tuple[str, ...]] = {
@@ -121,7 +121,7 @@ def _value(kind: str, name: str, data: Mapping[str, Any]) -> Any:
 
 
 def _typed(of: FieldType, value: Any) -> Any:
-    """A value of its type; None if it is of another."""
+    """The value, or None if it has another type."""
     if of is FieldType.TEXT:
         return value[:LONGEST] if isinstance(value, str) and value else None
     if of is FieldType.INTEGER:

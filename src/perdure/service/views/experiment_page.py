@@ -19,10 +19,10 @@ from perdure.service.views.experiments import (
     ExperimentsView,
     Outcome,
     ScoreRow,
-    value_text,
 )
 from perdure.service.views.formatting import count, difference, estimate, utc_time
 from perdure.service.views.markup import Html, element, join
+from perdure.service.views.value_text import value_text
 
 MOST_EXAMPLES = 200
 """Examples on one page."""

@@ -10,9 +10,9 @@ from perdure.service.views.experiments import (
     ExampleRow,
     ExperimentsView,
     ScoreRow,
-    value_text,
 )
 from perdure.service.views.formatting import count, difference, estimate, number, utc_time
+from perdure.service.views.value_text import value_text
 
 CELL = 60
 """Characters of an input or output in a table."""

@@ -8,7 +8,6 @@ reader to say: the view says higher and lower.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -340,43 +339,10 @@ def _distance(row: Sequence[float | str | None]) -> float:
 
 
 def tokens_in(output: Any) -> float | None:
-    """The tokens that the messages of an output say they took; None if they do not say."""
+    """The tokens that the messages of an output report; None if they report none."""
     messages = output.get("messages") if isinstance(output, Mapping) else output
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         return None
     usages = [getattr(one, "usage_metadata", None) for one in messages]
     counts = [usage["total_tokens"] for usage in usages if usage and "total_tokens" in usage]
     return float(sum(counts)) if counts else None
-
-
-def value_text(value: Any) -> str:
-    """An input or output as people read it: a text as it is, an object as a line for each field, a
-    message as its role and content, anything else as JSON."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    if _is_message(value):
-        return f"{value.type}: {value_text(value.content)}"
-    if isinstance(value, Mapping):
-        return "\n".join(f"{name}: {_indented(value_text(one))}" for name, one in value.items())
-    if isinstance(value, (list, tuple)) and any(map(_is_message, value)):
-        return "\n".join(value_text(one) for one in value)
-    return json.dumps(value, ensure_ascii=False, default=_json_default)
-
-
-def _indented(text: str) -> str:
-    return text if "\n" not in text else "\n" + "\n".join(f"  {one}" for one in text.splitlines())
-
-
-def _json_default(value: Any) -> Any:
-    if _is_message(value):
-        return {"type": value.type, "content": value.content}
-    if isinstance(value, Mapping):
-        return dict(value)
-    dump = getattr(value, "model_dump", None)
-    return dump(mode="json") if callable(dump) and not isinstance(value, type) else str(value)
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(getattr(value, "type", None), str) and hasattr(value, "content")
