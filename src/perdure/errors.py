@@ -272,11 +272,14 @@ class NotDurable(Error):
 
 
 class NotFound(Error):
-    """The journal has no such run, wait, schedule, effect or checkpoint."""
+    """The journal has no such run, wait, schedule, effect, checkpoint, prompt, dataset or
+    experiment."""
 
-    def __init__(self, what: str, id: str) -> None:
-        super().__init__(f"There is no {what} {id!r} in this journal. It may have been pruned.")
-        self.what, self.id = what, id
+    def __init__(self, what: str, id: str, service: str = "") -> None:
+        is_kept = what in ("prompt", "dataset", "experiment")
+        pruned = "" if is_kept else " It may have been pruned."
+        super().__init__(f"There is no {what} {id!r} in {service or 'this journal'}.{pruned}")
+        self.what, self.id, self.service = what, id, service
 
 
 class ThreadBusy(Error):

@@ -111,7 +111,10 @@ def test_prompts_are_listed_compared_and_drawn(
         "No version begins with 'zzz'"
         in command("prompts", "writer", "--diff", "zzz", b, *at).refused
     )
-    assert "no prompt 'nobody'" in command("prompts", "nobody", *at).refused
+    assert command("prompts", "nobody", *at).refused == (
+        "perdure: There is no prompt 'nobody' in this journal. `perdure prompts` lists what is "
+        "there.\n"
+    )
     assert "needs the NAME" in command("prompts", "--diff", a, b, *at).refused
 
 

@@ -167,7 +167,7 @@ def langsmith() -> Iterator[Client]:
 def test_a_dataset_goes_to_langsmith_and_comes_back_and_a_second_time_adds_nothing(
     langsmith: Client,
 ) -> None:
-    with pytest.raises(NotFound, match="LangSmith dataset 'letters'"):
+    with pytest.raises(NotFound, match="no dataset 'letters' in LangSmith"):
         langsmith_datasets.pull("letters", langsmith)
     for _ in range(2):
         assert langsmith_datasets.push(EXAMPLES, "letters", langsmith) == len(EXAMPLES)

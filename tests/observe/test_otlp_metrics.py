@@ -103,4 +103,4 @@ def test_a_receiver_that_is_down_breaks_nothing(
         ):
             client.blocking.start("g")
         assert len(receiver.requests) == 1
-    assert "the next export has them" in caplog.text
+    assert "this was the last export" in caplog.text

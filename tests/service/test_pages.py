@@ -91,6 +91,14 @@ def test_user_text_in_a_page_is_escaped() -> None:
     assert "\x1b" not in whole
 
 
+def test_no_line_of_a_table_ends_inside_of_a_figure() -> None:
+    kept = (
+        "20\N{NO-BREAK SPACE}% (8–42\N{NO-BREAK SPACE}%, n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}20)"
+    )
+    assert kept in page.table(["score"], [["20 % (8–42 %, n = 20)"]])
+    assert kept in page.cards(("score", "20 %", "20 % (8–42 %, n = 20)"))
+
+
 def test_a_page_allows_its_own_style_sheet_and_nothing_else() -> None:
     whole = page.page("x", theme="dark")
     style = whole.partition("<style>")[2].partition("</style>")[0]

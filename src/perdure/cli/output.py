@@ -57,6 +57,9 @@ LISTING_COMMANDS = {
     "effect": "effects",
     "schedule": "schedules",
     "reflection": "reflections",
+    "prompt": "prompts",
+    "dataset": "evals list",
+    "experiment": "evals list",
 }
 NARROWEST_COLUMN = 8
 """Width that a column of a table keeps when it shrinks."""
@@ -70,8 +73,9 @@ def print_json(value: Any) -> None:
 def print_error(error: Error) -> None:
     """Print an error to stderr in one line, with the command that lists what exists."""
     message = " ".join(str(error).split()) if isinstance(error, Unavailable) else str(error)
-    listing = LISTING_COMMANDS.get(error.what) if isinstance(error, NotFound) else None
-    hint = f" `perdure {listing}` lists what is there." if listing else ""
+    hint = ""
+    if isinstance(error, NotFound) and not error.service and error.what in LISTING_COMMANDS:
+        hint = f" `perdure {LISTING_COMMANDS[error.what]}` lists what is there."
     print(f"perdure: {message}{hint}", file=sys.stderr)
 
 

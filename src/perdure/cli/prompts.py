@@ -64,7 +64,7 @@ def _version(found: list[PromptRecord], prefix: str) -> PromptRecord:
     versions = ", ".join(one.version for one in matching or found)
     if matching:
         raise BadArgument(f"Several versions begin with {prefix!r}: {versions}.")
-    raise BadArgument(f"No version begins with {prefix!r}. There are {versions}.")
+    raise BadArgument(f"No version begins with {prefix!r}. The versions: {versions}.")
 
 
 def _write_page(

@@ -52,7 +52,7 @@ def _as_json(found: SavedWork) -> dict[str, Any]:
 
 
 def _summary(found: SavedWork) -> str:
-    of = f" in {count(found.runs, 'run')}" if found.recoveries is None else ""
+    of = f" in {count(found.runs, 'run')}" if found.recoveries is None and found.runs else ""
     lost = f", {duration(found.lost)} lost" if found.crashes else ""
     return f"{_work(found.work) or 'nothing'} saved{of}; {count_crashes(found.crashes)}{lost}"
 

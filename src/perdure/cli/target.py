@@ -4,6 +4,7 @@ project. Only commands that say so create a journal."""
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
 import sys
@@ -24,6 +25,12 @@ NAME_JOURNAL = (
     "PERDURE_URL."
 )
 NAME_RUNTIME = "Name the Runtime: module:name."
+SENT = {
+    "OpenTelemetry": "traces over OTLP",
+    "Metrics": "metrics over OTLP",
+    "LangSmith": "traces and scores to LangSmith",
+}
+"""What an observer that the environment configures sends, in words."""
 
 
 def one_place(place: str | None, at: str | None) -> str | None:
@@ -57,6 +64,7 @@ def observed(rt: Runtime) -> Runtime:
     if not rt.engine.observers:
         for one in from_env():
             rt.engine.observers.add(one)
+            logging.getLogger("perdure").info("sending %s", SENT[type(one).__name__])
     return rt
 
 

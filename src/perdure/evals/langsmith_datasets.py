@@ -19,7 +19,7 @@ def pull(name: str, client: Any = None) -> list[Example]:
     """The examples of a LangSmith dataset. Raises `NotFound`."""
     client = client or _client()
     if not client.has_dataset(dataset_name=name):
-        raise NotFound("LangSmith dataset", name)
+        raise NotFound("dataset", name, "LangSmith")
     found = client.list_examples(dataset_name=name)
     return [
         from_langsmith(

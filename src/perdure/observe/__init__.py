@@ -8,10 +8,11 @@ Metrics         counters, gauges and histograms, for Prometheus and OTLP
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import Error, needs_extra
+from perdure.errors import BadArgument, Error, needs_extra
 
 if TYPE_CHECKING:
     from perdure.observe.langsmith import LangSmith
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from perdure.observe.opentelemetry import OpenTelemetry
 
 __all__ = ["LangSmith", "Logs", "Metrics", "OpenTelemetry", "from_env", "langsmith_run_ids"]
+
+log = logging.getLogger("perdure")
 
 _HOMES = {
     "LangSmith": ("perdure.observe.langsmith", "langsmith"),
@@ -45,27 +48,70 @@ def __getattr__(name: str) -> Any:
 
 def from_env() -> list[Any]:
     """The observers that the environment configures, with the variables of OpenTelemetry and
-    LangSmith. None of them: nothing is imported, and nothing is sent."""
+    LangSmith. None of them: nothing is imported, and nothing is sent. Raises `BadArgument` for
+    values that cannot work. If an extra is missing, a warning says so: a platform may set the
+    variables for all its programs."""
     found: list[Any] = []
-    wants_traces = os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none"
-    if wants_traces and _is_on("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
-        found.append(__getattr__("OpenTelemetry")())
-    wants_metrics = os.environ.get("OTEL_METRICS_EXPORTER", "otlp") != "none"
-    if wants_metrics and _is_on(
-        "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
-    ):
-        found.append(__getattr__("Metrics")(otlp=True))
-    if _langsmith("TRACING_V2", "TRACING") == "true" and _langsmith("API_KEY"):
-        found.append(__getattr__("LangSmith")())
+    endpoints = {signal: _otlp_endpoint(signal) for signal in ("TRACES", "METRICS")}
+    _warn_of_grpc([signal for signal, variable in endpoints.items() if variable])
+    if variable := endpoints["TRACES"]:
+        found += _wanted("OpenTelemetry", variable)
+    if variable := endpoints["METRICS"]:
+        found += _wanted("Metrics", variable, otlp=True)
+    if _langsmith("TRACING_V2", "TRACING") == "true":
+        if _langsmith("API_KEY"):
+            found += _wanted("LangSmith", "LANGSMITH_TRACING")
+        else:
+            log.warning(
+                "LANGSMITH_TRACING is set and LANGSMITH_API_KEY is not: perdure sends nothing to "
+                "LangSmith."
+            )
     return found
+
+
+def _wanted(name: str, variable: str, **options: Any) -> list[Any]:
+    """The observer that this variable asks for, if its extra is installed."""
+    try:
+        kind = __getattr__(name)
+    except Error as error:
+        log.warning("%s is set, and nothing is sent: %s", variable, error)
+        return []
+    return [kind(**options)]
+
+
+def _otlp_endpoint(signal: str) -> str:
+    """The variable that says where to export a signal; empty if it is not to be exported."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ""
+    if os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp") == "none":
+        return ""
+    found = _otlp(signal, "ENDPOINT")
+    if found and not os.environ[found].lower().startswith(("http://", "https://")):
+        raise BadArgument(
+            f"{found} does not begin with http:// or https://. It is the address of OTLP over "
+            "HTTP, such as http://localhost:4318."
+        )
+    return found
+
+
+def _warn_of_grpc(signals: list[str]) -> None:
+    protocols = {_otlp(signal, "PROTOCOL") for signal in signals}
+    for name in sorted(protocols):
+        if os.environ.get(name) == "grpc":
+            log.warning(
+                "%s is grpc, and perdure exports over HTTP only: the endpoint must be that of OTLP "
+                "over HTTP, usually port 4318.",
+                name,
+            )
+
+
+def _otlp(signal: str, setting: str) -> str:
+    """The variable that has a setting of a signal, or of all of them; empty if none has."""
+    names = (f"OTEL_EXPORTER_OTLP_{signal}_{setting}", f"OTEL_EXPORTER_OTLP_{setting}")
+    return next((name for name in names if os.environ.get(name)), "")
 
 
 def _langsmith(*names: str) -> str | None:
     """The first of these variables of LangSmith, which has two prefixes."""
     every = (f"{prefix}_{name}" for name in names for prefix in ("LANGSMITH", "LANGCHAIN"))
     return next((value for one in every if (value := os.environ.get(one))), None)
-
-
-def _is_on(*names: str) -> bool:
-    disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    return not disabled and any(os.environ.get(name) for name in names)

@@ -19,7 +19,7 @@ from langsmith.run_trees import RunTree
 from langsmith.utils import LangSmithError, get_tracer_project, tracing_is_enabled
 from urllib3.util import Retry
 
-from perdure.errors import UNREADABLE
+from perdure.errors import UNREADABLE, BadArgument
 from perdure.langgraph_port import langsmith_client
 from perdure.observe.called_effects import called_effects
 from perdure.observe.langsmith_ids import feedback_id, segment_place
@@ -41,6 +41,14 @@ RETRY = Retry(4, backoff_factor=0.1, status_forcelist=(502, 503, 504), allowed_m
 """Retries of a lost request. What did not arrive is sent again later, from the journal."""
 
 
+def _client() -> Client:
+    """A client configured by the environment. Raises `BadArgument` for values that cannot work."""
+    try:
+        return Client(auto_batch_tracing=False, retry_config=RETRY, timeout_ms=TIMEOUT)
+    except (LangSmithError, ValueError) as error:
+        raise BadArgument(f"LangSmith cannot be used as it is configured: {error}") from error
+
+
 class LangSmith(TraceSink):
     """Sends each segment of a run as a trace, and scores as feedback.
 
@@ -58,9 +66,7 @@ class LangSmith(TraceSink):
         super().__init__()
         self._is_own = client is None
         self._live_client = client if client and langsmith_client.can_queue(client) else None
-        self._client = client or Client(
-            auto_batch_tracing=False, retry_config=RETRY, timeout_ms=TIMEOUT
-        )
+        self._client = client or _client()
         self._project = project or get_tracer_project() or "default"
         self._sender = Sender(self._client, self._project)
 

@@ -32,8 +32,9 @@ class MetricsServer:
         try:
             self._server = ThreadingHTTPServer((host.strip("[]") or HOST, int(port)), Handler)
         except (OSError, ValueError, OverflowError) as error:
+            why = error if isinstance(error, OSError) else "that is not a port"
             raise BadArgument(
-                f"Metrics cannot be served at {listen!r}: {error}. Use host:port, such as "
+                f"Metrics cannot be served at {listen!r}: {why}. Use host:port, such as "
                 f"{HOST}:9464, with a port that is free."
             ) from error
         self._server.daemon_threads = True

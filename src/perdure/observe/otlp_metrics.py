@@ -37,6 +37,8 @@ from perdure.observe.registry import Distribution, Family, Labels
 log = logging.getLogger("perdure")
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
+FLUSH = 5.0
+"""Seconds that closing waits for the last export."""
 
 
 class OTLPExport:
@@ -55,6 +57,7 @@ class OTLPExport:
         pause = _milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1000
         while not self._stop.wait(pause):
             self.export()
+        self.export()
 
     def export(self) -> None:
         """Export now."""
@@ -62,15 +65,18 @@ class OTLPExport:
             data = self._data(self._source.collect())
             timeout = _milliseconds("OTEL_METRIC_EXPORT_TIMEOUT", 30_000)
             if self._exporter.export(data, timeout) is not MetricExportResult.SUCCESS:
-                log.warning("Metrics could not be exported now; the next export has them too.")
+                log.warning("Metrics could not be exported%s", self._outlook())
         except Exception:
-            log.warning("Exporting metrics failed; the next export has them too.", exc_info=True)
+            log.warning("Exporting metrics failed%s", self._outlook(), exc_info=True)
+
+    def _outlook(self) -> str:
+        is_last = self._stop.is_set()
+        return ": this was the last export." if is_last else "; the next export has them too."
 
     def close(self) -> None:
-        """Export what there is, and stop."""
+        """Export what there is, for a few seconds at most, and stop."""
         self._stop.set()
-        self._thread.join()
-        self.export()
+        self._thread.join(FLUSH)
         self._exporter.shutdown()
 
     def _data(self, families: Iterable[Family]) -> MetricsData:

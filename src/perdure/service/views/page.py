@@ -72,6 +72,8 @@ white-space:nowrap;color:var(--quiet)}
 .good{color:var(--good)}.bad{color:var(--bad)}.warn{color:var(--warn)}
 footer{margin-top:48px;color:var(--quiet);font-size:.85rem}
 @media print{details>div{display:block}}
+@media(max-width:520px){th{white-space:normal;overflow-wrap:anywhere}
+table{font-size:.82rem}th,td{padding-right:8px}}
 """ + charts.STYLE
 )
 _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
@@ -137,6 +139,8 @@ def table(
 
     def cell(name: str, at: int, content: object) -> Html:
         scope = "col" if name == "th" else None
+        if type(content) is str:
+            content = unbroken(content)
         return element(name, content, class_="number" if at in numbers else None, scope=scope)
 
     titles = element("tr", *(cell("th", at, title) for at, title in enumerate(head)))
@@ -148,6 +152,12 @@ def table(
         element("tbody", *lines),
     )
     return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def unbroken(text: str) -> str:
+    """A text in which no line ends inside of `n = 20` or `42 %`."""
+    text = re.sub(r"\bn = (?=\d)", "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}", text)
+    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
 
 
 def details(summary: object, *body: object, open: bool = False) -> Html:
@@ -166,7 +176,7 @@ def cards(*items: tuple[str, str] | tuple[str, str, str]) -> Html:
 
 
 def _card(label: str, value: str, note: str = "") -> Html:
-    small = element("small", note) if note else None
+    small = element("small", unbroken(note)) if note else None
     return element("div", element("dt", label), element("dd", value, small), class_="card")
 
 

@@ -10,7 +10,7 @@ from perdure.service.views import charts, page
 from perdure.service.views.charts import Row
 from perdure.service.views.formatting import count, difference, estimate, utc_time
 from perdure.service.views.intervals import Estimate
-from perdure.service.views.markup import Html, element
+from perdure.service.views.markup import Html, element, join
 from perdure.types import PromptRecord
 
 Pair = tuple[PromptRecord, PromptRecord]
@@ -77,8 +77,7 @@ def _comparison(before: PromptRecord, after: PromptRecord) -> list[object]:
             one.title,
             estimate(one.before),
             estimate(one.after),
-            difference(one.difference),
-            page.badge(*verdict(one)),
+            join(page.unbroken(difference(one.difference)), " ", page.badge(*verdict(one))),
         ]
         for one in changes
     ]
@@ -96,7 +95,7 @@ def _comparison(before: PromptRecord, after: PromptRecord) -> list[object]:
             plots.append(page.figure(chart, caption, note))
     body: list[object] = [element("h3", f"{after.version} against {before.version}")]
     if rows:
-        head = ["score", before.version, after.version, "difference", ""]
+        head = ["score", before.version, after.version, "difference"]
         body += [page.table(head, rows), page.figures(*plots)]
     text = page.text_diff(_text(before), _text(after))
     return [*body, page.details("What changed in the text", text, open=True)]
