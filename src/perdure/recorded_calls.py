@@ -48,6 +48,7 @@ def recorded(
         @functools.wraps(method)
         async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
             if not _is_in_run():
+                _refuse_in_evaluation(f"perdure.{name}")
                 return await method(self, *args, **kwargs)
             from perdure.effects.client_calls import call_method
 
@@ -106,6 +107,14 @@ def call_number() -> int | None:
     if context is None or context.owner is None:
         return None
     return int.from_bytes(hashlib.blake2b(context.key.encode(), digest_size=8).digest()) >> 2
+
+
+def _refuse_in_evaluation(name: str) -> None:
+    """A graph with a checkpointer of its own, in a run of an evaluation, changes no other run."""
+    if "perdure.saver" in sys.modules:
+        from perdure.effects.simulation import refuse_in_evaluation
+
+        refuse_in_evaluation(name)
 
 
 def _is_in_run() -> bool:

@@ -110,3 +110,14 @@ async def test_an_invalid_example_is_refused(sqlite_url: str) -> None:
         with pytest.raises(NotFound, match="letters"):
             await Dataset.load(client, "letters")
         assert await Dataset.all(client) == []
+
+
+async def test_equal_sets_make_equal_examples_in_every_process(sqlite_url: str) -> None:
+    one, other = set([0, 8]), set([8, 0])  # noqa: C405 (the order in which they are filled)
+    assert list(one) != list(other)  # as those of texts are in two processes
+    async with Client(sqlite_url) as client:
+        made = await Dataset.create(client, "sets", [Example({"tags": one}, id="e")])
+        assert (
+            made.version
+            == (await Dataset.create(client, "sets", [Example({"tags": other}, id="e")])).version
+        )

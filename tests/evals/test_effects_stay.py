@@ -14,9 +14,10 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 
 import perdure
 from perdure.errors import BadArgument, EffectFailed, NotInRun
@@ -171,7 +172,7 @@ async def test_a_node_reaches_no_other_run(rt: TemporaryRuntime) -> None:
     def updates(input: Any) -> Any:
         other.update_state(there, {"value": 1})
 
-    expected = {starts: "start", signals: "signal", invokes: "invoke", streams: "start"}
+    expected = {starts: "start", signals: "signal", invokes: "invoke", streams: "stream"}
     for target, name in {**expected, updates: "update_state"}.items():
         result = await evaluated(rt, target)
         assert f"'perdure.{name}' was not called" in str(result.error), (target, result)
@@ -179,6 +180,93 @@ async def test_a_node_reaches_no_other_run(rt: TemporaryRuntime) -> None:
     assert await rt.runs(thread_id="there") == [] == await rt.runs(graph="other")
     with pytest.raises(BadArgument, match="reaches other runs"):
         await evaluated(rt, starts, effects={"perdure.start": "real"})
+
+
+async def test_a_graph_with_another_checkpointer_neither_calls_effects_nor_reaches_runs(
+    rt: TemporaryRuntime,
+) -> None:
+    rt.register(chain(lambda state: far_side("other run")), name="other")
+
+    def sends(state: Log) -> Log:
+        return {"value": mail("ada")}
+
+    def starts(state: Log) -> Log:
+        return {"value": rt.blocking.start("other", {"value": 1}).id}
+
+    def signals(state: Log) -> Log:
+        return {"value": rt.blocking.signal("there", "news")}
+
+    there: Any = {"configurable": {"thread_id": "there"}}
+    names = {sends: "mail", starts: "perdure.start", signals: "perdure.signal"}
+    with perdure.Saver(rt.url) as saver:
+        for checkpointer in (saver, InMemorySaver()):
+            for node, name in names.items():
+                inner = chain(node).compile(checkpointer=checkpointer)
+                result = await evaluated(rt, lambda _, graph=inner: graph.invoke({}, there))
+                assert f"{name!r} was not called" in str(result.error), (node, result)
+            inner = chain(sends).compile(checkpointer=checkpointer)
+            await evaluated(rt, lambda _, graph=inner: in_bare_thread(graph.invoke, {}, there))
+    assert SENT == []
+    assert await rt.runs(graph="other") == []
+
+
+def in_bare_thread(function: Any, *args: Any) -> None:
+    def call() -> None:
+        with contextlib.suppress(NotInRun):
+            function(*args)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+async def test_a_node_neither_answers_nor_drives_a_run_that_waits(rt: TemporaryRuntime) -> None:
+    def asks(state: Log) -> Log:
+        return {"value": far_side(perdure.ask("sure?"))}
+
+    other = rt.register(chain(asks), name="other")
+    there: Any = {"configurable": {"thread_id": "there"}}
+    await rt.start("other", {"value": 1}, thread_id="there")
+    await rt.work(until_idle=True)
+    inputs: list[Any] = [Command(resume="yes"), None]
+    for input in inputs:
+        result = await evaluated(rt, lambda _, input=input: other.invoke(input, there))
+        assert "'perdure.stream' was not called" in str(result.error)
+    assert SENT == []
+    assert len(await rt.waits(thread_id="there")) == 1
+
+
+async def test_a_message_of_an_effect_that_is_really_called_is_not_sent(
+    rt: TemporaryRuntime,
+) -> None:
+    result = await evaluated(rt, stored, effects={"stored": "real"})
+    assert "'outbox' was not called" in str(result.error)
+    result = await evaluated(rt, stored, effects={"stored": "real", "outbox": "not sent"})
+    assert result.output == "stored ada"
+    assert await rt.messages() == []
+
+
+async def test_an_evaluator_calls_no_effect_and_reaches_no_run(rt: TemporaryRuntime) -> None:
+    rt.register(chain(lambda state: far_side("other run")), name="other")
+
+    def sends(outputs: Any) -> bool:
+        return bool(mail(outputs))
+
+    async def starts(outputs: Any) -> bool:
+        return bool(await rt.start("other", {"value": 1}))
+
+    for judge in (sends, starts):
+        found = await evaluate(str, [Example("a")], [judge], experiment=judge.__name__, runtime=rt)
+        [result] = found.results
+        assert not result.is_judged
+        assert "was not called" in result.evaluator_errors[""]
+    simulated = {"mail": "not sent"}
+    found = await evaluate(
+        str, [Example("a")], [sends], experiment="b", runtime=rt, effects=simulated
+    )
+    assert found.results[0].scores["sends"].value == 1
+    assert SENT == []
+    assert await rt.runs(graph="other") == []
 
 
 async def test_a_simulated_effect_is_recorded_and_leaves_its_guards_alone(
@@ -363,6 +451,30 @@ async def test_a_tool_that_is_no_effect_is_refused_unless_it_only_reads(
     result = await evaluated(rt, agent, example=example, effects=rules)
     assert result.output["messages"][-2].content == "tool to ada", result.error
     assert SENT == ["tool to ada"]
+
+
+async def test_a_tool_that_another_tool_calls_is_refused(rt: TemporaryRuntime) -> None:
+    @tool
+    def send(to: str) -> str:
+        """Send a letter."""
+        return far_side(f"tool to {to}")
+
+    helper: Any = create_agent(
+        Script(answers=[calls(("send", {"to": "ada"}, "2")), says("bye")]), [send]
+    )
+
+    @tool
+    def delegate(what: str) -> str:
+        """Let another agent do it."""
+        return str(helper.invoke({"messages": [("user", what)]})["messages"][-1].content)
+
+    example, rules = Example({"messages": [("user", "write")]}), {"tool delegate": "real"}
+    for middleware in ([Durable()], [Durable({"delegate": "read"})], []):
+        model = Script(answers=[calls(("delegate", {"what": "write"}, "1")), says("bye")])
+        agent = create_agent(model, [delegate], middleware=middleware, name="agent")
+        result = await evaluated(rt, agent, example=example, effects=rules)
+        assert "'tool send' was not called" in str(result.error)
+    assert SENT == []
 
 
 async def test_a_store_is_read_and_not_written(rt: TemporaryRuntime) -> None:

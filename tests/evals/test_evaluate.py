@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 from langgraph.func import entrypoint
 
+import perdure
 from perdure.client import Client
 from perdure.errors import BadArgument, ExperimentChanged, NotFound, UnknownGraph
 from perdure.evals import Dataset, Example, Experiment, compare, evaluate
@@ -264,3 +267,46 @@ def test_a_caller_without_an_event_loop_evaluates_too() -> None:
         dataset = rt.blocking.run(Dataset.create(rt, "numbers", EXAMPLES))
         found = rt.blocking.run(evaluate(double, dataset, [right], experiment="a"))
         assert found.is_complete
+
+
+async def test_odd_verdicts_are_scores_or_errors_of_their_evaluator(rt: TemporaryRuntime) -> None:
+    def share(outputs: int) -> Any:
+        return Decimal("0.5")
+
+    def again(outputs: int) -> Any:
+        return {"key": "share", "score": 1}
+
+    def comment(outputs: int) -> Any:
+        return {"score": numpy.bool_(True), "comment": "half a letter: \ud800"}
+
+    def stops(outputs: int) -> Any:
+        raise asyncio.CancelledError
+
+    judges = [share, again, comment, stops]
+    [result] = (await evaluate(double, [Example(1)], judges, experiment="a", runtime=rt)).results
+    assert {name: one.value for name, one in result.scores.items()} == {"share": 0.5, "comment": 1}
+    assert result.evaluator_errors.keys() == {"again", "stops"}
+    assert "has given 'share' already" in result.evaluator_errors["again"]
+
+
+async def test_a_policy_may_name_what_an_evaluation_needs(sqlite_url: str) -> None:
+    @perdure.effect(name="mail")
+    def mail(to: str) -> str:
+        raise AssertionError(to)
+
+    keys = ["mail", "effects", "answers", "evaluators", "config", "*_id", "example", "scores"]
+    keys += ["errors", "step"]
+    policy = perdure.Redaction(keys=keys, patterns=[perdure.Redaction.EMAIL])
+
+    def sends(input: Any) -> Any:
+        return [mail(input), perdure.ask("sure?")]
+
+    def judge(outputs: Any, example: Example) -> bool:
+        return bool(outputs == ["sent", "yes"] and example.id == "ada@example.com")
+
+    example = Example("ada", id="ada@example.com", answers=["yes"])
+    options: Any = {"experiment": "a", "effects": {"mail": "sent"}}
+    for _ in range(2):
+        async with Runtime(sqlite_url, redact=policy) as rt:
+            found = await evaluate(sends, [example], [judge], runtime=rt, **options)
+            assert found.summary["judge"].estimate.value == 1, found.results  # type: ignore[union-attr]

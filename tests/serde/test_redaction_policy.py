@@ -107,6 +107,9 @@ def test_the_ready_made_patterns_find_what_they_are_named_after() -> None:
         "to ada.l+x@mail.example.com.": "to ***.",
         "card 4111 1111-1111 1111, ok": "card ***, ok",
         "order 4111 1111 1111 1112": "order 4111 1111 1111 1112",  # wrong check digit
+        "4111 1111 1111 1111 12/27": "*** 12/27",
+        "2026-11-16 4111-1111-1111-1111 7": "2026-11-16 *** 7",
+        "12 4111111111111111 5500005555555559": "12 *** ***",
         "Authorization: Bearer abc.DEF-123==": "Authorization: ***",
         "key sk-proj-abcdefghijk12345 and AKIAABCDEFGHIJKLMNOP": "key *** and ***",
         "a@b, @x, 12345678901234567890123": "a@b, @x, 12345678901234567890123",
@@ -122,6 +125,7 @@ def test_the_ready_made_patterns_find_what_they_are_named_after() -> None:
         (r"a{3,}", "no upper bound"),
         (r"(?:a{1,9}){1,9}b", "inside of a repeat"),
         (r"(?:a|a?){20}b", "inside of a repeat"),
+        (r"(?:a|aa){1,60}b", "a choice inside of a repeat"),
         (r"\w{1,900}\w{1,900}x", "one after the other"),
         (r"x{0,3}", "finds the empty text"),
         (r"\*", "takes the place"),

@@ -24,7 +24,7 @@ from perdure.effects.identity import TaskContext, current_task
 from perdure.effects.invocation import Bound, Caller, CallRaised, CallReturned
 from perdure.effects.record_matching import CallPosition
 from perdure.effects.settlement import Settlement
-from perdure.effects.simulation import check_outside_of_runs
+from perdure.effects.simulation import check_unseen
 from perdure.effects.spec import OPTIONS, THRICE, EffectSpec, make_spec
 from perdure.errors import BadArgument
 from perdure.types import Record, Retry
@@ -201,8 +201,9 @@ _BACKGROUND: set[asyncio.Task[Any]] = set()
 
 def perform(caller: Caller, bound: Bound, make_record: MakeRecord) -> Any:
     found = current_task()
+    if found is None or found[0].segment is None:
+        check_unseen(caller.name, reads=caller.reads)
     if found is None:
-        check_outside_of_runs(caller.name)
         return _unwrap(caller.plain(bound).run())
     task, settlement = found[0], Settlement(make_record(*found, *bound), caller)
     with _blocking(task, caller.name):
@@ -211,8 +212,9 @@ def perform(caller: Caller, bound: Bound, make_record: MakeRecord) -> Any:
 
 async def aperform(caller: Caller, bound: Bound, make_record: MakeRecord) -> Any:
     found = current_task()
+    if found is None or found[0].segment is None:
+        check_unseen(caller.name, reads=caller.reads)
     if found is None:
-        check_outside_of_runs(caller.name)
         return _unwrap(await caller.plain(bound).arun())
     settlement = Settlement(make_record(*found, *bound), caller)
     return await _shielded(found[0].journal.arun(settlement.run()))

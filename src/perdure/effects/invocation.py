@@ -111,6 +111,8 @@ class Caller:
     function: Callable[..., Any]
     bind: Callable[[Mapping[str, Any]], Bound]
     """Splits recorded arguments into those by position and those by name."""
+    reads: bool = False
+    """Whether the effect changes nothing."""
 
     def plain(self, bound: Bound) -> FunctionCall:
         """A call that is not recorded. Inside a recorded call it has that one's key."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from perdure.effects import simulation
 from perdure.effects.context import current
 from perdure.effects.decorator import Effect
 from perdure.effects.identity import current_task
@@ -23,7 +24,8 @@ def outbox(topic: str, payload: Any = None) -> str:
     """Send a message once this is committed. Gives its id."""
     topic, context = check_text("topic", topic), current()
     if context is not None and context.transaction is not None:
-        return _store(topic, payload)
+        simulated = simulation.give("outbox", topic, payload)
+        return _store(topic, payload) if simulated is None else str(simulated[0])
     id: str = _OUTBOX.call((topic, payload), {})
     return id
 

@@ -24,32 +24,40 @@ from perdure.effects.invocation import Caller
 from perdure.effects.spec import ONCE
 from perdure.errors import UNREADABLE, BadArgument, EffectRefused, NotInRun
 from perdure.operations import effects
-from perdure.segments.evaluation_policy import FUNCTION, REAL, RECORDED, VALUE, EvaluationPolicy
-from perdure.segments.segment import Segment, is_evaluating
+from perdure.segments.evaluation_policy import (
+    ANY,
+    FUNCTION,
+    REAL,
+    RECORDED,
+    VALUE,
+    EvaluationPolicy,
+)
+from perdure.segments.segment import Segment, driven, is_evaluating
 from perdure.types import EffectState
 
 _FUNCTIONS: dict[str, list[Mapping[str, Callable[..., Any]]]] = {}
 """By experiment, the functions that simulate effects, for each evaluation in this process."""
 
 
-_IS_HARMLESS: ContextVar[bool] = ContextVar("perdure_harmless_tool", default=False)
+_HARMLESS: ContextVar[str] = ContextVar("perdure_harmless_tool", default="")
 
 
 @contextlib.contextmanager
-def harmless_tool() -> Iterator[None]:
-    """Set while a tool runs that only reads, or whose function is an effect itself."""
-    token = _IS_HARMLESS.set(True)
+def harmless_tool(name: str) -> Iterator[None]:
+    """Set while a tool runs that only reads, or whose function is an effect itself. The tools that
+    it calls may be others. `ANY`: while an evaluator runs, whose tools are its own."""
+    token = _HARMLESS.set(name)
     try:
         yield
     finally:
-        _IS_HARMLESS.reset(token)
+        _HARMLESS.reset(token)
 
 
 def check_tool(segment: Segment, name: str, *, reads: bool) -> None:
     """Refuse a tool call that is not an effect, in an evaluation: nothing else would keep it in the
     process."""
     policy = segment.evaluation
-    if policy is None or _IS_HARMLESS.get() or current() is not None:
+    if policy is None or _HARMLESS.get() in (name, ANY):
         return
     if policy.rule(f"tool {name}", reads=reads)[0] != REAL:
         why = (
@@ -75,7 +83,7 @@ def simulating(experiment: str, functions: Mapping[str, Callable[..., Any]]) -> 
     try:
         yield
     finally:
-        known.pop()
+        del known[next(n for n, one in enumerate(known) if one is functions)]
         if not known:
             del _FUNCTIONS[experiment]
 
@@ -90,12 +98,7 @@ def substitute(record: CallRecord, caller: Caller, policy: EvaluationPolicy) -> 
     if mode == VALUE:
         function: Callable[..., Any] = _constant(value[0])
     elif mode == FUNCTION:
-        given = _FUNCTIONS.get(policy.experiment, [{}])[-1].get(name)
-        if given is None:
-            again = f"evaluate {policy.experiment!r} again"
-            why = f"the function that simulates it is not in this process: {again}"
-            raise EffectRefused(name, why)
-        function = _in_colour_of(caller.function, given, name)
+        function = _in_colour_of(caller.function, _function(policy, name), name)
     elif mode == RECORDED:
         function = _recorded(record, policy)
     else:
@@ -115,10 +118,43 @@ def substitute(record: CallRecord, caller: Caller, policy: EvaluationPolicy) -> 
     return replace(caller, function=function)
 
 
-def check_outside_of_runs(name: str) -> None:
-    """Refuse an effect that is called outside of any run while this process evaluates: it may be a
-    thread that a node started, which does not know its run."""
-    if current() is None and (_FUNCTIONS or is_evaluating()):
+def _function(policy: EvaluationPolicy, name: str) -> Callable[..., Any]:
+    given = _FUNCTIONS.get(policy.experiment, [{}])[-1].get(name)
+    if given is None:
+        again = f"evaluate {policy.experiment!r} again"
+        raise EffectRefused(name, f"the function that simulates it is not in this process: {again}")
+    return given
+
+
+def give(name: str, *arguments: Any) -> tuple[Any] | None:
+    """The result of a call that is not recorded by itself, in a run of an evaluation. None: it is
+    in no such run. Raises `EffectRefused`."""
+    segment = _evaluated_segment()
+    policy = None if segment is None else segment.evaluation
+    if segment is None or policy is None:
+        return None
+    mode, *value = policy.rule(name, reads=False)
+    if mode == VALUE:
+        return (value[0],)
+    if mode != FUNCTION:
+        refuse(segment, name, "its run is part of an evaluation")
+    return (_in_colour_of(give, _function(policy, name), name)(*arguments),)
+
+
+def check_unseen(name: str, *, reads: bool) -> None:
+    """Refuse an effect that is called where no policy is seen: in a graph of a run of an evaluation
+    that has a checkpointer of its own; or outside of any run while this process evaluates, where it
+    may be a thread that a node started, which does not know its run."""
+    segment = driven()
+    if segment is not None:
+        policy = segment.evaluation
+        if policy is not None and policy.rule(name, reads=reads)[0] != REAL:
+            why = (
+                "its run is part of an evaluation, and a graph with a checkpointer of its own, or "
+                "`verify`, calls it, where nothing is simulated"
+            )
+            refuse(segment, name, why)
+    elif current() is None and (_FUNCTIONS or is_evaluating()):
         raise NotInRun(
             f"The effect {name!r} was not called: this process evaluates, and the call comes from "
             "outside a run, perhaps from a thread that a node started. Start the thread with "
@@ -129,27 +165,28 @@ def check_outside_of_runs(name: str) -> None:
 def refuse_in_evaluation(name: str) -> None:
     """Refuse what reaches other runs without being an effect, such as the stream of a bound graph:
     their effects would not be simulated."""
-    found = current_task()
-    segment = None if found is None else found[0].segment
-    if segment is not None and segment.evaluation is not None:
+    if (segment := _evaluated_segment()) is not None:
         refuse(segment, name, "it reaches another run, and its own is part of an evaluation")
 
 
 def is_named(name: str) -> bool:
     """Whether the run that this is called in has a rule for an effect of this name."""
-    policy = _current_policy()
+    segment = _evaluated_segment()
+    policy = None if segment is None else segment.evaluation
     return policy is not None and name in policy.effects
 
 
 def is_evaluated() -> bool:
     """Whether this is called in a run of an evaluation."""
-    return _current_policy() is not None
+    return _evaluated_segment() is not None
 
 
-def _current_policy() -> EvaluationPolicy | None:
+def _evaluated_segment() -> Segment | None:
+    """The segment of an evaluation that this is called in."""
     found = current_task()
     segment = None if found is None else found[0].segment
-    return None if segment is None else segment.evaluation
+    segment = segment or driven()
+    return None if segment is None or segment.evaluation is None else segment
 
 
 def _constant(value: Any) -> Callable[..., Any]:

@@ -152,6 +152,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         if call is None:
             yield from pregel.stream(input, config, **kwargs)
             return
+        refuse_in_evaluation("perdure.stream")
         with _opening(call):
             drive = journal.run(self._runs.open(call))
         outcome: Outcome = Returned()
@@ -178,6 +179,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
                 async for chunk in inner:
                     yield chunk
             return
+        refuse_in_evaluation("perdure.stream")
         with _opening(call):
             drive = await journal.arun(self._runs.open(call))
         outcome: Outcome = Returned()

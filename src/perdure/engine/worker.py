@@ -31,7 +31,7 @@ from perdure.operations.claims import SegmentEnd
 from perdure.operations.look import Found, look
 from perdure.operations.runs import RunRow
 from perdure.operations.schedules import ScheduleRow
-from perdure.segments.segment import LoopPulse
+from perdure.segments.segment import LoopPulse, driving
 from perdure.types import Counts, DrivenBy
 
 log = logging.getLogger("perdure")
@@ -400,7 +400,7 @@ class Worker:
     async def _through_langgraph(self, drive: Drive) -> Ended:
         try:
             pregel = drive.graph.pregel
-            with self._driver.observers.around(drive):
+            with driving(drive.segment), self._driver.observers.around(drive):
                 output = await pregel.ainvoke(drive.input, drive.config, **drive.arguments)
             outcome: Outcome = Returned(output)
         except BaseException as error:

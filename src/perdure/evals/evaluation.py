@@ -22,8 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from perdure.effects.simulation import simulating
@@ -39,7 +38,7 @@ from perdure.evals.targets import JUDGES, graph_of, make_graph, target_name
 from perdure.journal import Poll
 from perdure.operations.runs import RunRow
 from perdure.runtime import Runtime
-from perdure.segments.evaluation_policy import Rules
+from perdure.segments.evaluation_policy import REAL, Rules
 from perdure.service.datasets import check_examples
 from perdure.service.runs import GRACE, make_setup
 from perdure.service.validation import check_name
@@ -188,13 +187,12 @@ class Evaluation:
     async def run(self, concurrency: int) -> None:
         """Drive every run of the target to its end, then every run that judges one."""
         cases = [*experiments.cases_of(self.name, self.examples, self.repetitions)]
-        graph, judge = self.graph, Judge(self.runtime, self.evaluators, self.examples)
+        graph, judge = self.graph, Judge(self.runtime, self.evaluators, self.examples, cases)
         judging = make_graph(judge.build(), JUDGES, self.name, self.runtime)
         with self._registered(graph, judging), simulating(self.name, self.functions):
             ended = await self._drive(cases, TARGET, graph, concurrency, self._target_setup)
-            done = {case: row.id for case, row in ended.items() if row.state == State.DONE}
-            setup = partial(self._judge_setup, done)
-            await self._drive([*done], JUDGE, judging, concurrency, setup)
+            done = [case for case, row in ended.items() if row.state == State.DONE]
+            await self._drive(done, JUDGE, judging, concurrency, self._judge_setup)
 
     def _target_setup(self, case: Case) -> dict[str, Any]:
         example = self.examples[case.example]
@@ -205,14 +203,18 @@ class Evaluation:
             "evaluation": policy_for(self.name, self.rules, example),
         }
 
-    def _judge_setup(self, run_ids: Mapping[Case, str], case: Case) -> dict[str, Any]:
-        return make_setup(
-            input={"run_id": run_ids[case], "example": case.example},
+    def _judge_setup(self, case: Case) -> dict[str, Any]:
+        setup = make_setup(
+            input={"case": case.key(TARGET)},
             metadata=self._metadata(case),
             tags=("evaluation",),
             context=None,
             config=None,
         )
+        # What an evaluator calls stays in the process, too.
+        rules = {**self.rules, **{one.effect: [REAL] for one in self.evaluators}}
+        example = replace(self.examples[case.example], answers=(), signals={})
+        return {**setup, "evaluation": policy_for(self.name, rules, example)}
 
     def _metadata(self, case: Case) -> dict[str, Any]:
         return {

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -61,6 +62,11 @@ class Evaluator:
     name: str
     function: Callable[..., Any]
 
+    @property
+    def effect(self) -> str:
+        """The name of the effect that a call of it is."""
+        return f"evaluator {self.name}"
+
     @classmethod
     def of(cls, function: Any) -> Evaluator:
         if not callable(function):
@@ -68,17 +74,20 @@ class Evaluator:
         _arguments(function, dict.fromkeys(BY_NAME))
         return cls(check_name("name", name_of(function)), function)
 
-    async def judge(self, run: Run, example: Example) -> dict[str, Any]:
-        """The scores that it gives, or its error after the last attempt, as they are stored."""
+    async def judge(self, run: Run, example: Example) -> list[Any]:
+        """The scores that it gives, and its error after the last attempt, as they are stored."""
         attempt = 0
         while True:
             attempt += 1
             try:
                 verdicts = await self._call(run, example)
-                return {"scores": [list(one) for one in verdicts], "error": None}
-            except Exception as error:
+                return [[list(one) for one in verdicts], None]
+            except (Exception, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                    raise  # it is we who are cancelled, not something that the evaluator called
                 if isinstance(error, BadArgument) or RETRY.is_over(attempt, error):
-                    return {"scores": [], "error": f"{type(error).__name__}: {error}"[:2000]}
+                    return [[], _storable(f"{type(error).__name__}: {error}"[:2000])]
             await asyncio.sleep(RETRY.pause(attempt).total_seconds())
 
     async def _call(self, run: Run, example: Example) -> list[Verdict]:
@@ -167,23 +176,36 @@ def _verdicts(found: Any, name: str) -> Iterable[Verdict]:
         for one in found:
             yield from _verdicts(one, name)
         return
-    comment = None
+    comment, kind, found = None, type(found).__name__, _plain(found)
     if not isinstance(found, (bool, int, float, str)):
         fields = found if isinstance(found, Mapping) else _Attributes(found)
         name = check_name("key", fields.get("key") or name)
         comment = fields.get("comment")
         score = fields.get("score")
-        found = fields.get("value") if score is None else score
+        found = _plain(fields.get("value") if score is None else score)
         if found is None and comment is None:
             if not {"score", "value", "comment"} & set(fields):
                 raise BadArgument(
                     f"Evaluator {name!r} must return a number, a bool, a str, or a dict with "
-                    f"'score', not {type(fields).__name__}."
+                    f"'score', not {kind}."
                 )
             return
     # A comment alone is a score too. Its length is not checked.
     value, _ = check_score(name, found, {}, None if comment is None else "comment", None)
-    yield Verdict(name, value, None if comment is None else str(comment))
+    yield Verdict(name, value, None if comment is None else _storable(str(comment)))
+
+
+def _storable(text: str) -> str:
+    """A text without lone surrogates, which no database takes."""
+    return text.encode(errors="replace").decode()
+
+
+def _plain(value: Any) -> Any:
+    """A number of another kind, such as one of NumPy or a Decimal, as Python's own."""
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return value.item()
+    is_other = isinstance(value, numbers.Number) and not isinstance(value, (int, float, complex))
+    return float(value) if is_other else value
 
 
 class _Attributes(Mapping[str, Any]):

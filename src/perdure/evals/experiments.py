@@ -207,7 +207,8 @@ def _result(
         judged: Run = yield from client.services.runs.show(judge)
         is_judged = judged.state is State.DONE
         if is_judged:
-            errors = judged.output["errors"]
+            found: Any = judged.output["errors"]
+            errors = found if isinstance(found, Mapping) else {"": str(found)}  # redacted
         elif judged.error is not None or judged.reason is not None:
             errors = {"": str(judged.error or judged.reason)}
     return Result(

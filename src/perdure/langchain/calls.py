@@ -45,7 +45,8 @@ class _Call:
 
     def calling(self, function: Callable[..., Any]) -> tuple[Caller, Bound, MakeRecord]:
         """What `perform` takes, for a function with this call's arguments by name."""
-        caller = Caller(self.spec.name, function, lambda arguments: ((), dict(arguments)))
+        spec = self.spec
+        caller = Caller(spec.name, function, lambda given: ((), dict(given)), reads=spec.reads)
         return caller, ((), self.arguments), self._make_record
 
     def _make_record(

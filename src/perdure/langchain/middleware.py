@@ -59,7 +59,7 @@ class Durable(AgentMiddleware[Any, Any, Any]):
     ) -> ToolResult:
         policy = self.policy(request)
         if policy is None:
-            with simulation.harmless_tool():
+            with simulation.harmless_tool(request.tool_call["name"]):
                 return handler(request)
         call = ToolCall(request, policy)
         calling = call.calling(lambda **arguments: handler(call.request(arguments)))
@@ -70,7 +70,7 @@ class Durable(AgentMiddleware[Any, Any, Any]):
     ) -> ToolResult:
         policy = self.policy(request)
         if policy is None:
-            with simulation.harmless_tool():
+            with simulation.harmless_tool(request.tool_call["name"]):
                 return await handler(request)
         call = ToolCall(request, policy)
 

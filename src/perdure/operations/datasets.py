@@ -195,6 +195,13 @@ def examples_page(dataset: str, version: int, after: tuple[int, int]) -> Op[list
     return read_op("examples_of_dataset", params, partial(stored_rows.every, ExampleRow))
 
 
+def _redacted(serializer: Serializer, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an experiment as they are stored. Its effects are found by their names."""
+    names = {"target", "evaluators", "repetitions", "effects"}
+    made = dict(serializer.redacted_values(settings, names))
+    return {**made, "effects": dict(serializer.redacted_values(settings["effects"], ()))}
+
+
 def put_experiment(
     serializer: Serializer,
     name: str,
@@ -210,7 +217,9 @@ def put_experiment(
         "dataset": dataset,
         "version": version,
         "now": now,
-        "body": serializer.dumps(dict(settings), place, "the settings of the experiment"),
+        "body": serializer.dumps(
+            _redacted(serializer, settings), place, "the settings of the experiment", own=True
+        ),
     }
     found = Statement("experiment", params)
     return Op(

@@ -17,9 +17,11 @@ from perdure.types import Control, RunError, State
 _STATES = frozenset(State)
 _OF_SETUP = frozenset(
     {"metadata", "config", "command", "place", "at", "durability", "version", "inline", "fork"}
-    | {"interrupt_before", "interrupt_after"}
+    | {"interrupt_before", "interrupt_after", "evaluation"}
 )
 """Parts of a setup that are ids and settings, or are redacted in a way of their own."""
+_BY_NAME = ("effects", "signals")
+"""Parts of the policy of an evaluation whose keys are names, by which they are found."""
 
 
 def place(row: RunRow, column: str) -> Place:
@@ -52,6 +54,10 @@ def redacted_setup(serializer: Serializer, setup: Mapping[str, Any]) -> dict[str
         made["metadata"] = serializer.redacted_entries(made["metadata"])
     if (config := made.get("config")) and (given := config.get("configurable")):
         made["config"] = {**config, "configurable": serializer.redacted_entries(given)}
+    if policy := made.get("evaluation"):
+        parts = {part: serializer.redacted_values(policy[part], ()) for part in _BY_NAME}
+        answers = serializer.redacted_values({"": policy["answers"]}, ())[""]
+        made["evaluation"] = {**policy, **parts, "answers": answers}
     if command := made.get("command"):
         made["command"] = serializer.redacted_values(command, command.keys() - {"input"})
     return made

@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
@@ -41,6 +42,26 @@ def find(configurable: Mapping[str, Any]) -> Segment | None:
     if segment is None:
         raise LeaseLost(str(name).partition("/")[0])
     return segment
+
+
+_DRIVEN: ContextVar[Segment | None] = ContextVar("perdure_driven", default=None)
+
+
+@contextlib.contextmanager
+def driving(segment: Segment) -> Iterator[None]:
+    """While LangGraph runs a segment. What its nodes call knows it then, also where no config does:
+    in a graph with another checkpointer."""
+    token = _DRIVEN.set(segment)
+    try:
+        yield
+    finally:
+        _DRIVEN.reset(token)
+
+
+def driven() -> Segment | None:
+    """The segment that a worker drives here. None: none, or nobody knows, as in a thread that a
+    node started without its context."""
+    return _DRIVEN.get()
 
 
 def is_evaluating() -> bool:

@@ -11,7 +11,7 @@ import sys
 import uuid
 import zoneinfo
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from perdure.errors import Unserializable
@@ -19,8 +19,8 @@ from perdure.errors import Unserializable
 # letter -> (type, to payload, from payload). A letter never changes its meaning.
 BUILTINS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "t": (tuple, list, tuple),
-    "s": (set, list, set),
-    "f": (frozenset, list, frozenset),
+    "s": (set, lambda v: _in_order(v), set),
+    "f": (frozenset, lambda v: _in_order(v), frozenset),
     "q": (deque, lambda v: [list(v), v.maxlen], lambda p: deque(p[0], p[1])),
     "O": (OrderedDict, dict, OrderedDict),
     "C": (Counter, dict, Counter),
@@ -69,6 +69,15 @@ def _iso(value: Any) -> list[Any]:
 
 def _from_iso(cls: Any, text: str, zone: dt.tzinfo | None, fold: int) -> Any:
     return cls.fromisoformat(text).replace(tzinfo=zone, fold=fold)
+
+
+def _in_order(members: Iterable[Any]) -> list[Any]:
+    """The members of a set in an order that is the same in every process: so is what is made of
+    the bytes, such as a hash."""
+    try:
+        return sorted(members, key=repr)
+    except Exception:  # one of them cannot say what it is
+        return list(members)
 
 
 def _timezone(offset: dt.timedelta, name: str) -> dt.timezone:

@@ -15,7 +15,7 @@ import fnmatch
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any, ClassVar, NamedTuple
@@ -31,17 +31,38 @@ MOST_STEPS = 100_000
 
 @dataclass(frozen=True)
 class SecretPattern:
-    """A regular expression, and what else must be true of the text it finds."""
+    """A regular expression, and where the secrets are in the text it finds; by default it is one
+    itself."""
 
     regex: str
-    check: Callable[[str], bool] | None = None
+    spans: Callable[[str], Iterator[tuple[int, int]]] | None = None
 
 
-def _luhn(found: str) -> bool:
-    """Whether the digits in a text end with the check digit of a card number."""
+def _card_numbers(found: str) -> Iterator[tuple[int, int]]:
+    """Where card numbers are in groups of digits. Another number, as the date that it expires, may
+    be beside one: its groups have at least three digits, unless there is nothing else."""
+    groups = [one.span() for one in re.finditer(r"[0-9]+", found)]
+    first = 0
+    while first < len(groups):
+        ends = [
+            n
+            for n in range(first, min(first + 19, len(groups)))
+            if _is_card_number(found[groups[first][0] : groups[n][1]])
+            and (
+                (first, n) == (0, len(groups) - 1)
+                or all(end - begin > 2 for begin, end in groups[first : n + 1])
+            )
+        ]
+        if ends:
+            yield groups[first][0], groups[ends[-1]][1]
+        first = ends[-1] + 1 if ends else first + 1
+
+
+def _is_card_number(found: str) -> bool:
+    """Whether these are 13 to 19 digits that end with the check digit of a card number."""
     digits = [int(one) for one in found if one.isdigit()][::-1]
     doubled = (sum(divmod(2 * one, 10)) for one in digits[1::2])
-    return (sum(digits[::2]) + sum(doubled)) % 10 == 0
+    return 13 <= len(digits) <= 19 and (sum(digits[::2]) + sum(doubled)) % 10 == 0
 
 
 @dataclass(frozen=True)
@@ -89,7 +110,7 @@ class Redaction:
 Redaction.EMAIL = SecretPattern(
     r"(?<![\w.+-])[\w.+-]{1,64}+@[A-Za-z0-9-]{1,63}+(?:\.[A-Za-z0-9-]{1,63}+){1,8}"
 )
-Redaction.CARD = SecretPattern(r"[0-9](?<![0-9]{2})(?:[ -]?+[0-9]){12,18}(?![0-9])", _luhn)
+Redaction.CARD = SecretPattern(r"[0-9](?<![0-9]{2})(?:[ -]?+[0-9]){12,65535}+", _card_numbers)
 Redaction.TOKEN = SecretPattern(
     r"\b(?:Bearer|Basic)\s{1,4}+[A-Za-z0-9+/._~-]{8,4096}+={0,2}+"
     r"|\b(?:sk|pk|rk|ghp|gho|ghs|ghu|github_pat|glpat|xox[abeprs]|lsv2)[-_][A-Za-z0-9_-]{10,255}+"
@@ -148,18 +169,32 @@ def _steps(tree: Any, inside: bool) -> int:
             if varies and inside:
                 raise _Unbounded("a repeat inside of a repeat can match in many ways")
             within = _steps(part, inside or high > 1)
+            if within > 1 and name != "POSSESSIVE_REPEAT":
+                if within ** min(high, 64) > MOST_STEPS:
+                    raise _Unbounded("a choice inside of a repeat can match in many ways")
+                within **= high
             steps *= within * (high - low + 1 if varies else 1)
         elif name == "SUBPATTERN":
             steps *= _steps(argument[-1], inside)
         elif name == "ATOMIC_GROUP":
             steps *= _steps(argument, inside)
         elif name == "BRANCH":
-            steps *= sum(_steps(part, inside) for part in argument[1])
+            ways = [_steps(part, inside) for part in argument[1]]
+            steps *= max(ways) if _exclude_each_other(argument[1]) else sum(ways)
         elif name in ("ASSERT", "ASSERT_NOT"):
             steps *= _steps(argument[1], inside)
         elif name == "GROUPREF_EXISTS":
             steps *= sum(_steps(part, inside) for part in argument[1:] if part)
     return steps
+
+
+def _exclude_each_other(parts: Any) -> bool:
+    """Whether each part of a choice begins with a letter of its own: at most one can match."""
+    first: list[Any] = [part[0] if len(part) else ("", 0) for part in parts]
+    if any(str(op) != "LITERAL" for op, _ in first):
+        return False
+    letters = [chr(letter).casefold() for _, letter in first]
+    return len({*letters}) == len(letters)
 
 
 def literal_of(tree: Any, flags: int) -> str:
@@ -189,10 +224,13 @@ class _Search(NamedTuple):
 
     @classmethod
     def of(cls, pattern: Any, replacement: str) -> _Search:
-        regex, check = _compile(pattern), getattr(pattern, "check", None)
+        regex, spans = _compile(pattern), getattr(pattern, "spans", None)
 
         def substitute(found: re.Match[str]) -> str:
-            return replacement if check is None or check(found[0]) else found[0]
+            text = found[0]
+            for start, end in [(0, len(text))] if spans is None else [*spans(text)][::-1]:
+                text = text[:start] + replacement + text[end:]
+            return text
 
         return cls(regex, literal_of(_parse(regex), regex.flags), substitute)
 
@@ -289,6 +327,8 @@ class _Rules:
 
     def hides(self, name: Any) -> bool:
         """Whether the policy names this key."""
+        if type(name) is bytes:
+            name = name.decode(errors="replace")
         if type(name) is not str or not self.keys:
             return False
         known = self._known.get(name)
@@ -343,8 +383,10 @@ class _Rules:
 
     def _is_header(self, name: Any, value: Any) -> bool:
         """Whether this is a header as many libraries take them: a name and a text."""
-        is_text = type(name) is str and type(value) in (str, bytes)
-        return is_text and self.hides(name) and re.fullmatch(r"[\w.-]{1,80}", name) is not None
+        if type(name) not in (str, bytes) or type(value) not in (str, bytes):
+            return False
+        text = name.decode(errors="replace") if type(name) is bytes else name
+        return self.hides(text) and re.fullmatch(r"[\w.-]{1,80}", text) is not None
 
     def _bytes(self, value: bytes) -> bytes:
         try:
@@ -411,10 +453,14 @@ def _is(one: Any, other: Any) -> bool:
     return one is other
 
 
+_LANGGRAPHS = frozenset(["checkpoint_ns", "source", "parents", "step"])
+"""What LangGraph itself has in config and metadata, and needs."""
+
+
 def is_id(name: str) -> bool:
     """Whether this key of a config or of metadata has an id: it says which rows, memories or
-    threads are meant, and is never redacted."""
-    return name == "id" or name.endswith("_id") or name in ("checkpoint_ns", "source", "parents")
+    threads are meant, or LangGraph's own, and is never redacted."""
+    return name == "id" or name.endswith("_id") or name in _LANGGRAPHS
 
 
 def _named(plain: Iterable[str]) -> re.Pattern[str]:
