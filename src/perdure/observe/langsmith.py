@@ -60,6 +60,7 @@ class LangSmith(TraceSink):
     """
 
     name = "langsmith"
+    paths = True
     spans = 100
 
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:

@@ -24,7 +24,7 @@ from perdure.types import Event
 
 log = logging.getLogger("perdure")
 
-RUNS = 100
+RUNS = 25
 """Runs taken at once."""
 EVENTS = 1000
 """Events of one run exported at once; of many runs fewer each."""
@@ -59,6 +59,8 @@ class TraceSink:
     name: ClassVar[str]
     spans: ClassVar[int]
     """Approximate number of spans in a request. A run is not split; what was taken is noted."""
+    paths: ClassVar[bool] = False
+    """Whether it needs to know what a span is in."""
 
     def __init__(self) -> None:
         self._engine: Observed
@@ -196,7 +198,7 @@ class TraceExporter:
         back."""
         trace, events = found
         try:
-            fold = TraceFold(trace.open)
+            fold = TraceFold(trace.open, paths=self._sink.paths)
             spans = self._spans(trace, fold, events)
         except (Unavailable, Closed, WriteLost):
             raise
@@ -213,6 +215,8 @@ class TraceExporter:
         these, or in the history before them, which is read once."""
         made: list[Span] = []
         scored = [event for event in events if is_about_a_part(event)]
+        if not scored:
+            return fold.spans(events)
         past: ScoredSpans | None = None
         here = ScoredSpans(event.data for event in scored)
         for event in events:

@@ -49,7 +49,7 @@ _WAIT_ENDS = {
 Path = tuple[tuple[SpanKey, int], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Span:
     """A part of a run that is over."""
 
@@ -105,8 +105,10 @@ class Open:
 class TraceFold:
     """The spans of one run."""
 
-    def __init__(self, opened: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, opened: Mapping[str, Any] | None = None, *, paths: bool = True) -> None:
+        """`paths`: whether spans say what they are in, and what drove it."""
         self._open = Open(**(opened or {}))
+        self._paths = paths
 
     def dump(self) -> dict[str, Any]:
         """What is open, for the process that goes on."""
@@ -132,11 +134,13 @@ class TraceFold:
 
     def spans(self, events: Iterable[Event]) -> list[Span]:
         """The spans that these events close."""
-        return [
-            replace(span, path=span.path or self._path(span), driven=self._open.driven)
-            for event in events
-            for span in self._after(event)
-        ]
+        made = []
+        for event in events:
+            for span in self._after(event):
+                if self._paths:
+                    span.path, span.driven = span.path or self._path(span), self._open.driven
+                made.append(span)
+        return made
 
     def open_wait(self, wait: str | None) -> Span | None:
         """The span that an open wait will have."""
