@@ -74,7 +74,8 @@ def test_a_journal_is_found_and_not_changed(
     before = tables(server.url(n))
     monkeypatch.setenv("PERDURE_URL", server.url(n))
     found = {one["check"]: one for one in command("d1", "doctor", "--json").done.json}
-    assert (found["schema"]["result"], found["schema"]["detail"]) == ("ok", "9, the newest")
+    assert found["schema"]["result"] == "ok"
+    assert re.fullmatch(r"\d+, the newest", found["schema"]["detail"])
     assert re.match(r"0\.[1-9] MB", found["size"]["detail"])
     assert tables(server.url(n)) == before
 

@@ -26,6 +26,7 @@ import perdure
 from perdure import cli
 from perdure.journal.d1_client import D1Client
 from perdure.testing.d1 import Workerd
+from tests.cli.test_evals import CSV, MODULE
 from tests.support.agents import Log, chain
 from tests.support.commands import Command, every_command
 
@@ -91,7 +92,7 @@ def used(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     main = cli.main
 
     def counting(argv: list[str]) -> int:
-        names.add(" ".join(argv[:2]) if argv[0] == "d1" else argv[0])
+        names.add(" ".join(argv[:2]) if argv[0] in ("d1", "evals") else argv[0])
         sys.modules.pop("d1_agents", None)
         return main(argv)
 
@@ -141,6 +142,10 @@ def test_every_command_works_on_a_journal_on_d1(
     assert command("check", "d1_agents:runtime").done.out
     assert forked in command("runs", "--json").done.out
 
+    assert command("saved").done.out
+    assert command("prompts").done.out
+    evaluate(command, tmp_path)
+
     make_threads(tmp_path / "old.db")
     assert command("import", "old.db").done.out.startswith("1 thread in the journal, 2 checkpoints")
     assert "the newest" in command("migrate", "--check").done.out
@@ -149,10 +154,26 @@ def test_every_command_works_on_a_journal_on_d1(
         "1 run would be deleted"
         in command("prune", "--older-than", "0s", "--state", "cancelled", "--dry-run").done.out
     )
-    assert command("prune", "--older-than", "0s", "--yes").done.out == "5 runs deleted.\n"
+    deleted = command("prune", "--older-than", "0s", "--yes").done.out
+    assert deleted == "17 runs deleted.\n"  # 12 of them evaluated, or judged
     assert command("d1", "doctor").code == 0
 
     assert used == every_command().keys() - ELSEWHERE.keys()
+
+
+def evaluate(command: Command, folder: Path) -> None:
+    (folder / "d1_evals.py").write_text(MODULE)
+    (folder / "letters.csv").write_text(CSV)
+    columns = ("--input", "name", "--expected", "letter")
+    read = command("evals", "import", "letters.csv", "letters", *columns).done.out
+    assert read == "3 examples read; letters version 1 has 3 examples.\n"
+    assert len(command("evals", "export", "letters").done.json) == 3
+    for name in ("first", "second"):
+        assert command("evals", "run", f"d1_evals:{name}", "--experiment", name).done.out
+    assert "first" in command("evals", "list").done.out
+    assert "Hello Bo" in command("evals", "show", "second").done.out
+    assert "3 changed" in command("evals", "compare", "first", "second").done.out
+    assert "asked" in command("evals", "from-runs", "asked", "--expected", "output").done.out
 
 
 def make_threads(path: Path) -> None:

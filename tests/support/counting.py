@@ -12,6 +12,7 @@ import pytest
 import perdure.runtime
 from perdure.journal import Journal, Row, Statement, connect_later
 from perdure.journal.operation import Backend, InteractiveBackend, Transaction
+from perdure.observe.observers import Observers
 
 T = TypeVar("T")
 
@@ -65,5 +66,10 @@ def count_requests(
 ) -> Counting:
     """Have the next runtimes made by this test use one journal, whose requests are counted."""
     counting = Counting(connect_later(url)._backend, poll)
-    monkeypatch.setattr(perdure.runtime, "connect_later", lambda url: Journal(counting))
+
+    class Counted(Observers):
+        def connect(self, url: str | None) -> Journal:
+            return Journal(counting)
+
+    monkeypatch.setattr(perdure.runtime, "Observers", Counted)
     return counting
