@@ -53,7 +53,7 @@ class Observing:
 
 def observing(bench: Bench) -> Section:
     runs, steps = 20, 20
-    rounds = bench.pick(100, 5)
+    rounds = bench.pick(60, 5)
     field = bench.field(
         Observing(OFF, lambda receiver: None),
         Observing(METRICS, lambda receiver: _metrics()),

@@ -23,6 +23,7 @@ _NEW = RandomIdGenerator()
 class ModelCalls(BaseCallbackHandler):
     """LangChain's callbacks for one segment."""
 
+    run_inline = True  # else each node would cost two tasks of the event loop
     ignore_chain = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
 
     def __init__(self, here: CurrentSpan, thread_id: str, keep: Callable[..., None]) -> None:
