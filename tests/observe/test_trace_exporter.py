@@ -95,7 +95,7 @@ def test_a_run_that_cannot_be_given_or_made_a_trace_of_does_not_keep_the_others_
 
         def spans(self: Any, trace: Trace, *given: Any) -> Any:
             if trace.run_id == damaged:
-                raise ValueError("an event that nobody expected")
+                raise ValueError("an unexpected event")
             return make(self, trace, *given)
 
         monkeypatch.setattr(TraceExporter, "_spans", spans)

@@ -541,7 +541,7 @@ WHERE thread_id = :thread_id AND id = :id
 RETURNING {run};
 
 -- name: claimed
--- Our own key: the runs of one claim, whoever has scored or answered them since.
+-- Our own key: the runs of one claim, also if they were scored or answered since.
 SELECT {run} FROM perdure_runs WHERE worker = :worker AND state = 'running' AND EXISTS (
   SELECT 1 FROM perdure_events AS e
   WHERE e.thread_id = perdure_runs.thread_id AND e.run_id = perdure_runs.id AND e.change = :change);

@@ -59,8 +59,8 @@ def driving(segment: Segment) -> Iterator[None]:
 
 
 def driven() -> Segment | None:
-    """The segment that a worker drives here. None: none, or nobody knows, as in a thread that a
-    node started without its context."""
+    """The segment that a worker drives here. None if there is none, and in a thread that a node
+    started without its context."""
     return _DRIVEN.get()
 
 
