@@ -38,8 +38,7 @@ def test_langmem_calls_only_invoke_of_any_object_and_sets_the_config_around_it()
     store = InMemoryStore()
     reflector: Any = Reflector()
     with ReflectionExecutor(reflector, store=store) as executor:
-        config = {"configurable": {"user": "ann"}}
-        assert executor.submit({"key": "a"}, config).result(20) == "ann", CHANGED  # type: ignore[arg-type]
+        assert executor.submit({"key": "a"}, who("ann")).result(20) == "ann", CHANGED
     assert store.get(("notes",), "a") is not None, CHANGED
 
 

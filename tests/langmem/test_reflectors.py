@@ -104,22 +104,22 @@ class Notes:
 
     namespace: Any = ("notes",)
 
-    def invoke(self, payload: Any) -> str:
-        return reads_and_writes(payload)
+    def invoke(self, input: Any) -> str:
+        return reads_and_writes(input)
 
 
 class NotesWithConfig(Notes):
-    def invoke(self, payload: Any, config: Any = None) -> str:
+    def invoke(self, input: Any, config: Any = None) -> str:
         assert config["configurable"]["thread_id"] == "t"
-        return reads_and_writes(payload)
+        return reads_and_writes(input)
 
-    def __call__(self, payload: Any) -> str:
+    def __call__(self, input: Any) -> str:
         raise AssertionError("LangMem calls invoke")
 
 
 class AsyncNotes:
-    async def ainvoke(self, payload: Any) -> str:
-        return await coroutine_reflector(payload)
+    async def ainvoke(self, input: Any) -> str:
+        return await coroutine_reflector(input)
 
 
 class NotesWithStore(Notes):
@@ -128,9 +128,9 @@ class NotesWithStore(Notes):
     def __init__(self, store: BaseStore) -> None:
         self.store, self.stores = store, list[BaseStore]()
 
-    def invoke(self, payload: Any) -> str:
+    def invoke(self, input: Any) -> str:
         self.stores.append(self.store)
-        remember(self.store, payload["key"])
+        remember(self.store, input["key"])
         if len(self.stores) == 1:
             raise ConnectionError("after it wrote")
         return "kept"
@@ -139,8 +139,8 @@ class NotesWithStore(Notes):
 class RunnableWithStore(NotesWithStore, Runnable[Any, Any]):
     steps = 3  # not those of a sequence
 
-    def invoke(self, payload: Any, config: Any = None, **kwargs: Any) -> str:
-        return NotesWithStore.invoke(self, payload)
+    def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> str:
+        return NotesWithStore.invoke(self, input)
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ class Unsettable(Notes):
     def store(self) -> BaseStore:
         return self._store
 
-    def invoke(self, payload: Any) -> None:
-        remember(self.store, payload["key"])
+    def invoke(self, input: Any) -> str:
+        remember(self.store, input["key"])
         raise ConnectionError("after it wrote")
 
 
@@ -249,11 +249,6 @@ def test_an_object_gives_its_namespace_and_a_name_that_stays(
 def test_what_is_not_a_namespace_is_refused(sqlite_url: str, namespace: Any) -> None:
     with pytest.raises(BadArgument, match="a tuple of strings"):
         ReflectionExecutor(keeper(), namespace, journal=sqlite_url)
-
-
-def test_what_cannot_be_called_is_refused_with_what_can(sqlite_url: str) -> None:
-    with pytest.raises(BadArgument, match=r"an object with an invoke\(\) method"):
-        ReflectionExecutor({"invoke": 1}, journal=sqlite_url)
 
 
 @ON_A_FILE
