@@ -13,7 +13,7 @@ import perdure
 from perdure.journal.clock import Clock, JournalClock
 from perdure.types import Run, State
 
-from . import contacts, records, writer
+from . import contacts, control, records, trouble, writer
 from .agent import Agent, thread_of
 from .cadence import Cadence, due, hours, weekdays
 from .contacts import Report
@@ -78,8 +78,16 @@ class App:
         self._clock = clock
         model = writer.model_for(self.settings.model)
         self.database = Database(self.settings.url, keep=True)
-        agent = Agent(self.settings, self.runtime, self.database, model)
+        agent = Agent(
+            self.settings, self.runtime, self.database, model, lambda: self.clock.now()
+        )
         self.runtime.register(agent.graph(), name=GRAPH, hold=True)
+        question = trouble.Question(
+            self.database,
+            lambda campaign_id: control.resume(self, campaign_id),
+            lambda campaign_id: control.stop(self, campaign_id),
+        )
+        self.runtime.register(question.graph(), name=trouble.GRAPH, hold=True)
 
     def setup(self) -> None:
         """Make the journal and the tables, if they are not there."""

@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from examples.campaign.agent import MANY, SEND, thread_of
+from examples.campaign.agent import MANY, OUTCOME, SEND, thread_of
 from examples.campaign.app import App, Plan
 from examples.campaign.database import Row
 from examples.campaign.inbound import Inbound, Listener
@@ -196,7 +196,7 @@ def earned_by(app: App, run_id: str) -> dict[str, float | None]:
         for effect in client.effects(run_id, limit=MANY)
         if effect.name == SEND
     }
-    found = [score for score in client.scores(run_id) if score.name == "reply"]
+    found = [score for score in client.scores(run_id) if score.name == OUTCOME]
     return {f"touch {steps[str(score.effect)]}": score.value for score in found}
 
 
