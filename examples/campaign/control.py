@@ -1,3 +1,0 @@
-def resume(app, i): 
-    app.database.write(*[])
-def stop(app, i): pass
