@@ -8,7 +8,6 @@ import pytest
 
 from examples.campaign import database
 from examples.campaign.app import Plan
-from examples.campaign.cadence import Cadence
 from examples.campaign.contacts import Report
 from examples.campaign.records import attempt, begin, go_on
 from perdure.errors import Unavailable
@@ -59,7 +58,7 @@ def test_an_import_reports_those_it_added_as_added(
 def test_a_cadence_is_changed_once(office: World, proxy: FaultyProxy, fault: Fault) -> None:
     campaign_id = office.app.create(PLAN)
     proxy.script(None, fault)
-    assert office.app.set_cadence(campaign_id, Cadence((0, 1))) == 2
+    assert office.edit(campaign_id, gaps=(0, 1)) == 2
     assert proxy.seen[fault] == 1
     [row] = office.rows("SELECT version, gaps FROM campaigns")
     assert row == {"version": 2, "gaps": "[0, 1]"}
