@@ -1,9 +1,11 @@
 """`python -m examples.campaign`: the application's own commands.
 
-Drafts are approved with `perdure inbox` and `perdure answer`, threads are looked at with `perdure
-runs` and `perdure show`, all with `--at` the same database.
+Drafts are approved with `drafts` and `approve`, or one by one with `perdure inbox` and `perdure
+answer`; threads are looked at with `perdure runs` and `perdure show`, all with `--at` the same
+database.
 
-Exit codes: 0 fine, 1 a sheet was refused, 2 wrong use.
+Exit codes: 0 fine, 1 a sheet was refused, a person said no, or drafts were not open any more, 2
+wrong use.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ import sys
 import perdure
 
 from .app import Unknown
-from .commands import campaigns, commands, mail, people
+from .commands import campaigns, commands, drafts, mail, people
 from .contacts import BadSheet, Refused, UnknownCampaign
 
-__all__ = ["campaigns", "mail", "people"]
+__all__ = ["campaigns", "drafts", "mail", "people"]
 
 
 def main() -> int:

@@ -286,7 +286,7 @@ class Agent:
             "touch": step,
             "subject": state["subject"],
             "body": state["body"],
-            "footer": footer(self._unsubscribe(found).get("unsubscribe_link","")),
+            "footer": footer(self._unsubscribe(found).get("unsubscribe_link", "")),
             "prompt_version": touch["prompt_version"],
         }
         decision = perdure.ask(

@@ -13,6 +13,7 @@ import secrets
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from .control import refuse_stopped
 from .database import Conflict, Database, Row, Statement, sql
 from .sheet import Bad, BadSheet, Line, NoAddressColumn, Sheet, normalise, person_of, read
 
@@ -122,12 +123,13 @@ class _Import:
 
 def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
     campaigns, last, *pages = database.read(
-        sql("SELECT 1 FROM campaigns WHERE id = :id", id=campaign_id),
+        sql("SELECT id, name, state FROM campaigns WHERE id = :id", id=campaign_id),
         sql("SELECT COALESCE(MAX(id), 0) AS id FROM contacts"),
         *_each(_FOUND, [asdict(line) for line in sheet.rows], campaign_id=campaign_id),
     )
     if not campaigns:
         raise UnknownCampaign(f"There is no campaign {campaign_id}; nothing was imported.")
+    refuse_stopped(campaigns[0], "imported into")
     there = {row["address"]: row for page in pages for row in page}
     new: list[Row] = []
     members: list[Row] = []

@@ -126,5 +126,9 @@ def on_the_wire(message: EmailMessage) -> bytes:
     return re.sub(rb"(?m)^\.", b"..", message.as_bytes()) + b".\r\n"
 
 
-def footer(link): return ""
-def unsubscribe_of(settings, token): return {"unsubscribe": settings.unsubscribe}
+def footer(link):
+    return ""
+
+
+def unsubscribe_of(settings, token):
+    return {"unsubscribe": settings.unsubscribe}

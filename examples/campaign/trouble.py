@@ -81,13 +81,14 @@ class State(TypedDict, total=False):
 
 
 class Question:
-    """The graph that asks. `resume` and `stop` of a campaign may be called again and again."""
+    """The graph that asks. `resume` and `stop` take a campaign and the number of its trouble, and may
+    be called again and again."""
 
     def __init__(
         self,
         database: Database,
-        resume: Callable[[int], object],
-        stop: Callable[[int], object],
+        resume: Callable[[int, int], object],
+        stop: Callable[[int, int], object],
     ) -> None:
         self._database = database
         self._do = {"resume": resume, "stop": stop}
@@ -116,12 +117,12 @@ class Question:
         decision = perdure.ask(shown, response_schema=DECISION, unless="resumed", default=None)
         if decision is None:
             return {"ended": "withdrawn"}
-        self.act(decision["action"], state["campaign_id"])
+        self.act(decision["action"], state["campaign_id"], state["trouble"])
         return {"ended": str(decision["action"])}
 
     @perdure.effect
-    def act(self, action: str, campaign_id: int) -> None:
-        self._do[action](campaign_id)
+    def act(self, action: str, campaign_id: int, trouble: int) -> None:
+        self._do[action](campaign_id, trouble)
 
 
 WORDS = {

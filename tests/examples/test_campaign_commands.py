@@ -66,7 +66,8 @@ def test_a_campaign_can_be_run_from_the_command_line(
     assert re.match(r"2 threads; the first touch is due (now|20\d\d-\S+ \d\d:\d\d in UTC)\. ", told)
     assert command("launch", "spring") == (0, "0 threads; no active member is without one\n")
     sqlite_office.drive()
-    assert command("cadence", "spring", "--gaps", "0,2") == (0, "Version 2 of the cadence\n")
+    code, told = command("edit", "spring", "--gaps", "0,2", "--yes")
+    assert (code, told.splitlines()[-1]) == (0, "Version 2 of spring")
     assert command("remove", CY) == (0, f"1 campaign ended for {CY}\n")
     sqlite_office.sleep_through()
     code, told = command("status")
@@ -80,7 +81,7 @@ def test_a_campaign_can_be_run_from_the_command_line(
     ]
 
 
-def test_what_is_not_said_of_a_cadence_stays_as_it_is(
+def test_what_is_not_said_to_edit_stays_as_it_is(
     sqlite_office: World, command: Callable[..., tuple[int, str]]
 ) -> None:
     create = ("create", "spring", "--brief", "Tables", "--sender", "ana@example.com")
@@ -91,13 +92,13 @@ def test_what_is_not_said_of_a_cadence_stays_as_it_is(
         return [status[name] for name in ("gaps", "window", "days")]
 
     assert told() == [[0, 3], "08:00-24:00", "sat,sun"]
-    assert command("cadence", "spring", "--days", "mon-sun")[0] == 0
+    assert command("edit", "spring", "--yes", "--days", "mon-sun")[0] == 0
     assert told() == [[0, 3], "08:00-24:00", "mon-sun"]
-    assert command("cadence", "spring", "--window", "00:00-12:30")[0] == 0
+    assert command("edit", "spring", "--yes", "--window", "00:00-12:30")[0] == 0
     assert told() == [[0, 3], "00:00-12:30", "mon-sun"]
-    assert command("cadence", "spring", "--gaps", "1")[0] == 0
+    assert command("edit", "spring", "--yes", "--gaps", "1")[0] == 0
     assert told() == [[1], "00:00-12:30", "mon-sun"]
-    assert command("cadence", "spring")[0] == 2
+    assert command("edit", "spring")[0] == 2
 
 
 def test_the_status_counts_threads_that_do_not_go_on(office: World) -> None:
@@ -143,7 +144,8 @@ def test_the_log_of_a_worker_has_no_line_for_every_look_up(
     [
         ("launch", "nothing"),
         ("remove", "nobody@example.org"),
-        ("cadence", "nothing"),
+        ("edit", "nothing", "--gaps", "1"),
+        ("pause", "nothing"),
         ("create", "x", "--brief", "x", "--sender", "a@b.c", "--gaps", "soon"),
         ("create", "x", "--brief", "x", "--sender", "a@b.c", "--window", "17:00-09:00"),
         ("import", "nothing", "nowhere.csv"),

@@ -8,7 +8,7 @@ import pytest
 
 from examples.campaign import database
 from examples.campaign.app import Plan
-from examples.campaign.cadence import Cadence, Window
+from examples.campaign.cadence import Window
 from examples.campaign.contacts import Report
 from examples.campaign.records import begin, go_on, permission
 from examples.campaign.turns import Booking, book
@@ -60,7 +60,7 @@ def test_an_import_reports_those_it_added_as_added(
 def test_a_cadence_is_changed_once(office: World, proxy: FaultyProxy, fault: Fault) -> None:
     campaign_id = office.app.create(PLAN)
     proxy.script(None, fault)
-    assert office.app.set_cadence(campaign_id, Cadence((0, 1))) == 2
+    assert office.edit(campaign_id, gaps=(0, 1)) == 2
     assert proxy.seen[fault] == 1
     [row] = office.rows("SELECT version, gaps FROM campaigns")
     assert row == {"version": 2, "gaps": "[0, 1]"}
@@ -112,7 +112,7 @@ def test_a_turn_is_booked_once_and_replaced_once(
             per_day=1,
             apart=3,
             domain_pause=60.0,
-            window_of=Window(days=frozenset(range(7))),
+            window=Window(days=frozenset(range(7))),
             zone="UTC",
             day_zone="UTC",
             now=now,

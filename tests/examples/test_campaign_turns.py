@@ -66,7 +66,7 @@ def turn(database: Database, contact: int = 1, campaign: int = 1, **changes: Any
         "per_day": 0,
         "apart": 0,
         "domain_pause": 0.0,
-        "window_of": Window(),
+        "window": Window(),
         "zone": "UTC",
         "day_zone": "UTC",
         "now": MONDAY,
@@ -271,7 +271,7 @@ def test_a_turn_is_cut_short_by_the_next_mail_to_the_person(sqlite: Database) ->
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ({}, {"window_of": Window(time(14), time(15))}, MONDAY + 5 * HOUR),
+        ({}, {"window": Window(time(14), time(15))}, MONDAY + 5 * HOUR),
         ({}, {"zone": "America/New_York"}, MONDAY + 5 * HOUR),
         ({"domain_pause": 60.0}, {"domain_pause": 7200.0}, MONDAY),  # other slots
         ({"per_day": 5}, {"per_day": 1}, MONDAY + DAY),

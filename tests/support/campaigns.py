@@ -25,13 +25,16 @@ from typing import Any
 
 import pytest
 
+from examples.campaign import control
 from examples.campaign.agent import MANY, OUTCOME, SEND, thread_of
 from examples.campaign.app import App, Plan
 from examples.campaign.database import Row
+from examples.campaign.database import sql as sql
 from examples.campaign.inbound import Inbound, Listener
 from examples.campaign.postoffice import Mail, PostOffice
 from examples.campaign.records import look
 from examples.campaign.settings import Settings
+from perdure.errors import BadAnswer as BadAnswer
 from perdure.journal import failpoints
 from perdure.operations.invariants import examine
 from perdure.testing import Clock
@@ -83,6 +86,9 @@ class World:
     def enrol(self, campaign_id: int, *addresses: str, zone: str = "") -> None:
         lines = [f"{one},{one.partition('@')[0].title()},Ltd,{zone}" for one in addresses]
         self.app.bring(campaign_id, "\n".join(["email,name,company,zone", *lines]) + "\n")
+
+    def edit(self, campaign_id: int, **changes: Any) -> int:
+        return control.edit(self.app, campaign_id, control.Changes(**changes))
 
     def contact(self, address: str = BO) -> int:
         [row] = self.rows("SELECT id FROM contacts WHERE address = :address", address=address)
