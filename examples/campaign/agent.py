@@ -150,14 +150,7 @@ class Agent:
         """`now` is the journal's time, in milliseconds."""
         self._settings, self._runtime = settings, runtime
         self._database, self._model, self._now = database, model, now
-        self._outgoing = Outgoing(
-            settings.smtp_host,
-            settings.smtp_port,
-            settings.smtp_timeout,
-            settings.smtp_starttls,
-            settings.smtp_user or None,
-            settings.smtp_password or None,
-        )
+        self._outgoing = Outgoing.of(settings)
         self._lookup = Lookup(settings.lookup_url) if settings.lookup_url else None
         self.send = perdure.effect(
             name=SEND,

@@ -81,8 +81,8 @@ class State(TypedDict, total=False):
 
 
 class Question:
-    """The graph that asks. `resume` and `stop` take a campaign and the number of its trouble, and may
-    be called again and again."""
+    """The graph that asks. `resume` and `stop` take a campaign and the number of its trouble, and
+    may be called again and again."""
 
     def __init__(
         self,

@@ -58,6 +58,7 @@ def settings_for(url: str, office: PostOffice, **options: Any) -> Settings:
         "smtp_timeout": 20.0,
         "lookup_url": office.lookup_url,
         "lookup_after": 0.0,
+        "apart": 0,
     }
     return Settings(**{**given, **options})
 
