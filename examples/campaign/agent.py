@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from email.utils import parseaddr
 from typing import Any, Literal, NamedTuple, TypedDict
+from zoneinfo import ZoneInfo
 
 from langchain_core.language_models import BaseChatModel
 from langgraph.config import get_config
@@ -37,7 +38,7 @@ import perdure
 from perdure.types import EffectRecord
 
 from . import records, trouble, turns, writer
-from .cadence import Cadence, due
+from .cadence import Cadence, due, next_open
 from .database import Database
 from .letter import BadLetter, Letter, compose, footer, unsubscribe_of
 from .lookup import Lookup
@@ -415,10 +416,12 @@ class Agent:
                 thread_id = thread_of(campaign_id, place["contact_id"])
                 key = f"bounce at {place['campaign_id']} {place['step']} {state['tries']}"
                 self._runtime.blocking.signal(thread_id, "wake", key=key)
-        touch = records.look(self._database, **place).touch
-        if kind not in PATIENCE or touch is None:
+        found = records.look(self._database, **place)
+        if kind not in PATIENCE or found.touch is None:
             return {}
-        return {"not_before": now + PATIENCE[kind].pause(max(1, touch["refused"]))}
+        later = now + PATIENCE[kind].pause(max(1, found.touch["refused"]))
+        zone = ZoneInfo(found.contact["zone"])
+        return {"not_before": next_open(found.cadence.window, later, zone)}
 
     def refusal(self, state: State) -> State:
         """Ask a person about a mail that the server goes on refusing."""
@@ -539,7 +542,7 @@ class Agent:
             if (row["sender"], row["address"]) != (letter["sender"], letter["recipient"]):
                 raise NotNow("the sender or the contact was changed")
             now = _moment(self._now())
-            if due(Cadence((0,), Cadence.of(row).window), 1, now, row["zone"]) > now:
+            if not Cadence.of(row).window.is_open(now.astimezone(ZoneInfo(row["zone"]))):
                 raise NotNow("the contact's hours are over")
             if begins and not (row["until"] or 0) > _milliseconds(now):
                 raise NotNow("its turn is over")

@@ -7,12 +7,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from examples.campaign.faults import Reply
 from examples.campaign.postoffice import Fault, PostOffice, scripted
 from tests.support import campaigns
 from tests.support.campaigns import BO, DAY, HELD, MONDAY, PLAN, World, world
 
 office, workers = campaigns.office, campaigns.workers
 HOUR = timedelta(hours=1)
+SENDER = Reply("550 5.1.8 Sender address rejected: Domain not found")
 PEOPLE = [f"p{n}@example.org" for n in range(20)]
 
 
@@ -22,7 +24,7 @@ def kinds(office: World) -> list[str]:
 
 def test_a_sender_that_is_refused_stops_the_campaign_and_asks_once(url: str) -> None:
     with world(url) as office:
-        office.office.refuses = "550 5.1.8 Sender address rejected: Domain not found"
+        office.office.refuses = SENDER
         office.campaign(PLAN, *PEOPLE)
         office.drive()
         [question] = office.questions()
@@ -43,7 +45,7 @@ def test_a_sender_that_is_refused_stops_the_campaign_and_asks_once(url: str) -> 
 
 
 def test_a_campaign_in_trouble_can_be_stopped_for_good(office: World) -> None:
-    office.office.refuses = "550 5.1.8 Sender address rejected"
+    office.office.refuses = SENDER
     office.campaign(PLAN, *PEOPLE[:3])
     office.drive()
     office.office.refuses = None
