@@ -3,7 +3,7 @@
 Drafts are approved with `perdure inbox` and `perdure answer`, threads are looked at with `perdure
 runs` and `perdure show`, all with `--at` the same database.
 
-Exit codes: 0 fine, 1 a sheet was refused, 2 wrong use.
+Exit codes: 0 fine, 1 a sheet was refused, 2 wrong use, or a `check` that failed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import sys
 import perdure
 
 from .app import Unknown
-from .commands import campaigns, commands, mail, people
+from .commands import campaigns, check, commands, mail, people
 from .contacts import BadSheet, Refused, UnknownCampaign
 
-__all__ = ["campaigns", "mail", "people"]
+__all__ = ["campaigns", "check", "mail", "people"]
 
 
 def main() -> int:
