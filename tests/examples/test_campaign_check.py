@@ -53,7 +53,7 @@ def test_a_check_goes_as_far_as_the_sender_and_sends_nothing(check: Check, tmp_p
         code, told = check(port=office.smtp_port)
         assert code == 0, told
         assert f"OK    connected to {HOST}:{office.smtp_port}\n" in told
-        assert "WARN  not encrypted\n" in told
+        assert "WARN  not encrypted: your mails can be read on the way\n" in told
         assert told.count("OK    may send from") == 2
         assert "OK    nothing was sent" in told
         senders = [(mail.sender, mail.recipient) for mail in office.conversations]
@@ -151,6 +151,7 @@ def test_a_check_says_how_to_encrypt_and_whether_the_password_is_right(
             return told
 
         assert "the server offers STARTTLS: set CAMPAIGN_SMTP_STARTTLS=yes" in told()
+        assert "The server offers STARTTLS" in told(smtp_user="")
         assert "CAMPAIGN_SMTP_HOST has to be the name in it" in told(smtp_starttls="yes")
         assert "set CAMPAIGN_SMTP_STARTTLS=yes instead of" in told(smtp_tls="yes")
         assert heard == []

@@ -177,6 +177,33 @@ def test_what_servers_say_is_read_by_its_meaning() -> None:
     assert [one for one in zip(read, expected, strict=True) if one[0] != one[1]] == []
 
 
+ABOUT_US = (
+    "relay not permitted",
+    "Relay access denied",
+    "Sender address rejected",
+    "Sender verify failed",
+    "authentication required",
+    "listed on a blacklist",
+    "blocked using zen.spamhaus.org",
+    "SPF check failed",
+    "no DKIM signature",
+    "rejected by DMARC policy",
+    "cannot find your reverse hostname",
+)
+
+
+def test_what_may_be_about_us_gives_no_contact_up() -> None:
+    """Whatever else the server says, and even if its code is about the address."""
+    for _, stage, said in (one for one in SAID if one[0] is NoSuchRecipient):
+        code, text = int(said[:3]), said[4:]
+        for words in ABOUT_US:
+            for both in (f"{text} {words}", f"{text}\n{words.upper()}"):
+                assert meaning(stage, code, both) in (Doubtful, SenderRefused), both
+    for stage in Stage:
+        if stage.is_ours:
+            assert meaning(stage, 550, "5.1.1 User unknown") is SenderRefused
+
+
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [

@@ -110,7 +110,7 @@ def _try_account(server: Outgoing, senders: list[str]) -> None:
     with _step(f"connected to {server.host}:{server.port}"):
         smtp = server.connect()
     with contextlib.closing(smtp):
-        with _step(f"greeted it as {server.hello}"):
+        with _step(f"introduced as {server.hello}"):
             server.greet(smtp)
         _say_encryption(server, smtp)
         if server.user:
@@ -136,8 +136,9 @@ def _say_encryption(server: Outgoing, smtp: smtplib.SMTP) -> None:
             "not encrypted, so the password is not sent: the server offers STARTTLS: set "
             "CAMPAIGN_SMTP_STARTTLS=yes"
         )
-    offer = ": the server offers STARTTLS: set CAMPAIGN_SMTP_STARTTLS=yes" if offered else ""
-    print(f"WARN  not encrypted{offer}")
+    what = "your mails and the password" if server.user else "your mails"
+    offer = ". The server offers STARTTLS: set CAMPAIGN_SMTP_STARTTLS=yes" if offered else ""
+    print(f"WARN  not encrypted: {what} can be read on the way{offer}")
 
 
 def _try_mail(server: Outgoing, senders: list[str], to: str, unsubscribe: str) -> None:
@@ -185,13 +186,13 @@ def _warnings(settings: Settings) -> Iterator[str]:
         )
     if settings.unsubscribe == Settings.unsubscribe:
         yield (
-            f"CAMPAIGN_UNSUBSCRIBE is still {settings.unsubscribe}: who unsubscribes is not heard. "
+            f"CAMPAIGN_UNSUBSCRIBE is still {settings.unsubscribe}: unsubscriptions are lost. "
             "Set an address whose mail comes in here"
         )
     if not settings.web_url:
         yield (
             "CAMPAIGN_WEB_URL is not set: mails have no link to unsubscribe with one click, which "
-            "large providers want of who sends much"
+            "Gmail and Yahoo require of bulk senders"
         )
     if not settings.model:
         yield "CAMPAIGN_MODEL is not set: drafts are written by a script, and not by a model"
