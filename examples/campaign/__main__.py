@@ -5,7 +5,7 @@ answer`; threads are looked at with `perdure runs` and `perdure show`, all with 
 database.
 
 Exit codes: 0 fine, 1 a sheet was refused, a person said no, or drafts were not open any more, 2
-wrong use.
+wrong use, or a `check` that failed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import sys
 import perdure
 
 from .app import Unknown
-from .commands import campaigns, commands, drafts, mail, people
+from .commands import campaigns, check, commands, drafts, mail, people
 from .contacts import BadSheet, Refused, UnknownCampaign
 
-__all__ = ["campaigns", "drafts", "mail", "people"]
+__all__ = ["campaigns", "check", "drafts", "mail", "people"]
 
 
 def main() -> int:

@@ -225,7 +225,8 @@ class Agent:
                 return self._end(state, "finished")
         else:
             at = due(found.cadence, step, last, found.contact["zone"])
-            at = max(at, state.get("not_before", at))
+            if touch is not None and touch["problem"]:
+                at = max(at, state.get("not_before", at))
         if now < at:
             return Command(update={**update, "due_at": at}, goto="schedule_next")
         return Command(update=update, goto="compose_touch")
@@ -374,7 +375,7 @@ class Agent:
             at, status = result.at or at, "duplicate"
         sent_at = _milliseconds(at) if status == "sent" else None
         self.change_touch(place, {"status": status, "sent_at": sent_at, **records.UNREFUSED})
-        return {"step": state["step"] + 1, "last_at": at, "not_before": at}
+        return {"step": state["step"] + 1, "last_at": at}
 
     def _turn(
         self,

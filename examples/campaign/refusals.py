@@ -99,7 +99,7 @@ _WORDS: tuple[tuple[type[Rejected] | None, str], ...] = (
     # the mailbox is full, or busy; its owner does not want us
     (Doubtful, r"(?<!submission)(?<!submission )(?<!sending )(?<!message )quota|storage"),
     (Doubtful, r"(mailbox|account|inbox)( is)? full|at a rate|too quickly"),
-    (Doubtful, r"by (the )?(recipient|user|owner)"),
+    (Doubtful, r"(blocked|rejected|refused|denied) by (the )?(recipient|user|owner)"),
     (LetterRefused, r"too (large|big)|(message|mail) (size|length)|virus|malware|attachment"),
     (LetterRefused, r"contains? .*\b(urls?|links?|spam)\b|uribl|surbl|content (rejected|filter)"),
     (SenderRefused, r"relay(ing)?( access)?( is)? (denied|not|prohibited)|not (be )?relay"),
@@ -112,10 +112,10 @@ _WORDS: tuple[tuple[type[Rejected] | None, str], ...] = (
     (SenderRefused, r"(submission|sending|message) ?quota|(sending|daily)\b.* limit"),
     # may be about us: it is not the recipient's for certain
     (None, r"sender|mail from|from address|return.path|client|\b(he|eh)lo\b|your|domain|host"),
-    (NoSuchRecipient, r"no such (user|mailbox|recipient|person|account|address)|no mailbox here"),
-    (NoSuchRecipient, r"(user|recipient|mailbox|account) (is )?(unknown|not found|invalid)"),
-    (NoSuchRecipient, r"(unknown|invalid|nonexistent) (user|recipient|mailbox|account)"),
-    (NoSuchRecipient, r"(user|recipient|mailbox|account|address)\b.* (does not|doesn.t) exist"),
+    (NoSuchRecipient, r"no such (user|mailbox|recipient|person)|no mailbox here"),
+    (NoSuchRecipient, r"(user|recipient|mailbox) (is )?(unknown|not found|invalid)"),
+    (NoSuchRecipient, r"(unknown|invalid|nonexistent) (user|recipient|mailbox)"),
+    (NoSuchRecipient, r"(user|recipient|mailbox)\b.* (does not|doesn.t) exist"),
     (NoSuchRecipient, r"user doesn.t have an? .*account|mailbox (is )?(disabled|deleted)"),
 )
 """The first that is found says what is meant; None: nothing for certain."""
@@ -145,18 +145,16 @@ def _told(text: str) -> type[Rejected] | None:
     return next((kind for kind, pattern in _WORDS if re.search(pattern, said)), None)
 
 
-def refusal(stage: Stage, code: int, text: bytes | str, about: str = "") -> perdure.NotDone:
+def refusal(stage: Stage, code: int, text: bytes, about: str = "") -> perdure.NotDone:
     """The exception for a server's answer. It says the stage, and the server's words."""
-    said = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    kind = meaning(stage, code, said)
-    return kind(f"{place(stage, about)}: {words(code, said)}")
+    kind = meaning(stage, code, text.decode("utf-8", "replace"))
+    return kind(f"{place(stage, about)}: {words(code, text)}")
 
 
 def place(stage: Stage, about: str) -> str:
     return f"{stage} {about}" if about else str(stage)
 
 
-def words(code: int, text: bytes | str) -> str:
+def words(code: int, text: bytes) -> str:
     """An answer as one line, not too long."""
-    said = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    return f"{code} {' '.join(said.split())}"[:500]
+    return f"{code} {' '.join(text.decode('utf-8', 'replace').split())}"[:500]

@@ -24,8 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perdure
-from examples.campaign import mail as mail_module
-from examples.campaign.letter import BadLetter, Letter, compose
+from examples.campaign.letter import BadLetter, Letter, compose, on_the_wire
 from examples.campaign.lookup import Lookup, LookupFailed
 from examples.campaign.mail import NoAnswer, Outgoing
 from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, scripted
@@ -130,7 +129,7 @@ def test_a_body_arrives_as_it_was_written(body: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))
 def test_any_body_can_be_read_back(body: str) -> None:
-    octets = mail_module.on_the_wire(compose(replace(LETTER, body=body), DATE))
+    octets = on_the_wire(compose(replace(LETTER, body=body), DATE))
     assert octets.endswith(b"\r\n.\r\n")
     assert b"\r\n.\r\n" not in octets[:-5]
     assert octets.isascii()
@@ -221,7 +220,7 @@ def test_names_and_subjects_are_refused_or_arrive_as_the_text_they_are(
 ) -> None:
     letter = replace(LETTER, recipient_name=name, subject=subject)
     try:
-        octets = mail_module.on_the_wire(compose(letter, DATE))
+        octets = on_the_wire(compose(letter, DATE))
     except BadLetter:
         return
     read = email.message_from_bytes(octets, policy=email.policy.default)

@@ -56,7 +56,7 @@ SAID: list[tuple[type[perdure.NotDone], Stage, str]] = [
     (SenderRefused, RCPT, "550 5.7.64 TenantAttribution; Relay Access Denied"),
     (SenderRefused, RCPT, "550 5.7.54 SMTP; Unable to relay recipient in non-accepted domain"),
     (SenderRefused, RCPT, "553 sorry, that domain isn't in my list of allowed rcpthosts (#5.7.1)"),
-    (SenderRefused, RCPT, "553 5.7.1 <ana@example.com>: Sender address rejected: not owned by ana"),
+    (SenderRefused, RCPT, "553 5.7.1 <ana@x.com>: Sender address rejected: not owned by user ana"),
     (SenderRefused, RCPT, "504 5.5.2 <box>: Helo command rejected: need fully-qualified hostname"),
     (SenderRefused, RCPT, "554 5.7.1 <box[192.0.2.1]>: Client host rejected: Access denied"),
     (
@@ -125,6 +125,8 @@ SAID: list[tuple[type[perdure.NotDone], Stage, str]] = [
     (Doubtful, RCPT, "550 5.7.1 Blocked by the recipient's block list"),
     # words that may be about us, or contradict the code, condemn nobody
     (Doubtful, RCPT, "550 The domain of the sender does not exist"),
+    (Doubtful, RCPT, "550 Account disabled"),
+    (Doubtful, RCPT, "550 No such address: your domain has no MX"),
     (Doubtful, RCPT, "550 5.1.1 Relaying denied"),
     (Doubtful, RCPT, "550 5.1.1 Sender address rejected: no such user"),
     (NoSuchRecipient, RCPT, "550 5.1.1 <spf-dkim-relay@example.org>: no such user"),
@@ -173,6 +175,33 @@ def test_what_servers_say_is_read_by_its_meaning() -> None:
         (kind, reply.at, reply.text) for (kind, *_), reply in zip(SAID, replies, strict=True)
     ]
     assert [one for one in zip(read, expected, strict=True) if one[0] != one[1]] == []
+
+
+ABOUT_US = (
+    "relay not permitted",
+    "Relay access denied",
+    "Sender address rejected",
+    "Sender verify failed",
+    "authentication required",
+    "listed on a blacklist",
+    "blocked using zen.spamhaus.org",
+    "SPF check failed",
+    "no DKIM signature",
+    "rejected by DMARC policy",
+    "cannot find your reverse hostname",
+)
+
+
+def test_what_may_be_about_us_gives_no_contact_up() -> None:
+    """Whatever else the server says, and even if its code is about the address."""
+    for _, stage, said in (one for one in SAID if one[0] is NoSuchRecipient):
+        code, text = int(said[:3]), said[4:]
+        for words in ABOUT_US:
+            for both in (f"{text} {words}", f"{text}\n{words.upper()}"):
+                assert meaning(stage, code, both) in (Doubtful, SenderRefused), both
+    for stage in Stage:
+        if stage.is_ours:
+            assert meaning(stage, 550, "5.1.1 User unknown") is SenderRefused
 
 
 @pytest.mark.parametrize(
