@@ -1,17 +1,28 @@
-"""`command`: the campaign's command line in this process, with a person at a terminal or not."""
+"""`command`: the campaign's command line in this process, with a person at a terminal or not.
+
+`die_in` has a process change a campaign, and be killed on the way.
+"""
 
 from __future__ import annotations
 
 import io
+import os
+import signal
 import sys
-from dataclasses import fields
-from typing import Protocol
+from dataclasses import asdict, fields
+from datetime import datetime
+from typing import Any, Protocol
 
 import pytest
 
+from examples.campaign import control
 from examples.campaign.__main__ import main
+from examples.campaign.app import App
+from examples.campaign.settings import Settings
+from perdure.testing import Clock
 from tests.support.campaigns import World
 from tests.support.campaigns import sqlite_office as sqlite_office
+from tests.support.fork_server import ForkServer, Tell
 
 
 class Command(Protocol):
@@ -47,3 +58,33 @@ def command(
         return code, told.out + told.err
 
     return run
+
+
+def switch_and_die(asked: dict[str, Any], tell: Tell) -> None:
+    """Pause, resume, stop or edit a campaign, and be killed before a thread is woken: for
+    `tests.support.fork_server`."""
+    woken = 0
+
+    def wake(*_: object) -> None:
+        nonlocal woken
+        if woken == asked["wakes"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        woken += 1
+        plain(*_)  # type: ignore[arg-type]
+
+    plain = App.wake
+    App.wake = wake  # type: ignore[assignment, method-assign]
+    clock = Clock(datetime.fromisoformat(asked["at"]))
+    with App(Settings(**asked["settings"]), clock=clock) as app:
+        changes = control.Changes(gaps=tuple(asked["gaps"]))
+        more = (changes,) if asked["verb"] == "edit" else ()
+        getattr(control, asked["verb"])(app, 1, *more)
+
+
+def die_in(server: ForkServer, world: World, verb: str, *, wakes: int, gaps: Any = (0,)) -> None:
+    """Have a process do this to campaign 1, and die when it has woken so many threads."""
+    asked = {"settings": asdict(world.app.settings), "at": world.clock.time.isoformat()}
+    child = server.start(
+        "campaign_commands:switch_and_die", verb=verb, wakes=wakes, gaps=gaps, **asked
+    )
+    assert child.wait(60) == -signal.SIGKILL
