@@ -220,11 +220,11 @@ def read(path: Path, drafts: list[Draft]) -> tuple[list[Decision], list[NotAnswe
             problems.append(f"line {number}: draft {wait_id} is touch {draft.touch} to {draft.to}")
         made = Decision(draft, subject, body)
         if made.is_edited and draft.schema is not None:
-            error = jsonschema.Draft202012Validator(draft.schema)
+            rules = jsonschema.Draft202012Validator(draft.schema)
             problems += [
                 f"line {number}: {'.'.join(map(str, one.path)) or 'the draft'} has characters that "
                 "a mail cannot have, or is empty"
-                for one in list(error.iter_errors(made.answer))[:1]
+                for one in list(rules.iter_errors(made.answer))[:1]
             ]
         decisions.append(made)
     if problems:

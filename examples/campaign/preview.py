@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, time, timedelta
 from email.utils import parseaddr
 from typing import TYPE_CHECKING, Any
@@ -117,14 +117,14 @@ class Moves:
     """How many threads a new cadence moves. Those with a draft wait for a person, whatever the
     cadence is; those without a thread are not launched yet."""
 
-    earlier: int = 0
-    later: int = 0
-    same: int = 0
-    falls_away: int = 0
-    added: int = 0
-    drafts: int = 0
-    without_thread: int = 0
-    nearest: list[Move] = field(default_factory=list)
+    nearest: list[Move]
+    earlier: int
+    later: int
+    same: int
+    falls_away: int
+    added: int
+    drafts: int
+    without_thread: int
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def _moves(app: App, row: Row, old: Cadence, new: Cadence) -> Moves:
         if before != after:
             nearest.append(Move(member["address"], member["zone"], step, before, after))
             nearest = heapq.nsmallest(NEAREST, nearest, key=lambda move: move.first)
-    return replace(Moves(**counts), nearest=nearest)
+    return Moves(nearest, **counts)
 
 
 def _kind(before: datetime | None, after: datetime | None) -> str:
