@@ -1,7 +1,7 @@
 """Erasing what is left of a thread once its runs are deleted (`runs.delete`).
 
-Every statement asks again whether the thread has a run: one that was started meanwhile keeps its rows.
-The row of the thread is made if it is missing, locked first, and deleted last.
+Every statement asks again whether the thread has a run: one that was started meanwhile keeps its
+rows. The row of the thread is made if it is missing, locked first, and deleted last.
 """
 
 from __future__ import annotations
