@@ -144,7 +144,8 @@ def _still_driven(run: Run, thread_id: str) -> str:
 
 def _delete_rows(app: App, person: str) -> Counter[str]:
     """Delete the rows of a person in one batch, and take his address out of those of others."""
-    messages, mentioning = _his_messages(app, person), list(_without(app, person))
+    messages = _his_messages(app, person)
+    mentioning = list(_without(app, person, messages))
     count = "SELECT count(*) AS n FROM {} WHERE contact_id IN " + _HIS  # noqa: S608
     *owned, contacts = app.database.read(
         *(sql(count.format(table), person=person) for table in _OWNED),
@@ -178,7 +179,7 @@ def _his_messages(app: App, person: str) -> list[str]:
     return [row["id"] for row in found if row["his"] or person_of(row["address"].lower()) == person]
 
 
-def _without(app: App, person: str) -> Iterator[Statement]:
+def _without(app: App, person: str, his: list[str]) -> Iterator[Statement]:
     """Statements that replace his address, with whatever label, where others' rows mention it."""
     local, _, domain = person.rpartition("@")
     address = re.compile(
@@ -193,6 +194,8 @@ def _without(app: App, person: str) -> Iterator[Statement]:
         )
         for row in found:
             changed = {column: address.sub(ERASED, row[column]) for column in columns}
+            if table == "messages" and row["id"] in his:
+                continue  # it is deleted
             if any(changed[column] != row[column] for column in columns):
                 yield _replace(table, key.split(", "), row, changed)
 

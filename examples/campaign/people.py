@@ -29,7 +29,19 @@ from .sheet import check_zone, hash_of, normalise, person_of, plain
 if TYPE_CHECKING:
     from .app import App
 
-__all__ = ["Erased", "Person", "StillDriven", "erase", "remove", "show", "unbounce", "update"]
+__all__ = [
+    "Erased",
+    "Person",
+    "StillDriven",
+    "UnknownContact",
+    "bounced",
+    "erase",
+    "find",
+    "remove",
+    "show",
+    "unbounce",
+    "update",
+]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSENT = "('draft_pending', 'approved', 'refused')"
