@@ -16,7 +16,8 @@ import perdure
 
 from .app import Unknown
 from .commands import campaigns, check, commands, drafts, mail, people
-from .contacts import BadSheet, Refused, UnknownCampaign
+from .contacts import BadSheet, Refused, UnknownCampaign, UnknownContact
+from .people import StillDriven
 
 __all__ = ["campaigns", "check", "drafts", "mail", "people"]
 
@@ -27,7 +28,10 @@ def main() -> int:
     except Refused as refused:
         print(refused, file=sys.stderr)
         return 1
-    except (Unknown, UnknownCampaign, BadSheet, ValueError, perdure.Error) as error:
+    except (Unknown, UnknownCampaign, UnknownContact, StillDriven) as error:
+        print(f"campaign: {error}", file=sys.stderr)
+        return 2
+    except (BadSheet, ValueError, perdure.Error) as error:
         print(f"campaign: {error}", file=sys.stderr)
         return 2
     return 0

@@ -270,8 +270,8 @@ class Agent:
         step = state["step"]
         found = self._look(state, step)
         touch = found.touch
-        if touch is None or found.status != "active":
-            return Command(goto="check_reply")
+        if touch is None or touch["status"] == "stopped" or found.status != "active":
+            return Command(goto="check_reply")  # a stopped text is written again
         if touch["status"] == "approved":  # its text is what was approved, not what was written
             return self._release(found, touch, touch["subject"], touch["body"])
         shown = {

@@ -23,6 +23,7 @@ from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
+from examples.campaign import people
 from examples.campaign.app import App, Plan
 from examples.campaign.clock import SharedClock
 from examples.campaign.inbound import Inbound
@@ -261,7 +262,7 @@ class Month:
         if mail:
             self._hand_over(mail, prospect.listener)
         else:
-            self.app.remove(prospect.address)
+            people.remove(self.app, prospect.address)
         happened.done = time.monotonic()
         if prospect.twice and mail:
             self._hand_over(mail, prospect.listener)
