@@ -7,6 +7,7 @@ a thread goes on only as long as it says `active`.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -252,3 +253,15 @@ def reply(message_id: str, contact_id: int, touch: Row | None) -> list[Statement
             **of,
         ),
     ]
+
+
+def suppress(person: str, why: str, at: int) -> Statement:
+    """Keep it for good that a person must not be written to, in a form that does not name him.
+    `why` is `unsubscribed` or `erased`; what was said first stays."""
+    return sql(
+        """INSERT INTO suppressions (hash, why, at) VALUES (:hash, :why, :at)
+           ON CONFLICT (hash) DO NOTHING""",
+        hash=hashlib.sha256(person.encode()).hexdigest(),
+        why=why,
+        at=at,
+    )
