@@ -92,7 +92,7 @@ class Inbound:
                     "stray from %s: %r; `strays` lists them", message["address"], message["subject"]
                 )
         if not message["told"]:
-            self._tell(message)
+            self.tell(message)
         return message
 
     def sweep(self) -> int:
@@ -100,7 +100,7 @@ class Inbound:
         waiting = self._app.database.rows(
             "SELECT * FROM messages WHERE told = 0 ORDER BY received_at"
         )
-        return sum(self._tell(message) for message in waiting)
+        return sum(self.tell(message) for message in waiting)
 
     def _message(self, id: str) -> Row | None:
         return self._app.database.one("SELECT * FROM messages WHERE id = :id", id=id)
@@ -162,7 +162,7 @@ class Inbound:
         last = next(iter(self._app.database.read(messages.last_touch(ids))[0]), None)
         return Match(last["contact_id"] if last else ids[0], last, everybody)
 
-    def _tell(self, message: Row) -> bool:
+    def tell(self, message: Row) -> bool:
         """Signal the threads that a message ends; of one that is over, say what its touch earned.
 
         False if that is to be said later: whoever ends a thread may be about to say what it knows.

@@ -131,7 +131,7 @@ def compose(letter: Letter, date: datetime) -> EmailMessage:
 
 def _with_footer(letter: Letter) -> str:
     body = letter.body
-    if body and not body.endswith(("\n", "\r")):
+    if body and not body.endswith("\n"):
         body += "\n"
     return f"{body}\n{footer(letter.unsubscribe_link)}\n"
 

@@ -50,7 +50,7 @@ def take_in(message: Row, match: Match) -> Iterator[Statement]:
     status = records.ENDED_BY.get(message["kind"])
     yield sql(_STORE, **message, contact_id=match.contact_id, told=int(status is None))
     if message["read_as"] == "unsubscribe":
-        for person in match.persons:
+        for person in sorted(match.persons):  # in one order, so that nobody waits in a circle
             yield records.suppress(person, "unsubscribed", message["received_at"])
     if status is None or match.contact_id is None:
         return
