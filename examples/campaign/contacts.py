@@ -13,8 +13,8 @@ import secrets
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from .control import refuse_stopped
 from .database import Conflict, Database, Row, Statement, sql
+from .records import refuse_stopped
 from .sheet import (
     Bad,
     BadSheet,

@@ -16,11 +16,14 @@ Whoever is told twice with the same version is told once, so repeating any of th
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from . import people
 from .database import Row, Statement, sql
 from .preview import Changes, Preview, preview
+from .records import WrongState, refuse_stopped
 
 if TYPE_CHECKING:
     from .app import App
@@ -51,16 +54,6 @@ _END = """UPDATE members SET status = 'stopped' WHERE campaign_id = :id AND stat
 AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'stopped')"""
 _REDRAFT = """DELETE FROM touches WHERE campaign_id = :id AND status = 'draft_pending'
 AND attempt IS NULL AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND version = :version)"""
-
-
-class WrongState(ValueError):
-    """The state of a campaign does not allow this. Nothing was changed."""
-
-    def __init__(self, row: Row, verb: str, what_to_do: str) -> None:
-        super().__init__(
-            f"Campaign {row['name']!r} is {row['state']} and cannot be {verb}: {what_to_do}"
-        )
-        self.campaign_id, self.state = row["id"], row["state"]
 
 
 class ChangedMeanwhile(ValueError):
@@ -106,6 +99,7 @@ def resume(app: App, campaign_id: int, *, trouble: int | None = None) -> Switche
         found = app.row(campaign_id)
         if found["troubles"] != trouble or found["state"] not in ("trouble", "running"):
             return _report(app, found, found["state"], "active")
+    _unbounce(app, campaign_id)
     again = sql(_TRY_AGAIN, id=campaign_id)
     row, was = _switch(app, campaign_id, "running", ("paused", "trouble"), "resumed", again)
     if trouble is None:
@@ -157,12 +151,6 @@ def edit(
     return version
 
 
-def refuse_stopped(row: Row, verb: str) -> None:
-    """Raise `WrongState` for a campaign that was stopped."""
-    if row["state"] == "stopped":
-        raise WrongState(row, verb, "that is for good. Create another one.")
-
-
 def _switch(
     app: App,
     campaign_id: int,
@@ -202,6 +190,21 @@ def _change(campaign_id: int, version: int, columns: Row) -> Statement:
         version=version,
         **columns,
     )
+
+
+def _unbounce(app: App, campaign_id: int) -> None:
+    """Write again to those whose refusals were the campaign's trouble, and not theirs."""
+    refused = app.database.rows(
+        """SELECT c.address FROM touches t JOIN contacts c ON c.id = t.contact_id
+           JOIN campaigns p ON p.id = t.campaign_id
+           WHERE p.id = :id AND p.state = 'trouble' AND p.trouble LIKE 'NoSuchRecipient:%'
+             AND t.problem = 'NoSuchRecipient' AND c.status = 'bounced' AND t.attempt_at >=
+               (SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :id)""",
+        id=campaign_id,
+    )
+    for row in refused:
+        with contextlib.suppress(ValueError):  # he unsubscribed, under another address
+            people.unbounce(app, row["address"])
 
 
 def _withdraw_question(app: App, row: Row) -> None:
