@@ -47,7 +47,7 @@ WHERE id = :id AND version = :version - 1 AND state = :was"""
 _END = """UPDATE members SET status = 'stopped' WHERE campaign_id = :id AND status = 'active'
 AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'stopped')"""
 _REDRAFT = """DELETE FROM touches WHERE campaign_id = :id AND status = 'draft_pending'
-AND attempt IS NULL AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND version = :version)"""
+AND attempt IS NULL AND drafted_at <= :now AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND version = :version)"""
 
 
 class WrongState(ValueError):
@@ -130,6 +130,7 @@ def edit(
     `ChangedMeanwhile` is raised. With `redraft` drafts that wait are withdrawn and written again,
     also those that were approved but not taken up yet.
     """
+    now = app.clock.now() if redraft else 0
     while True:
         row = app.row(campaign_id)
         refuse_stopped(row, "changed")
@@ -142,7 +143,7 @@ def edit(
             break
         *_, [found] = app.database.write(
             _change(campaign_id, version, columns),
-            *([sql(_REDRAFT, id=campaign_id, version=version)] if redraft else []),
+            *([sql(_REDRAFT, id=campaign_id, version=version, now=now)] if redraft else []),
             sql("SELECT * FROM campaigns WHERE id = :id", id=campaign_id),
         )
         if found.items() >= {"version": version, **columns}.items():

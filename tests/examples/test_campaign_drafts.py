@@ -41,8 +41,8 @@ def test_what_was_answered_withdrawn_or_written_again_meanwhile_is_not_approved(
     office.drive()
     assert [mail.recipient for mail in office.office.log] == [BO]
     assert [one.to for one in drafts.waiting(office.app)] == [DO, "fay@example.org"]
-    [history] = office.app.runtime.blocking.wait_history(office.run(1, BO).id)[:1]
-    assert history.answered_by == "Eva"
+    history = office.app.runtime.blocking.wait_history(office.run(1, BO).id)
+    assert [one.answered_by for one in history if one.kind == "human"] == ["Eva"]
 
 
 def test_fifty_drafts_are_read_as_one_and_what_differs(
