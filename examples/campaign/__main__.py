@@ -5,7 +5,7 @@ answer`; threads are looked at with `perdure runs` and `perdure show`, all with 
 database.
 
 Exit codes: 0 fine, 1 a sheet was refused, a person said no, or drafts were not open any more, 2
-wrong use.
+wrong use, or a `check` that failed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import sys
 import perdure
 
 from .app import Unknown
-from .commands import campaigns, commands, drafts, mail, people
-from .contacts import BadSheet, Refused, UnknownCampaign
+from .commands import campaigns, check, commands, drafts, mail, people
+from .contacts import BadSheet, Refused, UnknownCampaign, UnknownContact
+from .people import StillDriven
 
-__all__ = ["campaigns", "drafts", "mail", "people"]
+__all__ = ["campaigns", "check", "drafts", "mail", "people"]
 
 
 def main() -> int:
@@ -27,7 +28,10 @@ def main() -> int:
     except Refused as refused:
         print(refused, file=sys.stderr)
         return 1
-    except (Unknown, UnknownCampaign, BadSheet, ValueError, perdure.Error) as error:
+    except (Unknown, UnknownCampaign, UnknownContact, StillDriven) as error:
+        print(f"campaign: {error}", file=sys.stderr)
+        return 2
+    except (BadSheet, ValueError, perdure.Error) as error:
         print(f"campaign: {error}", file=sys.stderr)
         return 2
     return 0

@@ -13,7 +13,7 @@ import perdure
 from perdure.journal.clock import Clock, JournalClock
 from perdure.types import Run, State
 
-from . import contacts, control, overlaps, records, writer
+from . import contacts, control, overlaps, trouble, writer
 from .agent import Agent, thread_of
 from .cadence import Cadence, due, hours, weekdays
 from .contacts import Report
@@ -79,8 +79,14 @@ class App:
         self._clock = clock
         model = writer.model_for(self.settings.model)
         self.database = Database(self.settings.url, keep=True)
-        agent = Agent(self.settings, self.runtime, self.database, model)
+        agent = Agent(self.settings, self.runtime, self.database, model, lambda: self.clock.now())
         self.runtime.register(agent.graph(), name=GRAPH, hold=True)
+        question = trouble.Question(
+            self.database,
+            lambda campaign_id, number: control.resume(self, campaign_id, trouble=number),
+            lambda campaign_id, number: control.stop(self, campaign_id),
+        )
+        self.runtime.register(question.graph(), name=trouble.GRAPH, hold=True)
 
     def setup(self) -> None:
         """Make the journal and the tables, if they are not there."""
@@ -177,18 +183,7 @@ class App:
             thread_id = thread_of(campaign_id, contact_id)
             if self.runtime.blocking.runs(thread_id=thread_id, limit=1, output=False):
                 continue
-            self.runtime.blocking.start(
-                GRAPH,
-                {"campaign_id": campaign_id, "contact_id": contact_id},
-                thread_id=thread_id,
-                key=GRAPH,  # somebody else may launch right now
-                metadata={
-                    "campaign_id": campaign_id,
-                    "contact_id": contact_id,
-                    "sequence_step": 1,
-                },
-                tags=[f"campaign:{campaign_id}"],
-            )
+            self.begin(campaign_id, contact_id, key=GRAPH)  # somebody else may launch right now
             started += 1
             zones.add(zone)
         row = self._unless_stopped(campaign_id, "launched")
@@ -198,24 +193,20 @@ class App:
         first, zone = min((due(Cadence.of(row), 1, now, zone), zone) for zone in zones)
         return Launched(started, first, zone, first <= now, row["state"])
 
-    def remove(self, address: str) -> list[int]:
-        """Write to a contact no more. Gives the campaigns that end by that."""
-        row = self.database.one(
-            "SELECT id FROM contacts WHERE address = :address",
-            address=contacts.normalise(address),
+    def begin(self, campaign_id: int, contact_id: int, *, key: str, **state: Any) -> None:
+        """Start a run of a thread, once per key; with `state`, where an earlier one ended."""
+        self.runtime.blocking.start(
+            GRAPH,
+            {"campaign_id": campaign_id, "contact_id": contact_id, **state},
+            thread_id=thread_of(campaign_id, contact_id),
+            key=key,
+            metadata={
+                "campaign_id": campaign_id,
+                "contact_id": contact_id,
+                "sequence_step": state.get("step", 1),
+            },
+            tags=[f"campaign:{campaign_id}"],
         )
-        if row is None:
-            raise Unknown(f"There is no contact {address!r}.")
-        before = records.campaigns_of(self.database, row["id"])
-        self.database.write(*records.end_contact(row["id"], "removed"))
-        after = records.campaigns_of(self.database, row["id"])
-        for campaign_id in after:  # also those that an attempt before this one did not come to
-            self.wake(campaign_id, row["id"], "removed")
-        return [
-            campaign_id
-            for campaign_id, status in after.items()
-            if status == "removed" and before.get(campaign_id) == "active"
-        ]
 
     def wake(self, campaign_id: int, contact_id: int, key: str) -> None:
         """Let a thread look at reality now."""

@@ -15,7 +15,17 @@ from typing import Any
 
 from .control import refuse_stopped
 from .database import Conflict, Database, Row, Statement, sql
-from .sheet import Bad, BadSheet, Line, NoAddressColumn, Sheet, normalise, person_of, read
+from .sheet import (
+    Bad,
+    BadSheet,
+    Line,
+    NoAddressColumn,
+    Sheet,
+    hash_of,
+    normalise,
+    person_of,
+    read,
+)
 
 __all__ = [
     "Bad",
@@ -26,6 +36,7 @@ __all__ = [
     "Report",
     "Sheet",
     "UnknownCampaign",
+    "UnknownContact",
     "bring",
     "normalise",
     "person_of",
@@ -38,12 +49,16 @@ SHOWN = 20
 _FOUND = """SELECT c.id, c.address, c.status, m.status AS member FROM contacts c
 LEFT JOIN members m ON m.contact_id = c.id AND m.campaign_id = :campaign_id
 WHERE c.address IN (SELECT value->>'address' FROM json_each(:rows))"""
+_SUPPRESSED = """SELECT hash, why FROM suppressions
+WHERE hash IN (SELECT value->>'hash' FROM json_each(:rows))"""
 _ADD = """INSERT INTO contacts (id, address, person, token, name, company, zone, status)
 SELECT CAST(value->>'id' AS BIGINT), value->>'address', value->>'person', value->>'token',
   value->>'name', value->>'company', value->>'zone', 'active' FROM json_each(:rows)"""
 _ENROL = """INSERT INTO members (campaign_id, contact_id, status)
 SELECT CAST(:campaign_id AS BIGINT), CAST(value->>'id' AS BIGINT), 'active'
 FROM json_each(:rows)"""
+WHY = {"unsubscribed": "has unsubscribed", "erased": "was erased"}
+"""Why somebody must not be written to, by `suppressions.why`."""
 _AT_ONCE = 2000
 """Rows of one statement: a parameter may have 2 MB on D1."""
 _TRIES = 100
@@ -51,6 +66,10 @@ _TRIES = 100
 
 class UnknownCampaign(LookupError):
     """There is no campaign of this id."""
+
+
+class UnknownContact(LookupError):
+    """There is no contact of this address."""
 
 
 class Refused(Exception):
@@ -80,7 +99,8 @@ def bring(database: Database, campaign_id: int, sheet: Sheet, *, skip_bad: bool 
     """Make the contacts of a sheet members of a campaign, all at once.
 
     A contact the database has, from whatever campaign, stays as it is there. One that has bounced,
-    unsubscribed or was removed is a bad line, unless it is a member already. If there are bad
+    unsubscribed or was removed is a bad line, unless it is a member already; so is anybody who has
+    unsubscribed or was erased under another address of the same person. If there are bad
     lines, `Refused` is raised and nothing is written; with `skip_bad` the good ones are.
     """
     perhaps: _Import | None = None
@@ -122,21 +142,29 @@ class _Import:
 
 
 def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
+    hashes = [{"hash": hash_of(person_of(line.address))} for line in sheet.rows]
+    looked_for = _each(_FOUND, [asdict(line) for line in sheet.rows], campaign_id=campaign_id)
     campaigns, last, *pages = database.read(
         sql("SELECT id, name, state FROM campaigns WHERE id = :id", id=campaign_id),
         sql("SELECT COALESCE(MAX(id), 0) AS id FROM contacts"),
-        *_each(_FOUND, [asdict(line) for line in sheet.rows], campaign_id=campaign_id),
+        *looked_for,
+        *_each(_SUPPRESSED, hashes),
     )
     if not campaigns:
         raise UnknownCampaign(f"There is no campaign {campaign_id}; nothing was imported.")
     refuse_stopped(campaigns[0], "imported into")
-    there = {row["address"]: row for page in pages for row in page}
+    there = {row["address"]: row for page in pages[: len(looked_for)] for row in page}
+    suppressed = {row["hash"]: row["why"] for page in pages[len(looked_for) :] for row in page}
     new: list[Row] = []
     members: list[Row] = []
     known, bad = 0, list(sheet.bad)
-    for line in sheet.rows:
+    for line, of in zip(sheet.rows, hashes, strict=True):
         contact = there.get(line.address)
-        if contact is None:
+        if contact is not None and contact["member"] is not None:
+            known += 1
+        elif (why := suppressed.get(of["hash"])) is not None:
+            bad.append(Bad(line.number, f"{line.address} {WHY.get(why, why)}"))
+        elif contact is None:
             new.append(
                 asdict(line)
                 | {
@@ -146,8 +174,6 @@ def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
                 }
             )
             members.append(new[-1])
-        elif contact["member"] is not None:
-            known += 1
         elif contact["status"] != "active":
             bad.append(Bad(line.number, f"{line.address} is {contact['status']}"))
         else:

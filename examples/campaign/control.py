@@ -44,6 +44,9 @@ RECENT = 5 * 60_000
 _SWITCH = """UPDATE campaigns SET state = :state, version = :version,
   trouble = CASE WHEN CAST(:state AS TEXT) = 'paused' THEN trouble ELSE '' END
 WHERE id = :id AND version = :version - 1 AND state = :was"""
+_TRY_AGAIN = """UPDATE touches SET refused = 0, problem = '' WHERE campaign_id = :id
+AND sent_at IS NULL AND problem <> ''
+AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'running')"""
 _END = """UPDATE members SET status = 'stopped' WHERE campaign_id = :id AND status = 'active'
 AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'stopped')"""
 _REDRAFT = """DELETE FROM touches WHERE campaign_id = :id AND status = 'draft_pending'
@@ -103,7 +106,8 @@ def resume(app: App, campaign_id: int, *, trouble: int | None = None) -> Switche
         found = app.row(campaign_id)
         if found["troubles"] != trouble or found["state"] not in ("trouble", "running"):
             return _report(app, found, found["state"], "active")
-    row, was = _switch(app, campaign_id, "running", ("paused", "trouble"), "resumed")
+    again = sql(_TRY_AGAIN, id=campaign_id)
+    row, was = _switch(app, campaign_id, "running", ("paused", "trouble"), "resumed", again)
     if trouble is None:
         _withdraw_question(app, row)
     for contact_id, _ in app.members(campaign_id, without_draft=True):

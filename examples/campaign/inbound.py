@@ -36,7 +36,7 @@ from perdure import Client, errors
 from perdure.types import State
 
 from . import records
-from .agent import MANY, sent_by, thread_of
+from .agent import MANY, OUTCOME, sent_by, thread_of
 from .app import App
 from .database import Conflict, Row, Statement, sql
 from .reading import Incoming, parse
@@ -156,7 +156,7 @@ class Inbound:
                 if self._client.blocking.get(message["run_id"]).ended:
                     effects = self._client.blocking.effects(message["run_id"], limit=MANY)
                     part = sent_by(effects, message["step"])
-                    self._client.blocking.score(message["run_id"], "reply", 1.0, **part)
+                    self._client.blocking.score(message["run_id"], OUTCOME, 1.0, **part)
                 elif message["late"]:
                     return False
         self._app.database.write(

@@ -124,3 +124,11 @@ def _matching(pattern: re.Pattern[str], name: str, value: str) -> str:
 def on_the_wire(message: EmailMessage) -> bytes:
     """What is sent after DATA: CRLF after each line, a dot before each dot, and the last dot."""
     return re.sub(rb"(?m)^\.", b"..", message.as_bytes()) + b".\r\n"
+
+
+def footer(link):
+    return ""
+
+
+def unsubscribe_of(settings, token):
+    return {"unsubscribe": settings.unsubscribe}

@@ -91,8 +91,10 @@ CREATE TABLE IF NOT EXISTS touches (
 CREATE INDEX IF NOT EXISTS touches_message ON touches (message_id);
 CREATE INDEX IF NOT EXISTS touches_problem ON touches (campaign_id, problem);
 
--- When an approved touch may go out: from `at` until just before `until`. `domain` and `slot`, `sender`,
--- `day` and `number` keep to the limits: nobody else has the same; they are null without a limit.
+-- The turn of an approved touch: its mail may go out from `at` until just before `until`. A booking has
+-- a `slot` of the recipient's domain if there is a pause between two mails to one domain, and a
+-- `number` of its sender's `day` if there is a daily limit: no two bookings have the same. They are
+-- null without a limit. `person` and `sequence` keep mails of different sequences to one person apart.
 CREATE TABLE IF NOT EXISTS bookings (
   campaign_id BIGINT NOT NULL,
   contact_id  BIGINT NOT NULL,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import difflib
 import functools
+import hashlib
 import io
 import re
 import unicodedata
@@ -139,6 +140,11 @@ def person_of(address: str) -> str:
     return f"{local.partition('+')[0] or local}@{domain}"
 
 
+def hash_of(person: str) -> str:
+    """What is kept of somebody who must not be written to."""
+    return hashlib.sha256(person.encode()).hexdigest()
+
+
 def _judge(number: int, found: dict[str, str], default: str) -> tuple[Line, list[str]]:
     reasons: list[str] = []
     address, zone = "", found.get("zone", "").strip() or default
@@ -148,15 +154,30 @@ def _judge(number: int, found: dict[str, str], default: str) -> tuple[Line, list
         reasons.append(str(error))
     for what in ("name", "company"):
         try:
-            _refuse_control(f"the {what}", found.get(what, ""))
-            if _ENCODED.search(found.get(what, "")):
-                raise ValueError(f"the {what} is encoded: {found[what][:80]!r}")
+            plain(f"the {what}", found.get(what, ""))
         except ValueError as error:
             reasons.append(str(error))
-    if zone not in _zones():
-        reasons.append(_no_zone(zone))
+    try:
+        check_zone(zone)
+    except ValueError as error:
+        reasons.append(str(error))
     name, company = found.get("name", "").strip(), found.get("company", "").strip()
     return Line(number, address, name, company, zone), reasons
+
+
+def plain(what: str, text: str) -> str:
+    """A name as it may stand in a header. Raises ValueError if it could be read otherwise."""
+    _refuse_control(what, text)
+    if _ENCODED.search(text):
+        raise ValueError(f"{what} is encoded: {text[:80]!r}")
+    return text.strip()
+
+
+def check_zone(name: str) -> str:
+    """The name of a time zone. Raises ValueError if there is none of that name."""
+    if name not in _zones():
+        raise ValueError(_no_zone(name))
+    return name
 
 
 def _refuse_control(what: str, text: str) -> None:

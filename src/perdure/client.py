@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 from perdure.blocking import LoopThread, blocking_method
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument
-from perdure.journal import Journal, Poll, version
+from perdure.journal import Journal, Poll, scrub, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
 from perdure.observe.observers import Observers
@@ -732,6 +732,31 @@ class Client(ContextManaged):
         plan = self.services.runs.prune(older_than, wanted, limit, dry_run=dry_run)
         return await self.journal.arun(plan)
 
+    async def erase(self, thread_id: str) -> dict[str, int]:
+        """Delete every row of a thread: runs, checkpoints, events, signals, also effects with a
+        business key. Returns how many rows it deleted, by table.
+
+        Raises `WrongState` if a run of the thread has not ended: cancel it first. After a crash the
+        next call deletes what is left. Deleted bytes stay in the files of a database until it uses
+        the place again, or `scrub` removes them.
+        """
+        return await self._erase(check_text("thread_id", thread_id))
+
+    @recorded("erase")
+    async def _erase(self, thread_id: str) -> dict[str, int]:
+        return await self.journal.arun(self.services.runs.erase(thread_id))
+
+    async def scrub(self) -> bool:
+        """Remove deleted bytes from the journal's files, now. On SQLite the file is rewritten
+        (`VACUUM`) and its WAL emptied: others wait to write for as long as that takes. Raises
+        `Unavailable` if others keep it from that for 30 seconds.
+
+        Returns False on a database that does so by itself: PostgreSQL's autovacuum; D1, whose Time
+        Travel has the rows for up to 30 days.
+        """
+        await self.journal.aflush()
+        return await asyncio.to_thread(scrub, self._url or os.environ.get("PERDURE_URL", ""))
+
     # -- schedules
 
     async def schedule(
@@ -842,6 +867,8 @@ class BlockingClient(LoopThread):
     cancel = blocking_method(Client.cancel)
     retry = blocking_method(Client.retry)
     prune = blocking_method(Client.prune)
+    erase = blocking_method(Client.erase)
+    scrub = blocking_method(Client.scrub)
     schedule = blocking_method(Client.schedule)
     schedules = blocking_method(Client.schedules)
     unschedule = blocking_method(Client.unschedule)

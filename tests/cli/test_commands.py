@@ -554,6 +554,7 @@ LOOKING = (
     ["schedules"],
     ["reflections"],
     ["prune", "--older-than", "1d"],
+    ["erase", "t", "--yes"],
     ["doctor"],
     ["export"],
 )

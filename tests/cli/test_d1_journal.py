@@ -156,6 +156,8 @@ def test_every_command_works_on_a_journal_on_d1(
     )
     deleted = command("prune", "--older-than", "0s", "--yes").done.out
     assert deleted == "17 runs deleted.\n"  # 12 of them evaluated, or judged
+    command("signal", "later", "reply", '"hello"').done  # noqa: B018
+    assert "1  signals\n" in command("erase", "later", "--yes").done.out
     assert command("d1", "doctor").code == 0
 
     assert used == every_command().keys() - ELSEWHERE.keys()

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perdure
+from examples.campaign import records
 from examples.campaign.cadence import Cadence
 from examples.campaign.contacts import (
     Bad,
@@ -32,8 +33,8 @@ from examples.campaign.contacts import (
 from examples.campaign.database import Database, Row, Statement, sql
 
 FORKS = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-CAMPAIGN = """INSERT INTO campaigns VALUES
-(:id, :name, 'intro', 'ana@example.com', '', :gaps, :days, :opens, :closes, 0, 0, 'running', '', 0, 1)"""
+CAMPAIGN = """INSERT INTO campaigns VALUES (:id, :name, 'intro', 'ana@example.com', '', :gaps,
+:days, :opens, :closes, 0, 0, 'running', '', 0, 1)"""
 HEADER = "email,name,company,zone\n"
 
 
@@ -56,7 +57,9 @@ def database(url: str) -> Database:
 
 
 def contacts(database: Database) -> list[Row]:
-    return database.rows("SELECT * FROM contacts ORDER BY id")
+    return database.rows(
+        "SELECT id, address, name, company, zone, status FROM contacts ORDER BY id"
+    )
 
 
 def members(database: Database, campaign_id: int = 1) -> list[int]:
@@ -459,7 +462,8 @@ def test_a_contact_of_another_campaign_keeps_its_id(database: Database) -> None:
 def test_ids_go_on_after_the_highest(database: Database) -> None:
     database.write(
         sql(
-            "INSERT INTO contacts VALUES (3000000000, 'z@example.com', 'z@example.com', 'z', '', '', 'UTC', 'active')"
+            """INSERT INTO contacts VALUES
+               (3000000000, 'z@example.com', 'z@example.com', 'z', '', '', 'UTC', 'active')"""
         )
     )
     bring(database, 1, read(text("a@example.com")))
@@ -495,6 +499,31 @@ def test_who_is_not_to_be_written_to_is_a_bad_line(database: Database, status: s
     assert members(database, 2) == []
     assert bring(database, 2, sheet, skip_bad=True).added == 1
     assert members(database, 2) == [1]
+
+
+def test_who_is_suppressed_is_a_bad_line_under_any_label(database: Database) -> None:
+    database.write(
+        records.suppress("a@example.com", "unsubscribed", 0),
+        records.suppress("b@example.com", "erased", 0),
+    )
+    sheet = read(text("A+news@example.com", "b+x@example.com", "c@example.com"))
+    with pytest.raises(Refused) as no:
+        bring(database, 1, sheet)
+    assert no.value.report.bad == [
+        Bad(2, "a+news@example.com has unsubscribed"),
+        Bad(3, "b+x@example.com was erased"),
+    ]
+    assert bring(database, 1, sheet, skip_bad=True).added == 1
+    assert [row["address"] for row in contacts(database)] == ["c@example.com"]
+
+
+def test_every_contact_has_a_token_of_its_own_and_the_person_it_belongs_to(
+    database: Database,
+) -> None:
+    bring(database, 1, read(text("a+news@example.com", "b@example.com")))
+    first, second = database.rows("SELECT * FROM contacts ORDER BY id")
+    assert (first["person"], second["person"]) == ("a@example.com", "b@example.com")
+    assert len({first["token"], second["token"]} - {""}) == 2
 
 
 def test_who_unsubscribed_from_this_campaign_does_not_stop_its_import_from_being_repeated(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from examples.campaign import writer
+from examples.campaign import people, writer
 from examples.campaign.app import Plan
 from examples.campaign.cadence import Cadence
 from examples.campaign.database import sql
@@ -150,8 +150,8 @@ def test_an_unsubscribe_ends_it(sqlite_office: World, mail: EmailMessage) -> Non
 def test_a_contact_who_is_removed_gets_no_more_mail(office: World) -> None:
     office.campaign(HELD)
     office.drive()
-    assert office.app.remove(BO.upper()) == [1]
-    assert office.app.remove(BO) == []
+    assert people.remove(office.app, BO.upper()) == [1]
+    assert people.remove(office.app, BO) == []
     office.drive()
     ends(office, "removed")
     nothing_more(office, sent=0)

@@ -25,6 +25,9 @@ DOCTOR = {name: "doctor looks at everything" for name in STATEMENTS if name.star
 SCANS = DOCTOR | {
     "list_all": "a list of all threads' checkpoints, in an order without an index",
     "threads": "a list of all threads",
+    "rows_of_thread": "effects with a business key, whose runs may be pruned, have no other index",
+    "erase_effects": "as rows_of_thread",
+    "erase_thread": "as rows_of_thread",
     "graphs_in_use": "`perdure check` looks at every unfinished run",
     "effects_after": "a list of all effects, in an order without an index",
     "messages": "a list of what is not delivered yet, in an order without an index",

@@ -34,7 +34,6 @@ SMALL = ("json_each", "pragma_database_list", "tree")
 """What may be read from one end to the other: a list of our own."""
 
 SUBMIT = (
-    "insert_thread",
     "count_run",
     "stop_thread",
     "insert_takeover_events",

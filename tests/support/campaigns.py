@@ -26,13 +26,15 @@ from typing import Any
 import pytest
 
 from examples.campaign import control
-from examples.campaign.agent import MANY, SEND, thread_of
+from examples.campaign.agent import MANY, OUTCOME, SEND, thread_of
 from examples.campaign.app import App, Plan
 from examples.campaign.database import Row
+from examples.campaign.database import sql as sql
 from examples.campaign.inbound import Inbound, Listener
 from examples.campaign.postoffice import Mail, PostOffice
 from examples.campaign.records import look
 from examples.campaign.settings import Settings
+from perdure.errors import BadAnswer as BadAnswer
 from perdure.journal import failpoints
 from perdure.operations.invariants import examine
 from perdure.testing import Clock
@@ -56,6 +58,7 @@ def settings_for(url: str, office: PostOffice, **options: Any) -> Settings:
         "smtp_timeout": 20.0,
         "lookup_url": office.lookup_url,
         "lookup_after": 0.0,
+        "apart": 0,
     }
     return Settings(**{**given, **options})
 
@@ -200,7 +203,7 @@ def earned_by(app: App, run_id: str) -> dict[str, float | None]:
         for effect in client.effects(run_id, limit=MANY)
         if effect.name == SEND
     }
-    found = [score for score in client.scores(run_id) if score.name == "reply"]
+    found = [score for score in client.scores(run_id) if score.name == OUTCOME]
     return {f"touch {steps[str(score.effect)]}": score.value for score in found}
 
 

@@ -44,11 +44,14 @@ def live(order: dict[str, Any], tell: Tell) -> None:
         failpoints.hook = hook
 
     url, what, thread = order["url"], order["what"], order["thread"]
-    if what == "runs":
+    if what in ("runs", "erase"):
         client = Client(url)
         with client:
             begin(client.journal)
-            client.blocking.prune(older_than=timedelta(0))
+            if what == "runs":
+                client.blocking.prune(older_than=timedelta(0))
+            else:
+                client.blocking.erase(thread)
     else:
         with Saver(url) as saver:
             begin(saver.journal)

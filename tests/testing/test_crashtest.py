@@ -363,7 +363,7 @@ def test_whatever_a_state_holds_becomes_plain() -> None:
 def test_a_limit_takes_points_from_the_whole_run_and_says_so() -> None:
     report = kill("factory", limit=5)
     assert len(report.points) == 5 < report.reached
-    assert report.points[0] == Point("insert_thread.before")
+    assert report.points[0] == Point("count_run.before")
     assert f"5 points (of {report.reached}, those around what leaves" in report.verdict()
 
 

@@ -1,14 +1,96 @@
-"""People: who is written to, and who is not any more."""
+"""People: who is written to, who is not any more, and who is to be forgotten."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from .. import people
 from ..app import App
+from ..erasure import OUTSIDE
 from . import commands
+
+
+@commands.command()
+def contact(
+    address: str,
+    name: Annotated[str | None, typer.Option(help="His new name.")] = None,
+    company: Annotated[str | None, typer.Option(help="His new company.")] = None,
+    zone: Annotated[str | None, typer.Option(help="His new time zone.")] = None,
+    new_address: Annotated[str | None, typer.Option("--address", help="His new address.")] = None,
+) -> None:
+    """Show a contact, or change him. What was not sent yet is then written and approved again."""
+    with App() as app:
+        if (name, company, zone, new_address) != (None, None, None, None):
+            changed = people.update(
+                app, address, name=name, company=company, zone=zone, new_address=new_address
+            )
+            address = changed["address"]
+        found = people.show(app, address)
+    who = found.contact
+    print(f"{who['address']}  {who['name']}, {who['company']}, {who['zone']}: {who['status']}")
+    for one in found.campaigns:
+        print(f"  campaign {one['name']} ({one['state']}): {one['status']}")
+        for touch in found.touches:
+            if touch["name"] == one["name"]:
+                when = f" on {_day(touch['sent_at'])}" if touch["sent_at"] else ""
+                why = f" ({touch['problem']}: {touch['said']})" if touch["problem"] else ""
+                print(f"    touch {touch['step']} {touch['status']}{when}{why}: {touch['subject']}")
+    for message in found.messages:
+        day = _day(message["received_at"])
+        print(f"  {message['kind']} from {message['address']} on {day}: {message['subject']}")
 
 
 @commands.command()
 def remove(address: str) -> None:
     """Write to a contact no more."""
     with App() as app:
-        ended = app.remove(address)
+        ended = people.remove(app, address)
     print(f"{len(ended)} campaign{'s' * (len(ended) != 1)} ended for {address}")
+
+
+@commands.command()
+def unbounce(
+    addresses: Annotated[list[str] | None, typer.Argument(help="Whose mail came back.")] = None,
+    campaign: Annotated[str, typer.Option(help="Everybody who bounced in this campaign.")] = "",
+    since: Annotated[
+        datetime | None, typer.Option(help="Only those who bounced since then, in UTC.")
+    ] = None,
+) -> None:
+    """Write to contacts again whose mail was refused, or came back, by mistake."""
+    if bool(addresses) == bool(campaign):
+        raise ValueError("Name the addresses, or a campaign with --campaign.")
+    if since is not None and not campaign:
+        raise ValueError("--since needs --campaign.")
+    with App() as app:
+        if campaign:
+            after = 0 if since is None else round(since.replace(tzinfo=UTC).timestamp() * 1000)
+            addresses = people.bounced(app, app.campaign(campaign)["id"], after)
+        started = people.unbounce(app, *(addresses or []))
+    print(f"{len(addresses or [])} unbounced; {started} thread{'s' * (started != 1)} go on")
+
+
+@commands.command()
+def erase(
+    address: str,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete everything about a person, under all addresses of his, and keep a hash of him."""
+    if not yes:
+        typer.confirm(f"Erase {address} for good?", abort=True)
+    with App() as app:
+        erased = people.erase(app, address)
+    for table, rows in sorted(erased.rows.items()):
+        print(f"{rows:>8}  {table}")
+    print(f"{sum(erased.rows.values())} rows deleted.")
+    for message_id in erased.message_ids:
+        print(f"sent to him: {message_id}")
+    print("Not reached:")
+    for one in OUTSIDE:
+        print(f"  {one}")
+
+
+def _day(milliseconds: int) -> str:
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d}"

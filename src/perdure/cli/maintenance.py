@@ -1,10 +1,10 @@
-"""`perdure prune`, `doctor` and `migrate`: look after a journal."""
+"""`perdure prune`, `erase`, `doctor` and `migrate`: look after a journal."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Exit, Option
+from typer import Argument, Exit, Option
 
 from perdure.cli.options import At, Place, Yes
 from perdure.cli.output import confirm_or_abort, print_json, printable
@@ -69,6 +69,23 @@ def prune(
             confirm_or_abort(f"Delete {count(found, 'run')}?", yes=yes)
         deleted = prune() if found else 0
     print(f"{count(deleted, 'run')} deleted.")
+
+
+def erase(
+    thread: Annotated[str, Argument(metavar="THREAD", help="Its id.")],
+    at: At = None,
+    yes: Yes = False,
+) -> None:
+    """Delete every row of a thread, and the deleted bytes from a SQLite file."""
+    with client_at(at) as client:
+        confirm_or_abort(f"Erase thread {printable(thread)!r} for good?", yes=yes)
+        deleted = client.blocking.erase(thread)
+        scrubbed = client.blocking.scrub()
+    for table, rows in deleted.items():
+        print(f"{rows:>8}  {table}")
+    print(f"{count(sum(deleted.values()), 'row')} deleted.")
+    if not scrubbed:
+        print("The database frees the deleted rows itself; its backups keep them.")
 
 
 def doctor(

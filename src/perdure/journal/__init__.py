@@ -78,6 +78,7 @@ __all__ = [
     "in_pieces",
     "is_left",
     "read_op",
+    "scrub",
     "version",
     "with_params",
 ]
@@ -148,6 +149,17 @@ def version(url: str) -> int | None:
 
         return d1_version(url)
     raise _unknown(url)
+
+
+def scrub(url: str, *, deadline: float = 30.0) -> bool:
+    """Remove deleted bytes from the files of the journal at `url`. False: its database does that by
+    itself, in its own time."""
+    if _scheme(url) != "sqlite":
+        return False
+    from perdure.journal.sqlite import scrub as scrub_file
+
+    scrub_file(_sqlite_path(url)[0], deadline)
+    return True
 
 
 def _postgres() -> Any:

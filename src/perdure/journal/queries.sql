@@ -214,12 +214,11 @@ WHERE thread_id = :thread_id;
 -- The time of the database, in milliseconds since 1970.
 SELECT {clock};
 
--- name: insert_thread
-INSERT INTO perdure_threads (thread_id, runs) VALUES (:thread_id, 0) ON CONFLICT DO NOTHING;
-
 -- name: count_run
--- The number of the next run, and the lock on the order of the thread's runs.
-UPDATE perdure_threads SET runs = runs + 1 WHERE thread_id = :thread_id;
+-- The number of the next run, and the lock on the order of the thread's runs. One statement: a thread that
+-- is erased meanwhile is a new one.
+INSERT INTO perdure_threads (thread_id, runs) VALUES (:thread_id, 1)
+ON CONFLICT (thread_id) DO UPDATE SET runs = perdure_threads.runs + 1;
 
 -- name: lock_thread
 -- Taken before anything that changes which run of a thread is next.
@@ -1566,6 +1565,75 @@ SELECT CASE WHEN EXISTS (
   SELECT 1 FROM perdure_runs
   WHERE thread_id = :thread_id AND id = :id AND state = 'cancelled' AND reason = :deleting)
 THEN 1 ELSE 0 END;
+
+-- name: rows_of_thread
+-- How many rows of each table erasing a thread deletes.
+SELECT (SELECT COUNT(*) FROM perdure_runs WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_checkpoints WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_values WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_writes WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_events WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_effects WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_waits WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_joins WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_signals WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_reads WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_outbox WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_scores WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_score_prompts WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_prompt_uses WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_traces WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_threads WHERE thread_id = :thread_id);
+
+-- name: newest_of_thread
+-- A run of a thread; first one that has not ended.
+SELECT id, state FROM perdure_runs WHERE thread_id = :thread_id
+ORDER BY CASE WHEN state IN {ended} THEN 1 ELSE 0 END, n DESC LIMIT 1;
+
+-- name: keep_thread
+-- Makes the row of a thread if it has none, and locks it.
+INSERT INTO perdure_threads (thread_id, runs) VALUES (:thread_id, 0)
+ON CONFLICT (thread_id) DO UPDATE SET runs = perdure_threads.runs;
+
+-- name: erase_checkpoints
+-- This and the next: what is left of a thread without runs. All checkpoints at once, then up to :count rows
+-- of each table.
+DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND {no_runs};
+
+-- name: erase_writes
+DELETE FROM perdure_writes WHERE {some_writes} AND {no_runs};
+
+-- name: erase_values
+DELETE FROM perdure_values WHERE {some_values} AND {no_runs};
+
+-- name: erase_effects
+-- Those with a business key, too: they prevent no call any more.
+DELETE FROM perdure_effects
+WHERE (scope, task, name, n) IN (
+    SELECT scope, task, name, n FROM perdure_effects WHERE thread_id = :thread_id LIMIT :count)
+  AND {no_runs};
+
+-- name: erase_signals
+DELETE FROM perdure_signals
+WHERE thread_id = :thread_id AND id IN (
+    SELECT id FROM perdure_signals WHERE thread_id = :thread_id LIMIT :count)
+  AND {no_runs};
+
+-- name: erase_outbox
+DELETE FROM perdure_outbox
+WHERE thread_id = :thread_id AND id IN (
+    SELECT id FROM perdure_outbox WHERE thread_id = :thread_id LIMIT :count)
+  AND {no_runs};
+
+-- name: erase_thread
+-- The last of its rows.
+DELETE FROM perdure_threads
+WHERE thread_id = :thread_id AND {no_runs} AND NOT ({rows_left});
+
+-- name: is_erasure_left
+-- 1: rows are left of a thread that is being erased, and no run was started meanwhile.
+SELECT CASE WHEN EXISTS (SELECT 1 FROM perdure_threads WHERE thread_id = :thread_id) AND {no_runs}
+       THEN 1 ELSE 0 END;
 
 -- name: identity
 -- Which database this is: asked on two connections, it says whether they lead to one.

@@ -118,6 +118,12 @@ COMMON["some_values"] = (
     "WHERE thread_id = :thread_id LIMIT :count)"
 )
 """Up to :count rows of a thread."""
+COMMON["no_runs"] = "NOT EXISTS (SELECT 1 FROM perdure_runs AS r WHERE r.thread_id = :thread_id)"
+COMMON["rows_left"] = " OR ".join(
+    f"EXISTS (SELECT 1 FROM perdure_{table} AS l WHERE l.thread_id = :thread_id)"  # noqa: S608
+    for table in ("checkpoints", "writes", "values", "effects", "signals", "outbox")
+)
+"""A thread without runs has other rows."""
 COMMON["old_effect"] = (
     "scope = :thread_id AND run_id = '' AND state IN ('done', 'failed') AND checkpoint_id NOT IN ("
     "SELECT id FROM perdure_checkpoints WHERE thread_id = :thread_id)"

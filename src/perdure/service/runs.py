@@ -1,4 +1,4 @@
-"""Plans about runs: accept, show, cancel, pause, resume, retry, prune.
+"""Plans about runs: accept, show, cancel, pause, resume, retry, prune, erase.
 
 A plan is neither async nor blocking: the runtime awaits it, a caller of a bound graph blocks on it.
 """
@@ -24,7 +24,7 @@ from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id
 from perdure.observe.caller import caller_span
-from perdure.operations import effects, events, prefixes, runs
+from perdure.operations import effects, erasure, events, prefixes, runs
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
@@ -386,6 +386,29 @@ class RunService:
             if len(found) < size:
                 break
         return count
+
+    # -- erasing
+
+    def erase(self, thread_id: str) -> Plan[dict[str, int]]:
+        """Delete every row of a thread. Gives how many there were, by table.
+
+        Its runs go first, each in one transaction or in as many as the database needs, then
+        everything else, the row of the thread last. After a crash in between the next call finds
+        what is left.
+        """
+        found: dict[str, int] = yield erasure.rows_of_thread(thread_id)
+        rows = self._engine.journal.capabilities.delete_count
+        while (run := (yield erasure.newest_of_thread(thread_id))) is not None:
+            run_id, state = run
+            if State(state) not in ENDED:
+                why = "cancel it, wait until it has ended, and erase the thread again."
+                raise WrongState(run_id, state, "be erased", why)
+            yield from in_pieces(runs.delete(thread_id, run_id, rows))
+        yield from in_pieces(erasure.erase(thread_id, rows))
+        self._engine.forget(thread_id)
+        if run := (yield erasure.newest_of_thread(thread_id)):
+            raise WrongState(*run, "be erased", "it was started meanwhile. Erase the thread again.")
+        return found
 
 
 def _suggestion(name: str, version: str, driven: set[tuple[str, str]]) -> str:

@@ -1,0 +1,211 @@
+"""Erasing a person: nothing of him is left but a hash, so that nobody writes to him again.
+
+A person is all addresses that differ only in what follows a plus. What each crash leaves behind:
+
+    before the first batch     nothing has happened
+    suppressed                 nothing more is sent to him; his threads and rows are there
+    some threads ended         `cancelled`; they cannot go on
+    some threads erased        the others; his rows still say which they are
+    rows deleted               bytes in the free pages of a SQLite file, which `scrub` removes
+
+Whatever was left, doing it again finishes it: the rows that lead to everything else are deleted in
+one batch, and last. A mail that he writes afterwards is new: it is kept as a stray until somebody
+dismisses it, or erases him again.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from perdure.types import ENDED, Run
+
+from . import records
+from .agent import thread_of
+from .database import Row, Statement, sql
+from .sheet import hash_of, normalise, person_of
+
+if TYPE_CHECKING:
+    from .app import App
+
+ERASED = "[erased]"
+OUTSIDE = (
+    "the mail provider's own log and copies (ask it to delete these Message-IDs)",
+    "the mailboxes of those who got or wrote these mails",
+    "backups of the database, and on D1 its Time Travel (30 days)",
+    "traces, logs and tables that were exported before",
+)
+"""What erasing cannot reach."""
+PATIENCE = 30.0
+"""Seconds to wait for a worker to let a thread go."""
+_PAUSE = 0.05
+_HIS = "(SELECT id FROM contacts WHERE person = :person)"
+_OWNED = ("touches", "bookings", "members")
+_MENTIONS = (
+    ("messages", "id", ("address", "subject", "text")),
+    ("campaigns", "id", ("trouble",)),
+    ("touches", "campaign_id, contact_id, step", ("said",)),
+)
+"""Texts of others in which his address may stand: the table, its key, the columns."""
+
+
+class StillDriven(Exception):
+    """A worker holds a thread of the person: nothing is sent to him any more, but not everything
+    of him is deleted yet."""
+
+
+@dataclass(frozen=True)
+class Erased:
+    """What was deleted: rows by table, those of the journal too, and the Message-IDs of the mails
+    that the person was sent, or perhaps was."""
+
+    rows: dict[str, int]
+    message_ids: list[str]
+    scrubbed: bool
+    """Whether the deleted bytes were removed from the files. False: the database does that."""
+
+
+def erase(app: App, address: str, *, patience: float = PATIENCE) -> Erased:
+    """Delete everything of a person, and keep a hash. May be repeated, also after a crash.
+
+    Raises `StillDriven` if a worker does not let a thread of his go within `patience` seconds.
+    """
+    person = person_of(normalise(address))
+    _stop(app, person)
+    threads = _threads(app, person)
+    for thread_id in threads:
+        _end(app, thread_id, patience)
+    deleted: Counter[str] = Counter()
+    for thread_id in threads:
+        deleted.update(app.runtime.blocking.erase(thread_id))
+    message_ids = [
+        row["message_id"]
+        for row in app.database.rows(
+            f"""SELECT message_id FROM touches WHERE contact_id IN {_HIS}
+                AND attempt IS NOT NULL ORDER BY attempt_at""",  # noqa: S608 (our own words)
+            person=person,
+        )
+    ]
+    deleted.update(_delete_rows(app, person))
+    for thread_id in threads:  # a mail that came in meanwhile may have signalled them
+        deleted.update(app.runtime.blocking.erase(thread_id))
+    return Erased(dict(deleted), message_ids, app.runtime.blocking.scrub())
+
+
+def _stop(app: App, person: str) -> None:
+    """From here on nothing is sent to the person, and no import brings him back."""
+    app.database.write(
+        records.suppress(person, "erased", app.clock.now()),
+        sql("UPDATE suppressions SET why = 'erased' WHERE hash = :hash", hash=hash_of(person)),
+        sql("UPDATE contacts SET status = 'removed' WHERE person = :person", person=person),
+        sql(
+            f"""UPDATE members SET status = 'removed' WHERE contact_id IN {_HIS}
+                AND status = 'active'""",  # noqa: S608 (our own words)
+            person=person,
+        ),
+    )
+
+
+def _threads(app: App, person: str) -> list[str]:
+    found = app.database.rows(
+        f"""SELECT campaign_id, contact_id FROM members WHERE contact_id IN {_HIS}
+            UNION SELECT campaign_id, contact_id FROM touches WHERE contact_id IN {_HIS}
+            ORDER BY 1, 2""",  # noqa: S608 (our own words)
+        person=person,
+    )
+    return [thread_of(row["campaign_id"], row["contact_id"]) for row in found]
+
+
+def _end(app: App, thread_id: str, patience: float) -> None:
+    """Cancel what goes on in a thread, and wait for whoever drives it right now."""
+    client, give_up = app.runtime.blocking, time.monotonic() + patience
+    asked: set[str] = set()
+    while going := [run for run in client.runs(thread_id=thread_id) if run.state not in ENDED]:
+        for run in going:
+            if run.id not in asked:
+                client.cancel(run.id, grace=timedelta(seconds=1), reason="the contact is erased")
+                asked.add(run.id)
+        if time.monotonic() > give_up:
+            raise StillDriven(_still_driven(going[0], thread_id))
+        time.sleep(_PAUSE)
+
+
+def _still_driven(run: Run, thread_id: str) -> str:
+    return (
+        f"Run {run.id} of thread {thread_id} is still being driven, or its worker died. Nothing is "
+        "sent to the person any more. Let a worker or a tick end the run, then erase again."
+    )
+
+
+def _delete_rows(app: App, person: str) -> Counter[str]:
+    """Delete the rows of a person in one batch, and take his address out of those of others."""
+    messages = _his_messages(app, person)
+    mentioning = list(_without(app, person, messages))
+    count = "SELECT count(*) AS n FROM {} WHERE contact_id IN " + _HIS  # noqa: S608
+    *owned, contacts = app.database.read(
+        *(sql(count.format(table), person=person) for table in _OWNED),
+        sql("SELECT count(*) AS n FROM contacts WHERE person = :person", person=person),
+    )
+    app.database.write(
+        *(sql("DELETE FROM messages WHERE id = :id", id=id) for id in messages),
+        sql(f"DELETE FROM messages WHERE contact_id IN {_HIS}", person=person),  # noqa: S608
+        *mentioning,
+        *(
+            sql(f"DELETE FROM {table} WHERE contact_id IN {_HIS}", person=person)  # noqa: S608
+            for table in _OWNED
+        ),
+        sql("DELETE FROM contacts WHERE person = :person", person=person),
+    )
+    found = Counter({table: n[0]["n"] for table, n in zip(_OWNED, owned, strict=True)})
+    found.update(contacts=contacts[0]["n"], messages=len(messages), mentions=len(mentioning))
+    return +found
+
+
+def _his_messages(app: App, person: str) -> list[str]:
+    """What he wrote, and what came in about him."""
+    local, _, domain = person.rpartition("@")
+    found = app.database.rows(
+        f"""SELECT id, address, contact_id, CASE WHEN contact_id IN {_HIS} THEN 1 ELSE 0 END AS his
+            FROM messages WHERE contact_id IN {_HIS}
+            OR LOWER(address) LIKE :pattern ESCAPE '!'""",  # noqa: S608 (our own words)
+        person=person,
+        pattern=f"{_escaped(local)}%@{_escaped(domain)}",
+    )
+    return [row["id"] for row in found if row["his"] or person_of(row["address"].lower()) == person]
+
+
+def _without(app: App, person: str, his: list[str]) -> Iterator[Statement]:
+    """Statements that replace his address, with whatever label, where others' rows mention it."""
+    local, _, domain = person.rpartition("@")
+    address = re.compile(
+        rf"(?<![\w.+-]){re.escape(local)}(\+[^\s@<>]*)?@{re.escape(domain)}(?![\w-])", re.I
+    )
+    pattern = f"%{_escaped(local)}%@{_escaped(domain)}%"
+    for table, key, columns in _MENTIONS:
+        mentions = " OR ".join(f"LOWER({column}) LIKE :pattern ESCAPE '!'" for column in columns)
+        found = app.database.rows(
+            f"SELECT {key}, {', '.join(columns)} FROM {table} WHERE {mentions}",  # noqa: S608
+            pattern=pattern,
+        )
+        for row in found:
+            changed = {column: address.sub(ERASED, row[column]) for column in columns}
+            if table == "messages" and row["id"] in his:
+                continue  # it is deleted
+            if any(changed[column] != row[column] for column in columns):
+                yield _replace(table, key.split(", "), row, changed)
+
+
+def _replace(table: str, key: list[str], row: Row, changed: Row) -> Statement:
+    sets = ", ".join(f"{column} = :{column}" for column in changed)
+    where = " AND ".join(f"{column} = :{column}" for column in key)
+    found = {column: row[column] for column in key}
+    return sql(f"UPDATE {table} SET {sets} WHERE {where}", **found, **changed)  # noqa: S608
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([!%_])", r"!\1", text)

@@ -1,0 +1,41 @@
+"""Erasing what is left of a thread once its runs are deleted (`runs.delete`).
+
+Every statement asks again whether the thread has a run: one that was started meanwhile keeps its
+rows. The row of the thread is made if it is missing, locked first, and deleted last.
+"""
+
+from __future__ import annotations
+
+from perdure.journal import Op, is_left, read_op, with_params
+
+TABLES = (
+    *("runs", "checkpoints", "values", "writes", "events", "effects", "waits", "joins", "signals"),
+    *("reads", "outbox", "scores", "score_prompts", "prompt_uses", "traces", "threads"),
+)
+"""The tables that have rows of threads, as `rows_of_thread` counts them."""
+
+
+def rows_of_thread(thread_id: str) -> Op[dict[str, int]]:
+    """How many rows each table has of a thread; a table without any is not named."""
+    return read_op(
+        "rows_of_thread",
+        {"thread_id": thread_id},
+        lambda rows: {name: int(n) for name, n in zip(TABLES, rows[0][0], strict=True) if int(n)},
+    )
+
+
+def newest_of_thread(thread_id: str) -> Op[tuple[str, str] | None]:
+    """The id and state of a run of a thread, one that has not ended if there is any."""
+    return read_op(
+        "newest_of_thread",
+        {"thread_id": thread_id},
+        lambda rows: (rows[0][0][0], rows[0][0][1]) if rows[0] else None,
+    )
+
+
+def erase(thread_id: str, count: int) -> Op[bool]:
+    """Erase up to `count` rows of a table of a thread without runs. True: rows are left."""
+    params = {"thread_id": thread_id, "count": count}
+    tables = ("checkpoints", "writes", "values", "effects", "signals", "outbox", "thread")
+    names = ("keep_thread", *(f"erase_{one}" for one in tables), "is_erasure_left")
+    return Op("erase_thread", with_params(params, *names), is_left, write=True)

@@ -1,0 +1,272 @@
+"""People are changed, written to again after a mistake, and erased."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.campaign import people, records
+from examples.campaign.contacts import Refused
+from examples.campaign.postoffice import Fault
+from perdure import errors
+from perdure.journal import failpoints
+from tests.support.campaign_ends import CY, TWO
+from tests.support.campaigns import BO, HELD, MONDAY, PLAN, World, bounce, reply
+from tests.support.campaigns import office as office
+from tests.support.campaigns import sqlite_office as sqlite_office
+from tests.support.fork_server import ForkServer
+from tests.support.raw import Database
+from tests.support.sweep import sample
+
+BO_NEWS = "bo+news@example.org"
+
+
+def contents(url: str) -> dict[str, list[bytes]]:
+    """Every row of every table, by table."""
+    names = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    if url.startswith("postgres"):
+        names = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+    with closing(Database(url)) as database:
+        tables = [name for (name,) in database.execute(names) if not name.startswith("_cf")]
+        return {
+            name: [_bytes(row) for row in database.execute(f'SELECT * FROM "{name}"')]
+            for name in tables
+        }
+
+
+def _bytes(row: tuple[Any, ...]) -> bytes:
+    values = [bytes(one) if isinstance(one, list) else one for one in row]  # a blob, as JSON has it
+    return b"|".join(one if isinstance(one, bytes) else str(one).encode() for one in values)
+
+
+def mentions(url: str, *words: str) -> set[str]:
+    return {
+        table
+        for table, rows in contents(url).items()
+        if any(word.encode().lower() in row.lower() for row in rows for word in words)
+    }
+
+
+def lives(office: World) -> None:
+    """Bo, whose name is Bo and Bo+News, has mails, an open draft, a reply and a stray; Cy is there
+    beside him, and mentions him."""
+    office.campaign(PLAN, BO, CY, cadence=TWO)
+    office.campaign(HELD, BO, BO_NEWS, CY, name="summer", sequence="summer")
+    office.drive()
+    office.receive(reply(office.message_id(1), "Dear Ana, I am bo@example.org."))
+    office.receive(reply(None, "Who is this?", sender="bo+old@example.org", subject="Hm"))
+    office.receive(reply(office.message_id(1, address=CY), "Ask Bo@example.org.", sender=CY))
+
+
+def of_cy(office: World) -> dict[str, set[bytes]]:
+    """What the tables and the journal have of Cy."""
+    contact = office.contact(CY)
+    threads = [f"campaign-{n}-{contact}".encode() for n in (1, 2)]
+    return {
+        table: {row for row in rows if CY.encode() in row or any(one in row for one in threads)}
+        for table, rows in contents(office.app.settings.url).items()
+        if table != "messages"
+    }
+
+
+def clean(office: World) -> None:
+    """Nothing names Bo: no table, and on SQLite no file."""
+    url = office.app.settings.url
+    assert mentions(url, "bo@", "bo+", '"Bo"', "Hello Bo", "Dear Bo") == set()
+    if url.startswith("sqlite"):
+        path = Path(url.removeprefix("sqlite:///"))
+        for file in path.parent.glob(f"{path.name}*"):
+            content = file.read_bytes().lower()
+            assert b"bo@example.org" not in content, file
+            assert b"bo+" not in content, file
+
+
+def test_an_erased_person_is_found_in_no_table_and_in_no_file(office: World) -> None:
+    lives(office)
+    url, cy = office.app.settings.url, of_cy(office)
+    assert {"perdure_effects", "perdure_events", "perdure_waits", "messages"} <= mentions(url, BO)
+    sent = [mail.message_id for mail in office.office.log if mail.recipient != CY]
+    erased = people.erase(office.app, BO.upper())
+    clean(office)
+    assert of_cy(office) == cy
+    assert sorted(erased.message_ids) == sorted(sent)
+    assert erased.rows.items() >= {"contacts": 2, "members": 3, "runs": 3, "messages": 2}.items()
+    assert erased.rows["mentions"] == 1
+    [left] = office.rows("SELECT text FROM messages")
+    assert "Ask [erased]." in left["text"]
+    assert erased.scrubbed == url.startswith("sqlite")
+    assert people.erase(office.app, BO).rows == {}
+    for address in (BO, BO_NEWS):
+        with pytest.raises(Refused, match="was erased"):
+            office.enrol(1, address)
+    office.sleep_through()
+    assert [mail.recipient for mail in office.office.log if mail.recipient != CY] == [BO] * len(
+        sent
+    )
+    stray = office.receive(reply(None, "Hello again"))
+    assert (stray["kind"], stray["contact_id"]) == ("stray", None)
+    people.erase(office.app, BO)
+    clean(office)
+
+
+@pytest.mark.slow
+def test_an_erasure_that_was_killed_is_finished_by_the_next(
+    sqlite_office: World, fork_server: ForkServer
+) -> None:
+    office = sqlite_office
+    lives(office)
+    cy = of_cy(office)
+    told = {"settings": asdict(office.app.settings), "at": office.clock.time.isoformat()}
+    for die_at in sample(range(4, 160), 3):
+        child = fork_server.start("people_child:erase", **told, address=BO, die_at=die_at)
+        if child.wait() == 0:
+            break
+        assert people.show(office.app, CY).contact["status"] == "active"
+    people.erase(office.app, BO)
+    clean(office)
+    assert of_cy(office) == cy
+
+
+def test_a_thread_that_is_driven_right_now_is_waited_for(
+    sqlite_office: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office, inside, go_on = sqlite_office, threading.Event(), threading.Event()
+
+    def hook(point: str) -> None:
+        if point.startswith("effect ") and not inside.is_set():
+            inside.set()
+            assert go_on.wait(30)
+
+    office.campaign(PLAN, BO)
+    monkeypatch.setattr(failpoints, "hook", hook)
+    with ThreadPoolExecutor() as pool:
+        driving = pool.submit(office.drive)
+        assert inside.wait(30)
+        with pytest.raises(
+            people.StillDriven, match=f"Run {office.run().id} of thread campaign-1-"
+        ):
+            people.erase(office.app, BO, patience=0.0)
+        assert mentions(office.app.settings.url, BO) >= {"contacts"}
+        erasing = pool.submit(people.erase, office.app, BO)
+        go_on.set()
+        assert erasing.result(30).rows["runs"] == 1
+        driving.result(30)
+    clean(office)
+    assert office.office.log == []
+
+
+# -- changed
+
+
+def test_a_changed_contact_is_shown_a_text_of_his_own_before_anything_is_sent(
+    office: World,
+) -> None:
+    office.campaign(HELD)
+    office.drive()
+    [old] = office.questions()
+    assert (old.value["to"], "Bo" in old.value["body"]) == (BO, True)
+    changed = people.update(office.app, BO, name="Robert", new_address="Robert@example.org")
+    assert (changed["address"], changed["person"]) == ("robert@example.org",) * 2
+    with contextlib.suppress(errors.Error):  # it may have been asked again by now
+        office.app.runtime.blocking.answer(old.id, {"action": "approve"})
+    office.drive()
+    assert office.office.log == []
+    [new] = office.questions()
+    assert (new.value["to"], "Robert" in new.value["body"]) == ("robert@example.org", True)
+    office.answer("approve")
+    assert [mail.recipient for mail in office.office.log] == ["robert@example.org"]
+
+
+def test_an_approved_text_that_waits_for_its_hour_is_approved_again_after_a_change(
+    sqlite_office: World,
+) -> None:
+    office = sqlite_office
+    office.campaign(HELD, zone="America/Los_Angeles")
+    office.sleep_through()
+    office.clock.advance(timedelta(hours=12))  # its hours are over
+    office.answer("approve")
+    assert office.touch_states() == ["approved"]
+    people.update(office.app, BO, new_address="bo@example.net")
+    office.sleep_through()
+    assert office.office.log == []
+    [question] = office.questions()
+    assert question.value["to"] == "bo@example.net"
+
+
+def test_a_changed_zone_moves_what_is_due(sqlite_office: World) -> None:
+    office = sqlite_office
+    office.campaign(PLAN, zone="America/Los_Angeles")
+    office.drive()
+    assert office.due() == MONDAY + timedelta(hours=8)
+    people.update(office.app, BO, zone="Europe/Rome")
+    office.drive()
+    assert len(office.sent()) == 1
+
+
+def test_a_change_that_cannot_be_made_says_why(sqlite_office: World) -> None:
+    app = sqlite_office.app
+    sqlite_office.campaign(PLAN, BO, CY)
+    app.database.write(records.suppress("di@example.org", "erased", 0))
+    for change, why in (
+        ({"new_address": CY}, "There is a contact cy@example.org already"),
+        ({"new_address": "Di+x@example.org"}, "di.x@example.org was erased, and is not written to"),
+        ({"new_address": "di@"}, "is no address"),
+        ({"zone": "Europe/Room"}, "is no time zone; did you mean Europe/Rome"),
+        ({"name": "Bo\nBcc: all@example.org"}, "the name has the character"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            people.update(app, BO, **change)
+    with pytest.raises(people.UnknownContact, match="There is no contact 'eve"):
+        people.update(app, "eve@example.org", name="Eve")
+    assert people.show(app, BO).contact["name"] == "Bo"
+
+
+# -- bounced by mistake
+
+
+def test_a_mail_that_was_refused_by_mistake_is_tried_again_with_the_same_text(
+    office: World,
+) -> None:
+    office.office.faults = lambda recipient, attempt: Fault.REJECT_RECIPIENT
+    office.campaign(PLAN, cadence=TWO)
+    office.drive()
+    assert (office.member(), office.touch_states()) == ("bounced", ["refused"])
+    [before] = office.touches()
+    office.office.faults = None
+    assert people.bounced(office.app, 1) == [BO]
+    assert people.unbounce(office.app, BO) == 1
+    assert people.unbounce(office.app, BO) == 0
+    office.sleep_through()
+    assert office.touch_states() == ["sent", "sent"]
+    assert office.touches()[0]["body"] == before["body"]
+    assert office.member() == "finished"
+
+
+def test_after_a_report_of_a_bounce_the_next_touch_follows(sqlite_office: World) -> None:
+    office = sqlite_office
+    office.campaign(PLAN, cadence=TWO)
+    office.drive()
+    office.receive(bounce(office.message_id(1)))
+    assert (office.member(), len(office.sent())) == ("bounced", 1)
+    assert people.unbounce(office.app, BO) == 1
+    office.sleep_through()
+    assert (office.touch_states(), office.member()) == (["sent", "sent"], "finished")
+
+
+def test_who_unsubscribed_is_not_unbounced(sqlite_office: World) -> None:
+    office = sqlite_office
+    office.campaign(PLAN, cadence=TWO)
+    office.drive()
+    office.receive(bounce(office.message_id(1)))
+    office.app.database.write(records.suppress(BO, "unsubscribed", 0))
+    with pytest.raises(ValueError, match="has unsubscribed"):
+        people.unbounce(office.app, BO)
+    assert office.member() == "bounced"
