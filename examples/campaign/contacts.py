@@ -13,7 +13,6 @@ import secrets
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from .control import refuse_stopped
 from .database import Conflict, Database, Row, Statement, sql
 from .sheet import (
     Bad,
@@ -26,6 +25,7 @@ from .sheet import (
     person_of,
     read,
 )
+from .states import refuse_stopped
 
 __all__ = [
     "Bad",

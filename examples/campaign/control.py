@@ -4,8 +4,9 @@ One statement on the campaign's row decides each of them; then its threads are t
 What a kill leaves behind, and what mends it:
 
     pause    nothing in between: the row says so, and a thread reads it before each mail
-    resume   the campaign runs, and threads that were not told yet sleep on. `resume` again tells
-             them; each also looks by itself every six hours
+    resume   contacts that a trouble bounced are taken back first; `resume` again takes the rest.
+             Then the campaign runs, and threads that were not told yet sleep on: `resume` again
+             tells them, and each looks by itself every six hours
     stop     no member is active, so nothing is sent. Threads that were not told yet, and their
              drafts in the inbox, are there until their next look; `stop` again tells them
     edit     the new version holds for every thread that wakes. One that was not told yet sleeps
@@ -16,11 +17,14 @@ Whoever is told twice with the same version is told once, so repeating any of th
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from . import people, trouble
 from .database import Row, Statement, sql
 from .preview import Changes, Preview, preview
+from .states import ChangedMeanwhile, WrongState, refuse_stopped
 
 if TYPE_CHECKING:
     from .app import App
@@ -50,28 +54,14 @@ AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'running')"""
 _END = """UPDATE members SET status = 'stopped' WHERE campaign_id = :id AND status = 'active'
 AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'stopped')"""
 _REDRAFT = """DELETE FROM touches WHERE campaign_id = :id AND status = 'draft_pending'
-AND attempt IS NULL AND drafted_at <= :now AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND version = :version)"""
-
-
-class WrongState(ValueError):
-    """The state of a campaign does not allow this. Nothing was changed."""
-
-    def __init__(self, row: Row, verb: str, what_to_do: str) -> None:
-        super().__init__(
-            f"Campaign {row['name']!r} is {row['state']} and cannot be {verb}: {what_to_do}"
-        )
-        self.campaign_id, self.state = row["id"], row["state"]
-
-
-class ChangedMeanwhile(ValueError):
-    """Somebody else changed the campaign after its preview was made. Nothing was changed."""
-
-    def __init__(self, row: Row, seen: int) -> None:
-        super().__init__(
-            f"Campaign {row['name']!r} was changed meanwhile: it is at version {row['version']}, "
-            f"and the preview was of version {seen}. Nothing was changed; look at a new preview."
-        )
-        self.campaign_id, self.version = row["id"], row["version"]
+AND attempt IS NULL AND drafted_at <= :now
+AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND version = :version)"""
+_BOUNCED = """SELECT c.address FROM touches t JOIN contacts c ON c.id = t.contact_id
+WHERE t.campaign_id = :id AND t.problem = :kind AND c.status = 'bounced' AND t.attempt_at >=
+  (SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :id AND sent_at <
+    (SELECT MAX(attempt_at) FROM touches WHERE campaign_id = :id AND problem = :kind))
+ORDER BY t.attempt_at, c.id"""
+"""Those whose mails a trouble refused: all since the last mail that was sent before."""
 
 
 @dataclass(frozen=True)
@@ -99,17 +89,18 @@ def pause(app: App, campaign_id: int) -> Switched:
     return _report(app, row, was, "active")
 
 
-def resume(app: App, campaign_id: int, *, trouble: int | None = None) -> Switched:
-    """Send again, and let every thread look. With the number of a `trouble`, only what that one
-    stopped: a person who paused the campaign since then is not overruled."""
-    if trouble is not None:
+def resume(app: App, campaign_id: int, *, number: int | None = None) -> Switched:
+    """Send again, and let every thread look. Contacts that bounced because of a trouble are written
+    to again. With the `number` of a trouble, only what that one stopped: a person who paused the
+    campaign since then is not overruled."""
+    if number is not None:
         found = app.row(campaign_id)
-        if found["troubles"] != trouble or found["state"] not in ("trouble", "running"):
+        if found["troubles"] != number or found["state"] not in ("trouble", "running"):
             return _report(app, found, found["state"], "active")
+    _take_back(app, app.row(campaign_id))
     again = sql(_TRY_AGAIN, id=campaign_id)
     row, was = _switch(app, campaign_id, "running", ("paused", "trouble"), "resumed", again)
-    if trouble is None:
-        _withdraw_question(app, row)
+    _withdraw_question(app, row)
     for contact_id, _ in app.members(campaign_id, without_draft=True):
         app.wake(campaign_id, contact_id, f"resumed {row['version']}")
     return _report(app, row, was, "active")
@@ -158,12 +149,6 @@ def edit(
     return version
 
 
-def refuse_stopped(row: Row, verb: str) -> None:
-    """Raise `WrongState` for a campaign that was stopped."""
-    if row["state"] == "stopped":
-        raise WrongState(row, verb, "that is for good. Create another one.")
-
-
 def _switch(
     app: App,
     campaign_id: int,
@@ -205,11 +190,23 @@ def _change(campaign_id: int, version: int, columns: Row) -> Statement:
     )
 
 
+def _take_back(app: App, row: Row) -> None:
+    """Write again to those who bounced because of a trouble, not because of their addresses.
+
+    The oldest comes first. Killed on the way, the rest is found again: the campaign is still not
+    running, and its trouble still known.
+    """
+    kind = row["trouble"].partition(":")[0]
+    for bounced in app.database.rows(_BOUNCED, id=row["id"], kind=kind) if kind else []:
+        with contextlib.suppress(ValueError):  # he unsubscribed meanwhile, or was removed
+            people.unbounce(app, bounced["address"])
+
+
 def _withdraw_question(app: App, row: Row) -> None:
     """Withdraw what a person was asked about the last trouble, if he still is."""
     if row["troubles"]:
-        client = app.runtime.blocking
-        client.signal(f"campaign-{row['id']}", "resumed", key=str(row["troubles"]))
+        name = trouble.resumed(row["troubles"])
+        app.runtime.blocking.signal(trouble.thread_of(row["id"]), name, key=name)
 
 
 def _report(app: App, row: Row, was: str, status: str) -> Switched:

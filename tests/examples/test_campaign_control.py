@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from examples.campaign import control
+from examples.campaign import control, overlaps
 from examples.campaign.app import Plan
 from examples.campaign.cadence import Cadence
 from examples.campaign.control import ChangedMeanwhile, Changes, WrongState
@@ -166,11 +166,11 @@ def test_an_answer_about_an_old_trouble_does_not_overrule_a_pause(sqlite_office:
     trouble = sql("UPDATE campaigns SET state = 'trouble', trouble = 'no', troubles = troubles + 1")
     app.database.write(trouble)
     assert control.pause(app, 1).was == "trouble"
-    assert control.resume(app, 1, trouble=1).state == "paused"
+    assert control.resume(app, 1, number=1).state == "paused"
     assert control.resume(app, 1).state == "running"
     app.database.write(trouble)
-    assert control.resume(app, 1, trouble=1).state == "trouble"
-    assert control.resume(app, 1, trouble=2).state == "running"
+    assert control.resume(app, 1, number=1).state == "trouble"
+    assert control.resume(app, 1, number=2).state == "running"
     assert app.row(1)["trouble"] == ""
 
 
@@ -294,8 +294,9 @@ def test_a_change_that_makes_no_sense_is_refused(
 
 
 def test_what_another_campaign_means_for_this_one_is_said_before(
-    sqlite_office: World, command: Command, tmp_path: Path
+    sqlite_office: World, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CAMPAIGN_APART", "3")
     sqlite_office.campaign(PLAN, BO, CY)
     sqlite_office.drive()
     app = sqlite_office.app
@@ -318,5 +319,5 @@ def test_what_another_campaign_means_for_this_one_is_said_before(
     told = command("import", "again", str(sheet))[1]
     assert "2 touches to 2 of its active members will be left out as duplicates" in told
     assert "mail from another campaign" not in told
-    sqlite_office.clock.advance(4 * DAY)
-    assert not list(app.overlap(2).lines())
+    later = app.clock.now() + 4 * 86_400_000
+    assert overlaps.find(app.database, 2, 3, later).waiting == 0
