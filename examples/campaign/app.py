@@ -83,7 +83,7 @@ class App:
         self.runtime.register(agent.graph(), name=GRAPH, hold=True)
         question = trouble.Question(
             self.database,
-            lambda campaign_id, number: control.resume(self, campaign_id, trouble=number),
+            lambda campaign_id, number: control.resume(self, campaign_id, number=number),
             lambda campaign_id, number: control.stop(self, campaign_id),
         )
         self.runtime.register(question.graph(), name=trouble.GRAPH, hold=True)

@@ -26,6 +26,7 @@ from .sheet import (
     person_of,
     read,
 )
+from .states import refuse_stopped
 
 __all__ = [
     "Bad",

@@ -4,8 +4,9 @@ One statement on the campaign's row decides each of them; then its threads are t
 What a kill leaves behind, and what mends it:
 
     pause    nothing in between: the row says so, and a thread reads it before each mail
-    resume   the campaign runs, and threads that were not told yet sleep on. `resume` again tells
-             them; each also looks by itself every six hours
+    resume   contacts that a trouble bounced are taken back first; `resume` again takes the rest.
+             Then the campaign runs, and threads that were not told yet sleep on: `resume` again
+             tells them, and each looks by itself every six hours
     stop     no member is active, so nothing is sent. Threads that were not told yet, and their
              drafts in the inbox, are there until their next look; `stop` again tells them
     edit     the new version holds for every thread that wakes. One that was not told yet sleeps
@@ -20,10 +21,10 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import people
+from . import people, trouble
 from .database import Row, Statement, sql
 from .preview import Changes, Preview, preview
-from .records import WrongState, refuse_stopped
+from .states import ChangedMeanwhile, WrongState, refuse_stopped
 
 if TYPE_CHECKING:
     from .app import App
@@ -53,18 +54,14 @@ AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'running')"""
 _END = """UPDATE members SET status = 'stopped' WHERE campaign_id = :id AND status = 'active'
 AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'stopped')"""
 _REDRAFT = """DELETE FROM touches WHERE campaign_id = :id AND status = 'draft_pending'
-AND attempt IS NULL AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND version = :version)"""
-
-
-class ChangedMeanwhile(ValueError):
-    """Somebody else changed the campaign after its preview was made. Nothing was changed."""
-
-    def __init__(self, row: Row, seen: int) -> None:
-        super().__init__(
-            f"Campaign {row['name']!r} was changed meanwhile: it is at version {row['version']}, "
-            f"and the preview was of version {seen}. Nothing was changed; look at a new preview."
-        )
-        self.campaign_id, self.version = row["id"], row["version"]
+AND attempt IS NULL AND drafted_at <= :now
+AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND version = :version)"""
+_BOUNCED = """SELECT c.address FROM touches t JOIN contacts c ON c.id = t.contact_id
+WHERE t.campaign_id = :id AND t.problem = :kind AND c.status = 'bounced' AND t.attempt_at >=
+  (SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :id AND sent_at <
+    (SELECT MAX(attempt_at) FROM touches WHERE campaign_id = :id AND problem = :kind))
+ORDER BY t.attempt_at, c.id"""
+"""Those whose mails a trouble refused: all since the last mail that was sent before."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +89,18 @@ def pause(app: App, campaign_id: int) -> Switched:
     return _report(app, row, was, "active")
 
 
-def resume(app: App, campaign_id: int, *, trouble: int | None = None) -> Switched:
-    """Send again, and let every thread look. With the number of a `trouble`, only what that one
-    stopped: a person who paused the campaign since then is not overruled."""
-    if trouble is not None:
+def resume(app: App, campaign_id: int, *, number: int | None = None) -> Switched:
+    """Send again, and let every thread look. Contacts that bounced because of a trouble are written
+    to again. With the `number` of a trouble, only what that one stopped: a person who paused the
+    campaign since then is not overruled."""
+    if number is not None:
         found = app.row(campaign_id)
-        if found["troubles"] != trouble or found["state"] not in ("trouble", "running"):
+        if found["troubles"] != number or found["state"] not in ("trouble", "running"):
             return _report(app, found, found["state"], "active")
-    _unbounce(app, campaign_id)
+    _take_back(app, app.row(campaign_id))
     again = sql(_TRY_AGAIN, id=campaign_id)
     row, was = _switch(app, campaign_id, "running", ("paused", "trouble"), "resumed", again)
-    if trouble is None:
-        _withdraw_question(app, row)
+    _withdraw_question(app, row)
     for contact_id, _ in app.members(campaign_id, without_draft=True):
         app.wake(campaign_id, contact_id, f"resumed {row['version']}")
     return _report(app, row, was, "active")
@@ -128,6 +125,7 @@ def edit(
     `ChangedMeanwhile` is raised. With `redraft` drafts that wait are withdrawn and written again,
     also those that were approved but not taken up yet.
     """
+    now = app.clock.now() if redraft else 0
     while True:
         row = app.row(campaign_id)
         refuse_stopped(row, "changed")
@@ -140,7 +138,7 @@ def edit(
             break
         *_, [found] = app.database.write(
             _change(campaign_id, version, columns),
-            *([sql(_REDRAFT, id=campaign_id, version=version)] if redraft else []),
+            *([sql(_REDRAFT, id=campaign_id, version=version, now=now)] if redraft else []),
             sql("SELECT * FROM campaigns WHERE id = :id", id=campaign_id),
         )
         if found.items() >= {"version": version, **columns}.items():
@@ -192,26 +190,23 @@ def _change(campaign_id: int, version: int, columns: Row) -> Statement:
     )
 
 
-def _unbounce(app: App, campaign_id: int) -> None:
-    """Write again to those whose refusals were the campaign's trouble, and not theirs."""
-    refused = app.database.rows(
-        """SELECT c.address FROM touches t JOIN contacts c ON c.id = t.contact_id
-           JOIN campaigns p ON p.id = t.campaign_id
-           WHERE p.id = :id AND p.state = 'trouble' AND p.trouble LIKE 'NoSuchRecipient:%'
-             AND t.problem = 'NoSuchRecipient' AND c.status = 'bounced' AND t.attempt_at >=
-               (SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :id)""",
-        id=campaign_id,
-    )
-    for row in refused:
-        with contextlib.suppress(ValueError):  # he unsubscribed, under another address
-            people.unbounce(app, row["address"])
+def _take_back(app: App, row: Row) -> None:
+    """Write again to those who bounced because of a trouble, not because of their addresses.
+
+    The oldest comes first. Killed on the way, the rest is found again: the campaign is still not
+    running, and its trouble still known.
+    """
+    kind = row["trouble"].partition(":")[0]
+    for bounced in app.database.rows(_BOUNCED, id=row["id"], kind=kind) if kind else []:
+        with contextlib.suppress(ValueError):  # he unsubscribed meanwhile, or was removed
+            people.unbounce(app, bounced["address"])
 
 
 def _withdraw_question(app: App, row: Row) -> None:
     """Withdraw what a person was asked about the last trouble, if he still is."""
     if row["troubles"]:
-        client = app.runtime.blocking
-        client.signal(f"campaign-{row['id']}", "resumed", key=str(row["troubles"]))
+        name = trouble.resumed(row["troubles"])
+        app.runtime.blocking.signal(trouble.thread_of(row["id"]), name, key=name)
 
 
 def _report(app: App, row: Row, was: str, status: str) -> Switched:

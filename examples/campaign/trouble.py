@@ -8,7 +8,7 @@ even if the thread that stopped the campaign has died.
     stopped, not asked        `state = 'trouble'`: the next thread that looks asks
     asked                     a wait; nothing is sent, whatever the clock says
     answered, not resumed     the recorded answer: `resume`, which may be repeated, is called again
-    resumed by a command      the signal `resumed` withdraws the question
+    resumed by a command      a signal, `resumed`, withdraws the question
 """
 
 from __future__ import annotations
@@ -73,6 +73,11 @@ def thread_of(campaign_id: int) -> str:
     return f"campaign-{campaign_id}"
 
 
+def resumed(trouble: int) -> str:
+    """The signal that withdraws the question about this trouble, and no other one's."""
+    return f"resumed {trouble}"
+
+
 class State(TypedDict, total=False):
     campaign_id: int
     trouble: int
@@ -114,7 +119,9 @@ class Question:
             "said": said,
             "answers": "resume: it is mended, go on and try again. stop: end the campaign.",
         }
-        decision = perdure.ask(shown, response_schema=DECISION, unless="resumed", default=None)
+        decision = perdure.ask(
+            shown, response_schema=DECISION, unless=resumed(state["trouble"]), default=None
+        )
         if decision is None:
             return {"ended": "withdrawn"}
         self.act(decision["action"], state["campaign_id"], state["trouble"])
