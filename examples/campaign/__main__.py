@@ -14,8 +14,8 @@ import perdure
 
 from .app import Unknown
 from .commands import campaigns, commands, mail, people
-from .contacts import BadSheet, Refused, UnknownCampaign, UnknownContact
-from .people import StillDriven
+from .contacts import BadSheet, Refused, UnknownCampaign
+from .people import StillDriven, UnknownContact
 
 __all__ = ["campaigns", "mail", "people"]
 

@@ -21,7 +21,6 @@ from perdure.types import ENDED
 
 from . import records
 from .agent import thread_of
-from .contacts import WHY, UnknownContact
 from .database import Conflict, Row, Statement, sql
 from .erasure import Erased, StillDriven, erase
 from .sheet import check_zone, hash_of, normalise, person_of, plain
@@ -45,6 +44,10 @@ __all__ = [
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSENT = "('draft_pending', 'approved', 'refused')"
+
+
+class UnknownContact(LookupError):
+    """There is no contact of this address."""
 
 
 def find(app: App, address: str) -> Row:
@@ -173,7 +176,7 @@ def _refuse_suppressed(app: App, address: str) -> None:
         "SELECT why FROM suppressions WHERE hash = :hash", hash=hash_of(person_of(address))
     )
     if row is not None:
-        raise ValueError(f"{address} {WHY.get(row['why'], row['why'])}, and is not written to.")
+        raise ValueError(f"{address} {records.SUPPRESSED[row['why']]}, and is not written to.")
 
 
 # -- ending, and going on

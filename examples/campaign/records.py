@@ -255,6 +255,10 @@ def reply(message_id: str, contact_id: int, touch: Row | None) -> list[Statement
     ]
 
 
+SUPPRESSED = {"unsubscribed": "has unsubscribed", "erased": "was erased"}
+"""Why somebody must not be written to, by `suppressions.why`, in words."""
+
+
 def suppress(person: str, why: str, at: int) -> Statement:
     """Keep it for good that a person must not be written to, in a form that does not name him.
     `why` is `unsubscribed` or `erased`; what was said first stays."""
