@@ -19,6 +19,8 @@ from .people import StillDriven, UnknownContact
 
 __all__ = ["campaigns", "mail", "people"]
 
+UNKNOWN = (Unknown, UnknownCampaign, UnknownContact)
+
 
 def main() -> int:
     try:
@@ -26,10 +28,7 @@ def main() -> int:
     except Refused as refused:
         print(refused, file=sys.stderr)
         return 1
-    except (Unknown, UnknownCampaign, UnknownContact, StillDriven) as error:
-        print(f"campaign: {error}", file=sys.stderr)
-        return 2
-    except (BadSheet, ValueError, perdure.Error) as error:
+    except (*UNKNOWN, StillDriven, BadSheet, ValueError, perdure.Error) as error:
         print(f"campaign: {error}", file=sys.stderr)
         return 2
     return 0
