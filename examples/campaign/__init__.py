@@ -6,8 +6,11 @@ to run it; the tutorial in the project's docs builds it step by step.
 
     agent        the graph, and its effects         cadence          when the next touch is due
     app          the application put together       sheet contacts   CSV files, their import
+    control      pause, resume, stop, edit          preview          what an edit would change
+    drafts       approval in bulk                   overlaps         what other campaigns mean
     inbound      mail that comes in                 mail lookup      sending; asking what arrived
     records      what the tables are asked          reading          what an incoming mail means
+    letter       a letter as a mail                 refusals         what a server's no means
     writer       who writes the drafts              database         batches of statements
     settings     what the environment says          schema.sql       the tables
     service      for workers and web servers        __main__         the command line

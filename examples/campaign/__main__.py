@@ -1,9 +1,11 @@
 """`python -m examples.campaign`: the application's own commands.
 
-Drafts are approved with `perdure inbox` and `perdure answer`, threads are looked at with `perdure
-runs` and `perdure show`, all with `--at` the same database.
+Drafts are approved with `drafts` and `approve`, or one by one with `perdure inbox` and `perdure
+answer`; threads are looked at with `perdure runs` and `perdure show`, all with `--at` the same
+database.
 
-Exit codes: 0 fine, 1 a sheet was refused, 2 wrong use.
+Exit codes: 0 fine, 1 a sheet was refused, a person said no, or drafts were not open any more, 2
+wrong use, or a `check` that failed.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ import sys
 import perdure
 
 from .app import Unknown
-from .commands import campaigns, commands, mail, people
+from .commands import campaigns, check, commands, drafts, mail, people
 from .contacts import BadSheet, Refused, UnknownCampaign
 from .people import StillDriven, UnknownContact
 
-__all__ = ["campaigns", "mail", "people"]
+__all__ = ["campaigns", "check", "drafts", "mail", "people"]
 
 UNKNOWN = (Unknown, UnknownCampaign, UnknownContact)
 

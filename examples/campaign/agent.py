@@ -7,22 +7,27 @@ What each crash leaves behind, and what decides:
     before a draft is stored     nothing but a model's answer, which is recorded
     draft stored, nobody asked   `draft_pending`; approval asks
     asked                        a wait: no clock can send it, only an answer, once
+    approved, not sent           a booking, which is found again, or replaced once it has passed
     a mail on its way            an intent: the provider is asked by Message-ID, or a person is
     sent, not noted              the recorded outcome; it is noted, and not sent again
+    refused, not noted           the recorded refusal; it is noted once, with what it leads to
     reply, at any time           `members.status`: a send looks at it when the mail server agreed to
                                  the recipient, and has nothing of the content
 
 Nodes never branch on the wall clock: `perdure.now()` is recorded, and reality is asked again by
-`check_reply`, which comes first on every wake.
+`check_reply`, which comes first on every wake. All waits are the graph's own: no refusal, limit or
+closed window keeps a process waiting.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from email.utils import parseaddr
 from typing import Any, Literal, NamedTuple, TypedDict
+from zoneinfo import ZoneInfo
 
 from langchain_core.language_models import BaseChatModel
 from langgraph.config import get_config
@@ -32,16 +37,30 @@ from langgraph.types import Command
 import perdure
 from perdure.types import EffectRecord
 
-from . import records, writer
-from .cadence import Cadence, due
+from . import records, trouble, turns, writer
+from .cadence import Cadence, due, next_open
 from .database import Database
-from .letter import BadLetter, Letter, compose
+from .letter import BadLetter, Letter, compose, footer, unsubscribe_of
 from .lookup import Lookup
-from .mail import Outgoing
+from .mail import NoAnswer, Outgoing
 from .records import Situation
-from .refusals import NoSuchRecipient, Rejected, TemporaryTrouble
+from .refusals import (
+    LetterRefused,
+    NoSuchRecipient,
+    SenderRefused,
+    ServerTrouble,
+    TemporaryTrouble,
+)
 from .settings import Settings
 
+_TEXT_ONLY_IN_AN_EDIT = {
+    "if": {"properties": {"action": {"const": "edit"}}},
+    "then": {"required": ["body"]},
+    "else": {
+        "properties": {"action": {"enum": ["approve", "reject", "skip"]}, "comment": {}},
+        "additionalProperties": False,
+    },
+}
 DECISION = {
     "type": "object",
     "properties": {
@@ -52,18 +71,36 @@ DECISION = {
     },
     "required": ["action"],
     "additionalProperties": False,
-    "if": {"properties": {"action": {"const": "edit"}}},
-    "then": {"required": ["body"]},
+    **_TEXT_ONLY_IN_AN_EDIT,
 }
 """What a person may say of a draft: send it, send this instead, write another, leave it out."""
+ABOUT_A_REFUSAL = {
+    "type": "object",
+    "properties": {"action": {"enum": ["again", "skip", "bounce"]}},
+    "required": ["action"],
+    "additionalProperties": False,
+}
+"""What a person may say of a mail that the server goes on refusing: try it again, leave this touch
+out, or write to the contact no more."""
 SEND = "send touch"
 """The effect that sends a touch."""
+OUTCOME = "reply_outcome"
+"""The score of a touch: 1.0 if it earned a reply, 0.0 if not."""
 MANY = 1000
 """More effects than a run has."""
-SLOW = 5_000
-"""Milliseconds that the last look before a mail goes out may take."""
+SLOW = 5.0
+"""Seconds that the last look before a mail goes out may take."""
+LOOK_AGAIN = timedelta(hours=6)
+"""After so long a thread whose campaign does not run looks by itself whether it does by now."""
+PATIENCE = {
+    "Doubtful": perdure.Retry(4, timedelta(hours=1), 4, longest=timedelta(days=1)),
+    "TemporaryTrouble": perdure.Retry(12, timedelta(minutes=5), longest=timedelta(hours=4)),
+    "ServerTrouble": perdure.Retry(12, timedelta(minutes=5), longest=timedelta(hours=4)),
+}
+"""How often, and with what pauses, a mail that was refused is tried before a person is asked: for
+about a day."""
 
-Next = Literal["compose_touch", "schedule_next", "__end__"]
+Next = Literal["compose_touch", "refusal", "schedule_next", "__end__"]
 Approved = Literal["send_touch", "compose_touch", "approval", "schedule_next", "check_reply"]
 
 
@@ -77,16 +114,23 @@ class State(TypedDict, total=False):
     last_at: datetime
     """When the one before it went out, or the thread began."""
     due_at: datetime
+    because: str
+    """What it sleeps for, until then."""
+    not_before: datetime
+    """When a mail that was refused is tried again."""
     subject: str
     body: str
     comment: str
     """What a person said of the last draft."""
-    problem: str
-    """Why the last text cannot be sent as it is."""
     letter: dict[str, Any]
     sequence: str
-    """What is to be sent, as it was when it was approved."""
+    tries: int
+    """What is to be sent, as it was when it was approved, and the how manieth try it is."""
     ended: str
+
+
+class NotNow(perdure.NotDone):
+    """The mail may not go out at this moment, or did not arrive: the thread looks again."""
 
 
 class NotYet(Exception):
@@ -102,30 +146,39 @@ class Agent:
         runtime: perdure.Runtime,
         database: Database,
         model: BaseChatModel,
+        now: Callable[[], int],
     ) -> None:
+        """`now` is the journal's time, in milliseconds."""
         self._settings, self._runtime = settings, runtime
-        self._database, self._model = database, model
-        self._outgoing = Outgoing(
-            settings.smtp_host,
-            settings.smtp_port,
-            settings.smtp_timeout,
-            settings.smtp_starttls,
-            settings.smtp_user or None,
-            settings.smtp_password or None,
-        )
+        self._database, self._model, self._now = database, model, now
+        self._outgoing = Outgoing.of(settings)
         self._lookup = Lookup(settings.lookup_url) if settings.lookup_url else None
         self.send = perdure.effect(
             name=SEND,
-            key=lambda place, letter, sequence, at: [sequence, letter["recipient"], place["step"]],
-            verify=self._did_arrive if self._lookup else None,
+            key=lambda place, letter, sequence, tries, at: [
+                sequence,
+                letter["recipient"],
+                place["step"],
+                tries,
+            ],
+            verify=_unanswered if self._lookup else None,
             unknown="retry" if self._lookup else "hold",
-            retry=perdure.Retry(
-                attempts=24,  # about a day
-                first=timedelta(seconds=1),
-                longest=timedelta(hours=2),
-                final=(Rejected,),
-            ),
+            retry=None,
         )(self._send)
+        self.arrived = perdure.effect(
+            name="look up touch",
+            key=lambda place, message_id, recipient, sequence, tries: [
+                sequence,
+                recipient,
+                place["step"],
+                tries,
+            ],
+            retry=perdure.Retry(  # for about a day, by the clock
+                attempts=48,
+                first=timedelta(seconds=max(10.0, settings.lookup_after)),
+                longest=timedelta(minutes=30),
+            ),
+        )(self._arrived)
 
     def graph(self) -> StateGraph[State]:
         """The graph, for `Runtime.register`."""
@@ -134,10 +187,12 @@ class Agent:
         builder.add_node(self.compose_touch)
         builder.add_node(self.approval)
         builder.add_node(self.send_touch)
+        builder.add_node(self.refusal)
         builder.add_node(self.schedule_next)
         builder.add_edge(START, "check_reply")
         builder.add_edge("compose_touch", "approval")
         builder.add_edge("send_touch", "check_reply")
+        builder.add_edge("refusal", "check_reply")
         builder.add_edge("schedule_next", "check_reply")
         return builder
 
@@ -149,18 +204,29 @@ class Agent:
         last = state.get("last_at", now)
         found = self._look(state, step)
         perdure.label(sequence_step=step)
-        update = {"step": step, "last_at": last}
+        update: State = {"step": step, "last_at": last, "because": "the next touch"}
         if found.status != "active":
             return self._end(state, found.status)
         gaps, touch = found.cadence.gaps, found.touch
+        if touch is not None and touch["status"] == "draft_pending":
+            # It is written, and waits for a person, whatever the cadence is by now.
+            return Command(update=update, goto="compose_touch")
+        if found.campaign["state"] != "running":
+            if found.campaign["state"] == "trouble":
+                trouble.ask(self._runtime, found.campaign)
+            because = f"the campaign, which is {found.campaign['state']}"
+            update |= {"because": because, "due_at": now + LOOK_AGAIN}
+            return Command(update=update, goto="schedule_next")
+        if touch is not None and touch["status"] == "approved" and _is_hopeless(touch):
+            return Command(update=update, goto="refusal")
         if step > len(gaps):  # a last reply may take as long as the one before
             at = last + timedelta(days=gaps[-1])
             if now >= at:
                 return self._end(state, "finished")
-        elif touch is not None and touch["status"] == "draft_pending":
-            at = now  # it is written, and waits for a person, whatever the cadence is by now
         else:
             at = due(found.cadence, step, last, found.contact["zone"])
+            if touch is not None and touch["problem"]:
+                at = max(at, state.get("not_before", at))
         if now < at:
             return Command(update={**update, "due_at": at}, goto="schedule_next")
         return Command(update=update, goto="compose_touch")
@@ -197,7 +263,7 @@ class Agent:
                 "drafted_at": _milliseconds(perdure.now()),
             }
         )
-        return {"subject": subject, "body": body, "comment": "", "problem": ""}
+        return {"subject": subject, "body": body, "comment": ""}
 
     def approval(self, state: State) -> Command[Approved]:
         """Hold the draft until a person has said what becomes of it, unless it is approved."""
@@ -209,16 +275,17 @@ class Agent:
         if touch["status"] == "approved":  # its text is what was approved, not what was written
             return self._release(found, touch, touch["subject"], touch["body"])
         shown = {
+            "kind": "approval",
             "campaign": found.campaign.get("name"),
             "to": found.contact["address"],
             "touch": step,
             "subject": state["subject"],
             "body": state["body"],
+            "footer": footer(self._unsubscribe(found)["unsubscribe_link"]),
             "prompt_version": touch["prompt_version"],
         }
-        problem = state.get("problem")
         decision = perdure.ask(
-            {**shown, "problem": problem} if problem else shown,
+            {**shown, "problem": touch["said"]} if touch["said"] else shown,
             response_schema=DECISION,
             unless="wake",
             default=None,
@@ -230,45 +297,64 @@ class Agent:
                 comment = decision.get("comment") or "it was not right"
                 return Command(update={"comment": comment}, goto="compose_touch")
             case "skip":
-                self.change_touch(_place(state), {"status": "skipped"})
-                return Command(
-                    update={"step": step + 1, "last_at": perdure.now()}, goto="check_reply"
-                )
+                return Command(update=self._skip(state), goto="check_reply")
         subject, body = state["subject"], state["body"]
         if decision["action"] == "edit":
             subject, body = decision.get("subject", subject), decision["body"]
-        approved = {"subject": subject, "body": body, "status": "approved"}
-        self.change_touch(_place(state), approved)
+        self.approve(_place(state), subject, body)
         return self._release(found, touch, subject, body)
 
     def _release(
         self, found: Situation, touch: dict[str, Any], subject: str, body: str
     ) -> Command[Approved]:
-        """Let an approved text go out, in the contact's hours: whoever approved it keeps others."""
-        now = perdure.now()
-        opens = due(Cadence((0,), found.cadence.window), 1, now, found.contact["zone"])
-        if now < opens:
-            return Command(update={"due_at": opens}, goto="schedule_next")
+        """Let an approved text go out when it is its turn: in the contact's hours, and within the
+        limits."""
+        if found.campaign["state"] != "running":
+            return Command(goto="check_reply")
+        now, contact, campaign = perdure.now(), found.contact, found.campaign
         letter = {
-            "sender": found.campaign["sender"],
-            "recipient": found.contact["address"],
-            "recipient_name": found.contact["name"],
+            "sender": campaign["sender"],
+            "recipient": contact["address"],
+            "recipient_name": contact["name"],
             "subject": subject,
             "body": body,
             "message_id": touch["message_id"],
             "in_reply_to": found.previous,
+            **self._unsubscribe(found),
         }
         try:
-            compose(self._letter(letter), now)
+            compose(Letter(**letter), now)
         except BadLetter as error:  # a person is asked for another text
-            self.change_touch(_place(touch), {"status": "draft_pending"})
-            again = {"problem": str(error), "subject": subject, "body": body}
-            return Command(update=again, goto="approval")
-        update = {"letter": letter, "sequence": found.campaign["sequence"]}
+            self.change_touch(_place(touch), {"status": "draft_pending", "said": str(error)})
+            return Command(update={"subject": subject, "body": body}, goto="approval")
+        turn = turns.book(
+            self._database,
+            _place(touch),
+            person=contact["person"],
+            domain=contact["address"].rpartition("@")[2],
+            sender=parseaddr(campaign["sender"])[1].lower(),
+            sequence=campaign["sequence"],
+            per_day=campaign["per_day"],
+            apart=self._settings.apart,
+            domain_pause=self._settings.domain_pause,
+            window=found.cadence.window,
+            zone=contact["zone"],
+            day_zone=self._settings.zone,
+            now=_milliseconds(now),
+        )
+        if _milliseconds(now) < turn.at:
+            waiting = {"due_at": _moment(turn.at), "because": turn.because}
+            return Command(update=waiting, goto="schedule_next")
+        update = {"letter": letter, "sequence": campaign["sequence"], "tries": touch["tries"]}
         return Command(update=update, goto="send_touch")
 
-    def _letter(self, fields: dict[str, Any]) -> Letter:
-        return Letter(**fields, unsubscribe=self._settings.unsubscribe)
+    def _unsubscribe(self, found: Situation) -> dict[str, str]:
+        return unsubscribe_of(self._settings, found.contact["token"])
+
+    def _skip(self, state: State) -> State:
+        """Leave a touch out."""
+        self.skip(_place(state))
+        return {"step": state["step"] + 1, "last_at": perdure.now()}
 
     def send_touch(self, state: State) -> State:
         """Send the letter, once, and note what became of it.
@@ -276,36 +362,40 @@ class Agent:
         It looks at nothing that may have changed: a mail that was on its way when a worker died is
         to be settled first, and `send` asks at the last moment whether it may.
         """
-        step, place, now = state["step"], _place(state), perdure.now()
-        gone_by: State = {"step": step + 1, "last_at": now}
+        place, now = _place(state), perdure.now()
         try:
-            result = self._turn(place, state["letter"], state["sequence"], now)
-        except NoSuchRecipient as error:
-            self.bounce(place, str(error))
-            for campaign_id in records.campaigns_of(self._database, state["contact_id"]):
-                thread_id = thread_of(campaign_id, state["contact_id"])
-                key = f"bounce at {state['campaign_id']} {step}"
-                self._runtime.blocking.signal(thread_id, "wake", key=key)
-            return gone_by
+            result = self._turn(place, state["letter"], state["sequence"], state["tries"], now)
+        except perdure.NotDone as error:
+            return self._after_refusal(state, place, error, now)
         except perdure.errors.EffectFailed:  # a person said that it is not to be sent
-            self.change_touch(place, {"status": "skipped"})
-            return gone_by
+            return self._skip(state)
         at, status = perdure.now(), str(result.status)
         if not self._is_mine(place, result):
             at, status = result.at or at, "duplicate"
         sent_at = _milliseconds(at) if status == "sent" else None
-        self.change_touch(place, {"status": status, "sent_at": sent_at})
-        return {"step": step + 1, "last_at": at}
+        self.change_touch(place, {"status": status, "sent_at": sent_at, **records.UNREFUSED})
+        return {"step": state["step"] + 1, "last_at": at}
 
     def _turn(
-        self, place: dict[str, int], letter: dict[str, Any], sequence: str, now: datetime
+        self,
+        place: dict[str, int],
+        letter: dict[str, Any],
+        sequence: str,
+        tries: int,
+        now: datetime,
     ) -> Result:
         """Send it if it is this campaign's turn. If another was about to, and did not, it is the
         turn of whoever comes next."""
-        result = Result.of(self.send(place, letter, sequence, now))
+        result = Result.of(self.send(place, letter, sequence, tries, now))
+        if result.status == "unanswered":
+            sender = {**place, "campaign_id": result.campaign_id or place["campaign_id"]}
+            about = (result.message_id, letter["recipient"], sequence, tries)
+            if not self.arrived(sender, *about):
+                raise NotNow("the mail did not arrive")
+            result = result._replace(status="sent")
         if result.status == "sent" or result.campaign_id == place["campaign_id"]:
             return result
-        return self._turn(place, letter, f"{sequence} after {result.campaign_id}", now)
+        return self._turn(place, letter, f"{sequence} after {result.campaign_id}", tries, now)
 
     def _is_mine(self, place: dict[str, int], result: Result) -> bool:
         """Whether this campaign sent it. What a person settled does not say: who tried it did."""
@@ -314,9 +404,54 @@ class Agent:
         found = records.look(self._database, **place)
         return found.touch is not None and found.touch["attempt"] is not None
 
+    def _after_refusal(
+        self, state: State, place: dict[str, int], error: perdure.NotDone, now: datetime
+    ) -> State:
+        """Note what the server said, with what it leads to, in one batch. What comes next, reality
+        says: `check_reply` looks at the touch, the contact and the campaign."""
+        kind, recipient = _kind(error), state["letter"]["recipient"]
+        self.refused(place, kind, str(error), state["tries"], recipient)
+        if kind == "NoSuchRecipient":
+            for campaign_id in records.campaigns_of(self._database, place["contact_id"]):
+                thread_id = thread_of(campaign_id, place["contact_id"])
+                key = f"bounce at {place['campaign_id']} {place['step']} {state['tries']}"
+                self._runtime.blocking.signal(thread_id, "wake", key=key)
+        found = records.look(self._database, **place)
+        if kind not in PATIENCE or found.touch is None:
+            return {}
+        later = now + PATIENCE[kind].pause(max(1, found.touch["refused"]))
+        zone = ZoneInfo(found.contact["zone"])
+        return {"not_before": next_open(found.cadence.window, later, zone)}
+
+    def refusal(self, state: State) -> State:
+        """Ask a person about a mail that the server goes on refusing."""
+        found = self._look(state, state["step"])
+        if found.touch is None or found.status != "active":
+            return {}
+        shown = {
+            "kind": "refusal",
+            "campaign": found.campaign["name"],
+            "to": found.contact["address"],
+            "touch": state["step"],
+            "subject": found.touch["subject"],
+            "said": found.touch["said"],
+        }
+        decision = perdure.ask(
+            shown, response_schema=ABOUT_A_REFUSAL, unless="wake", default={"action": None}
+        )
+        match decision["action"]:
+            case "again":
+                self.change_touch(_place(state), records.UNREFUSED)
+            case "skip":
+                return self._skip(state)
+            case "bounce":
+                self.bounce(_place(state))
+        return {}
+
     def schedule_next(self, state: State) -> State:
         """Sleep until the next touch is due, or until something happens."""
-        perdure.wait_for("wake", timeout=state["due_at"])
+        shown = {"kind": "cadence", "touch": state["step"], "because": state["because"]}
+        perdure.wait_for("wake", timeout=state["due_at"], value=shown)
         return {}
 
     def _look(self, state: State, step: int) -> Situation:
@@ -330,7 +465,7 @@ class Agent:
         effects = self._runtime.blocking.effects(run_id, limit=MANY) if touches else []
         for touch in touches:
             part = sent_by(effects, touch["step"])
-            self._runtime.blocking.score(run_id, "reply", touch["outcome"], **part)
+            self._runtime.blocking.score(run_id, OUTCOME, touch["outcome"], **part)
         return Command(update={"ended": ended or status}, goto="__end__")
 
     # -- effects
@@ -349,62 +484,118 @@ class Agent:
         self._database.inside(records.change_touch(place, **columns))
 
     @perdure.effect(transactional=True)
-    def bounce(self, place: dict[str, int], why: str) -> None:
+    def approve(self, place: dict[str, int], subject: str, body: str) -> None:
+        """Note what a person approved, unless the contact was changed meanwhile."""
+        self._database.inside(records.approve(place, subject, body))
+
+    @perdure.effect(transactional=True)
+    def skip(self, place: dict[str, int]) -> None:
+        skipped = records.change_touch(place, status="skipped")
+        self._database.inside(skipped, turns.release(place))
+
+    @perdure.effect(transactional=True)
+    def bounce(self, place: dict[str, int]) -> None:
         """Write to the contact no more."""
-        self._database.inside(
-            *records.end_contact(place["contact_id"], "bounced"),
-            records.change_touch(place, status="refused"),
-        )
+        self._database.inside(*records.bounce(place))
+
+    @perdure.effect(transactional=True)
+    def refused(
+        self, place: dict[str, int], kind: str, said: str, tries: int, recipient: str
+    ) -> None:
+        """Note that a conversation came to nothing, and do what that leads to."""
+        statements = [records.note_refusal(place, kind, said, tries)]
+        if kind == "NoSuchRecipient":
+            statements += records.bounce(place)
+        if kind == "LetterRefused":  # a person is asked for another text
+            statements += [
+                records.change_touch(place, status="draft_pending"),
+                turns.release(place),
+            ]
+        if kind in trouble.LIMITS:
+            what = said.replace(recipient, "the recipient")
+            statements.append(trouble.stop(place["campaign_id"], kind, what))
+        self._database.inside(*statements)
 
     @perdure.effect(transactional=True)
     def close(self, campaign_id: int, contact_id: int, status: str) -> None:
         self._database.inside(*records.close(campaign_id, contact_id, status))
 
-    def _did_arrive(
-        self, place: dict[str, int], letter: dict[str, Any], sequence: str, at: datetime
-    ) -> perdure.Done | None:
+    def _arrived(
+        self, place: dict[str, int], message_id: str, recipient: str, sequence: str, tries: int
+    ) -> bool:
         """Ask the provider for a mail that it did not answer."""
         assert self._lookup is not None
-        if self._lookup.accepted(letter["message_id"]):
-            return perdure.Done({"status": "sent", "campaign_id": place["campaign_id"], "at": at})
+        if self._lookup.accepted(message_id):
+            return True
         begun = (records.look(self._database, **place).touch or {}).get("attempt_at") or 0
-        if _wall_clock() < begun + self._settings.lookup_after * 1000:
-            raise NotYet(f"{letter['message_id']} may still be on its way.")
-        return None
+        if self._now() < begun + self._settings.lookup_after * 1000:
+            raise NotYet(f"{message_id} may still be on its way.")
+        return False
 
     def _send(
-        self, place: dict[str, int], letter: dict[str, Any], sequence: str, at: datetime
-    ) -> dict[str, Any] | None:
-        """One conversation with the mail server. Its key is (contact, step) within a sequence: it
-        guards across campaigns and imports."""
-        stopped = {"status": "stopped", "campaign_id": place["campaign_id"], "at": at}
-        allowed, touches = self._database.read(records.may_send(place), records.attempt(place))
-        if not allowed or not touches:
-            return stopped
-        mine, previous = uuid.uuid4().hex, touches[0]["attempt"]
-        self._database.write(records.begin(place, mine, previous, _wall_clock()))
+        self, place: dict[str, int], letter: dict[str, Any], sequence: str, tries: int, at: datetime
+    ) -> dict[str, Any]:
+        """One conversation with the mail server. Its key is (contact, step) within a sequence, and
+        the number of the try: it guards across campaigns and imports."""
+        mine = uuid.uuid4().hex
+
+        def may_send(row: dict[str, Any] | None, *, begins: bool = False) -> bool:
+            if row is None or not row["member"] == row["contact"] == "active":
+                return False
+            if row["state"] != "running":
+                raise NotNow("the campaign does not run")
+            if (row["sender"], row["address"]) != (letter["sender"], letter["recipient"]):
+                raise NotNow("the sender or the contact was changed")
+            now = _moment(self._now())
+            if not Cadence.of(row).window.is_open(now.astimezone(ZoneInfo(row["zone"]))):
+                raise NotNow("the contact's hours are over")
+            if begins and not (row["until"] or 0) > _milliseconds(now):
+                raise NotNow("its turn is over")
+            return True
 
         def before_data() -> bool:
-            now = _wall_clock()
-            _, [last], allowed = self._database.write(
-                records.go_on(place, mine, now), records.attempt(place), records.may_send(place)
+            began = time.monotonic()
+            _, rows = self._database.write(
+                records.go_on(place, mine, self._now()), records.permission(place)
             )
-            if last["attempt"] != mine:
+            if rows and rows[0]["attempt"] != mine:
                 raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
-            if _wall_clock() > now + SLOW:  # the mail would arrive later than `now` tells
+            if time.monotonic() > began + SLOW:  # the mail would arrive later than noted
                 raise TemporaryTrouble("the database took too long")
-            return bool(allowed)
+            return may_send(next(iter(rows), None))
 
-        status = self._outgoing.send(self._letter(letter), at, before_data)
-        return {**stopped, "status": status}
+        def ended(status: str) -> dict[str, Any]:
+            return Result(status, place["campaign_id"], at, letter["message_id"])._asdict()
+
+        row = next(iter(self._database.read(records.permission(place))[0]), None)
+        if not may_send(row, begins=True):
+            return ended("stopped")
+        assert row is not None
+        self._database.write(records.begin(place, mine, row["attempt"], self._now()))
+        try:
+            return ended(self._outgoing.send(Letter(**letter), at, before_data))
+        except NoAnswer:
+            if self._lookup is None:  # nobody can tell but a person
+                raise
+            return ended("unanswered")
+
+
+def _unanswered(
+    place: dict[str, int], letter: dict[str, Any], sequence: str, tries: int, at: datetime
+) -> perdure.Done:
+    """What is known of a conversation that was cut off. The provider is asked later."""
+    result = Result("unanswered", place["campaign_id"], at, letter["message_id"])
+    return perdure.Done(result._asdict())
 
 
 class Result(NamedTuple):
     """What became of a mail, as whoever sent it says, or the person who found it."""
 
-    status: Literal["sent", "stopped"] = "sent"
+    status: str = "sent"
+    """`sent`, `stopped` or `unanswered`."""
     campaign_id: int | None = None
     at: datetime | None = None
+    message_id: str = ""
 
     @classmethod
     def of(cls, said: Any) -> Result:
@@ -437,9 +628,23 @@ def _place(state: Any) -> dict[str, int]:
     return {name: state[name] for name in ("campaign_id", "contact_id", "step")}
 
 
-def _wall_clock() -> int:
-    return round(time.time() * 1000)
+def _kind(error: perdure.NotDone) -> str:
+    """What a refusal, or a mail that may not go out now, is to us."""
+    if isinstance(error, BadLetter):
+        return "LetterRefused"
+    known = (NotNow, NoSuchRecipient, SenderRefused, LetterRefused, ServerTrouble, TemporaryTrouble)
+    return next((one.__name__ for one in known if isinstance(error, one)), "Doubtful")
+
+
+def _is_hopeless(touch: dict[str, Any]) -> bool:
+    """Whether a mail was refused so often that a person is to be asked."""
+    patience = PATIENCE.get(touch["problem"])
+    return patience is not None and touch["refused"] >= patience.attempts
 
 
 def _milliseconds(at: datetime) -> int:
     return round(at.astimezone(UTC).timestamp() * 1000)
+
+
+def _moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

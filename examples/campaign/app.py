@@ -13,7 +13,7 @@ import perdure
 from perdure.journal.clock import Clock, JournalClock
 from perdure.types import Run, State
 
-from . import contacts, writer
+from . import contacts, control, overlaps, trouble, writer
 from .agent import Agent, thread_of
 from .cadence import Cadence, due, hours, weekdays
 from .contacts import Report
@@ -27,9 +27,6 @@ _CREATE = """INSERT INTO campaigns (id, name, sequence, sender, brief, gaps, day
   auto_approve, per_day, state, trouble, troubles, version)
 VALUES (:id, :name, :sequence, :sender, :brief, :gaps, :days, :opens, :closes, :auto_approve,
   :per_day, 'running', '', 0, :version)"""
-_CHANGE = """UPDATE campaigns SET gaps = :gaps, days = :days, opens = :opens, closes = :closes,
-  version = :version
-WHERE id = :id AND version = :version - 1"""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -61,10 +58,14 @@ class Launched:
     zone: str = ""
     is_due: bool = False
     """Whether that is now."""
+    state: str = "running"
+    """Of the campaign: threads of one that does not run wait until it is resumed."""
 
 
 class App:
     """Campaigns, contacts, and the runtime that drives their threads."""
+
+    graph = GRAPH
 
     def __init__(
         self,
@@ -78,8 +79,14 @@ class App:
         self._clock = clock
         model = writer.model_for(self.settings.model)
         self.database = Database(self.settings.url, keep=True)
-        agent = Agent(self.settings, self.runtime, self.database, model)
+        agent = Agent(self.settings, self.runtime, self.database, model, lambda: self.clock.now())
         self.runtime.register(agent.graph(), name=GRAPH, hold=True)
+        question = trouble.Question(
+            self.database,
+            lambda campaign_id, number: control.resume(self, campaign_id, trouble=number),
+            lambda campaign_id, number: control.stop(self, campaign_id),
+        )
+        self.runtime.register(question.graph(), name=trouble.GRAPH, hold=True)
 
     def setup(self) -> None:
         """Make the journal and the tables, if they are not there."""
@@ -140,47 +147,51 @@ class App:
             raise Unknown(f"There is no campaign {name!r}; `status` lists them.")
         return row
 
+    def row(self, campaign_id: int) -> Row:
+        """A campaign by its id."""
+        row = self.database.one("SELECT * FROM campaigns WHERE id = :id", id=campaign_id)
+        if row is None:
+            raise Unknown(f"There is no campaign {campaign_id}; `status` lists them.")
+        return row
+
     def bring(self, campaign_id: int, sheet: str | Path, *, skip_bad: bool = False) -> Report:
         """Import contacts from CSV, all or none; a `Path` is a file, a text is the sheet itself."""
         read = contacts.read(sheet, zone=self.settings.zone)
-        return contacts.bring(self.database, campaign_id, read, skip_bad=skip_bad)
+        report = contacts.bring(self.database, campaign_id, read, skip_bad=skip_bad)
+        self._unless_stopped(campaign_id, "imported into")
+        return report
+
+    def overlap(self, campaign_id: int) -> overlaps.Overlap:
+        """What other campaigns mean for this one's members."""
+        return overlaps.find(self.database, campaign_id, self.settings.apart, self.clock.now())
+
+    def _unless_stopped(self, campaign_id: int, verb: str) -> Row:
+        """A campaign that was stopped meanwhile is stopped for those who came meanwhile, too."""
+        row = self.row(campaign_id)
+        if row["state"] == "stopped":
+            control.stop(self, campaign_id)
+            control.refuse_stopped(row, verb)
+        return row
 
     def launch(self, campaign_id: int) -> Launched:
-        """Start the threads of a campaign. Who has one keeps it: this may be said again."""
+        """Start the threads of a campaign. Who has one keeps it: this may be said again. Those of
+        a campaign that is paused wait until it is resumed."""
+        control.refuse_stopped(self.row(campaign_id), "launched")
         started = 0
         zones: set[str] = set()
-        for contact_id, zone in self._members(campaign_id):
+        for contact_id, zone in self.members(campaign_id):
             thread_id = thread_of(campaign_id, contact_id)
             if self.runtime.blocking.runs(thread_id=thread_id, limit=1, output=False):
                 continue
             self.begin(campaign_id, contact_id, key=GRAPH)  # somebody else may launch right now
             started += 1
             zones.add(zone)
+        row = self._unless_stopped(campaign_id, "launched")
         if not started:
-            return Launched()
-        row = self.database.one("SELECT * FROM campaigns WHERE id = :id", id=campaign_id)
-        assert row is not None
+            return Launched(state=row["state"])
         now = _EPOCH + timedelta(milliseconds=self.clock.now())
         first, zone = min((due(Cadence.of(row), 1, now, zone), zone) for zone in zones)
-        return Launched(started, first, zone, first <= now)
-
-    def set_cadence(self, campaign_id: int, cadence: Cadence) -> int:
-        """Change when touches go out, for threads that sleep, too. Gives the new version."""
-        columns = cadence.to_columns()
-        while True:
-            row = self.database.one("SELECT version FROM campaigns WHERE id = :id", id=campaign_id)
-            if row is None:
-                raise Unknown(f"There is no campaign {campaign_id}.")
-            version = int(row["version"]) + 1
-            _, [found] = self.database.write(
-                sql(_CHANGE, id=campaign_id, version=version, **columns),
-                sql("SELECT * FROM campaigns WHERE id = :id", id=campaign_id),
-            )
-            if found.items() >= {"version": version, **columns}.items():
-                break  # else somebody else changed it meanwhile
-        for contact_id, _ in self._members(campaign_id, without_draft=True):
-            self.wake(campaign_id, contact_id, f"cadence {version}")
-        return version
+        return Launched(started, first, zone, first <= now, row["state"])
 
     def begin(self, campaign_id: int, contact_id: int, *, key: str, **state: Any) -> None:
         """Start a run of a thread, once per key; with `state`, where an earlier one ended."""
@@ -202,10 +213,10 @@ class App:
         thread_id = thread_of(campaign_id, contact_id)
         self.runtime.blocking.signal(thread_id, "wake", key=key)
 
-    def _members(
-        self, campaign_id: int, *, without_draft: bool = False
+    def members(
+        self, campaign_id: int, *, status: str = "active", without_draft: bool = False
     ) -> Iterator[tuple[int, str]]:
-        """Those who are written to, with their time zones."""
+        """Those who are written to, or ended in this way, with their time zones."""
         last = 0
         held = """AND NOT EXISTS (SELECT 1 FROM touches t WHERE t.campaign_id = m.campaign_id
                     AND t.contact_id = m.contact_id AND t.status = 'draft_pending')"""
@@ -214,10 +225,11 @@ class App:
                 f"""SELECT m.contact_id, c.zone FROM members m
                     JOIN contacts c ON c.id = m.contact_id
                     WHERE m.campaign_id = :campaign_id AND m.contact_id > :last
-                    AND m.status = 'active' {held if without_draft else ""}
+                    AND m.status = :status {held if without_draft else ""}
                     ORDER BY m.contact_id LIMIT {PAGE}""",  # noqa: S608 (our own words)
                 campaign_id=campaign_id,
                 last=last,
+                status=status,
             )
             yield from ((row["contact_id"], row["zone"]) for row in page)
             if len(page) < PAGE:
@@ -251,6 +263,9 @@ class App:
             {
                 "id": row["id"],
                 "name": row["name"],
+                "state": row["state"],
+                "trouble": row["trouble"],
+                "per_day": row["per_day"],
                 "gaps": json.loads(row["gaps"]),
                 "window": hours(Cadence.of(row).window),
                 "days": weekdays(Cadence.of(row).window.days),

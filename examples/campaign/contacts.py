@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .database import Conflict, Database, Row, Statement, sql
-from .records import SUPPRESSED
+from .records import SUPPRESSED, refuse_stopped
 from .sheet import (
     Bad,
     BadSheet,
@@ -138,13 +138,14 @@ def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
     hashes = [{"hash": hash_of(person_of(line.address))} for line in sheet.rows]
     looked_for = _each(_FOUND, [asdict(line) for line in sheet.rows], campaign_id=campaign_id)
     campaigns, last, *pages = database.read(
-        sql("SELECT 1 FROM campaigns WHERE id = :id", id=campaign_id),
+        sql("SELECT id, name, state FROM campaigns WHERE id = :id", id=campaign_id),
         sql("SELECT COALESCE(MAX(id), 0) AS id FROM contacts"),
         *looked_for,
         *_each(_SUPPRESSED, hashes),
     )
     if not campaigns:
         raise UnknownCampaign(f"There is no campaign {campaign_id}; nothing was imported.")
+    refuse_stopped(campaigns[0], "imported into")
     there = {row["address"]: row for page in pages[: len(looked_for)] for row in page}
     suppressed = {row["hash"]: row["why"] for page in pages[len(looked_for) :] for row in page}
     new: list[Row] = []

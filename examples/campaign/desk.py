@@ -13,18 +13,25 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from .faults import Fault, Mail, Moment
+from .refusals import Stage
 
 if TYPE_CHECKING:
     from .postoffice import PostOffice
 
 
 class Shut(asyncio.Protocol):
-    """What answers when the post office is busy."""
+    """What answers when the post office takes nobody in: it says why, or nothing, and hangs up."""
+
+    def __init__(self, why: str | None) -> None:
+        self.why = why
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(b"421 4.3.2 Too busy, come again later\r\n")
-        transport.close()
+        if self.why is None:
+            transport.abort()
+        else:
+            transport.write(f"{self.why}\r\n".encode())
+            transport.close()
 
 
 class Desk(SMTP):
@@ -46,13 +53,40 @@ class Desk(SMTP):
         self.office.desks.discard(self)
         super().connection_lost(error)
 
+    async def smtp_EHLO(self, hostname: str) -> None:  # noqa: N802
+        if not await self.refuse(Stage.HELLO):
+            await super().smtp_EHLO(hostname)
+
+    async def smtp_HELO(self, hostname: str) -> None:  # noqa: N802
+        if not await self.refuse(Stage.HELLO):
+            await super().smtp_HELO(hostname)
+
+    async def smtp_AUTH(self, arg: str) -> None:  # noqa: N802
+        if not await self.refuse(Stage.LOGIN):
+            await super().smtp_AUTH(arg)
+
     async def smtp_DATA(self, arg: str) -> None:  # noqa: N802
         clerk = self.event_handler
         if clerk.mail and clerk.mail.fault is Fault.HANG_UP:
             await self.hang_up()
+        if await self.refuse(Stage.DATA, clerk.mail):
+            return
         await super().smtp_DATA(arg)
         if clerk.mail and clerk.mail.reached is Moment.ACCEPTED:
             clerk.mail = await self.office.reach(Moment.ANSWERED, clerk.mail)
+
+    async def answer(self, stage: Stage, mail: Mail | None = None) -> str | None:
+        """What is to be said at this stage instead of yes. A 421 is said here, and ends it all."""
+        text = self.office.answer(stage, mail)
+        if text and text.startswith("421"):
+            await self.hang_up(text)
+        return text
+
+    async def refuse(self, stage: Stage, mail: Mail | None = None) -> bool:
+        """Whether something else than yes was to be said, and is."""
+        if text := await self.answer(stage, mail):
+            await self.push(text)
+        return bool(text)
 
     async def hang_up(self, reply: str | None = None) -> NoReturn:
         assert self.transport is not None
@@ -76,6 +110,8 @@ class Clerk:
         self, desk: Desk, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         self.mail = self.office.begin(address)
+        if said := await desk.answer(Stage.SENDER):
+            return said
         envelope.mail_from = address
         return "250 OK"
 
@@ -87,13 +123,8 @@ class Clerk:
             return "452 4.5.3 One recipient at a time"
         self.mail = self.office.attempt(self.mail, address)
         self.mail = await self.office.reach(Moment.BEGAN, self.mail)
-        match self.mail.fault:
-            case Fault.REJECT_RECIPIENT:
-                return "550 5.1.1 No such mailbox"
-            case Fault.GREYLIST:
-                return "451 4.7.1 Greylisted, come again later"
-            case Fault.BUSY:
-                await desk.hang_up("421 4.3.2 Too busy, come again later")
+        if said := await desk.answer(Stage.RECIPIENT, self.mail):
+            return said
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
@@ -105,10 +136,8 @@ class Clerk:
         receiving = asyncio.create_task(self.office.receive(self.mail, envelope.original_content))
         self.mail = await asyncio.shield(receiving)
         match self.mail.fault:
-            case Fault.REJECT_DATA:
-                return "554 5.7.1 Not wanted here"
             case Fault.DROP_BEFORE | Fault.DROP_AFTER:
                 await desk.hang_up()
             case Fault.LATE:
                 await asyncio.sleep(self.office.late)
-        return "250 OK"
+        return await desk.answer(Stage.CONTENT, self.mail) or "250 OK"

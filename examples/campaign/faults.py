@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .refusals import Stage
+
 
 class Fault(StrEnum):
     """A way to fail."""
 
-    REJECT_RECIPIENT = "reject_recipient"  # 550 to RCPT
+    REJECT_RECIPIENT = "reject_recipient"  # 550 5.1.1 to RCPT
     GREYLIST = "greylist"  # 451 to RCPT
     BUSY = "busy"  # 421 to RCPT, and the end of the connection
     HANG_UP = "hang_up"  # the end of the connection in place of an answer to DATA
@@ -23,6 +25,48 @@ class Fault(StrEnum):
     DROP_BEFORE = "drop_before"  # the content arrived, is not accepted, and not answered
     DROP_AFTER = "drop_after"  # the content is accepted, and not answered
     LATE = "late"  # the content is accepted, and answered after `late` seconds
+    SENDER_REFUSED = "sender_refused"  # 550 5.1.8 to RCPT
+    RELAY_DENIED = "relay_denied"  # 550 to RCPT, and only the words tell why
+    MAILBOX_FULL = "mailbox_full"  # 552 5.2.2 to RCPT
+    TOO_LARGE = "too_large"  # 552 5.2.3 to RCPT
+    REJECT_BARE = "reject_bare"  # 550 to RCPT, and nothing tells why
+
+
+USUAL = (
+    Fault.REJECT_RECIPIENT,
+    Fault.GREYLIST,
+    Fault.BUSY,
+    Fault.HANG_UP,
+    Fault.REJECT_DATA,
+    Fault.DROP_BEFORE,
+    Fault.DROP_AFTER,
+    Fault.LATE,
+)
+"""What happens with a provider that is used as it should be."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the server says instead of yes, word for word. After a 421 it hangs up."""
+
+    text: str
+    at: Stage = Stage.RECIPIENT
+    """To a single mail, also DATA or CONTENT. What `PostOffice.refuses` says to all may come at any
+    stage but STARTTLS."""
+
+
+REPLIES = {
+    Fault.REJECT_RECIPIENT: Reply("550 5.1.1 No such mailbox"),
+    Fault.GREYLIST: Reply("451 4.7.1 Greylisted, come again later"),
+    Fault.BUSY: Reply("421 4.3.2 Too busy, come again later"),
+    Fault.REJECT_DATA: Reply("554 5.7.1 Not wanted here", Stage.CONTENT),
+    Fault.SENDER_REFUSED: Reply("550 5.1.8 Sender address rejected: domain not found"),
+    Fault.RELAY_DENIED: Reply("550 relay not permitted"),
+    Fault.MAILBOX_FULL: Reply("552 5.2.2 Mailbox full"),
+    Fault.TOO_LARGE: Reply("552 5.2.3 Message too large"),
+    Fault.REJECT_BARE: Reply("550 Requested action not taken"),
+}
+"""The faults that are answers."""
 
 
 class Moment(StrEnum):
@@ -46,6 +90,8 @@ class Mail:
     attempt: int = 0
     """The how manieth conversation about a mail to this recipient it is, from 1."""
     fault: Fault | None = None
+    reply: Reply | None = None
+    """What it is to be answered with, if that is not yes."""
     reached: Moment | None = None
     message_id: str = ""
     subject: str = ""
@@ -55,16 +101,16 @@ class Mail:
     """By the wall clock."""
 
 
-Faults = Callable[[str, int], Fault | None]
+Faults = Callable[[str, int], Fault | Reply | None]
 """From a recipient and the number of the attempt, from 1."""
 
 
-def scripted(plan: Mapping[tuple[str, int], Fault]) -> Faults:
+def scripted(plan: Mapping[tuple[str, int], Fault | Reply]) -> Faults:
     """Fails as planned by recipient and attempt."""
     return lambda recipient, attempt: plan.get((recipient, attempt))
 
 
-def random_faults(seed: int, rate: float, kinds: Sequence[Fault] = tuple(Fault)) -> Faults:
+def random_faults(seed: int, rate: float, kinds: Sequence[Fault] = USUAL) -> Faults:
     """Fails at this rate; an attempt's fate depends on its recipient and number, not on others."""
 
     def draw(recipient: str, attempt: int) -> Fault | None:

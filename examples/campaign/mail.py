@@ -3,8 +3,8 @@
 A conversation over SMTP ends in one of three ways, and the caller can always tell which:
 
 - the server took the mail: `send` returns `"sent"`;
-- it did not: `send` returns `"stopped"`, or raises `TemporaryTrouble`, `Rejected` or
-  `NoSuchRecipient`, which are `perdure.NotDone`;
+- it did not: `send` returns `"stopped"`, or raises `TemporaryTrouble` or `Rejected`, which are
+  `perdure.NotDone`; refusals.py has their kinds;
 - nobody knows: the content went out and no answer came back. That is `NoAnswer`, and only the
   provider's look-up by Message-ID (lookup.py), or a person, can tell.
 """
@@ -24,7 +24,16 @@ from typing import Literal
 import perdure
 
 from .letter import Letter, compose, on_the_wire
-from .refusals import TemporaryTrouble, meaning, refusal, words
+from .refusals import (
+    SenderRefused,
+    ServerTrouble,
+    Stage,
+    TemporaryTrouble,
+    place,
+    refusal,
+    words,
+)
+from .settings import Settings
 
 
 class NoAnswer(Exception):
@@ -45,6 +54,21 @@ class Outgoing:
     """To trust other certificates than the machine does."""
     hello: str = field(default_factory=socket.getfqdn)
     """The name of this machine."""
+    implicit_tls: bool = False
+    """Encrypt from the start, as on port 465, instead of with STARTTLS."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Outgoing:
+        """The server that the settings name."""
+        return cls(
+            settings.smtp_host,
+            settings.smtp_port,
+            settings.smtp_timeout,
+            settings.smtp_starttls,
+            settings.smtp_user or None,
+            settings.smtp_password or None,
+            implicit_tls=settings.smtp_tls,
+        )
 
     def send(
         self, letter: Letter, date: datetime, before_data: Callable[[], bool]
@@ -55,23 +79,21 @@ class Outgoing:
         the content, of which it has nothing then: whoever stood still for long is told by it. If it
         says no, nothing is sent and `"stopped"` is returned.
 
-        Raises `TemporaryTrouble` or `Rejected` if the server has not taken the mail, of which
-        `NoSuchRecipient` is about the address, and `NoAnswer` if nobody knows. An exception of
-        `before_data` is `TemporaryTrouble`, since nothing was sent.
+        Raises `TemporaryTrouble` or `Rejected` if the server has not taken the mail, in the kinds
+        that refusals.py has, and `NoAnswer` if nobody knows. An exception of `before_data` is
+        `TemporaryTrouble`, since nothing was sent.
         """
         content = on_the_wire(compose(letter, date))
-        with _not_done(f"connecting to {self.host}:{self.port}"):
-            smtp = smtplib.SMTP(self.host, self.port, self.hello, self.timeout)
+        smtp = self.connect()
         can_quit = True
         try:
-            self._introduce(smtp)
-            self._address(smtp, letter)
+            self.greet(smtp)
+            self.login(smtp)
+            self.mail_from(smtp, letter.sender)
+            _command(smtp.rcpt, letter.recipient, stage=Stage.RECIPIENT, about=letter.recipient)
             if not _allowed(before_data):
                 return "stopped"
-            with _not_done("DATA"):
-                code, text = smtp.docmd("DATA")
-            if code != 354:
-                raise refusal("DATA", code, text)
+            _command(smtp.docmd, "DATA", stage=Stage.DATA, hoped=354)
             can_quit = False  # from here on it would be content; without its last dot that is void
             if not _allowed(before_data):
                 return "stopped"
@@ -85,25 +107,60 @@ class Outgoing:
                     smtp.putcmd("QUIT")
             smtp.close()
 
-    def _introduce(self, smtp: smtplib.SMTP) -> None:
-        """What goes wrong here is not the letter's fault, whatever the server says."""
-        with _not_done("greeting the server"):
-            smtp.ehlo_or_helo_if_needed()
-            if self.starttls:
-                smtp.starttls(context=self.tls or ssl.create_default_context())
-                smtp.ehlo_or_helo_if_needed()
-            if self.user is not None:
-                smtp.login(self.user, self.password or "")
+    # -- the steps of a conversation; each raises `TemporaryTrouble` or `Rejected`
 
-    def _address(self, smtp: smtplib.SMTP, letter: Letter) -> None:
-        with _not_done("MAIL FROM"):
-            code, text = smtp.mail(parseaddr(letter.sender)[1])
-            if not 200 <= code < 300:
-                raise smtplib.SMTPResponseException(code, text)
-        with _not_done(f"RCPT TO {letter.recipient}"):
-            code, text = smtp.rcpt(letter.recipient)
-        if not 200 <= code < 300:
-            raise refusal(f"RCPT TO {letter.recipient}", code, text, meaning(code, text))
+    def connect(self) -> smtplib.SMTP:
+        """A new connection: encrypted already, with `implicit_tls`."""
+        where = f"to {self.host}:{self.port}"
+        with _not_done(Stage.CONNECT, where):
+            if self.implicit_tls:
+                smtp: smtplib.SMTP = smtplib.SMTP_SSL(
+                    self.host, self.port, self.hello, timeout=self.timeout, context=self._trust()
+                )
+            else:
+                smtp = smtplib.SMTP(self.host, self.port, self.hello, self.timeout)
+        return smtp
+
+    def greet(self, smtp: smtplib.SMTP) -> None:
+        """Say who we are, and encrypt, with `starttls`."""
+        with _not_done(Stage.HELLO):
+            smtp.ehlo_or_helo_if_needed()
+        if self.starttls:
+            with _not_done(Stage.TLS):
+                smtp.starttls(context=self._trust())
+                smtp.ehlo_or_helo_if_needed()
+
+    def login(self, smtp: smtplib.SMTP) -> None:
+        """Log in, if there is a user."""
+        if self.user is None:
+            return
+        with _not_done(Stage.LOGIN):
+            if not f"{self.user}{self.password}".isascii():
+                raise ValueError("a user and a password have to be ASCII")
+            smtp.login(self.user, self.password or "")
+
+    def mail_from(self, smtp: smtplib.SMTP, sender: str) -> None:
+        """Name the sender. `sender` may have a name."""
+        address = parseaddr(sender)[1]
+        _command(smtp.mail, address, stage=Stage.SENDER, about=address)
+
+    def _trust(self) -> ssl.SSLContext:
+        return self.tls or ssl.create_default_context()
+
+
+def _command(
+    command: Callable[[str], tuple[int, bytes]],
+    argument: str,
+    *,
+    stage: Stage,
+    about: str = "",
+    hoped: int | None = None,
+) -> None:
+    """Say something, and hear what was hoped for: by default any 2xx."""
+    with _not_done(stage, about):
+        code, text = command(argument)
+    if code != hoped if hoped else not 200 <= code < 300:
+        raise refusal(stage, code, text, about)
 
 
 def _hand_over(smtp: smtplib.SMTP, content: bytes) -> None:
@@ -114,21 +171,29 @@ def _hand_over(smtp: smtplib.SMTP, content: bytes) -> None:
     except OSError as error:  # also all of smtplib, which takes an endless line for a 500
         raise NoAnswer(f"no answer to the content: {error}") from error
     if 400 <= code < 600:
-        raise refusal("the content", code, text)
+        raise refusal(Stage.CONTENT, code, text)
     if not 200 <= code < 300:
         raise NoAnswer(f"no answer that makes sense to the content: {words(code, text)}")
 
 
 @contextlib.contextmanager
-def _not_done(what: str) -> Iterator[None]:
+def _not_done(stage: Stage, about: str = "") -> Iterator[None]:
     """Whatever fails inside, the server has not taken the mail."""
     try:
         yield
-    except smtplib.SMTPResponseException as error:
-        text = words(error.smtp_code, error.smtp_error)
-        raise TemporaryTrouble(f"{what}: {text}") from error
-    except (OSError, ValueError) as error:
-        raise TemporaryTrouble(f"{what}: {type(error).__name__}: {error}") from error
+    except (OSError, ValueError) as error:  # also all of smtplib
+        if isinstance(error, smtplib.SMTPResponseException) and isinstance(error.smtp_error, bytes):
+            raise refusal(stage, error.smtp_code, error.smtp_error, about) from error
+        kind = _trouble(error) if stage.is_ours else TemporaryTrouble
+        raise kind(f"{place(stage, about)}: {type(error).__name__}: {error}"[:600]) from error
+
+
+def _trouble(error: Exception) -> type[perdure.NotDone]:
+    """Before a recipient is named. What waiting does not mend is for us to put right: a server
+    without STARTTLS or AUTH, a certificate that is not good, a value that cannot be sent."""
+    lost = isinstance(error, (smtplib.SMTPServerDisconnected, smtplib.SMTPResponseException))
+    ours = isinstance(error, (smtplib.SMTPException, ValueError)) and not lost
+    return SenderRefused if ours else ServerTrouble
 
 
 def _allowed(before_data: Callable[[], bool]) -> bool:

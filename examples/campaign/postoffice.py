@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import ssl
 import threading
 import time
 from collections import Counter
@@ -27,11 +28,34 @@ from typing import Any
 from urllib.parse import unquote
 
 from .desk import Desk, Shut
-from .faults import Fault, Faults, Mail, Moment, random_faults, scripted
+from .faults import (
+    REPLIES,
+    USUAL,
+    Fault,
+    Faults,
+    Mail,
+    Moment,
+    Reply,
+    random_faults,
+    scripted,
+)
+from .refusals import Stage
 
-__all__ = ["Fault", "Faults", "Mail", "Moment", "PostOffice", "random_faults", "scripted"]
+__all__ = [
+    "USUAL",
+    "Fault",
+    "Faults",
+    "Mail",
+    "Moment",
+    "PostOffice",
+    "Reply",
+    "Stage",
+    "random_faults",
+    "scripted",
+]
 
 HOST = "127.0.0.1"
+BUSY = "421 4.3.2 Too busy, come again later"
 
 
 class PostOffice:
@@ -39,8 +63,10 @@ class PostOffice:
 
     `on(moment, mail)` is called in a thread whenever a conversation reaches a moment, and the
     conversation goes on when it returns. What it raises is raised again at the end of the block.
-    `busy` and `lookup_down` may be set at any time: connections are answered with 421, look-ups
-    with 503.
+
+    Some may be set at any time, and hold for everybody: with `busy`, connections are answered with
+    421; with `down`, they are closed at once; `refuses` is said instead of yes to each mail, as to
+    a sender who is not welcome; with `lookup_down`, look-ups are answered with 503.
     """
 
     smtp_port: int
@@ -57,12 +83,14 @@ class PostOffice:
         smtp_port: int = 0,
         http_port: int = 0,
         smtp_options: Mapping[str, Any] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.faults, self.on, self.late, self.log_file = faults, on, late, log_file
-        self.busy = self.lookup_down = False
+        self.busy = self.down = self.lookup_down = False
+        self.refuses: Reply | None = None
         self.desks: set[Desk] = set()
         self._ports = smtp_port, http_port
-        self._smtp_options = smtp_options or {}
+        self._smtp_options, self._tls = smtp_options or {}, tls
         self._lock = threading.Lock()
         self._log: list[Mail] = []
         self._conversations: list[Mail] = []
@@ -107,8 +135,18 @@ class PostOffice:
     def attempt(self, mail: Mail, recipient: str) -> Mail:
         self._attempts[recipient] += 1
         number = self._attempts[recipient]
-        fault = self.faults(recipient, number) if self.faults else None
-        return replace(mail, recipient=recipient, attempt=number, fault=fault)
+        drawn: Fault | Reply | None = self.faults(recipient, number) if self.faults else None
+        if self.refuses and not self.refuses.at.is_ours:
+            drawn = self.refuses  # from here on it holds for this mail, whatever is set meanwhile
+        fault, reply = (None, drawn) if isinstance(drawn, Reply) else (drawn, None)
+        if fault:
+            reply = REPLIES.get(fault)
+        return replace(mail, recipient=recipient, attempt=number, fault=fault, reply=reply)
+
+    def answer(self, stage: Stage, mail: Mail | None = None) -> str | None:
+        """What is said at this stage instead of yes."""
+        reply = self.refuses if stage.is_ours else mail and mail.reply
+        return reply.text if reply and reply.at is stage else None
 
     async def reach(self, moment: Moment, mail: Mail) -> Mail:
         """Note it, and let the one who watches do something now."""
@@ -135,7 +173,7 @@ class PostOffice:
         self._arriving[bare(id)] += 1
         try:
             mail = await self.reach(Moment.DATA, mail)
-            if mail.fault not in (Fault.REJECT_DATA, Fault.DROP_BEFORE):
+            if not self.answer(Stage.CONTENT, mail) and mail.fault is not Fault.DROP_BEFORE:
                 mail = self._accept(mail)
         finally:
             self._arriving[bare(id)] -= 1
@@ -164,7 +202,9 @@ class PostOffice:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_default_executor(ThreadPoolExecutor(64))
-        smtp = await self._loop.create_server(self._desk, HOST, self._ports[0], backlog=1024)
+        smtp = await self._loop.create_server(
+            self._desk, HOST, self._ports[0], backlog=1024, ssl=self._tls
+        )
         http = await asyncio.start_server(self._look_up, HOST, self._ports[1], backlog=1024)
         self.smtp_port = smtp.sockets[0].getsockname()[1]
         self.http_port = http.sockets[0].getsockname()[1]
@@ -180,7 +220,10 @@ class PostOffice:
             await asyncio.sleep(0)
 
     def _desk(self) -> asyncio.BaseProtocol:
-        return Shut() if self.busy else Desk(self, self._loop, self._smtp_options)
+        why = BUSY if self.busy else self.answer(Stage.CONNECT)
+        if self.down or why:
+            return Shut(None if self.down else why)
+        return Desk(self, self._loop, self._smtp_options)
 
     async def _look_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):

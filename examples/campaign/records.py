@@ -7,15 +7,34 @@ a thread goes on only as long as it says `active`.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
+from . import turns
 from .cadence import Cadence
 from .database import Database, Row, Statement, sql
+from .sheet import hash_of
 
 ENDED_BY = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}
 """What becomes of a member by the kind of a message."""
+UNREFUSED = {"refused": 0, "problem": "", "said": ""}
+"""The columns of a touch that no server refuses."""
+
+
+class WrongState(ValueError):
+    """The state of a campaign does not allow this. Nothing was changed."""
+
+    def __init__(self, row: Row, verb: str, what_to_do: str) -> None:
+        super().__init__(
+            f"Campaign {row['name']!r} is {row['state']} and cannot be {verb}: {what_to_do}"
+        )
+        self.campaign_id, self.state = row["id"], row["state"]
+
+
+def refuse_stopped(row: Row, verb: str) -> None:
+    """Raise `WrongState` for a campaign that was stopped."""
+    if row["state"] == "stopped":
+        raise WrongState(row, verb, "that is for good. Create another one.")
 
 
 @dataclass(frozen=True)
@@ -51,7 +70,8 @@ def look(database: Database, campaign_id: int, contact_id: int, step: int) -> Si
         ),
     )
     if not (campaigns and contacts and members):
-        gone: Row = {"id": contact_id, "zone": "UTC", "address": "", "name": "", "company": ""}
+        gone: Row = dict.fromkeys(("address", "person", "token", "name", "company"), "")
+        gone |= {"id": contact_id, "zone": "UTC"}
         campaign, contact = next(iter(campaigns), {}), next(iter(contacts), gone)
         return Situation("removed", campaign, contact, Cadence(), None, None)
     [campaign], [contact], [member] = campaigns, contacts, members
@@ -67,14 +87,19 @@ def look(database: Database, campaign_id: int, contact_id: int, step: int) -> Si
     )
 
 
-def may_send(place: dict[str, int]) -> Statement:
-    """A row, if nothing has come in that ends it."""
+def permission(place: dict[str, int]) -> Statement:
+    """All that decides whether a touch may go out now, if there is such a touch."""
     return sql(
-        """SELECT 1 FROM members m JOIN contacts c ON c.id = m.contact_id
-           WHERE m.campaign_id = :campaign_id AND m.contact_id = :contact_id
-             AND m.status = 'active' AND c.status = 'active'""",
-        campaign_id=place["campaign_id"],
-        contact_id=place["contact_id"],
+        """SELECT m.status AS member, c.status AS contact, c.address, c.zone, p.state, p.sender,
+             p.gaps, p.days, p.opens, p.closes, t.attempt, b.until
+           FROM members m JOIN contacts c ON c.id = m.contact_id
+             JOIN campaigns p ON p.id = m.campaign_id
+             JOIN touches t ON t.campaign_id = m.campaign_id AND t.contact_id = m.contact_id
+               AND t.step = :step
+             LEFT JOIN bookings b ON b.campaign_id = t.campaign_id
+               AND b.contact_id = t.contact_id AND b.step = t.step
+           WHERE m.campaign_id = :campaign_id AND m.contact_id = :contact_id""",
+        **place,
     )
 
 
@@ -91,7 +116,7 @@ def store_draft(touch: dict[str, Any]) -> Statement:
            ON CONFLICT (campaign_id, contact_id, step) DO UPDATE
            SET status = excluded.status, subject = excluded.subject, body = excluded.body,
                prompt_version = excluded.prompt_version, run_id = excluded.run_id,
-               drafted_at = excluded.drafted_at
+               drafted_at = excluded.drafted_at, refused = 0, problem = '', said = ''
            WHERE touches.sent_at IS NULL""",
         **touch,
     )
@@ -108,11 +133,16 @@ def change_touch(place: dict[str, int], **columns: Any) -> Statement:
     )
 
 
-def attempt(place: dict[str, int]) -> Statement:
-    """The last conversation about a touch."""
+def approve(place: dict[str, int], subject: str, body: str) -> Statement:
+    """Approve a draft with this text. One that was stopped meanwhile stays so: whoever approved it
+    has not seen what the contact is now."""
     return sql(
-        """SELECT attempt FROM touches WHERE campaign_id = :campaign_id
-           AND contact_id = :contact_id AND step = :step""",
+        """UPDATE touches SET status = 'approved', subject = :subject, body = :body, refused = 0,
+             problem = '', said = ''
+           WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
+           AND status = 'draft_pending'""",
+        subject=subject,
+        body=body,
         **place,
     )
 
@@ -142,7 +172,30 @@ def go_on(place: dict[str, int], attempt: str, now: int) -> Statement:
     )
 
 
+def note_refusal(place: dict[str, int], kind: str, said: str, tries: int) -> Statement:
+    """Note that the try of this number came to nothing, and what the server said, if it did."""
+    heard = "" if kind == "NotNow" else ", refused = refused + 1, problem = :kind, said = :said"
+    params = {} if kind == "NotNow" else {"kind": kind, "said": said}
+    return sql(
+        f"""UPDATE touches SET tries = :tries + 1{heard}
+            WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
+            AND tries = :tries""",  # noqa: S608 (our own words)
+        **place,
+        **params,
+        tries=tries,
+    )
+
+
 # -- ends
+
+
+def bounce(place: dict[str, int]) -> list[Statement]:
+    """Write to a contact no more: the server does not know him."""
+    return [
+        *end_contact(place["contact_id"], "bounced"),
+        change_touch(place, status="refused"),
+        turns.release(place),
+    ]
 
 
 def close(campaign_id: int, contact_id: int, status: str) -> list[Statement]:
@@ -166,6 +219,14 @@ def close(campaign_id: int, contact_id: int, status: str) -> list[Statement]:
         sql(
             """UPDATE touches SET outcome = 0.0 WHERE campaign_id = :campaign_id
                AND contact_id = :contact_id AND sent_at IS NOT NULL AND outcome IS NULL""",
+            **of,
+        ),
+        sql(
+            """DELETE FROM bookings WHERE campaign_id = :campaign_id
+               AND contact_id = :contact_id AND NOT EXISTS
+                 (SELECT 1 FROM touches t WHERE t.campaign_id = bookings.campaign_id
+                  AND t.contact_id = bookings.contact_id AND t.step = bookings.step
+                  AND t.sent_at IS NOT NULL)""",
             **of,
         ),
     ]
@@ -265,7 +326,7 @@ def suppress(person: str, why: str, at: int) -> Statement:
     return sql(
         """INSERT INTO suppressions (hash, why, at) VALUES (:hash, :why, :at)
            ON CONFLICT (hash) DO NOTHING""",
-        hash=hashlib.sha256(person.encode()).hexdigest(),
+        hash=hash_of(person),
         why=why,
         at=at,
     )

@@ -1,12 +1,17 @@
-"""Why a mail server did not take a mail: what its answer means for us."""
+"""Why a mail server did not take a mail: what its answer means for us.
+
+Three things decide, in this order. Where the conversation was: before a recipient is named, every
+refusal is about us. The codes: the enhanced one (RFC 3463, and the registry of IANA), and a few
+basic ones. The words, for codes that servers use for everything. Words are a hint: where they may
+be about us, or contradict the code, no contact is given up on their account.
+"""
 
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 
 import perdure
-
-_STATUS = re.compile(rb"\s*5\.(\d+)\.\d+")
 
 
 class TemporaryTrouble(perdure.NotDone):
@@ -37,20 +42,119 @@ class Doubtful(Rejected):
     """A refusal that may be about the recipient, or about us, or pass."""
 
 
-def meaning(code: int, text: bytes) -> type[Rejected]:
-    """What a 5xx to a recipient means. A server that is not ours to use, or does not like us, says
-    550 and 554 too: only its status tells the one from the other (RFC 3463: x.1 the address, x.2
-    the mailbox, x.7 a policy)."""
-    if status := _STATUS.match(text):
-        return NoSuchRecipient if status[1] in (b"1", b"2") else Rejected
-    return NoSuchRecipient if code in (550, 551, 553) else Rejected
+class Stage(StrEnum):
+    """Where a conversation is."""
+
+    CONNECT = "connecting"
+    HELLO = "greeting the server"
+    TLS = "STARTTLS"
+    LOGIN = "logging in"
+    SENDER = "MAIL FROM"
+    RECIPIENT = "RCPT TO"
+    DATA = "DATA"
+    CONTENT = "the content"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether nothing has been said of a recipient yet: what fails here fails every mail."""
+        return self not in (Stage.RECIPIENT, Stage.DATA, Stage.CONTENT)
 
 
-def refusal(what: str, code: int, text: bytes, final: type[Rejected] = Rejected) -> perdure.NotDone:
-    kind = final if 500 <= code < 600 else TemporaryTrouble
-    return kind(f"{what}: {words(code, text)}")
+_BASIC: dict[int, type[Rejected]] = {
+    530: SenderRefused,  # log in first, or encrypt first
+    534: SenderRefused,  # log in in a safer way
+    535: SenderRefused,  # wrong user or password
+    538: SenderRefused,  # encrypt first
+    556: NoSuchRecipient,  # the domain takes no mail (RFC 7504)
+}
+_ENHANCED: dict[str, type[Rejected]] = {
+    "1.1": NoSuchRecipient,  # no such mailbox
+    "1.2": NoSuchRecipient,  # no such domain
+    "1.3": NoSuchRecipient,  # not an address
+    "1.6": NoSuchRecipient,  # moved, nobody knows where
+    "1.7": SenderRefused,  # our address is not one
+    "1.8": SenderRefused,  # our domain is not one; Microsoft: a sender that was caught spamming
+    "1.10": NoSuchRecipient,  # the domain takes no mail (RFC 7505); Microsoft: not in the directory
+    "1.90": SenderRefused,  # Microsoft: the daily limit of our account
+    "2.1": NoSuchRecipient,  # the mailbox is disabled
+    "2.2": Doubtful,  # the mailbox is full
+    "2.3": LetterRefused,  # too long for the mailbox
+    "2.252": SenderRefused,  # Microsoft: our account may not send as this sender
+    "3.4": LetterRefused,  # too big for the system
+    **{f"6.{n}": LetterRefused for n in range(15)},  # the content, or its encoding
+    "7.3": SenderRefused,  # Exchange: log in first
+    **{f"7.{n}": SenderRefused for n in range(8, 15)},  # credentials, encryption, account, trust
+    "7.16": LetterRefused,  # too big for its priority
+    **{f"7.{n}": SenderRefused for n in range(20, 30)},  # DKIM, SPF, reverse DNS, flood, ARC
+    # Microsoft's own: not logged in, send as, relay; spammer, IP address, DMARC; limits
+    **{f"7.{n}": SenderRefused for n in (57, 60, 64, 501, 502, 503, 506, 508, 509, 511, 515)},
+    **{f"7.{n}": SenderRefused for n in (*range(606, 650), *range(700, 751))},
+    # and: this recipient, or this group, takes no mail from strangers, or not from us
+    **{f"7.{n}": Doubtful for n in (124, *range(129, 137), 504, 505, 507, 513)},
+}
+"""By subject and detail, for what has one meaning. Whatever is not here (5.0.0, 5.1.0, 5.2.0,
+5.4.x, 5.7.1, no code at all) is used for everything: the words count."""
+
+_WORDS: tuple[tuple[type[Rejected] | None, str], ...] = (
+    # the mailbox is full, or busy; its owner does not want us
+    (Doubtful, r"(?<!submission)(?<!submission )(?<!sending )(?<!message )quota|storage"),
+    (Doubtful, r"(mailbox|account|inbox)( is)? full|at a rate|too quickly"),
+    (Doubtful, r"(blocked|rejected|refused|denied) by (the )?(recipient|user|owner)"),
+    (LetterRefused, r"too (large|big)|(message|mail) (size|length)|virus|malware|attachment"),
+    (LetterRefused, r"contains? .*\b(urls?|links?|spam)\b|uribl|surbl|content (rejected|filter)"),
+    (SenderRefused, r"relay(ing)?( access)?( is)? (denied|not|prohibited)|not (be )?relay"),
+    (SenderRefused, r"(unable|permitted|allowed) to relay|allowed rcpthosts"),
+    (SenderRefused, r"authenticat|starttls|reverse (dns|host)"),
+    (SenderRefused, r"\b(spf|dkim|dmarc|ptr|rdns|dnsbl|rbl)\b"),
+    (SenderRefused, r"black ?list|block ?list|blocked using|spamhaus|reputation|your ip\b"),
+    (SenderRefused, r"(sender|client host|helo command|from)( address)? (rejected|denied|verif)"),
+    (SenderRefused, r"verified sender|not verified|send ?as\b|not owned by"),
+    (SenderRefused, r"(submission|sending|message) ?quota|(sending|daily)\b.* limit"),
+    # may be about us: it is not the recipient's for certain
+    (None, r"sender|mail from|from address|return.path|client|\b(he|eh)lo\b|your|domain|host"),
+    (NoSuchRecipient, r"no such (user|mailbox|recipient|person)|no mailbox here"),
+    (NoSuchRecipient, r"(user|recipient|mailbox) (is )?(unknown|not found|invalid)"),
+    (NoSuchRecipient, r"(unknown|invalid|nonexistent) (user|recipient|mailbox)"),
+    (NoSuchRecipient, r"(user|recipient|mailbox)\b.* (does not|doesn.t) exist"),
+    (NoSuchRecipient, r"user doesn.t have an? .*account|mailbox (is )?(disabled|deleted)"),
+)
+"""The first that is found says what is meant; None: nothing for certain."""
+_STATUS = re.compile(r"(?:^\s*|\(#)5\.(\d{1,3}\.\d{1,3})\b")
+_NAMES = re.compile(r"<\S*>|\S*@\S*|\S*://\S*|\[\S*\]")
+"""Addresses and links: what their letters spell means nothing."""
 
 
-def words(code: int, text: bytes | str) -> str:
-    said = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    return f"{code} {' '.join(said.split())}"[:500]
+def meaning(stage: Stage, code: int, text: str) -> type[perdure.NotDone]:
+    """The kind of a server's answer that is not the one hoped for."""
+    if code == 421:  # the server closes the connection, whoever it is
+        return ServerTrouble
+    if not 500 <= code < 600:  # later; or no SMTP at all
+        return ServerTrouble if stage.is_ours else TemporaryTrouble
+    if stage.is_ours:
+        return SenderRefused
+    status = _STATUS.search(text)
+    known = _BASIC.get(code) or (_ENHANCED.get(status[1]) if status else None)
+    told = _told(text)
+    if known is NoSuchRecipient and told not in (None, NoSuchRecipient):
+        return Doubtful
+    return known or told or (LetterRefused if stage is Stage.CONTENT else Doubtful)
+
+
+def _told(text: str) -> type[Rejected] | None:
+    said = " ".join(_NAMES.sub(" ", text[:2000]).lower().split())
+    return next((kind for kind, pattern in _WORDS if re.search(pattern, said)), None)
+
+
+def refusal(stage: Stage, code: int, text: bytes, about: str = "") -> perdure.NotDone:
+    """The exception for a server's answer. It says the stage, and the server's words."""
+    kind = meaning(stage, code, text.decode("utf-8", "replace"))
+    return kind(f"{place(stage, about)}: {words(code, text)}")
+
+
+def place(stage: Stage, about: str) -> str:
+    return f"{stage} {about}" if about else str(stage)
+
+
+def words(code: int, text: bytes) -> str:
+    """An answer as one line, not too long."""
+    return f"{code} {' '.join(text.decode('utf-8', 'replace').split())}"[:500]

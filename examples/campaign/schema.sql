@@ -91,8 +91,10 @@ CREATE TABLE IF NOT EXISTS touches (
 CREATE INDEX IF NOT EXISTS touches_message ON touches (message_id);
 CREATE INDEX IF NOT EXISTS touches_problem ON touches (campaign_id, problem);
 
--- When an approved touch may go out: from `at` until just before `until`. `domain` and `slot`, `sender`,
--- `day` and `number` keep to the limits: nobody else has the same; they are null without a limit.
+-- The turn of an approved touch: its mail may go out from `at` until just before `until`. A booking has
+-- a `slot` of the recipient's domain if there is a pause between two mails to one domain, and a
+-- `number` of its sender's `day` if there is a daily limit: no two bookings have the same. They are
+-- null without a limit. `person` and `sequence` keep mails of different sequences to one person apart.
 CREATE TABLE IF NOT EXISTS bookings (
   campaign_id BIGINT NOT NULL,
   contact_id  BIGINT NOT NULL,
@@ -113,12 +115,14 @@ CREATE UNIQUE INDEX IF NOT EXISTS bookings_number ON bookings (sender, day, numb
 CREATE INDEX IF NOT EXISTS bookings_person ON bookings (person, at);
 
 -- What came in, once per Message-ID and author. Its kind is `reply`, `bounce`, `unsubscribe`,
--- `automatic` (an out-of-office note, which ends nothing) or `stray` (of nobody we wrote to, or our own
--- come back). `run_id` and `step` are the touch it answers; `late` says that its thread was over, so
+-- `automatic` (an out-of-office note, which ends nothing), `stray` (of nobody we wrote to, or our own
+-- come back) or `dismissed` (a stray that a person has put away). `read_as` is what kind its content
+-- makes it, also if it is a stray. `run_id` and `step` are the touch it answers; `late` says that its thread was over, so
 -- that nobody but the receiver can tell how it did. `told` says that its threads were signalled.
 CREATE TABLE IF NOT EXISTS messages (
   id          TEXT NOT NULL PRIMARY KEY,
   kind        TEXT NOT NULL,
+  read_as     TEXT NOT NULL,
   address     TEXT NOT NULL,
   contact_id  BIGINT,
   run_id      TEXT,
@@ -131,3 +135,12 @@ CREATE TABLE IF NOT EXISTS messages (
 );
 
 CREATE INDEX IF NOT EXISTS messages_untold ON messages (received_at) WHERE told = 0;
+CREATE INDEX IF NOT EXISTS messages_kind ON messages (kind, received_at);
+
+-- Whom a message ends: the contact whose mail it answers, and its writer, under all of their addresses.
+CREATE TABLE IF NOT EXISTS message_contacts (
+  message_id TEXT NOT NULL,
+  contact_id BIGINT NOT NULL,
+  PRIMARY KEY (message_id, contact_id)
+);
+CREATE INDEX IF NOT EXISTS message_contacts_contact ON message_contacts (contact_id);

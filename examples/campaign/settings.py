@@ -17,6 +17,9 @@ class Settings:
     smtp_host: str = "127.0.0.1"
     smtp_port: int = 25
     smtp_starttls: bool = False
+    """Encrypt with STARTTLS, as on port 587."""
+    smtp_tls: bool = False
+    """Encrypt from the start, as on port 465."""
     smtp_user: str = ""
     smtp_password: str = field(default="", repr=False)
     smtp_timeout: float = 30.0
@@ -59,4 +62,9 @@ class Settings:
             except ValueError:
                 name = f"CAMPAIGN_{one.name.upper()}"
                 raise SystemExit(f"{name}={text!r} is not a {kind.__name__}.") from None
+        if given.get("smtp_starttls") and given.get("smtp_tls"):
+            raise SystemExit(
+                "CAMPAIGN_SMTP_TLS and CAMPAIGN_SMTP_STARTTLS are both set. Remove one: a server "
+                "encrypts from the start, as on port 465, or with STARTTLS, as on port 587."
+            )
         return cls(**given)

@@ -163,7 +163,7 @@ def book(
     per_day: int,
     apart: int,
     domain_pause: float,
-    window_of: Window,
+    window: Window,
     zone: str,
     day_zone: str,
     now: int,
@@ -175,7 +175,7 @@ def book(
     50 times.
     """
     limits = Limits(
-        window=window_of,
+        window=window,
         zone=ZoneInfo(zone),
         person=person,
         sequence=sequence,

@@ -127,15 +127,25 @@ def ask(
             return adapter.validate_python(answer)
 
 
-def wait_for(name: str, *, timeout: timedelta | datetime | None = None, default: Any = None) -> Any:
+def wait_for(
+    name: str,
+    *,
+    timeout: timedelta | datetime | None = None,
+    default: Any = None,
+    value: Mapping[str, Any] | None = None,
+) -> Any:
     """Wait for a signal and return its value, or `default` after `timeout`.
+
+    `value` is shown to whoever lists waits: what this one is about.
 
     reply = perdure.wait_for("reply", timeout=timedelta(days=7))
     """
     check_signal_name(name)
+    if value is not None and "signal" in value:
+        raise BadArgument("wait_for(value=...) has a key 'signal', which is the signal's name.")
     question = Question(Kind.SIGNAL, name=name, expires_at=deadline("timeout", timeout, now))
-    value = _interrupt({"signal": name}, question)
-    return default if is_time_up(value) else value
+    answer = _interrupt({"signal": name, **(value or {})}, question)
+    return default if is_time_up(answer) else answer
 
 
 @overload

@@ -7,8 +7,6 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import fields
 from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from examples.campaign.__main__ import main
 from examples.campaign.cadence import Cadence, Window
+from tests.support.campaign_commands import Command
+from tests.support.campaign_commands import command as command
 from tests.support.campaign_ends import (
     CY,
 )
@@ -26,29 +25,8 @@ from tests.support.campaigns import office as office
 from tests.support.campaigns import sqlite_office as sqlite_office
 
 
-@pytest.fixture
-def command(
-    sqlite_office: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
-    """Say something to `python -m examples.campaign`. Gives its exit code and what it printed."""
-    for one in fields(sqlite_office.app.settings):
-        value = str(getattr(sqlite_office.app.settings, one.name))
-        monkeypatch.setenv(f"CAMPAIGN_{one.name.upper()}", value)
-
-    def run(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["campaign", *words])
-        try:
-            code = main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        told = capsys.readouterr()
-        return code, told.out + told.err
-
-    return run
-
-
 def test_a_campaign_can_be_run_from_the_command_line(
-    sqlite_office: World, command: Callable[..., tuple[int, str]], tmp_path: Path
+    sqlite_office: World, command: Command, tmp_path: Path
 ) -> None:
     sheet, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
     sheet.write_text(f"email,name\n{BO},Bo\n{CY},Cy\n")
@@ -66,7 +44,8 @@ def test_a_campaign_can_be_run_from_the_command_line(
     assert re.match(r"2 threads; the first touch is due (now|20\d\d-\S+ \d\d:\d\d in UTC)\. ", told)
     assert command("launch", "spring") == (0, "0 threads; no active member is without one\n")
     sqlite_office.drive()
-    assert command("cadence", "spring", "--gaps", "0,2") == (0, "Version 2 of the cadence\n")
+    code, told = command("edit", "spring", "--gaps", "0,2", "--yes")
+    assert (code, told.splitlines()[-1]) == (0, "Version 2 of spring")
     assert command("remove", CY) == (0, f"1 campaign ended for {CY}\n")
     sqlite_office.sleep_through()
     code, told = command("status")
@@ -80,9 +59,7 @@ def test_a_campaign_can_be_run_from_the_command_line(
     ]
 
 
-def test_what_is_not_said_of_a_cadence_stays_as_it_is(
-    sqlite_office: World, command: Callable[..., tuple[int, str]]
-) -> None:
+def test_what_is_not_said_to_edit_stays_as_it_is(sqlite_office: World, command: Command) -> None:
     create = ("create", "spring", "--brief", "Tables", "--sender", "ana@example.com")
     assert command(*create, "--gaps", "0,3", "--window", "08:00-24:00", "--days", "sat,sun")[0] == 0
 
@@ -91,13 +68,13 @@ def test_what_is_not_said_of_a_cadence_stays_as_it_is(
         return [status[name] for name in ("gaps", "window", "days")]
 
     assert told() == [[0, 3], "08:00-24:00", "sat,sun"]
-    assert command("cadence", "spring", "--days", "mon-sun")[0] == 0
+    assert command("edit", "spring", "--yes", "--days", "mon-sun")[0] == 0
     assert told() == [[0, 3], "08:00-24:00", "mon-sun"]
-    assert command("cadence", "spring", "--window", "00:00-12:30")[0] == 0
+    assert command("edit", "spring", "--yes", "--window", "00:00-12:30")[0] == 0
     assert told() == [[0, 3], "00:00-12:30", "mon-sun"]
-    assert command("cadence", "spring", "--gaps", "1")[0] == 0
+    assert command("edit", "spring", "--yes", "--gaps", "1")[0] == 0
     assert told() == [[1], "00:00-12:30", "mon-sun"]
-    assert command("cadence", "spring")[0] == 2
+    assert command("edit", "spring")[0] == 2
 
 
 def test_the_status_counts_threads_that_do_not_go_on(office: World) -> None:
@@ -129,7 +106,7 @@ def test_what_was_sent_counts_for_its_prompt_before_it_is_known_what_it_earned(
 
 
 def test_the_log_of_a_worker_has_no_line_for_every_look_up(
-    command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("httpx"), "level", logging.NOTSET)
     monkeypatch.delitem(sys.modules, "examples.campaign.service", raising=False)
@@ -143,7 +120,8 @@ def test_the_log_of_a_worker_has_no_line_for_every_look_up(
     [
         ("launch", "nothing"),
         ("remove", "nobody@example.org"),
-        ("cadence", "nothing"),
+        ("edit", "nothing", "--gaps", "1"),
+        ("pause", "nothing"),
         ("create", "x", "--brief", "x", "--sender", "a@b.c", "--gaps", "soon"),
         ("create", "x", "--brief", "x", "--sender", "a@b.c", "--window", "17:00-09:00"),
         ("import", "nothing", "nowhere.csv"),
@@ -151,9 +129,7 @@ def test_the_log_of_a_worker_has_no_line_for_every_look_up(
     ],
     ids=" ".join,
 )
-def test_wrong_use_is_told_in_a_sentence(
-    command: Callable[..., tuple[int, str]], words: tuple[str, ...]
-) -> None:
+def test_wrong_use_is_told_in_a_sentence(command: Command, words: tuple[str, ...]) -> None:
     code, told = command(*words)
     assert code == 2
     assert told
@@ -161,7 +137,7 @@ def test_wrong_use_is_told_in_a_sentence(
 
 
 def test_a_cron_over_http_drives_the_campaign(
-    sqlite_office: World, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+    sqlite_office: World, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERDURE_CRON_SECRET", "s3cret" * 8)
     monkeypatch.delitem(sys.modules, "examples.campaign.service", raising=False)

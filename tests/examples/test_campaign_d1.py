@@ -8,9 +8,9 @@ import pytest
 
 from examples.campaign import database
 from examples.campaign.app import Plan
-from examples.campaign.cadence import Cadence, Window
+from examples.campaign.cadence import Window
 from examples.campaign.contacts import Report
-from examples.campaign.records import attempt, begin, go_on
+from examples.campaign.records import begin, go_on, permission
 from examples.campaign.turns import Booking, book
 from perdure.errors import Unavailable
 from tests.support.campaigns import BO, PLAN, World, reply, world
@@ -60,7 +60,7 @@ def test_an_import_reports_those_it_added_as_added(
 def test_a_cadence_is_changed_once(office: World, proxy: FaultyProxy, fault: Fault) -> None:
     campaign_id = office.app.create(PLAN)
     proxy.script(None, fault)
-    assert office.app.set_cadence(campaign_id, Cadence((0, 1))) == 2
+    assert office.edit(campaign_id, gaps=(0, 1)) == 2
     assert proxy.seen[fault] == 1
     [row] = office.rows("SELECT version, gaps FROM campaigns")
     assert row == {"version": 2, "gaps": "[0, 1]"}
@@ -86,7 +86,7 @@ def test_a_batch_that_arrives_late_does_not_take_the_turn_of_the_next_attempt(
     office.campaign()
     office.drive()
     database, place = office.app.database, {"campaign_id": 1, "contact_id": 1, "step": 1}
-    [[touch]] = database.read(attempt(place))
+    [[touch]] = database.read(permission(place))
     late = begin(place, "first", touch["attempt"], 1_000)
     database.write(late)
     database.write(late, begin(place, "second", "first", 2_000), go_on(place, "second", 3_000))
@@ -112,7 +112,7 @@ def test_a_turn_is_booked_once_and_replaced_once(
             per_day=1,
             apart=3,
             domain_pause=60.0,
-            window_of=Window(days=frozenset(range(7))),
+            window=Window(days=frozenset(range(7))),
             zone="UTC",
             day_zone="UTC",
             now=now,

@@ -24,12 +24,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perdure
-from examples.campaign import mail as mail_module
-from examples.campaign.letter import BadLetter, Letter, compose
+from examples.campaign.letter import BadLetter, Letter, compose, footer, on_the_wire
 from examples.campaign.lookup import Lookup, LookupFailed
 from examples.campaign.mail import NoAnswer, Outgoing
 from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, scripted
-from examples.campaign.refusals import NoSuchRecipient, Rejected, TemporaryTrouble
+from examples.campaign.refusals import (
+    Doubtful,
+    LetterRefused,
+    NoSuchRecipient,
+    Rejected,
+    SenderRefused,
+    ServerTrouble,
+    TemporaryTrouble,
+)
 from perdure.types import State
 from tests.support.polling import until
 from tests.support.waiters import chain, drive, healthy
@@ -113,7 +120,7 @@ def test_the_same_letter_is_the_same_mail_to_the_last_octet() -> None:
 )
 def test_a_body_arrives_as_it_was_written(body: str) -> None:
     mail, message = sent(replace(LETTER, body=body))
-    assert message.get_content().replace("\r\n", "\n") == (body or "\n")
+    assert message.get_content().replace("\r\n", "\n") == f"{body}\n{footer('')}\n"
     assert mail.content.isascii()
     assert max(map(len, mail.content.split("\r\n"))) <= 998
     assert "\n" not in mail.content.replace("\r\n", "")
@@ -122,14 +129,15 @@ def test_a_body_arrives_as_it_was_written(body: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))
 def test_any_body_can_be_read_back(body: str) -> None:
-    octets = mail_module.on_the_wire(compose(replace(LETTER, body=body), DATE))
+    octets = on_the_wire(compose(replace(LETTER, body=body), DATE))
     assert octets.endswith(b"\r\n.\r\n")
     assert b"\r\n.\r\n" not in octets[:-5]
     assert octets.isascii()
     unstuffed = octets[:-3].replace(b"\r\n..", b"\r\n.")
     read = email.message_from_bytes(unstuffed, policy=email.policy.default).get_content()
     lines = body.replace("\r\n", "\n").replace("\r", "\n")
-    assert read.replace("\r\n", "\n") == (lines if lines.endswith("\n") else lines + "\n")
+    lines += "" if lines.endswith("\n") or not lines else "\n"
+    assert read.replace("\r\n", "\n") == f"{lines}\n{footer('')}\n"
 
 
 def test_long_names_and_subjects_beyond_ascii_arrive() -> None:
@@ -213,7 +221,7 @@ def test_names_and_subjects_are_refused_or_arrive_as_the_text_they_are(
 ) -> None:
     letter = replace(LETTER, recipient_name=name, subject=subject)
     try:
-        octets = mail_module.on_the_wire(compose(letter, DATE))
+        octets = on_the_wire(compose(letter, DATE))
     except BadLetter:
         return
     read = email.message_from_bytes(octets, policy=email.policy.default)
@@ -263,9 +271,9 @@ def test_a_letter_that_is_none_is_refused_before_anybody_is_called(field: str, v
     [
         (Fault.REJECT_RECIPIENT, NoSuchRecipient, "RCPT TO bo@example.org: 550 5.1.1 No such", 0),
         (Fault.GREYLIST, TemporaryTrouble, "451 4.7.1 Greylisted", 0),
-        (Fault.BUSY, TemporaryTrouble, "421 4.3.2 Too busy", 0),
+        (Fault.BUSY, ServerTrouble, "421 4.3.2 Too busy", 0),
         (Fault.HANG_UP, TemporaryTrouble, "DATA: SMTPServerDisconnected", 0),
-        (Fault.REJECT_DATA, Rejected, "the content: 554 5.7.1 Not wanted", 0),
+        (Fault.REJECT_DATA, LetterRefused, "the content: 554 5.7.1 Not wanted", 0),
         (Fault.DROP_BEFORE, NoAnswer, "no answer to the content", 0),
         (Fault.DROP_AFTER, NoAnswer, "no answer to the content", 1),
         (Fault.LATE, NoAnswer, "no answer to the content", 1),
@@ -288,9 +296,9 @@ def test_each_fault_says_whether_the_mail_may_have_gone_out(
 def test_a_server_that_is_busy_or_gone_has_not_taken_the_mail() -> None:
     with PostOffice() as office:
         office.busy = True
-        with pytest.raises(TemporaryTrouble, match=r"421 4\.3\.2 Too busy"):
+        with pytest.raises(ServerTrouble, match=r"421 4\.3\.2 Too busy"):
             outgoing(office).send(LETTER, DATE, yes)
-    with pytest.raises(TemporaryTrouble, match="ConnectionRefusedError"):
+    with pytest.raises(ServerTrouble, match="ConnectionRefusedError"):
         outgoing(office).send(LETTER, DATE, yes)
 
 
@@ -332,25 +340,27 @@ HELLO, OK, GO_ON = b"220 hello\r\n", b"250 ok\r\n", b"354 go on\r\n"
 @pytest.mark.parametrize(
     ("answers", "raised"),
     [
-        ([b""], TemporaryTrouble),
-        ([], TemporaryTrouble),
-        ([b"554 go away\r\n"], TemporaryTrouble),
-        ([b"what?\r\n"], TemporaryTrouble),
-        ([b"2" * 20_000], TemporaryTrouble),
-        ([HELLO, b"502 no\r\n", b"502 no\r\n"], TemporaryTrouble),
-        ([HELLO, OK, b"550 not you\r\n"], TemporaryTrouble),
+        ([b""], ServerTrouble),
+        ([], ServerTrouble),
+        ([b"554 go away\r\n"], SenderRefused),
+        ([b"what?\r\n"], ServerTrouble),
+        ([b"2" * 20_000], ServerTrouble),
+        ([HELLO, b"502 no\r\n", b"502 no\r\n"], SenderRefused),
+        ([HELLO, OK, b"550 not you\r\n"], SenderRefused),
+        ([HELLO, OK, b"?\r\n"], ServerTrouble),
         ([HELLO, OK, OK], TemporaryTrouble),
         ([HELLO, OK, OK, b""], TemporaryTrouble),
         ([HELLO, OK, OK, b"?\r\n"], TemporaryTrouble),
+        ([HELLO, OK, OK, b"2" * 20_000], TemporaryTrouble),
         ([HELLO, OK, OK, b"550 no such user\r\n"], NoSuchRecipient),
         ([HELLO, OK, OK, b"550 5.1.1 no such user\r\n"], NoSuchRecipient),
-        ([HELLO, OK, OK, b"550 5.7.1 not from you\r\n"], Rejected),
-        ([HELLO, OK, OK, b"554 spam\r\n"], Rejected),
+        ([HELLO, OK, OK, b"550 5.7.1 not from you\r\n"], Doubtful),
+        ([HELLO, OK, OK, b"554 spam\r\n"], Doubtful),
         ([HELLO, OK, OK, b"450 5.1.1 confused\r\n"], TemporaryTrouble),
         ([HELLO, OK, OK, OK], TemporaryTrouble),
         ([HELLO, OK, OK, OK, b"250 what content?\r\n"], TemporaryTrouble),
         ([HELLO, OK, OK, OK, b"451 later\r\n"], TemporaryTrouble),
-        ([HELLO, OK, OK, OK, b"554 no valid recipients\r\n"], Rejected),
+        ([HELLO, OK, OK, OK, b"554 no valid recipients\r\n"], Doubtful),
         ([HELLO, OK, OK, OK, GO_ON], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b""], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b"25"], NoAnswer),
@@ -359,8 +369,8 @@ HELLO, OK, GO_ON = b"220 hello\r\n", b"250 ok\r\n", b"354 go on\r\n"
         ([HELLO, OK, OK, OK, GO_ON, b"2" * 20_000], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b"250-first\r\n"], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b"452 full\r\n"], TemporaryTrouble),
-        ([HELLO, OK, OK, OK, GO_ON, b"421 closing\r\n"], TemporaryTrouble),
-        ([HELLO, OK, OK, OK, GO_ON, b"552 too big\r\n"], Rejected),
+        ([HELLO, OK, OK, OK, GO_ON, b"421 closing\r\n"], ServerTrouble),
+        ([HELLO, OK, OK, OK, GO_ON, b"552 too big\r\n"], LetterRefused),
     ],
 )
 def test_whatever_a_server_says_the_exception_tells_known_from_unknown(
@@ -503,7 +513,7 @@ async def test_an_effect_retries_trouble_ends_when_rejected_and_is_held_without_
                 ends[name] = await rt.get(run.id)
             assert ends["trouble"].output["log"][1:] == ["sent"]
             assert ends["rejected"].output["log"][1:] == [
-                "Rejected",
+                "LetterRefused",
                 "the content: 554 5.7.1 Not wanted here",
             ]
             assert ends["nobody-knows"].state is State.HELD
@@ -542,7 +552,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_password_goes_out_only_to_a_server_that_proves_who_it_is(certificate: Path) -> None:
+@pytest.mark.parametrize("from_the_start", [False, True], ids=["STARTTLS", "TLS"])
+def test_a_password_goes_out_only_to_a_server_that_proves_who_it_is(
+    certificate: Path, from_the_start: bool
+) -> None:
     proof = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     proof.load_cert_chain(certificate)
     heard: list[Any] = []
@@ -551,28 +564,40 @@ def test_a_password_goes_out_only_to_a_server_that_proves_who_it_is(certificate:
         heard.append((data.login, data.password))
         return AuthResult(success=data.password == b"secret", handled=False)
 
-    options = {"tls_context": proof, "authenticator": authenticator, "auth_required": True}
-    with PostOffice(smtp_options=options) as office:
+    options: dict[str, Any] = {"authenticator": authenticator}
+    if from_the_start:
+        options |= {"auth_require_tls": False}  # as it sees nothing of it
+    else:
+        options |= {"tls_context": proof, "auth_required": True}
+    with PostOffice(smtp_options=options, tls=proof if from_the_start else None) as office:
         trusting = replace(
             outgoing(office),
             host="localhost",
-            starttls=True,
+            starttls=not from_the_start,
+            implicit_tls=from_the_start,
             user="ana",
             password="secret",
             tls=ssl.create_default_context(cafile=str(certificate)),
         )
-        with pytest.raises(TemporaryTrouble, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(SenderRefused, match="CERTIFICATE_VERIFY_FAILED"):
             replace(trusting, tls=None).send(LETTER, DATE, yes)
         assert heard == []
-        with pytest.raises(TemporaryTrouble, match="greeting the server: 535"):
+        with pytest.raises(SenderRefused, match="logging in: 535"):
             replace(trusting, password="wrong").send(LETTER, DATE, yes)
-        with pytest.raises(TemporaryTrouble, match="MAIL FROM: 530"):
-            replace(trusting, user=None).send(LETTER, DATE, yes)
+        if not from_the_start:
+            with pytest.raises(SenderRefused, match=r"MAIL FROM ana@example\.com: 530"):
+                replace(trusting, user=None).send(LETTER, DATE, yes)
         assert trusting.send(LETTER, DATE, yes) == "sent"
         assert heard[-1] == (b"ana", b"secret")
         assert "secret" not in repr(trusting)
-    with PostOffice() as office, pytest.raises(TemporaryTrouble, match="STARTTLS"):
-        replace(trusting, port=office.smtp_port).send(LETTER, DATE, yes)
+    with PostOffice() as office:
+        plain = replace(trusting, port=office.smtp_port)
+        match = "connecting to .*SSL" if from_the_start else "STARTTLS: SMTPNotSupportedError"
+        with pytest.raises(ServerTrouble if from_the_start else SenderRefused, match=match):
+            plain.send(LETTER, DATE, yes)
+        with pytest.raises(SenderRefused, match="logging in: SMTPNotSupportedError"):
+            replace(plain, starttls=False, implicit_tls=False).send(LETTER, DATE, yes)
+        assert heard[-1] == (b"ana", b"secret")
 
 
 # -- asking what became of it

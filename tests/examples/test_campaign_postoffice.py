@@ -15,16 +15,20 @@ import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from examples.campaign.postoffice import (
+    USUAL,
     Fault,
     Faults,
     Mail,
     Moment,
     PostOffice,
+    Reply,
+    Stage,
     random_faults,
     scripted,
 )
@@ -141,6 +145,44 @@ def test_a_busy_office_turns_every_connection_away_until_it_is_not() -> None:
         assert len(office.log) == 1
 
 
+def test_an_office_that_is_down_says_nothing_until_it_is_not() -> None:
+    with PostOffice() as office:
+        office.down = True
+        with pytest.raises((smtplib.SMTPServerDisconnected, ConnectionError)):
+            post(office.smtp_port)
+        office.down = False
+        post(office.smtp_port)
+        assert len(office.log) == 1
+
+
+def test_an_office_refuses_everybody_at_the_stage_it_is_told_until_it_does_not() -> None:
+    with PostOffice() as office:
+        for stage in (Stage.CONNECT, Stage.HELLO, Stage.SENDER, Stage.RECIPIENT, Stage.DATA):
+            office.refuses = Reply("550-5.1.8 Not\r\n550 5.1.8 you", stage)
+            with pytest.raises(smtplib.SMTPException, match=r"5\.1\.8 you"):
+                post(office.smtp_port)
+        office.refuses = Reply("421 4.7.0 not you", Stage.CONTENT)
+        with pytest.raises(smtplib.SMTPDataError, match="not you"):
+            post(office.smtp_port)
+        assert look_up(office) == 404
+        office.refuses = None
+        post(office.smtp_port)
+        assert [mail.attempt for mail in office.log] == [4]
+
+
+def test_what_an_office_says_to_a_mail_is_decided_once() -> None:
+    def watch(moment: Moment, mail: Mail) -> None:
+        if moment is Moment.DATA:
+            office.refuses = Reply("554 too late", Stage.CONTENT)
+
+    with PostOffice(on=watch) as office:
+        post(office.smtp_port)
+        assert len(office.log) == 1
+        with pytest.raises(smtplib.SMTPDataError):
+            post(office.smtp_port)
+        assert len(office.log) == 1
+
+
 def test_a_look_up_can_be_down() -> None:
     with PostOffice() as office:
         post(office.smtp_port)
@@ -149,7 +191,7 @@ def test_a_look_up_can_be_down() -> None:
 
 
 def test_a_script_fails_by_recipient_and_attempt() -> None:
-    plan = scripted({(BO, 1): Fault.GREYLIST, (BO, 3): Fault.REJECT_RECIPIENT})
+    plan = scripted({(BO, 1): Fault.GREYLIST, (BO, 3): Reply("553 5.1.3 What?")})
     with PostOffice(plan) as office:
         codes = []
         for recipient in (BO, "cy@example.org", BO, BO):
@@ -158,13 +200,13 @@ def test_a_script_fails_by_recipient_and_attempt() -> None:
                 smtp.mail("ana@example.com")
                 code, _ = smtp.rcpt(recipient)
             codes.append(code)
-        assert codes == [451, 250, 250, 550]
+        assert codes == [451, 250, 250, 553]
 
 
 def test_chance_depends_on_the_seed_the_recipient_and_the_attempt_alone() -> None:
     asked = [(f"c{n}@example.org", attempt) for n in range(300) for attempt in range(1, 4)]
 
-    def drawn(seed: int, order: list[tuple[str, int]]) -> dict[tuple[str, int], Fault | None]:
+    def drawn(seed: int, order: list[tuple[str, int]]) -> dict[tuple[str, int], Any]:
         faults = random_faults(seed, 0.2)
         return {one: faults(*one) for one in order}
 
@@ -173,7 +215,7 @@ def test_chance_depends_on_the_seed_the_recipient_and_the_attempt_alone() -> Non
     assert first != drawn(2, asked)
     tries = [{first[f"c{n}@example.org", attempt] for attempt in range(1, 4)} for n in range(300)]
     assert any(len(fates) > 1 for fates in tries)
-    assert {fault for fault in first.values() if fault} == set(Fault)
+    assert {fault for fault in first.values() if fault} == set(USUAL)
     assert 0.1 < sum(fault is not None for fault in first.values()) / len(asked) < 0.3
 
 

@@ -16,7 +16,7 @@ import pytest
 from examples.campaign import writer
 from examples.campaign.agent import Agent
 from examples.campaign.app import Launched
-from examples.campaign.cadence import Cadence, Window
+from examples.campaign.cadence import Cadence
 from tests.support.campaign_ends import (
     CY,
     TWO,
@@ -195,7 +195,7 @@ def test_a_change_of_cadence_applies_to_threads_that_sleep(
     campaign_id = office.campaign(cadence=TWO)
     office.drive()
     office.clock.advance(DAY)
-    assert office.app.set_cadence(campaign_id, Cadence((0, days))) == 2
+    assert office.edit(campaign_id, gaps=(0, days)) == 2
     office.drive()
     assert office.due() == MONDAY + timedelta(days=when)
     office.sleep_through()
@@ -206,7 +206,7 @@ def test_a_touch_that_a_new_cadence_makes_due_goes_out_now(office: World) -> Non
     campaign_id = office.campaign(cadence=TWO)
     office.drive()
     office.clock.advance(2 * DAY)
-    office.app.set_cadence(campaign_id, Cadence((0, 1)))
+    office.edit(campaign_id, gaps=(0, 1))
     office.drive()
     assert office.dates() == [MONDAY, MONDAY + 2 * DAY]
 
@@ -215,7 +215,7 @@ def test_fewer_touches_end_a_thread_that_has_sent_them(office: World) -> None:
     campaign_id = office.campaign()
     office.drive()
     office.advance(4 * DAY)
-    office.app.set_cadence(campaign_id, Cadence((0,)))
+    office.edit(campaign_id, gaps=(0,))
     office.sleep_through()
     assert len(office.sent()) == 2
     ends(office, "finished")
@@ -225,7 +225,7 @@ def test_a_change_of_cadence_leaves_a_held_draft_in_the_inbox(office: World) -> 
     campaign_id = office.campaign(HELD)
     office.drive()
     [question] = office.questions()
-    office.app.set_cadence(campaign_id, Cadence((9, 9), Window(days=frozenset({6}))))
+    office.edit(campaign_id, gaps=(9, 9), days=frozenset({6}))
     office.drive()
     assert [one.id for one in office.questions()] == [question.id]
 
@@ -233,7 +233,7 @@ def test_a_change_of_cadence_leaves_a_held_draft_in_the_inbox(office: World) -> 
 def test_a_change_of_cadence_before_the_launch_is_no_harm(office: World) -> None:
     campaign_id = office.app.create(PLAN)
     office.enrol(campaign_id, BO)
-    office.app.set_cadence(campaign_id, Cadence((0, 1)))
+    office.edit(campaign_id, gaps=(0, 1))
     office.app.launch(campaign_id)
     office.sleep_through()
     assert office.dates() == [MONDAY, MONDAY + DAY]

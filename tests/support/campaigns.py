@@ -25,13 +25,16 @@ from typing import Any
 
 import pytest
 
-from examples.campaign.agent import MANY, SEND, thread_of
+from examples.campaign import control
+from examples.campaign.agent import MANY, OUTCOME, SEND, thread_of
 from examples.campaign.app import App, Plan
 from examples.campaign.database import Row
+from examples.campaign.database import sql as sql
 from examples.campaign.inbound import Inbound, Listener
 from examples.campaign.postoffice import Mail, PostOffice
 from examples.campaign.records import look
 from examples.campaign.settings import Settings
+from perdure.errors import BadAnswer as BadAnswer
 from perdure.journal import failpoints
 from perdure.operations.invariants import examine
 from perdure.testing import Clock
@@ -55,6 +58,7 @@ def settings_for(url: str, office: PostOffice, **options: Any) -> Settings:
         "smtp_timeout": 20.0,
         "lookup_url": office.lookup_url,
         "lookup_after": 0.0,
+        "apart": 0,
     }
     return Settings(**{**given, **options})
 
@@ -83,6 +87,9 @@ class World:
     def enrol(self, campaign_id: int, *addresses: str, zone: str = "") -> None:
         lines = [f"{one},{one.partition('@')[0].title()},Ltd,{zone}" for one in addresses]
         self.app.bring(campaign_id, "\n".join(["email,name,company,zone", *lines]) + "\n")
+
+    def edit(self, campaign_id: int, **changes: Any) -> int:
+        return control.edit(self.app, campaign_id, control.Changes(**changes))
 
     def contact(self, address: str = BO) -> int:
         [row] = self.rows("SELECT id FROM contacts WHERE address = :address", address=address)
@@ -196,7 +203,7 @@ def earned_by(app: App, run_id: str) -> dict[str, float | None]:
         for effect in client.effects(run_id, limit=MANY)
         if effect.name == SEND
     }
-    found = [score for score in client.scores(run_id) if score.name == "reply"]
+    found = [score for score in client.scores(run_id) if score.name == OUTCOME]
     return {f"touch {steps[str(score.effect)]}": score.value for score in found}
 
 
@@ -344,7 +351,7 @@ def drive(asked: dict[str, Any], tell: Tell) -> None:
     clock = Clock(datetime.fromisoformat(asked["at"]))
     with App(Settings(**asked["settings"]), clock=clock) as app:
         if "mail" in asked:
-            Inbound._tell = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+            Inbound.tell = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
             Inbound(app).receive(asked["mail"].encode())
         failpoints.hook = hook
         while app.runtime.blocking.tick(limit=1000).claimed:

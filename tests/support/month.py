@@ -27,7 +27,7 @@ from examples.campaign import people
 from examples.campaign.app import App, Plan
 from examples.campaign.clock import SharedClock
 from examples.campaign.inbound import Inbound
-from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, random_faults
+from examples.campaign.postoffice import USUAL, Mail, Moment, PostOffice, random_faults
 from examples.campaign.settings import Settings
 from perdure import errors
 from tests.support.campaigns import bounce, reply
@@ -37,7 +37,7 @@ SUNDAY = datetime(2026, 10, 11, 20, tzinfo=UTC)
 """Two weeks before Europe changes its clocks, three before America does."""
 ZONES = ("Europe/Berlin", "Europe/Madrid", "America/New_York")
 TOUCHES = 6
-FAULTS = (*Fault, *(one for one in Fault if not one.startswith("reject")))
+FAULTS = (*USUAL, *(one for one in USUAL if not one.startswith("reject")))
 """A rejection is half as frequent as the others: it ends a month early, or needs a person."""
 
 ENDS = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
 import typer
 
+from .. import control
 from ..app import App, Plan
 from ..cadence import Cadence, Window, parse_days, parse_gaps, parse_window
 from . import commands
+from .asking import confirm, printable
 
 GAPS = typer.Option(help="Days before each touch.")
 HOURS = typer.Option("--window", help="Hours of the contact in which mail may go out.")
 DAYS = typer.Option(help="Weekdays on which it may.")
-
-
-def _cadence(base: Cadence, gaps: str | None, window: str | None, days: str | None) -> Cadence:
-    """A cadence with what was said; what was not said is as before."""
-    opens, closes = parse_window(window) if window else (base.window.opens, base.window.closes)
-    on = parse_days(days) if days else base.window.days
-    return Cadence(parse_gaps(gaps) if gaps else base.gaps, Window(opens, closes, on))
+PER_DAY = typer.Option(min=0, help="Most mails a day from its sender's address; 0: any number.")
 
 
 @commands.command()
@@ -44,11 +41,11 @@ def create(
     auto_approve: Annotated[
         bool, typer.Option(help="Send drafts without asking a person.")
     ] = False,
+    per_day: Annotated[int, PER_DAY] = 0,
 ) -> None:
     """Add a campaign."""
-    plan = Plan(
-        name, brief, sender, sequence, _cadence(Cadence(), gaps, window, days), auto_approve
-    )
+    cadence = Cadence(parse_gaps(gaps), Window(*parse_window(window), parse_days(days)))
+    plan = Plan(name, brief, sender, sequence, cadence, auto_approve, per_day)
     with App() as app:
         print(f"Campaign {app.create(plan)}: {name}")
 
@@ -61,19 +58,25 @@ def bring(
 ) -> None:
     """Import contacts from a CSV file: email, name, company, zone. All of it, or nothing."""
     with App() as app:
-        report = app.bring(app.campaign(name)["id"], sheet, skip_bad=skip_bad)
+        campaign_id = app.campaign(name)["id"]
+        report = app.bring(campaign_id, sheet, skip_bad=skip_bad)
+        overlap = app.overlap(campaign_id)
     for bad in report.bad:
         print(f"  line {bad.number}: {bad.reason}", file=sys.stderr)
     if report.ignored_columns:
         print(f"Columns not used: {', '.join(report.ignored_columns)}", file=sys.stderr)
     print(f"{report.added} added, {report.known} known, {len(report.bad)} left out")
+    for line in overlap.lines():
+        print(line)
 
 
 @commands.command()
 def launch(name: str) -> None:
     """Start the threads of a campaign. May be said again, after another import."""
     with App() as app:
-        launched = app.launch(app.campaign(name)["id"])
+        campaign_id = app.campaign(name)["id"]
+        launched = app.launch(campaign_id)
+        overlap = app.overlap(campaign_id)
     if launched.due is None:
         print("0 threads; no active member is without one")
         return
@@ -83,28 +86,115 @@ def launch(name: str) -> None:
         when += f" in {launched.zone}"
     threads = f"{launched.threads} thread{'s' * (launched.threads != 1)}"
     print(f"{threads}; the first touch is due {when}. A worker or a cron drives them.")
+    if launched.state != "running":
+        print(f"The campaign is {launched.state}: they wait until `resume {name}`.")
+    for line in overlap.lines():
+        print(line)
+
+
+class Approval(StrEnum):
+    """Who lets a draft out."""
+
+    PERSON = "person"
+    AUTO = "auto"
 
 
 @commands.command()
-def cadence(
+def edit(
     name: str,
+    sender: Annotated[str | None, typer.Option(help="'Ana Ruiz <ana@example.com>'")] = None,
+    brief: Annotated[str | None, typer.Option(help="What it is about, for the model.")] = None,
     gaps: Annotated[str | None, GAPS] = None,
     window: Annotated[str | None, HOURS] = None,
     days: Annotated[str | None, DAYS] = None,
+    approve: Annotated[Approval | None, typer.Option(help="Who lets a draft out.")] = None,
+    per_day: Annotated[int | None, PER_DAY] = None,
+    redraft: Annotated[bool, typer.Option(help="Write drafts that wait again.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Only show what changes, as JSON.")
+    ] = False,
 ) -> None:
-    """Change when touches go out, for threads that sleep, too. What is not said stays as it is."""
-    if gaps is None and window is None and days is None:
-        raise ValueError("Say what is to change: --gaps, --window or --days.")
+    """Change a campaign, for threads that sleep, too: first shows what changes for whom, then asks.
+
+    What is not said stays as it is.
+    """
+    changes = control.Changes(
+        sender,
+        brief,
+        parse_gaps(gaps) if gaps else None,
+        parse_window(window) if window else None,
+        parse_days(days) if days else None,
+        None if approve is None else approve is Approval.AUTO,
+        per_day,
+    )
     with App() as app:
-        campaign = app.campaign(name)
-        changed = _cadence(Cadence.of(campaign), gaps, window, days)
-        version = app.set_cadence(campaign["id"], changed)
-    print(f"Version {version} of the cadence")
+        campaign_id = app.campaign(name)["id"]
+        found = control.preview(app, campaign_id, changes)
+        if as_json:
+            print(json.dumps(found.to_json(), default=str))
+            return
+        _show(found, redraft)
+        if found.changes or redraft:
+            confirm("Change it?", yes=yes)
+        try:
+            version = control.edit(app, campaign_id, changes, seen=found.version, redraft=redraft)
+        except control.ChangedMeanwhile:
+            _show(control.preview(app, campaign_id, changes), redraft)
+            raise
+    print(f"Version {version} of {name}")
+
+
+def _show(preview: control.Preview, redraft: bool) -> None:
+    for line in preview.lines(redraft=redraft):
+        print(printable(line))
+
+
+@commands.command()
+def pause(name: str) -> None:
+    """Send nothing until it is resumed. Drafts that wait stay open."""
+    with App() as app:
+        found = control.pause(app, app.campaign(name)["id"])
+    print(f"{name} is paused: {_concerned(found)}")
+
+
+@commands.command()
+def resume(name: str) -> None:
+    """Send again, after a pause or a trouble."""
+    with App() as app:
+        found = control.resume(app, app.campaign(name)["id"])
+    print(f"{name} is running: {_concerned(found)}")
+
+
+@commands.command()
+def stop(
+    name: str,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """End a campaign for good: nothing more is sent, and its threads end."""
+    with App() as app:
+        campaign_id = app.campaign(name)["id"]
+        confirm(f"Stop {name} for good? It cannot be resumed.", yes=yes)
+        found = control.stop(app, campaign_id)
+    print(f"{name} is stopped: {_concerned(found)}")
+
+
+def _concerned(found: control.Switched) -> str:
+    threads = f"{found.threads} thread{'s' * (found.threads != 1)}"
+    drafts = f"{found.drafts} draft{'s' * (found.drafts != 1)}"
+    fate = "are withdrawn as their threads end" if found.state == "stopped" else "stay open"
+    way = found.on_their_way
+    mails = f"; {way} mail{'s' * (way != 1)} may be on the way right now" if way else ""
+    return f"{threads}, {drafts} {fate}{mails}"
 
 
 @commands.command()
 def status() -> None:
-    """Each campaign, with how many members and touches are how."""
+    """Each campaign, with how many members and touches are how, and the count of strays."""
+    from ..strays import count
+
     with App() as app:
         for one in app.status():
             print(json.dumps(one))
+        if strays := count(app):
+            print(json.dumps({"strays": strays}))

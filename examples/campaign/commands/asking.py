@@ -1,0 +1,42 @@
+"""What commands show a person, and how they ask him."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+
+class NotConfirmed(ValueError):
+    """Nobody is there to say yes."""
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if a person says yes, or said `--yes`."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise NotConfirmed("Nothing was done: there is no terminal to ask at. Say --yes.")
+    if not typer.confirm(question):
+        print("Nothing was done.")
+        raise typer.Exit(1)
+
+
+def printable(text: str) -> str:
+    """A text as a terminal may have it: what would move its cursor or colour it is escaped."""
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
+def paint(text: str, mark: str) -> str:
+    """A part of a difference: in colour on a terminal, else in brackets as `git diff` has them."""
+    if mark == " ":
+        return printable(text)
+    if sys.stdout.isatty():
+        return typer.style(
+            printable(text), fg="red" if mark == "-" else "green", strikethrough=mark == "-"
+        )
+    opens, closes = ("[-", "-]") if mark == "-" else ("{+", "+}")
+    return f"{opens}{printable(text)}{closes}"

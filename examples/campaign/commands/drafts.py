@@ -1,0 +1,147 @@
+"""Drafts: list them, edit many in one file, approve many at once."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import drafts as work
+from ..app import App
+from ..drafts import Decision, Draft, Line, NotAnswered
+from . import commands
+from .asking import confirm, paint, printable
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@commands.command()
+def drafts(
+    name: Annotated[str | None, typer.Argument(metavar="CAMPAIGN", help="Default: all.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Write them into this new file, to edit them there.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, a draft per line.")] = False,
+) -> None:
+    """List the drafts that wait for a person."""
+    if to is not None and name is None:
+        raise ValueError("Name the campaign whose drafts are to be written into the file.")
+    with App() as app:
+        found = work.waiting(app, None if name is None else app.campaign(name)["id"])
+        now = _EPOCH + timedelta(milliseconds=app.clock.now())
+    if to is not None:
+        work.write(to, name or "", found)
+        print(f"{_drafts(len(found))} in {to}. Edit it, then: approve {name} --edits {to}")
+        return
+    for one in found:
+        if as_json:
+            names = ("wait_id", "to", "touch", "subject", "body", "problem")
+            print(json.dumps({each: getattr(one, each) for each in names}))
+        else:
+            what = f"touch {one.touch}  {_age(now - one.since):>4}  {one.subject}"
+            print(printable(f"{one.wait_id}  {one.to}  {what}"))
+    if not found and not as_json:
+        print("No draft waits.")
+
+
+@commands.command()
+def approve(
+    name: Annotated[str, typer.Argument(metavar="CAMPAIGN")],
+    waits: Annotated[
+        list[str] | None, typer.Argument(metavar="WAIT", help="Default: every draft that waits.")
+    ] = None,
+    edits: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="The file of `drafts --to`, edited."),
+    ] = None,
+    by: Annotated[str | None, typer.Option(help="Who approves; stored with the answer.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Approve many drafts: the first of each touch is shown whole, the others by what differs.
+
+    With --edits each is shown by what the file changes, and sent as it is there.
+    """
+    if edits is not None and waits:
+        raise ValueError("Name drafts or a file of edits, not both.")
+    with App() as app:
+        campaign = app.campaign(name)
+        if campaign["state"] == "stopped":
+            raise ValueError(f"Campaign {name!r} is stopped for good: its drafts are withdrawn.")
+        found = work.waiting(app, campaign["id"])
+        missed: list[NotAnswered] = []
+        if edits is not None:
+            decisions, missed = work.read(edits, found)
+            _show_edits(decisions)
+        else:
+            decisions = [work.approved(one) for one in _named(found, waits or [], name)]
+            _show([one.draft for one in decisions])
+        changed = sum(one.is_edited for one in decisions)
+        if decisions:
+            edited = f", {changed} of them as edited" if changed else ""
+            confirm(f"Approve {_drafts(len(decisions))}{edited}?", yes=yes)
+        missed += work.answer(app, decisions, by)
+        state = app.campaign(name)["state"]
+    for one in missed:
+        print(f"Not approved: {one.wait_id} to {printable(one.to)}: {one.why}")
+    done = len(decisions) - sum(
+        one.wait_id in {each.draft.wait_id for each in decisions} for one in missed
+    )
+    when = "" if state == "running" else f" The campaign is {state}: they wait until it is resumed."
+    print(f"{_drafts(done)} approved.{when}")
+    if missed:
+        raise typer.Exit(1)
+
+
+def _named(found: list[Draft], waits: list[str], name: str) -> list[Draft]:
+    """Those of these ids, or all."""
+    there = {one.wait_id for one in found}
+    for one in waits:
+        if one not in there:
+            raise ValueError(f"{one!r} is not an open draft of {name!r}; `drafts {name}` has them.")
+    return [one for one in found if not waits or one.wait_id in waits]
+
+
+def _show(found: list[Draft]) -> None:
+    first: dict[int, Draft] = {}
+    for one in found:
+        print(_title(one))
+        if one.problem:
+            print(printable(f"  ! {one.problem}"))
+        if one.touch not in first:
+            first[one.touch] = one
+            print("\n".join(f"  {line}" for line in printable(one.text).split("\n")))
+        else:
+            _show_difference(work.difference(first[one.touch].text, one.text), "the same text")
+        print()
+
+
+def _show_edits(decisions: list[Decision]) -> None:
+    for one in decisions:
+        print(_title(one.draft))
+        after = f"Subject: {one.subject}\n\n{one.body}"
+        _show_difference(work.difference(one.draft.text, after), "as it was drafted")
+
+
+def _show_difference(lines: list[Line], same: str) -> None:
+    for line in lines:
+        print("  " + "".join(paint(text, mark) for mark, text in line))
+    if not lines:
+        print(f"  ({same})")
+
+
+def _title(one: Draft) -> str:
+    return printable(f"--- touch {one.touch} to {one.to} ({one.wait_id})")
+
+
+def _drafts(count: int) -> str:
+    return f"{count} draft{'s' * (count != 1)}"
+
+
+def _age(age: timedelta) -> str:
+    minutes = max(0, round(age.total_seconds() / 60))
+    return (
+        f"{minutes}m" if minutes < 60 else f"{minutes // 60}h" if minutes < 2880 else f"{age.days}d"
+    )

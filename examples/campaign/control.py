@@ -1,0 +1,230 @@
+"""The stop button of a campaign, and changes to it while it runs.
+
+One statement on the campaign's row decides each of them; then its threads are told, one by one.
+What a kill leaves behind, and what mends it:
+
+    pause    nothing in between: the row says so, and a thread reads it before each mail
+    resume   the campaign runs, and threads that were not told yet sleep on. `resume` again tells
+             them; each also looks by itself every six hours
+    stop     no member is active, so nothing is sent. Threads that were not told yet, and their
+             drafts in the inbox, are there until their next look; `stop` again tells them
+    edit     the new version holds for every thread that wakes. One that was not told yet sleeps
+             until it was due before; the same `edit` again tells it
+
+Whoever is told twice with the same version is told once, so repeating any of them does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import people
+from .database import Row, Statement, sql
+from .preview import Changes, Preview, preview
+from .records import WrongState, refuse_stopped
+
+if TYPE_CHECKING:
+    from .app import App
+
+__all__ = [
+    "ChangedMeanwhile",
+    "Changes",
+    "Preview",
+    "Switched",
+    "WrongState",
+    "edit",
+    "pause",
+    "preview",
+    "refuse_stopped",
+    "resume",
+    "stop",
+]
+
+RECENT = 5 * 60_000
+"""Milliseconds for which a conversation with the mail server may go on."""
+_SWITCH = """UPDATE campaigns SET state = :state, version = :version,
+  trouble = CASE WHEN CAST(:state AS TEXT) = 'paused' THEN trouble ELSE '' END
+WHERE id = :id AND version = :version - 1 AND state = :was"""
+_TRY_AGAIN = """UPDATE touches SET refused = 0, problem = '' WHERE campaign_id = :id
+AND sent_at IS NULL AND problem <> ''
+AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'running')"""
+_END = """UPDATE members SET status = 'stopped' WHERE campaign_id = :id AND status = 'active'
+AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'stopped')"""
+_REDRAFT = """DELETE FROM touches WHERE campaign_id = :id AND status = 'draft_pending'
+AND attempt IS NULL AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND version = :version)"""
+
+
+class ChangedMeanwhile(ValueError):
+    """Somebody else changed the campaign after its preview was made. Nothing was changed."""
+
+    def __init__(self, row: Row, seen: int) -> None:
+        super().__init__(
+            f"Campaign {row['name']!r} was changed meanwhile: it is at version {row['version']}, "
+            f"and the preview was of version {seen}. Nothing was changed; look at a new preview."
+        )
+        self.campaign_id, self.version = row["id"], row["version"]
+
+
+@dataclass(frozen=True)
+class Switched:
+    """What a campaign is now, and what that concerns."""
+
+    state: str
+    was: str
+    threads: int
+    """Members that are written to; after a stop, those who are not any more because of it."""
+    drafts: int
+    """Drafts that wait for a person."""
+    on_their_way: int
+    """Mails about which the mail server was spoken to within the last minutes, without an outcome
+    yet. The last look before the content reads the campaign's state."""
+
+
+def pause(app: App, campaign_id: int) -> Switched:
+    """Send nothing until `resume`. When this returns, no conversation that begins later sends.
+
+    Drafts that wait stay open, and may be answered. A question about a trouble is withdrawn.
+    """
+    row, was = _switch(app, campaign_id, "paused", ("running", "trouble"), "paused")
+    _withdraw_question(app, row)
+    return _report(app, row, was, "active")
+
+
+def resume(app: App, campaign_id: int, *, trouble: int | None = None) -> Switched:
+    """Send again, and let every thread look. With the number of a `trouble`, only what that one
+    stopped: a person who paused the campaign since then is not overruled."""
+    if trouble is not None:
+        found = app.row(campaign_id)
+        if found["troubles"] != trouble or found["state"] not in ("trouble", "running"):
+            return _report(app, found, found["state"], "active")
+    _unbounce(app, campaign_id)
+    again = sql(_TRY_AGAIN, id=campaign_id)
+    row, was = _switch(app, campaign_id, "running", ("paused", "trouble"), "resumed", again)
+    if trouble is None:
+        _withdraw_question(app, row)
+    for contact_id, _ in app.members(campaign_id, without_draft=True):
+        app.wake(campaign_id, contact_id, f"resumed {row['version']}")
+    return _report(app, row, was, "active")
+
+
+def stop(app: App, campaign_id: int) -> Switched:
+    """End a campaign for good: no member of it is active any more, and its threads end."""
+    states = ("running", "paused", "trouble")
+    row, was = _switch(app, campaign_id, "stopped", states, "stopped", sql(_END, id=campaign_id))
+    _withdraw_question(app, row)
+    for contact_id, _ in app.members(campaign_id, status="stopped"):
+        app.wake(campaign_id, contact_id, "stopped")
+    return _report(app, row, was, "stopped")
+
+
+def edit(
+    app: App, campaign_id: int, changes: Changes, *, seen: int | None = None, redraft: bool = False
+) -> int:
+    """Change a campaign, for its threads that sleep, too. Gives the version it has then.
+
+    `seen` is the version whose preview a person has agreed to; if it is another by now,
+    `ChangedMeanwhile` is raised. With `redraft` drafts that wait are withdrawn and written again,
+    also those that were approved but not taken up yet.
+    """
+    while True:
+        row = app.row(campaign_id)
+        refuse_stopped(row, "changed")
+        columns = changes.columns(row)
+        version = int(row["version"]) + 1
+        if seen is not None and row["version"] != seen:
+            raise ChangedMeanwhile(row, seen)
+        if row.items() >= columns.items() and not redraft:
+            version -= 1
+            break
+        *_, [found] = app.database.write(
+            _change(campaign_id, version, columns),
+            *([sql(_REDRAFT, id=campaign_id, version=version)] if redraft else []),
+            sql("SELECT * FROM campaigns WHERE id = :id", id=campaign_id),
+        )
+        if found.items() >= {"version": version, **columns}.items():
+            break  # else somebody else changed it meanwhile
+    if changes.moves or redraft:
+        for contact_id, _ in app.members(campaign_id, without_draft=True):
+            app.wake(campaign_id, contact_id, f"edit {version}")
+    return version
+
+
+def _switch(
+    app: App,
+    campaign_id: int,
+    state: str,
+    allowed: tuple[str, ...],
+    verb: str,
+    *more: Statement,
+) -> tuple[Row, str]:
+    """Bring a campaign into a state, if it is not, from one of those `allowed`. Gives its row, and
+    the state before. The version decides, so a batch that arrives late changes nothing."""
+    was = ""
+    while True:
+        row = app.row(campaign_id)
+        if state != "stopped":
+            refuse_stopped(row, verb)
+        was = was or row["state"]
+        if row["state"] == state and not more:
+            return row, was
+        assert row["state"] in (state, *allowed)
+        *_, [found] = app.database.write(
+            sql(_SWITCH, id=campaign_id, version=row["version"] + 1, state=state, was=row["state"])
+            if row["state"] != state
+            else sql("SELECT 1"),
+            *more,
+            sql("SELECT * FROM campaigns WHERE id = :id", id=campaign_id),
+        )
+        if found["state"] == state:
+            return found, was
+
+
+def _change(campaign_id: int, version: int, columns: Row) -> Statement:
+    words = "".join(f"{name} = :{name}, " for name in columns)
+    return sql(
+        f"""UPDATE campaigns SET {words}version = :version
+            WHERE id = :id AND version = :version - 1 AND state <> 'stopped'""",  # noqa: S608
+        id=campaign_id,
+        version=version,
+        **columns,
+    )
+
+
+def _unbounce(app: App, campaign_id: int) -> None:
+    """Write again to those whose refusals were the campaign's trouble, and not theirs."""
+    refused = app.database.rows(
+        """SELECT c.address FROM touches t JOIN contacts c ON c.id = t.contact_id
+           JOIN campaigns p ON p.id = t.campaign_id
+           WHERE p.id = :id AND p.state = 'trouble' AND p.trouble LIKE 'NoSuchRecipient:%'
+             AND t.problem = 'NoSuchRecipient' AND c.status = 'bounced' AND t.attempt_at >=
+               (SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :id)""",
+        id=campaign_id,
+    )
+    for row in refused:
+        with contextlib.suppress(ValueError):  # he unsubscribed, under another address
+            people.unbounce(app, row["address"])
+
+
+def _withdraw_question(app: App, row: Row) -> None:
+    """Withdraw what a person was asked about the last trouble, if he still is."""
+    if row["troubles"]:
+        client = app.runtime.blocking
+        client.signal(f"campaign-{row['id']}", "resumed", key=str(row["troubles"]))
+
+
+def _report(app: App, row: Row, was: str, status: str) -> Switched:
+    of: dict[str, Any] = {"id": row["id"]}
+    [counts] = app.database.rows(
+        """SELECT
+             (SELECT count(*) FROM members WHERE campaign_id = :id AND status = :status) AS threads,
+             (SELECT count(*) FROM touches WHERE campaign_id = :id
+              AND status = 'draft_pending') AS drafts,
+             (SELECT count(*) FROM touches WHERE campaign_id = :id AND status = 'approved'
+              AND attempt_at > :since) AS on_their_way""",
+        status=status,
+        since=app.clock.now() - RECENT,
+        **of,
+    )
+    return Switched(row["state"], was, **counts)

@@ -1,0 +1,65 @@
+"""What other campaigns mean for the members of one: who waits, and which steps are left out.
+
+It is said when contacts are imported and when threads are launched, before a person wonders why
+nothing is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .database import Database, sql
+
+DAY = 86_400_000
+_WAITING = """SELECT count(*) AS n FROM members m JOIN contacts c ON c.id = m.contact_id
+WHERE m.campaign_id = :id AND m.status = 'active' AND c.status = 'active' AND EXISTS
+  (SELECT 1 FROM bookings b WHERE b.person = c.person AND b.at > :since
+   AND b.sequence <> :sequence)"""
+_REPEATED = """SELECT count(*) AS steps, count(DISTINCT m.contact_id) AS contacts
+FROM campaigns k JOIN touches t ON t.campaign_id = k.id AND t.status = 'sent' AND t.step <= :steps
+JOIN members m ON m.campaign_id = :id AND m.contact_id = t.contact_id AND m.status = 'active'
+WHERE k.sequence = :sequence AND k.id <> :id AND NOT EXISTS
+  (SELECT 1 FROM touches mine WHERE mine.campaign_id = :id AND mine.contact_id = t.contact_id
+   AND mine.step = t.step)"""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """So many members another campaign has written to lately, or is about to; and so many steps,
+    of so many members, that another campaign of the same sequence has sent already."""
+
+    waiting: int
+    apart: int
+    """Days between mails to one person."""
+    steps: int
+    contacts: int
+    sequence: str
+
+    def lines(self) -> Iterator[str]:
+        if self.waiting:
+            yield (
+                f"{self.waiting} of its active members had, or will have, mail from another "
+                f"campaign within {self.apart} day{'s' * (self.apart != 1)}; this one's waits "
+                "that long (CAMPAIGN_APART)."
+            )
+        if self.steps:
+            yield (
+                f"{self.steps} touch{'es' * (self.steps != 1)} to {self.contacts} of its active "
+                "members will be left out as duplicates: another campaign of the sequence "
+                f"{self.sequence!r} has sent the same step. A campaign created without --sequence "
+                "has a sequence of its own."
+            )
+
+
+def find(database: Database, campaign_id: int, apart: int, now: int) -> Overlap:
+    """Ask the tables; `apart` in days, `now` in milliseconds."""
+    row = database.one("SELECT * FROM campaigns WHERE id = :id", id=campaign_id)
+    assert row is not None
+    of = {"id": campaign_id, "sequence": row["sequence"]}
+    [waiting], [repeated] = database.read(
+        sql(_WAITING, since=now - apart * DAY, **of),
+        sql(_REPEATED, steps=len(json.loads(row["gaps"])), **of),
+    )
+    return Overlap(waiting["n"] if apart else 0, apart, **repeated, sequence=row["sequence"])

@@ -1,0 +1,320 @@
+"""What a change of a running campaign changes, and for whom, before it is made.
+
+Everything is read from the tables and from when threads are due, a page at a time; nothing is
+written. Times are the earliest that the cadence allows: limits per day, per domain and per person
+may make them later.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime, time, timedelta
+from email.utils import parseaddr
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from perdure.types import Run, State
+
+from .agent import thread_of
+from .cadence import Cadence, Window, due, hours, weekdays
+from .database import Row
+from .sheet import normalise
+
+if TYPE_CHECKING:
+    from .app import App
+
+NEAREST = 5
+"""So many threads are shown with their times."""
+PAGE = 500
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_COUNTS = """SELECT count(*) AS active, COALESCE(sum(CASE WHEN EXISTS (SELECT 1 FROM touches t
+    WHERE t.campaign_id = m.campaign_id AND t.contact_id = m.contact_id
+    AND t.sent_at IS NOT NULL) THEN 1 ELSE 0 END), 0) AS begun,
+  (SELECT count(*) FROM touches WHERE campaign_id = :id AND status = 'approved') AS approved,
+  (SELECT count(*) FROM touches WHERE campaign_id = :id AND status = 'draft_pending') AS drafts
+FROM members m JOIN contacts c ON c.id = m.contact_id
+WHERE m.campaign_id = :id AND m.status = 'active' AND c.status = 'active'"""
+_MEMBERS = f"""SELECT m.contact_id, c.address, c.zone, t.step, t.status, t.sent_at, t.drafted_at
+FROM members m JOIN contacts c ON c.id = m.contact_id
+LEFT JOIN touches t ON t.campaign_id = m.campaign_id AND t.contact_id = m.contact_id
+  AND t.step = (SELECT max(step) FROM touches
+    WHERE campaign_id = m.campaign_id AND contact_id = m.contact_id)
+WHERE m.campaign_id = :id AND m.contact_id > :last AND m.status = 'active'
+  AND c.status = 'active'
+ORDER BY m.contact_id LIMIT {PAGE}"""  # noqa: S608 (our own number)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is to change; what is None stays as it is."""
+
+    sender: str | None = None
+    brief: str | None = None
+    gaps: tuple[int, ...] | None = None
+    window: tuple[time, time] | None = None
+    days: frozenset[int] | None = None
+    auto_approve: bool | None = None
+    per_day: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.sender is not None:
+            _, address = parseaddr(self.sender)
+            if not self.sender.strip().endswith((f"<{address}>", address)) or not address:
+                raise ValueError(f"{self.sender!r} is no sender such as 'Ana <ana@example.com>'.")
+            normalise(address)
+        if self.per_day is not None and self.per_day < 0:
+            raise ValueError(f"A day has 0 (any number) or more mails, not {self.per_day}.")
+
+    @property
+    def moves(self) -> bool:
+        """Whether threads that sleep may be due at another time."""
+        own = (self.gaps, self.window, self.days, self.sender, self.per_day)
+        return any(one is not None for one in own)
+
+    def cadence(self, row: Row) -> Cadence:
+        """The cadence that a campaign has then."""
+        base = Cadence.of(row)
+        opens, closes = self.window or (base.window.opens, base.window.closes)
+        on = base.window.days if self.days is None else self.days
+        return Cadence(base.gaps if self.gaps is None else self.gaps, Window(opens, closes, on))
+
+    def columns(self, row: Row) -> Row:
+        """What is to be in a campaign's row."""
+        if all(getattr(self, one.name) is None for one in fields(self)):
+            raise ValueError("Say what is to change.")
+        columns: Row = {
+            "sender": self.sender,
+            "brief": self.brief,
+            "auto_approve": None if self.auto_approve is None else int(self.auto_approve),
+            "per_day": self.per_day,
+        }
+        return {
+            **{name: value for name, value in columns.items() if value is not None},
+            **self.cadence(row).to_columns(),
+        }
+
+
+@dataclass(frozen=True)
+class Move:
+    """A thread whose next touch is due at another time, or is one more or one less."""
+
+    address: str
+    zone: str
+    step: int
+    before: datetime | None
+    after: datetime | None
+
+    @property
+    def first(self) -> datetime:
+        """The nearer of the two times."""
+        return min(one for one in (self.before, self.after) if one is not None)
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How many threads a new cadence moves. Those with a draft wait for a person, whatever the
+    cadence is; those without a thread are not launched yet."""
+
+    nearest: list[Move]
+    earlier: int
+    later: int
+    same: int
+    falls_away: int
+    added: int
+    drafts: int
+    without_thread: int
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What would change, for a campaign at this version."""
+
+    campaign: str
+    version: int
+    state: str
+    changes: dict[str, tuple[Any, Any]]
+    """What it is now and what it would be, by name."""
+    active: int
+    """Members that are written to."""
+    begun: int
+    """Those of them who got a mail already."""
+    approved: int
+    """Touches that are approved and not sent."""
+    drafts: int
+    """Drafts that wait for a person."""
+    moves: Moves | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def lines(self, *, redraft: bool = False) -> Iterator[str]:
+        """The same for a person to read."""
+        if not self.changes:
+            yield f"Campaign {self.campaign!r} is like that already."
+        for name, (before, after) in self.changes.items():
+            yield f"{name}: {before} -> {after}"
+            yield from (f"  {line}" for line in self._concerns(name, after, redraft))
+        if self.moves is not None:
+            yield "times:"
+            yield from (f"  {line}" for line in _told(self.moves))
+        if self.state != "running":
+            yield f"The campaign is {self.state}: nothing is sent until it is resumed."
+
+    def _concerns(self, name: str, after: Any, redraft: bool) -> Iterator[str]:
+        match name:
+            case "sender":
+                yield f"{_count(self.active, 'active member')} get the next mail from it"
+                yield f"{self.begun} of them have had mail, and will see another sender than before"
+                yield f"{_count(self.approved, 'approved touch', 'es')} not sent yet go out from it"
+            case "brief":
+                yield "drafts written from now on are about it"
+                if self.drafts:
+                    keep = "keep their text; --redraft has them written again"
+                    fate = "are withdrawn and written again" if redraft else keep
+                    yield f"{_count(self.drafts, 'draft')} that wait {fate}"
+            case "approval" if after == "auto":
+                yield "drafts written from now on go out without a person"
+                yield f"{_count(self.drafts, 'draft')} that wait now still wait for a person"
+            case "approval":
+                yield "drafts written from now on wait for a person"
+                yield f"{_count(self.approved, 'approved touch', 'es')} not sent yet still go out"
+            case "per day":
+                yield "mails a day from the sender's address, of all its campaigns; 0 is no limit"
+
+
+def preview(app: App, campaign_id: int, changes: Changes) -> Preview:
+    """What `edit` would change. Nothing is written."""
+    row = app.row(campaign_id)
+    after = {**row, **changes.columns(row)}
+    [counts] = app.database.rows(_COUNTS, id=campaign_id)
+    old, new = Cadence.of(row), Cadence.of(after)
+    shown = zip(_described(row).items(), _described(after).values(), strict=True)
+    return Preview(
+        row["name"],
+        row["version"],
+        row["state"],
+        {name: (was, will) for (name, was), will in shown if was != will},
+        **counts,
+        moves=None if old == new else _moves(app, row, old, new),
+    )
+
+
+def _described(row: Row) -> dict[str, Any]:
+    cadence = Cadence.of(row)
+    return {
+        "sender": row["sender"],
+        "brief": row["brief"],
+        "gaps": ",".join(map(str, cadence.gaps)),
+        "window": hours(cadence.window),
+        "days": weekdays(cadence.window.days),
+        "approval": "auto" if row["auto_approve"] else "person",
+        "per day": row["per_day"],
+    }
+
+
+def _moves(app: App, row: Row, old: Cadence, new: Cadence) -> Moves:
+    now = _EPOCH + timedelta(milliseconds=app.clock.now())
+    threads = _threads(app, row["id"])
+    counts = dict.fromkeys((one.name for one in fields(Moves) if one.name != "nearest"), 0)
+    nearest: list[Move] = []
+    for member in _members(app, row["id"]):
+        run = threads.get(thread_of(row["id"], member["contact_id"]))
+        if run is None or member["status"] == "draft_pending":
+            counts["without_thread" if run is None else "drafts"] += 1
+            continue
+        step, before, after = _times(
+            member, run, old, new, now, is_running=row["state"] == "running"
+        )
+        counts[_kind(before, after)] += 1
+        if before != after:
+            nearest.append(Move(member["address"], member["zone"], step, before, after))
+            nearest = heapq.nsmallest(NEAREST, nearest, key=lambda move: move.first)
+    return Moves(nearest, **counts)
+
+
+def _kind(before: datetime | None, after: datetime | None) -> str:
+    if before == after:
+        return "same"
+    if before is None or after is None:
+        return "added" if before is None else "falls_away"
+    return "earlier" if after < before else "later"
+
+
+def _times(
+    member: Row, run: Run, old: Cadence, new: Cadence, now: datetime, *, is_running: bool
+) -> tuple[int, datetime | None, datetime | None]:
+    """The next touch of a thread, and when it is due before and after the change; None if there
+    is none."""
+    zone = member["zone"]
+    if member["status"] == "approved":  # the gap is over: only the window counts
+        windows = (Cadence((0,), one.window) for one in (old, new))
+        before, after = (due(one, 1, now, zone) for one in windows)
+        return member["step"], before, after
+    step = (member["step"] or 0) + 1
+    last = run.created_at
+    if member["sent_at"] is not None:
+        last = _EPOCH + timedelta(milliseconds=member["sent_at"])
+    elif step > 1 and step <= len(old.gaps) and is_running and run.due_at is not None:
+        last = run.due_at - timedelta(days=old.gaps[step - 1])  # a touch was left out before that
+    elif step > 1:
+        last = _EPOCH + timedelta(milliseconds=member["drafted_at"])
+
+    def at(cadence: Cadence) -> datetime | None:
+        return max(now, due(cadence, step, last, zone)) if step <= len(cadence.gaps) else None
+
+    return step, at(old), at(new)
+
+
+def _threads(app: App, campaign_id: int) -> dict[str, Run]:
+    """The threads of a campaign that wait."""
+    found: dict[str, Run] = {}
+    last: Run | None = None
+    while True:
+        page = app.runtime.blocking.runs(
+            graph=app.graph, state=State.WAITING, after=last, limit=PAGE, output=False
+        )
+        mine = thread_of(campaign_id, 0)[:-1]
+        found |= {run.thread_id: run for run in page if run.thread_id.startswith(mine)}
+        if len(page) < PAGE:
+            return found
+        last = page[-1]
+
+
+def _members(app: App, campaign_id: int) -> Iterator[Row]:
+    last = 0
+    while True:
+        page = app.database.rows(_MEMBERS, id=campaign_id, last=last)
+        yield from page
+        if len(page) < PAGE:
+            return
+        last = page[-1]["contact_id"]
+
+
+def _told(moves: Moves) -> Iterator[str]:
+    for words, count in (
+        ("due earlier", moves.earlier),
+        ("due later", moves.later),
+        ("with one touch more", moves.added),
+        ("whose next touch falls away", moves.falls_away),
+        ("due as before", moves.same),
+        ("with a draft that waits for a person, as before", moves.drafts),
+    ):
+        if count:
+            yield f"{_count(count, 'thread')} {words}"
+    if moves.without_thread:
+        yield f"{_count(moves.without_thread, 'member')} without a thread that waits"
+    if moves.nearest:
+        yield "the nearest of them:"
+    for move in moves.nearest:
+        there = ZoneInfo(move.zone)
+        before, after = (
+            "none" if one is None else f"{one.astimezone(there):%a %Y-%m-%d %H:%M}"
+            for one in (move.before, move.after)
+        )
+        yield f"  {move.address}, touch {move.step}: {before} -> {after} ({move.zone})"
+
+
+def _count(number: int, what: str, plural: str = "s") -> str:
+    return f"{number} {what}{plural if number != 1 else ''}"

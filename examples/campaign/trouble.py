@@ -1,0 +1,134 @@
+"""Trouble that is not one contact's: the campaign stops, and a person is asked, once.
+
+The row of the campaign decides: the statement that stops it changes a campaign that runs, so of
+many threads that find out at once one stops it, and counts the trouble. Whoever finds the campaign
+in trouble asks, under a key that has the trouble's number: there is one question, and it is asked
+even if the thread that stopped the campaign has died.
+
+    stopped, not asked        `state = 'trouble'`: the next thread that looks asks
+    asked                     a wait; nothing is sent, whatever the clock says
+    answered, not resumed     the recorded answer: `resume`, which may be repeated, is called again
+    resumed by a command      the signal `resumed` withdraws the question
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypedDict
+
+from langgraph.graph import START, StateGraph
+
+import perdure
+
+from .database import Database, Row, Statement, sql
+
+GRAPH = "campaign trouble"
+LIMITS = {
+    "SenderRefused": (1, 1),
+    "ServerTrouble": (1, 12),
+    "LetterRefused": (5, 1),
+    "NoSuchRecipient": (5, 1),
+    "Doubtful": (5, 1),
+}
+"""How many touches in a row, each refused so often, are one trouble: what is about the sender at
+once, a server that is down after about a day, and others when many fail alike."""
+DECISION = {
+    "type": "object",
+    "properties": {"action": {"enum": ["resume", "stop"]}},
+    "required": ["action"],
+    "additionalProperties": False,
+}
+
+
+def stop(campaign_id: int, kind: str, what: str) -> Statement:
+    """Stop a campaign that runs, if so many of its touches failed alike since its last success."""
+    many, refused = LIMITS[kind]
+    return sql(
+        """UPDATE campaigns SET state = 'trouble', trouble = :what, troubles = troubles + 1
+           WHERE id = :id AND state = 'running' AND :many <=
+             (SELECT count(*) FROM touches WHERE campaign_id = :id AND problem = :kind
+              AND refused >= :refused AND attempt_at >=
+                (SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :id))""",
+        id=campaign_id,
+        kind=kind,
+        what=f"{kind}: {what}",
+        many=many,
+        refused=refused,
+    )
+
+
+def ask(runtime: perdure.Runtime, campaign: Row) -> None:
+    """Have a person asked about the trouble that a campaign is in, unless that was done."""
+    runtime.blocking.start(
+        GRAPH,
+        {"campaign_id": campaign["id"], "trouble": campaign["troubles"]},
+        thread_id=thread_of(campaign["id"]),
+        key=f"trouble {campaign['troubles']}",
+        metadata={"campaign_id": campaign["id"]},
+        tags=[f"campaign:{campaign['id']}"],
+    )
+
+
+def thread_of(campaign_id: int) -> str:
+    return f"campaign-{campaign_id}"
+
+
+class State(TypedDict, total=False):
+    campaign_id: int
+    trouble: int
+    """Its number."""
+    ended: str
+
+
+class Question:
+    """The graph that asks. `resume` and `stop` take a campaign and the number of its trouble, and
+    may be called again and again."""
+
+    def __init__(
+        self,
+        database: Database,
+        resume: Callable[[int, int], object],
+        stop: Callable[[int, int], object],
+    ) -> None:
+        self._database = database
+        self._do = {"resume": resume, "stop": stop}
+
+    def graph(self) -> StateGraph[State]:
+        builder = StateGraph(State)
+        builder.add_node("ask", self.ask)
+        builder.add_edge(START, "ask")
+        return builder
+
+    def ask(self, state: State) -> State:
+        campaign = self._database.one(
+            "SELECT * FROM campaigns WHERE id = :id", id=state["campaign_id"]
+        )
+        in_trouble = campaign is not None and campaign["state"] == "trouble"
+        if campaign is None or not in_trouble or campaign["troubles"] != state["trouble"]:
+            return {"ended": "over"}
+        kind, _, said = campaign["trouble"].partition(": ")
+        shown = {
+            "kind": "trouble",
+            "campaign": campaign["name"],
+            "what": WORDS[kind],
+            "said": said,
+            "answers": "resume: it is mended, go on and try again. stop: end the campaign.",
+        }
+        decision = perdure.ask(shown, response_schema=DECISION, unless="resumed", default=None)
+        if decision is None:
+            return {"ended": "withdrawn"}
+        self.act(decision["action"], state["campaign_id"], state["trouble"])
+        return {"ended": str(decision["action"])}
+
+    @perdure.effect
+    def act(self, action: str, campaign_id: int, trouble: int) -> None:
+        self._do[action](campaign_id, trouble)
+
+
+WORDS = {
+    "SenderRefused": "The mail server takes no mail from us. No mail is sent until this is mended.",
+    "ServerTrouble": "The mail server has been in trouble for a day. No mail is sent meanwhile.",
+    "LetterRefused": "The mail server refused the text of several mails in a row.",
+    "NoSuchRecipient": "The mail server knew none of several recipients in a row.",
+    "Doubtful": "The mail server refused several mails in a row, for a reason that is not clear.",
+}

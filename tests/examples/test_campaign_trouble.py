@@ -1,0 +1,193 @@
+"""What a mail server refuses, and what becomes of the contact, the touch and the campaign."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from examples.campaign.faults import Reply
+from examples.campaign.postoffice import Fault, PostOffice, scripted
+from tests.support import campaigns
+from tests.support.campaigns import BO, DAY, HELD, MONDAY, PLAN, World, world
+
+office, workers = campaigns.office, campaigns.workers
+HOUR = timedelta(hours=1)
+SENDER = Reply("550 5.1.8 Sender address rejected: Domain not found")
+PEOPLE = [f"p{n}@example.org" for n in range(20)]
+
+
+def kinds(office: World) -> list[str]:
+    return [question.value["kind"] for question in office.questions()]
+
+
+def test_a_sender_that_is_refused_stops_the_campaign_and_asks_once(url: str) -> None:
+    with world(url) as office:
+        office.office.refuses = SENDER
+        office.campaign(PLAN, *PEOPLE)
+        office.drive()
+        [question] = office.questions()
+        assert question.value["kind"] == "trouble"
+        assert "5.1.8" in question.value["said"]
+        assert "@example.org" not in str(question.value)
+        assert {office.member(address=one) for one in PEOPLE} == {"active"}
+        tried = len(office.office.conversations)
+        office.advance(3 * DAY)
+        assert len(office.office.conversations) == tried
+        assert len(office.questions()) == 1
+        office.office.refuses = None
+        office.answer("resume")
+        assert len(office.office.log) == 20
+        assert office.rows("SELECT state, troubles FROM campaigns") == [
+            {"state": "running", "troubles": 1}
+        ]
+
+
+def test_a_campaign_in_trouble_can_be_stopped_for_good(office: World) -> None:
+    office.office.refuses = SENDER
+    office.campaign(PLAN, *PEOPLE[:3])
+    office.drive()
+    office.office.refuses = None
+    office.answer("stop")
+    office.sleep_through(5)
+    assert office.office.log == []
+    assert {office.member(address=one) for one in PEOPLE[:3]} == {"stopped"}
+    assert {office.run(address=one).state for one in PEOPLE[:3]} == {"done"}
+
+
+def test_many_unknown_recipients_in_a_row_are_the_senders_trouble_and_nobody_is_lost(
+    url: str,
+) -> None:
+    faults = scripted({(one, 1): Fault.REJECT_RECIPIENT for one in PEOPLE})
+    with world(url, PostOffice(faults)) as office:
+        office.campaign(PLAN, *PEOPLE)
+        office.drive()
+        assert kinds(office) == ["trouble"]
+        refused = [one for one in PEOPLE if office.member(address=one) == "bounced"]
+        assert 5 <= len(refused) < 20
+        office.office.faults = None
+        office.answer("resume")
+        assert {mail.recipient for mail in office.office.log} == set(PEOPLE)
+        assert {office.member(address=one) for one in PEOPLE} == {"active"}
+
+
+def test_a_doubtful_refusal_is_tried_for_a_day_and_then_asked_about(office: World) -> None:
+    office.office.faults = lambda recipient, attempt: Fault.MAILBOX_FULL
+    office.campaign()
+    for _ in range(10):
+        office.drive()
+        if kinds(office):
+            break
+        office.clock.move_to(office.due() or MONDAY)
+    assert office.clock.time - MONDAY > 20 * HOUR
+    assert (kinds(office), len(office.office.conversations)) == (["refusal"], 4)
+    assert "5.2.2" in office.questions()[0].value["said"]
+    assert office.member() == "active"
+    office.office.faults = None
+    office.answer("again")
+    assert office.touch_states() == ["sent"]
+
+
+@pytest.mark.parametrize(("action", "ended"), [("skip", "active"), ("bounce", "bounced")])
+def test_a_person_may_give_up_a_touch_or_a_contact_that_is_refused(
+    sqlite_url: str, action: str, ended: str
+) -> None:
+    with world(sqlite_url) as office:
+        office.office.faults = lambda recipient, attempt: Fault.MAILBOX_FULL
+        office.campaign()
+        while not kinds(office):
+            office.clock.move_to(office.due() or MONDAY)
+            office.drive()
+        office.answer(action)
+        assert office.member() == ended
+        assert office.sent() == []
+
+
+def test_greylisted_contacts_keep_nobody_waiting(sqlite_url: str) -> None:
+    """A sequential tick reaches everybody, and no process sleeps in it."""
+    faults = scripted({(one, 1): Fault.GREYLIST for one in PEOPLE[:8]})
+    with world(sqlite_url, PostOffice(faults)) as office:
+        office.campaign(PLAN, *PEOPLE)
+        counts = office.app.runtime.blocking.tick(limit=25, concurrency=1)
+        assert counts.claimed == 20
+        assert {mail.recipient for mail in office.office.log} == set(PEOPLE[8:])
+        office.advance(timedelta(minutes=5))
+        assert len(office.office.log) == 20
+
+
+def test_what_was_put_off_on_friday_evening_goes_out_on_monday(office: World) -> None:
+    office.clock.move_to(MONDAY + 4 * DAY + 7 * HOUR + timedelta(minutes=55))  # 16:55
+    office.office.busy = True
+    office.campaign()
+    office.drive()
+    assert office.run().state == "waiting"
+    office.office.busy = False
+    office.clock.move_to(office.due() or MONDAY)
+    office.drive()
+    assert office.dates() == [MONDAY + 7 * DAY]
+
+
+def test_a_conversation_that_was_cut_off_on_friday_goes_on_on_monday(
+    sqlite_url: str, workers: campaigns.Workers
+) -> None:
+    """The content had not gone out. Whoever takes over on Saturday waits for the window."""
+
+    def kill(moment: object, mail: object) -> None:
+        office.office.on = None
+        workers.kill()
+
+    with world(sqlite_url, PostOffice(on=kill), lookup_after=0.1) as office:
+        office.clock.move_to(MONDAY + 4 * DAY + 7 * HOUR)
+        office.campaign()
+        assert workers.drive(office) is None
+        office.clock.move_to(MONDAY + 5 * DAY)
+        while not office.sent():
+            office.drive()
+            office.clock.move_to(max(office.due() or MONDAY, office.clock.time))
+        local = [date.astimezone(ZoneInfo("UTC")) for date in office.dates()]
+        assert local[0] >= MONDAY + 7 * DAY
+        assert all(at.weekday() < 5 and 9 <= at.hour < 17 for at in local)
+
+
+def test_a_paused_campaign_sends_nothing_even_in_the_middle_of_a_conversation(
+    office: World,
+) -> None:
+    def pause(moment: object, mail: object) -> None:
+        office.app.database.write(
+            campaigns.sql("UPDATE campaigns SET state = 'paused' WHERE state = 'running'")
+        )
+
+    office.office.on = pause
+    office.campaign()
+    office.drive()
+    assert (office.sent(), office.run().state) == ([], "waiting")
+    office.office.on = None
+    office.app.database.write(campaigns.sql("UPDATE campaigns SET state = 'running'"))
+    office.advance(6 * HOUR)  # nobody woke it: it looks by itself
+    assert len(office.sent()) == 1
+
+
+def test_an_approval_cannot_bring_a_text_of_its_own(sqlite_url: str) -> None:
+    with world(sqlite_url) as office:
+        office.campaign(HELD)
+        office.drive()
+        for answer in ({"action": "approve", "body": "Other"}, {"action": "skip", "subject": "O"}):
+            with pytest.raises(campaigns.BadAnswer):
+                office.answer(**answer)
+        office.answer("approve", comment="fine")
+        assert len(office.sent()) == 1
+
+
+def test_the_waits_of_a_thread_say_what_they_are(sqlite_url: str) -> None:
+    with world(sqlite_url) as office:
+        office.campaign(HELD)
+        office.drive()
+        assert office.questions()[0].value["kind"] == "approval"
+        office.answer("approve")
+        [wait] = office.app.runtime.blocking.waits(thread_id=office.thread())
+        assert (wait.value["kind"], wait.value["touch"]) == ("cadence", 2)
+        assert wait.expires_at == MONDAY + 4 * DAY
+        assert isinstance(wait.expires_at, datetime)
+        assert office.run().metadata == {"campaign_id": 1, "contact_id": 1, "sequence_step": 2}
+        assert BO not in str(office.run().metadata)
