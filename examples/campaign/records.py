@@ -7,13 +7,13 @@ a thread goes on only as long as it says `active`.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
 from . import turns
 from .cadence import Cadence
 from .database import Database, Row, Statement, sql
+from .sheet import hash_of
 
 ENDED_BY = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}
 """What becomes of a member by the kind of a message."""
@@ -114,6 +114,20 @@ def change_touch(place: dict[str, int], **columns: Any) -> Statement:
             AND contact_id = :contact_id AND step = :step""",  # noqa: S608 (our own names)
         **place,
         **columns,
+    )
+
+
+def approve(place: dict[str, int], subject: str, body: str) -> Statement:
+    """Approve a draft with this text. One that was stopped meanwhile stays so: whoever approved it
+    has not seen what the contact is now."""
+    return sql(
+        """UPDATE touches SET status = 'approved', subject = :subject, body = :body, refused = 0,
+             problem = '', said = ''
+           WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
+           AND status = 'draft_pending'""",
+        subject=subject,
+        body=body,
+        **place,
     )
 
 
@@ -286,13 +300,17 @@ def reply(message_id: str, contact_id: int, touch: Row | None) -> list[Statement
     ]
 
 
+SUPPRESSED = {"unsubscribed": "has unsubscribed", "erased": "was erased"}
+"""Why somebody must not be written to, by `suppressions.why`, in words."""
+
+
 def suppress(person: str, why: str, at: int) -> Statement:
     """Keep it for good that a person must not be written to, in a form that does not name him.
     `why` is `unsubscribed` or `erased`; what was said first stays."""
     return sql(
         """INSERT INTO suppressions (hash, why, at) VALUES (:hash, :why, :at)
            ON CONFLICT (hash) DO NOTHING""",
-        hash=hashlib.sha256(person.encode()).hexdigest(),
+        hash=hash_of(person),
         why=why,
         at=at,
     )
