@@ -177,8 +177,9 @@ class Client(ContextManaged):
             return found
 
     def setup(self) -> None:
-        """Open the database and bring its schema up to date now instead of on first use."""
-        self.journal.open()
+        """Open the database and bring its schema up to date now instead of on first use. After
+        `close()` it opens the database again."""
+        self.engine.setup()
 
     def close(self) -> None:
         """Commit what is queued and close the database. Runs are not touched."""
