@@ -182,7 +182,10 @@ class Client(ContextManaged):
         self.engine.setup()
 
     def close(self) -> None:
-        """Commit what is queued and close the database. Runs are not touched."""
+        """Drain what is driven here, commit what is queued and close the database.
+
+        Runs that were driven stop at their next step, or are given back; others are not touched.
+        """
         if self._blocking is not None:  # first: what it drives needs its lease to stop well
             self._blocking.close()
             self._blocking = None

@@ -67,11 +67,9 @@ class LangSmith(TraceSink):
         super().__init__()
         self._is_own = client is None
         self._live_client = client if client and langsmith_client.can_queue(client) else None
+        self._client = client or _client()
         self._project = project or get_tracer_project() or "default"
-        self._use(client or _client())
-
-    def _use(self, client: Client) -> None:
-        self._client, self._sender = client, Sender(client, self._project)
+        self._sender = Sender(self._client, self._project)
 
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
@@ -104,7 +102,8 @@ class LangSmith(TraceSink):
     def reopen(self) -> None:
         super().reopen()
         if self._is_own:
-            self._use(_client())
+            self._client = _client()
+            self._sender = Sender(self._client, self._project)
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         attempts = Attempts()
