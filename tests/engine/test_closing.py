@@ -80,6 +80,26 @@ async def test_closing_gives_back_what_is_driven(sqlite_url: str, way: str) -> N
     assert (found.state, found.attempts, calls) == (State.PENDING, 0, [])
 
 
+async def test_a_forked_process_gives_back_nothing_of_its_parent_and_ends_at_a_signal(
+    sqlite_url: str,
+) -> None:
+    with gate() as door:
+        async with perdure.Runtime(sqlite_url) as rt:
+            rt.register(chain(("a", door.wait)), name="g")
+            run = await rt.start("g", {})
+            ticking = asyncio.create_task(rt.tick(handle_signals=True))
+            await door.reached()
+            if (pid := os.fork()) == 0:
+                rt.close()
+                os.kill(os.getpid(), signal.SIGTERM)
+                os._exit(0)
+            _, status = await asyncio.to_thread(os.waitpid, pid, 0)
+            assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+            assert (await rt.get(run.id)).state is State.RUNNING
+            door.open()
+            assert (await ticking).done == 1
+
+
 @pytest.mark.parametrize("way", ["signal", "loop"])
 async def test_every_worker_of_a_process_drains_at_a_signal_that_the_application_gets_too(
     sqlite_url: str, way: str

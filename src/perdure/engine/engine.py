@@ -183,9 +183,10 @@ class Engine(LocalEngine):
 
     def close(self) -> None:
         self._closed = True
-        for worker in list(self._workers):
-            worker.end()  # while its leases are kept
         if self._keeper is not None:
+            if self._keeper.pid == os.getpid():  # those of a forked process are its parent's
+                for worker in list(self._workers):
+                    worker.end()  # while its leases are kept
             self._keeper.close()
             self._keeper = None
         self.observers.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _drains: list[Callable[[str], None]] = []
 _before: dict[int, Any] = {}
 """The handlers that ours stand for."""
+_owner = 0
+"""The process that has these workers. One that it forked has none of them."""
 
 
 @contextlib.contextmanager
@@ -42,6 +45,8 @@ def drain_on_signals(loop: asyncio.AbstractEventLoop, drain: Callable[[], None])
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(drain_here, name)
 
+    global _owner
+    _owner = os.getpid()
     _drains.append(drain_soon)
     for number in SIGNALS:
         if number not in _before:
@@ -62,6 +67,9 @@ def has_signal_handlers() -> bool:
 def _on_signal(number: int, frame: FrameType | None) -> None:
     before = _before.pop(number, signal.SIG_DFL)
     signal.signal(number, before)
+    if _owner != os.getpid():
+        signal.raise_signal(number)
+        return
     for drain in _drains:
         drain(signal.Signals(number).name)
     if _is_of_the_application(before):
