@@ -49,7 +49,7 @@ $(WORKERD): $(READY)
 	@touch $@
 
 demo-d1: $(WORKERD) ## See the same agent on Cloudflare D1 in workerd, ticked by the Worker's cron
-	$(BIN)/python -m examples.campaign.demo_d1
+	$(BIN)/python -m examples.campaign.demo.d1
 
 demo: $(READY) ## See a month-long agent survive being killed all the time, beside stock LangGraph
 	$(BIN)/python -m examples.campaign.demo

@@ -11,6 +11,6 @@ to run it; the tutorial in the project's docs builds it step by step.
     writer       who writes the drafts              database         batches of statements
     settings     what the environment says          schema.sql       the tables
     service      for workers and web servers        __main__         the command line
-    demo stock   a month in a minute, and what stock LangGraph makes of it; demo_d1: on D1
+    demo         a month in a minute, beside what stock LangGraph makes of it; demo.d1: on D1
     postoffice desk faults   a mail server that fails as it is told
 """

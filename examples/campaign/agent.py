@@ -35,17 +35,11 @@ from perdure.types import EffectRecord
 from . import records, writer
 from .cadence import Cadence, due
 from .database import Database
+from .letter import BadLetter, Letter, compose
 from .lookup import Lookup
-from .mail import (
-    BadLetter,
-    Letter,
-    NoSuchRecipient,
-    Outgoing,
-    Rejected,
-    TemporaryTrouble,
-    compose,
-)
+from .mail import Outgoing
 from .records import Situation
+from .refusals import NoSuchRecipient, Rejected, TemporaryTrouble
 from .settings import Settings
 
 DECISION = {

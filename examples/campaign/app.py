@@ -24,9 +24,9 @@ GRAPH = "campaign"
 PAGE = 500
 STUCK = (State.HELD, State.PAUSED, State.CANCELLED)
 _CREATE = """INSERT INTO campaigns (id, name, sequence, sender, brief, gaps, days, opens, closes,
-  auto_approve, version)
+  auto_approve, per_day, state, trouble, troubles, version)
 VALUES (:id, :name, :sequence, :sender, :brief, :gaps, :days, :opens, :closes, :auto_approve,
-  :version)"""
+  :per_day, 'running', '', 0, :version)"""
 _CHANGE = """UPDATE campaigns SET gaps = :gaps, days = :days, opens = :opens, closes = :closes,
   version = :version
 WHERE id = :id AND version = :version - 1"""
@@ -40,14 +40,16 @@ class Unknown(LookupError):
 @dataclass(frozen=True)
 class Plan:
     """A campaign as a person describes it. Campaigns of one `sequence` never send a contact the
-    same step twice."""
+    same step twice; by default a campaign has a sequence of its own. `per_day` is the most that its
+    sender's address sends in a day, 0 for any number."""
 
     name: str
     brief: str
     sender: str
-    sequence: str = "default"
+    sequence: str = ""
     cadence: Cadence = field(default_factory=Cadence)
     auto_approve: bool = False
+    per_day: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,11 @@ class App:
         """Add a campaign, and give its id."""
         row: Row = {
             "name": plan.name,
-            "sequence": plan.sequence,
+            "sequence": plan.sequence or plan.name,
             "sender": plan.sender,
             "brief": plan.brief,
             "auto_approve": int(plan.auto_approve),
+            "per_day": plan.per_day,
             "version": 1,
             **plan.cadence.to_columns(),
         }
@@ -121,7 +124,7 @@ class App:
                 sql("SELECT * FROM campaigns WHERE name = :name", name=plan.name),
                 sql("SELECT COALESCE(MAX(id), 0) AS id FROM campaigns"),
             )
-            if there and perhaps_ours and there[0] == {**row, "id": there[0]["id"]}:
+            if there and perhaps_ours and there[0].items() >= row.items():
                 return int(there[0]["id"])
             if there:
                 raise ValueError(f"There is a campaign {plan.name!r} already; choose another name.")

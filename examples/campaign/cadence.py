@@ -96,7 +96,7 @@ def due(cadence: Cadence, step: int, last: datetime, zone: str) -> datetime:
     there = ZoneInfo(zone)
     wall = last.astimezone(there).replace(tzinfo=None, fold=0)
     wished = _moment(wall + timedelta(days=cadence.gaps[step - 1]), there)
-    return _next_open(cadence.window, max(wished, last.astimezone(UTC)), there)
+    return next_open(cadence.window, max(wished, last.astimezone(UTC)), there)
 
 
 def _moment(wall: datetime, zone: ZoneInfo) -> datetime:
@@ -105,13 +105,26 @@ def _moment(wall: datetime, zone: ZoneInfo) -> datetime:
     return _change(zone, second, first) or first
 
 
-def _next_open(window: Window, moment: datetime, zone: ZoneInfo) -> datetime:
-    """Jumps to the next opening as if clocks were never changed, or to their change before that."""
+def next_open(window: Window, moment: datetime, zone: ZoneInfo) -> datetime:
+    """The first moment from this one on at which the window is open."""
+    # Jumps to the next opening as if clocks were never changed, or to their change before that.
     while not window.is_open(local := moment.astimezone(zone)):
         day = local.date() if local.time() < window.opens else local.date() + timedelta(days=1)
         while day.weekday() not in window.days:
             day += timedelta(days=1)
         ahead = datetime.combine(day, window.opens) - local.replace(tzinfo=None)
+        moment = _change(zone, moment, moment + ahead) or moment + ahead
+    return moment
+
+
+def open_until(window: Window, moment: datetime, zone: ZoneInfo) -> datetime:
+    """The moment at which a window that is open now closes: midnight at the latest."""
+    today = moment.astimezone(zone).date()
+    end = datetime.combine(today, window.closes)
+    if window.closes == MIDNIGHT:
+        end = datetime.combine(today + timedelta(days=1), time(0))
+    while (local := moment.astimezone(zone)).date() == today and window.is_open(local):
+        ahead = end - local.replace(tzinfo=None)
         moment = _change(zone, moment, moment + ahead) or moment + ahead
     return moment
 

@@ -9,11 +9,12 @@ its places in the campaign, are taken; it looks again, and comes after the other
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .database import Conflict, Database, Row, Statement, sql
-from .sheet import Bad, BadSheet, Line, NoAddressColumn, Sheet, normalise, read
+from .sheet import Bad, BadSheet, Line, NoAddressColumn, Sheet, normalise, person_of, read
 
 __all__ = [
     "Bad",
@@ -26,6 +27,7 @@ __all__ = [
     "UnknownCampaign",
     "bring",
     "normalise",
+    "person_of",
     "read",
 ]
 
@@ -35,9 +37,9 @@ SHOWN = 20
 _FOUND = """SELECT c.id, c.address, c.status, m.status AS member FROM contacts c
 LEFT JOIN members m ON m.contact_id = c.id AND m.campaign_id = :campaign_id
 WHERE c.address IN (SELECT value->>'address' FROM json_each(:rows))"""
-_ADD = """INSERT INTO contacts (id, address, name, company, zone, status)
-SELECT CAST(value->>'id' AS BIGINT), value->>'address', value->>'name', value->>'company',
-  value->>'zone', 'active' FROM json_each(:rows)"""
+_ADD = """INSERT INTO contacts (id, address, person, token, name, company, zone, status)
+SELECT CAST(value->>'id' AS BIGINT), value->>'address', value->>'person', value->>'token',
+  value->>'name', value->>'company', value->>'zone', 'active' FROM json_each(:rows)"""
 _ENROL = """INSERT INTO members (campaign_id, contact_id, status)
 SELECT CAST(:campaign_id AS BIGINT), CAST(value->>'id' AS BIGINT), 'active'
 FROM json_each(:rows)"""
@@ -133,7 +135,14 @@ def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
     for line in sheet.rows:
         contact = there.get(line.address)
         if contact is None:
-            new.append(asdict(line) | {"id": last[0]["id"] + len(new) + 1})
+            new.append(
+                asdict(line)
+                | {
+                    "id": last[0]["id"] + len(new) + 1,
+                    "person": person_of(line.address),
+                    "token": secrets.token_hex(10),
+                }
+            )
             members.append(new[-1])
         elif contact["member"] is not None:
             known += 1

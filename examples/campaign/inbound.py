@@ -84,13 +84,16 @@ class Inbound:
         kind = mail.kind if contact_id is not None else "stray"
         status = records.ENDED_BY.get(kind)
         yield sql(
-            """INSERT INTO messages (id, kind, address, contact_id, late, received_at, text, told)
-               VALUES (:id, :kind, :address, :contact_id, 0, :received_at, :text, :told)""",
+            """INSERT INTO messages (id, kind, address, contact_id, late, received_at,
+                 subject, text, told)
+               VALUES (:id, :kind, :address, :contact_id, 0, :received_at, :subject, :text,
+                 :told)""",
             id=_id(mail),
             kind=kind,
             address=mail.address,
             contact_id=contact_id,
             received_at=self._app.clock.now(),
+            subject=mail.subject[:1000],
             text=mail.text[:10_000],
             told=int(status is None),
         )

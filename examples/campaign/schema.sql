@@ -3,7 +3,10 @@
 
 -- `sequence` names what is said: campaigns of one sequence never mail a contact the same step twice.
 -- `gaps` are the days before each touch, `days` the weekdays (0 is Monday) and `opens` and `closes`
--- the local times between which a mail may go out. `version` counts the changes of its cadence.
+-- the local times between which a mail may go out. Its sender's address sends at most `per_day` mails
+-- a day; 0 is no limit. `state` is `running`, `paused` (by a person), `trouble` (by the application,
+-- which asks a person; `trouble` has the reason, and `troubles` counts them) or `stopped` for good.
+-- `version` counts the changes that people made.
 CREATE TABLE IF NOT EXISTS campaigns (
   id           BIGINT NOT NULL PRIMARY KEY,
   name         TEXT NOT NULL UNIQUE,
@@ -15,22 +18,38 @@ CREATE TABLE IF NOT EXISTS campaigns (
   opens        TEXT NOT NULL,
   closes       TEXT NOT NULL,
   auto_approve INTEGER NOT NULL,
+  per_day      INTEGER NOT NULL,
+  state        TEXT NOT NULL,
+  trouble      TEXT NOT NULL,
+  troubles     INTEGER NOT NULL,
   version      INTEGER NOT NULL
 );
 
--- One row per address, whatever campaign or file it came from. Its status is `active`, `bounced`,
--- `unsubscribed` or `removed`.
+-- One row per address, whatever campaign or file it came from. `person` is the address without what
+-- follows a plus: bo+news@ is bo@. `token` is random, and in the unsubscribe links of his mails. The
+-- status is `active`, `bounced`, `unsubscribed` or `removed`.
 CREATE TABLE IF NOT EXISTS contacts (
   id      BIGINT NOT NULL PRIMARY KEY,
   address TEXT NOT NULL UNIQUE,
+  person  TEXT NOT NULL,
+  token   TEXT NOT NULL UNIQUE,
   name    TEXT NOT NULL,
   company TEXT NOT NULL,
   zone    TEXT NOT NULL,
   status  TEXT NOT NULL
 );
+CREATE INDEX IF NOT EXISTS contacts_person ON contacts (person);
+
+-- Who must not be written to, whether he is a contact or not: a hash of the person, so that nothing is
+-- kept of somebody who was erased. `why` is `unsubscribed` or `erased`.
+CREATE TABLE IF NOT EXISTS suppressions (
+  hash TEXT NOT NULL PRIMARY KEY,
+  why  TEXT NOT NULL,
+  at   BIGINT NOT NULL
+);
 
 -- A contact in a campaign: one thread, `campaign-{campaign_id}-{contact_id}`. Its status is `active`,
--- or how it ended: `replied`, `bounced`, `unsubscribed`, `removed`, `finished`. Whoever sends and
+-- or how it ended: `replied`, `bounced`, `unsubscribed`, `removed`, `stopped`, `finished`. Whoever sends and
 -- whoever receives changes this row first, so one of them is first.
 CREATE TABLE IF NOT EXISTS members (
   campaign_id BIGINT NOT NULL,
@@ -45,6 +64,8 @@ CREATE INDEX IF NOT EXISTS members_contact ON members (contact_id);
 -- `skipped`, `duplicate` (another campaign of the sequence sent it), `refused` (the far side said no)
 -- or `stopped` (the prospect was faster, or the thread ended otherwise). `attempt` is the last conversation with the mail server
 -- about it, begun at `attempt_at`: an older one that wakes up late finds that it is not its turn.
+-- `tries` counts the conversations that came to nothing, `refused` those of them in which the server
+-- said no; `problem` is what kind of no the last one was, and `said` the server's words.
 -- `outcome` is 1.0 if it earned a reply, 0.0 if not.
 CREATE TABLE IF NOT EXISTS touches (
   campaign_id    BIGINT NOT NULL,
@@ -59,11 +80,37 @@ CREATE TABLE IF NOT EXISTS touches (
   drafted_at     BIGINT NOT NULL,
   attempt        TEXT,
   attempt_at     BIGINT,
+  tries          INTEGER NOT NULL DEFAULT 0,
+  refused        INTEGER NOT NULL DEFAULT 0,
+  problem        TEXT NOT NULL DEFAULT '',
+  said           TEXT NOT NULL DEFAULT '',
   sent_at        BIGINT,
   outcome        REAL,
   PRIMARY KEY (campaign_id, contact_id, step)
 );
 CREATE INDEX IF NOT EXISTS touches_message ON touches (message_id);
+CREATE INDEX IF NOT EXISTS touches_problem ON touches (campaign_id, problem);
+
+-- When an approved touch may go out: from `at` until just before `until`. `domain` and `slot`, `sender`,
+-- `day` and `number` keep to the limits: nobody else has the same; they are null without a limit.
+CREATE TABLE IF NOT EXISTS bookings (
+  campaign_id BIGINT NOT NULL,
+  contact_id  BIGINT NOT NULL,
+  step        INTEGER NOT NULL,
+  person      TEXT NOT NULL,
+  sequence    TEXT NOT NULL,
+  at          BIGINT NOT NULL,
+  until       BIGINT NOT NULL,
+  domain      TEXT,
+  slot        BIGINT,
+  sender      TEXT,
+  day         TEXT,
+  number      INTEGER,
+  PRIMARY KEY (campaign_id, contact_id, step)
+);
+CREATE UNIQUE INDEX IF NOT EXISTS bookings_slot ON bookings (domain, slot);
+CREATE UNIQUE INDEX IF NOT EXISTS bookings_number ON bookings (sender, day, number);
+CREATE INDEX IF NOT EXISTS bookings_person ON bookings (person, at);
 
 -- What came in, once per Message-ID and author. Its kind is `reply`, `bounce`, `unsubscribe`,
 -- `automatic` (an out-of-office note, which ends nothing) or `stray` (of nobody we wrote to, or our own
@@ -78,6 +125,7 @@ CREATE TABLE IF NOT EXISTS messages (
   step        INTEGER,
   late        INTEGER NOT NULL,
   received_at BIGINT NOT NULL,
+  subject     TEXT NOT NULL,
   text        TEXT NOT NULL,
   told        INTEGER NOT NULL
 );

@@ -29,10 +29,18 @@ class Settings:
     model: str = ""
     """A chat model as LangChain names it, `openai:gpt-5`; by default a scripted one."""
     unsubscribe: str = "unsubscribe@example.com"
+    """Mail to this address, or to `unsubscribe+TOKEN@` of the same domain, unsubscribes."""
+    web_url: str = ""
+    """Where the web server of `service.py` is reached from outside, such as
+    `https://mail.example.com`: then mails have a link to unsubscribe with one click."""
     inbound_host: str = "127.0.0.1"
     inbound_port: int = 8024
     zone: str = "UTC"
-    """Of contacts whose line names none."""
+    """Of contacts whose line names none, and of the days that `per_day` counts."""
+    apart: int = 3
+    """Days between two mails to one person from different campaigns; 0: no limit."""
+    domain_pause: float = 0.0
+    """Seconds between two mails to one domain; 0: none."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:

@@ -133,6 +133,12 @@ def normalise(address: str) -> str:
     return f"{local}@{domain}"
 
 
+def person_of(address: str) -> str:
+    """Whose mailbox a normalised address is: what follows a plus is a label of its owner's."""
+    local, _, domain = address.rpartition("@")
+    return f"{local.partition('+')[0] or local}@{domain}"
+
+
 def _judge(number: int, found: dict[str, str], default: str) -> tuple[Line, list[str]]:
     reasons: list[str] = []
     address, zone = "", found.get("zone", "").strip() or default

@@ -33,7 +33,7 @@ from examples.campaign.database import Database, Row, Statement, sql
 
 FORKS = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 CAMPAIGN = """INSERT INTO campaigns VALUES
-(:id, :name, 'intro', 'ana@example.com', '', :gaps, :days, :opens, :closes, 0, 1)"""
+(:id, :name, 'intro', 'ana@example.com', '', :gaps, :days, :opens, :closes, 0, 0, 'running', '', 0, 1)"""
 HEADER = "email,name,company,zone\n"
 
 
@@ -458,7 +458,9 @@ def test_a_contact_of_another_campaign_keeps_its_id(database: Database) -> None:
 
 def test_ids_go_on_after_the_highest(database: Database) -> None:
     database.write(
-        sql("INSERT INTO contacts VALUES (3000000000, 'z@example.com', '', '', 'UTC', 'active')")
+        sql(
+            "INSERT INTO contacts VALUES (3000000000, 'z@example.com', 'z@example.com', 'z', '', '', 'UTC', 'active')"
+        )
     )
     bring(database, 1, read(text("a@example.com")))
     assert members(database) == [3000000001]

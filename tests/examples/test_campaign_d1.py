@@ -8,9 +8,10 @@ import pytest
 
 from examples.campaign import database
 from examples.campaign.app import Plan
-from examples.campaign.cadence import Cadence
+from examples.campaign.cadence import Cadence, Window
 from examples.campaign.contacts import Report
 from examples.campaign.records import attempt, begin, go_on
+from examples.campaign.turns import Booking, book
 from perdure.errors import Unavailable
 from tests.support.campaigns import BO, PLAN, World, reply, world
 from tests.support.faulty_proxy import Fault, FaultyProxy
@@ -93,6 +94,36 @@ def test_a_batch_that_arrives_late_does_not_take_the_turn_of_the_next_attempt(
     [row] = office.rows("SELECT attempt, attempt_at FROM touches")
     assert row == {"attempt": "second", "attempt_at": 3_000}
     assert len(office.sent(BO)) == 1
+
+
+@pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
+def test_a_turn_is_booked_once_and_replaced_once(
+    office: World, proxy: FaultyProxy, fault: Fault
+) -> None:
+    def turn(now: int) -> Booking:
+        proxy.script(None, fault)
+        return book(
+            office.app.database,
+            {"campaign_id": 1, "contact_id": 1, "step": 1},
+            person=BO,
+            domain="example.org",
+            sender=PLAN.sender,
+            sequence="default",
+            per_day=1,
+            apart=3,
+            domain_pause=60.0,
+            window_of=Window(days=frozenset(range(7))),
+            zone="UTC",
+            day_zone="UTC",
+            now=now,
+        )
+
+    nine = 9 * 3_600_000
+    assert turn(nine) == Booking(nine, nine + 60_000)
+    assert turn(nine + 60_000) == Booking(nine + 60_000, nine + 120_000)
+    assert proxy.seen[fault] == 2
+    [row] = office.rows("SELECT at, number FROM bookings")
+    assert row == {"at": nine + 60_000, "number": 1}
 
 
 def test_a_full_database_is_not_asked_without_a_pause(

@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from examples.campaign import demo_plan
-from examples.campaign.demo_crew import Crew, Nursery
-from examples.campaign.demo_engine import Seen
-from examples.campaign.demo_judge import Judge, Result, summary
-from examples.campaign.demo_plan import Contact, Plan, draw
-from examples.campaign.demo_screen import Screen
+from examples.campaign.demo import plan as demo_plan
+from examples.campaign.demo.crew import Crew, Nursery
+from examples.campaign.demo.engine import Seen
+from examples.campaign.demo.judge import Judge, Result, summary
+from examples.campaign.demo.plan import Contact, Plan, draw
+from examples.campaign.demo.screen import Screen
+from examples.campaign.demo.stock import Tables
 from examples.campaign.faults import Fault, Moment
 from examples.campaign.postoffice import PostOffice
-from examples.campaign.stock import Tables
 from tests.support.polling import until
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +85,7 @@ def test_a_demo_that_is_interrupted_leaves_no_process_and_no_folder(
 def test_the_demo_on_d1_keeps_every_promise_while_host_and_workerd_are_killed(
     place: dict[str, str],
 ) -> None:
-    module = "examples.campaign.demo_d1"
+    module = "examples.campaign.demo.d1"
     played = subprocess.run(
         [word.replace("examples.campaign.demo", module) for word in COMMAND],
         cwd=ROOT,

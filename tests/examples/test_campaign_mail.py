@@ -25,18 +25,11 @@ from hypothesis import strategies as st
 
 import perdure
 from examples.campaign import mail as mail_module
+from examples.campaign.letter import BadLetter, Letter, compose
 from examples.campaign.lookup import Lookup, LookupFailed
-from examples.campaign.mail import (
-    BadLetter,
-    Letter,
-    NoAnswer,
-    NoSuchRecipient,
-    Outgoing,
-    Rejected,
-    TemporaryTrouble,
-    compose,
-)
+from examples.campaign.mail import NoAnswer, Outgoing
 from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, scripted
+from examples.campaign.refusals import NoSuchRecipient, Rejected, TemporaryTrouble
 from perdure.types import State
 from tests.support.polling import until
 from tests.support.waiters import chain, drive, healthy

@@ -17,7 +17,12 @@ from perdure.errors import (
     BadArgument,
     ReflectionLeft,
 )
-from perdure.langmem import Pending, ReflectionExecutor
+from perdure.langmem import (
+    LocalReflectionExecutor,
+    Pending,
+    ReflectionExecutor,
+    resume_pending_reflections,
+)
 from perdure.testing import TemporaryRuntime
 from perdure.types import State
 from tests.support.agents import Log, chain
@@ -205,13 +210,21 @@ def test_two_executors_of_one_name_in_one_process_are_told_of(
 
 
 @ON_A_FILE
-def test_what_is_pending_and_has_no_store_yet_is_told_of(
-    url: str, store: BaseStore, caplog: pytest.LogCaptureFixture
+def test_an_executor_that_is_given_no_store_for_a_minute_says_that_nothing_pending_starts(
+    url: str,
+    store: BaseStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with ReflectionExecutor(manager(), store=store, journal=url) as executor:
+    with LocalReflectionExecutor(manager(), store, journal=url) as executor:
         executor.submit(talk("fact-tea"), who("ann"), after_seconds=600)
+    with ReflectionExecutor(manager(), journal=url) as executor:
+        resume_pending_reflections(executor, store)
+        until(lambda: not executor._store_timer.is_alive(), "the timer ends")
+    assert caplog.text == ""
+    monkeypatch.setattr("perdure.langmem.executor.STORE_EXPECTED", 0.0)
     with ReflectionExecutor(manager(), journal=url):
-        assert "none starts until the executor has a store" in caplog.text
+        until(lambda: "none starts until the executor has a store" in caplog.text)
 
 
 @ON_A_FILE

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import uuid
 from importlib.metadata import version
+from typing import Any
 
+from langgraph.config import get_config, get_store
 from langgraph.store.memory import InMemoryStore
+from langmem import ReflectionExecutor
 from langmem.knowledge.extraction import MemoryStoreManager
 from langmem.utils import NamespaceTemplate
 
@@ -22,6 +25,21 @@ def test_create_memory_store_manager_returns_a_memory_store_manager() -> None:
     assert type(manager()) is MemoryStoreManager, CHANGED
     assert langmem_port.is_memory_manager(manager()), CHANGED
     assert not langmem_port.is_memory_manager(talk)
+
+
+def test_langmem_calls_only_invoke_of_any_object_and_sets_the_config_around_it() -> None:
+    class Reflector:
+        namespace = ("notes",)
+
+        def invoke(self, payload: dict[str, str]) -> str:
+            get_store().put(self.namespace, payload["key"], {})
+            return str(get_config()["configurable"]["user"])
+
+    store = InMemoryStore()
+    reflector: Any = Reflector()
+    with ReflectionExecutor(reflector, store=store) as executor:
+        assert executor.submit({"key": "a"}, who("ann")).result(20) == "ann", CHANGED
+    assert store.get(("notes",), "a") is not None, CHANGED
 
 
 def test_a_manager_keeps_its_store_in_a_private_field() -> None:

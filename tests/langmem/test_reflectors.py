@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import Runnable, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_store
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime as NodeRuntime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
+from langmem.utils import NamespaceTemplate
 
 import perdure
 from perdure.errors import (
@@ -32,7 +33,9 @@ from tests.support.reflections import (
     AT_ONCE,
     HOUR,
     ON_A_FILE,
+    ONCE,
     SOON,
+    keeper,
     note,
     notes,
     on_thread,
@@ -59,7 +62,7 @@ class Words(Log, total=False):
     text: str
 
 
-def reflecting_graph(*, is_async: bool = False, saver: Any = None) -> Any:
+def reflecting_graph(*, is_async: bool = False, saver: Any = None, store: Any = None) -> Any:
     """Two nodes: the second sees in the store what the first wrote."""
 
     def first(state: Words, runtime: NodeRuntime[None]) -> Words:
@@ -88,7 +91,7 @@ def reflecting_graph(*, is_async: bool = False, saver: Any = None) -> Any:
     builder = StateGraph(Words)
     builder.add_sequence(nodes)
     builder.add_edge(START, "first")
-    return builder.compile(checkpointer=saver)
+    return builder.compile(checkpointer=saver, store=store)
 
 
 async def coroutine_reflector(payload: Any) -> str:
@@ -96,9 +99,56 @@ async def coroutine_reflector(payload: Any) -> str:
     return f"kept {payload['key']}"
 
 
+class Notes:
+    """What LangMem's executor takes too: an object with `invoke` and `namespace`."""
+
+    namespace: Any = ("notes",)
+
+    def invoke(self, input: Any) -> str:
+        return reads_and_writes(input)
+
+
+class NotesWithConfig(Notes):
+    def invoke(self, input: Any, config: Any = None) -> str:
+        assert config["configurable"]["thread_id"] == "t"
+        return reads_and_writes(input)
+
+    def __call__(self, input: Any) -> str:
+        raise AssertionError("LangMem calls invoke")
+
+
+class AsyncNotes:
+    async def ainvoke(self, input: Any) -> str:
+        return await coroutine_reflector(input)
+
+
+class NotesWithStore(Notes):
+    """Writes to a store of its own, and fails after that the first time."""
+
+    def __init__(self, store: BaseStore) -> None:
+        self.store, self.stores = store, list[BaseStore]()
+
+    def invoke(self, input: Any) -> str:
+        self.stores.append(self.store)
+        remember(self.store, input["key"])
+        if len(self.stores) == 1:
+            raise ConnectionError("after it wrote")
+        return "kept"
+
+
+class RunnableWithStore(NotesWithStore, Runnable[Any, Any]):
+    steps = 3  # not those of a sequence
+
+    def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> str:
+        return NotesWithStore.invoke(self, input)
+
+
 @pytest.mark.parametrize(
     ("reflector", "keys"),
     [
+        pytest.param(Notes(), {"a"}, id="object"),
+        pytest.param(NotesWithConfig(), {"a"}, id="object-with-config"),
+        pytest.param(AsyncNotes(), {"a"}, id="async-object"),
         pytest.param(reads_and_writes, {"a"}, id="function"),
         pytest.param(coroutine_reflector, {"a"}, id="coroutine"),
         pytest.param(RunnableLambda(reads_and_writes), {"a"}, id="lambda"),
@@ -117,6 +167,88 @@ def test_whatever_can_be_called_reflects(sqlite_url: str, reflector: Any, keys: 
     ):
         executor.submit(note("a"), on_thread("t")).result(SOON)
         assert notes(store).keys() == keys
+
+
+@pytest.mark.parametrize("kind", [NotesWithStore, RunnableWithStore])
+def test_an_object_with_a_store_is_copied_and_its_writes_are_staged(
+    sqlite_url: str, kind: type[NotesWithStore]
+) -> None:
+    with opened_store(sqlite_url) as store:
+        reflector = kind(store)
+        with ReflectionExecutor(
+            reflector, journal=sqlite_url, retry=Retry(attempts=2, first=HOUR)
+        ) as executor:
+            made = executor.submit(note("a"), on_thread("t"))
+            until(lambda: any(one.error for one in executor.pending()))
+            assert notes(store) == {}
+            executor._runtime.blocking.pause(made.id)
+            executor._runtime.blocking.resume(made.id)
+            assert made.result(SOON) == "kept"
+            assert notes(store).keys() == {"a"}
+        assert len(reflector.stores) == 2
+        assert store not in reflector.stores
+        assert reflector.store is store
+
+
+class Unsettable(Notes):
+    """An object whose store nobody can replace."""
+
+    def __init__(self, store: BaseStore) -> None:
+        self._store = store
+
+    @property
+    def store(self) -> BaseStore:
+        return self._store
+
+    def invoke(self, input: Any) -> str:
+        remember(self.store, input["key"])
+        raise ConnectionError("after it wrote")
+
+
+def test_an_object_whose_store_cannot_be_replaced_writes_to_it_directly(sqlite_url: str) -> None:
+    own = InMemoryStore()
+    with ReflectionExecutor(Unsettable(own), journal=sqlite_url, retry=ONCE) as executor:
+        assert isinstance(executor.submit(note("a")).exception(SOON), ReflectionFailed)
+    assert notes(own).keys() == {"a"}
+
+
+def test_a_graph_compiled_with_a_store_gives_it_to_its_executor(sqlite_url: str) -> None:
+    own = InMemoryStore()
+    graph = reflecting_graph(store=own)
+    with ReflectionExecutor(graph, journal=sqlite_url, name="r") as executor:
+        executor.submit(note("a")).result(SOON)
+    assert notes(own).keys() == {"a-1", "a-2"}
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    [
+        ("notes", "{user}"),
+        ["notes", "{user}"],
+        NamespaceTemplate(("notes", "{user}")),
+        lambda: ("notes", "{user}"),
+    ],
+    ids=["tuple", "list", "template", "callable"],
+)
+def test_an_object_gives_its_namespace_and_a_name_that_stays(
+    sqlite_url: str, namespace: Any
+) -> None:
+    names = set()
+    for user in ("ann", "bo"):
+        reflector = Notes()
+        reflector.namespace = namespace
+        with ReflectionExecutor(reflector, store=InMemoryStore(), journal=sqlite_url) as executor:
+            executor.submit(note("a"), who(user, "t"), after_seconds=600)
+            names.add(executor.name)
+    assert names == {"Notes(notes/{user})"}
+    with ReflectionExecutor(Notes(), name=names.pop(), journal=sqlite_url) as executor:
+        assert [one.namespace for one in executor.pending()] == [("notes", "ann"), ("notes", "bo")]
+
+
+@pytest.mark.parametrize("namespace", [5, ("notes", 5), {"notes": 1}])
+def test_what_is_not_a_namespace_is_refused(sqlite_url: str, namespace: Any) -> None:
+    with pytest.raises(BadArgument, match="a tuple of strings"):
+        ReflectionExecutor(keeper(), namespace, journal=sqlite_url)
 
 
 @ON_A_FILE
@@ -217,10 +349,12 @@ def module(name: str, **attributes: Any) -> Iterator[None]:
 @ON_A_FILE
 def test_a_reflector_is_found_by_the_name_of_its_module(url: str, store: BaseStore) -> None:
     with (
-        module("their_memory", inner=types.SimpleNamespace(reflector=reads_and_writes)),
+        module("their_memory", inner=types.SimpleNamespace(reflector=Notes())),
         ReflectionExecutor("their_memory:inner.reflector", store=store, journal=url) as executor,
     ):
         assert executor.submit(note("a")).result(SOON) == "kept a"
+        executor.submit(note("b"), on_thread("t"), after_seconds=600)
+        assert executor.pending()[0].namespace == ("notes",)
         assert notes(store).keys() == {"a"}
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +21,10 @@ from perdure.langmem import ReflectionExecutor, resume_pending_reflections
 from perdure.runtime import Runtime
 from perdure.testing import Clock
 from tests.support.memory import manager, opened_store, remembered, talk, who
+from tests.support.pages import blocks
 from tests.support.polling import until
 
+ROOT = Path(__file__).parents[2]
 HOUR = 3600.0
 
 
@@ -95,3 +102,51 @@ def test_what_is_not_a_store_is_refused(sqlite_url: str) -> None:
         pytest.raises(BadArgument, match="BaseStore"),
     ):
         resume_pending_reflections(executor, not_a_store)
+
+
+BEFORE = """
+import logging, os, signal, time, warnings
+logging.basicConfig(level=logging.WARNING)
+import langmem  # imports what is deprecated
+warnings.simplefilter("error")
+"""
+SUBMIT = """
+def say(text, user):
+    config = {"configurable": {"user_id": user, "thread_id": "t"}}
+    executor.submit({"messages": [("user", text)]}, config, after_seconds=0.5 * (user == "ana"))
+"""
+KILLED = """
+say("I like tea.", "ana")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+RESUMES = """
+while executor.pending():
+    time.sleep(0.02)
+print(executor.search(namespace=("memories", "ana"))[0]["value"]["content"]["content"])
+for n in range(5):
+    say("I like tea.", f"user-{n}")
+"""
+
+
+@pytest.mark.slow
+def test_the_first_example_of_the_guide_resumes_what_a_kill_left_and_prints_nothing(
+    tmp_path: Path,
+) -> None:
+    """The second process exits in the middle of its work; that counts as no attempt."""
+    example = next(one for one in blocks(ROOT / "docs" / "memory.md") if one.language == "python")
+    url = f"sqlite:///{tmp_path / 'agents.db'}"
+    ends = []
+    for last in (KILLED, RESUMES):
+        ended = subprocess.run(
+            [sys.executable, "-c", BEFORE + example.text + SUBMIT + last],
+            cwd=tmp_path,
+            env={**os.environ, "PERDURE_URL": url, "PYTHONPATH": str(ROOT)},
+            text=True,
+            capture_output=True,
+            timeout=120,
+        )
+        ends.append((ended.returncode, ended.stdout, ended.stderr))
+    assert ends == [(-signal.SIGKILL, "", ""), (0, "The user likes tea.\n", "")]
+    name = "MemoryStoreManager(memories/{user_id})"
+    with ReflectionExecutor(manager(), name=name, journal=url) as executor:
+        assert {(one.attempts, one.error) for one in executor.pending()} <= {(0, None)}

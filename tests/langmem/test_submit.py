@@ -95,11 +95,13 @@ def test_in_a_node_it_uses_the_config_and_the_store_of_the_graph(
 
         def node(state: Log) -> Log:
             made.append(executor.submit(talk("fact-tea")))
+            made.append(executor.submit(talk("fact-rain"), {}, thread_id=None))  # as LangMem's
             return {"log": ["answered"]}
 
         graph_that(node, store).invoke({"log": []}, who("ann", "t"))
-        made[0].result(SOON)
-        assert remembered(store, "ann") == ["fact-tea"]
+        for one in made:
+            one.result(SOON)
+        assert remembered(store, "ann") == ["fact-rain", "fact-tea"]
 
 
 @ON_A_FILE

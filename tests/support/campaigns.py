@@ -43,7 +43,7 @@ MONDAY = datetime(2030, 1, 7, 9, tzinfo=UTC)
 DAY = timedelta(days=1)
 HOST = "127.0.0.1"
 BO = "bo@example.org"
-PLAN = Plan("spring", "Better tables", "Ana Ruiz <ana@example.com>", auto_approve=True)
+PLAN = Plan("spring", "Better tables", "Ana Ruiz <ana@example.com>", "default", auto_approve=True)
 HELD = replace(PLAN, auto_approve=False)
 
 

@@ -1,6 +1,7 @@
 """LangMem's background reflections, made durable: each one is a run in the journal.
 
 ReflectionExecutor             replaces LangMem's executor; its queue is the journal
+LocalReflectionExecutor        the same, with the arguments of LangMem's class of this name
 Reflection                     the future that `submit` returns
 Pending                        a reflection that has not ended, as `pending()` lists it
 resume_pending_reflections     names the store at start-up, and lists what is pending
@@ -15,8 +16,18 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError(needs_extra("perdure.langmem", "langmem")) from error
 
-from perdure.langmem.executor import ReflectionExecutor, resume_pending_reflections
+from perdure.langmem.executor import (
+    LocalReflectionExecutor,
+    ReflectionExecutor,
+    resume_pending_reflections,
+)
 from perdure.langmem.reflection_future import Reflection
 from perdure.service.reflections import Pending
 
-__all__ = ["Pending", "Reflection", "ReflectionExecutor", "resume_pending_reflections"]
+__all__ = [
+    "LocalReflectionExecutor",
+    "Pending",
+    "Reflection",
+    "ReflectionExecutor",
+    "resume_pending_reflections",
+]

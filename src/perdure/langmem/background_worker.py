@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import concurrent.futures.thread  # noqa: F401  (registers its exit hook before ours)
 import contextlib
 import contextvars
 import logging
@@ -27,6 +29,8 @@ GRACE = timedelta(seconds=0.2)
 """Time a running reflection gets when its executor stops; then it is given back to the journal."""
 BATCH = 200
 """Maximum number of reflections read at once."""
+_WORKERS: set[BackgroundWorker] = set()
+"""The workers whose threads run."""
 
 
 class BackgroundWorker:
@@ -43,6 +47,7 @@ class BackgroundWorker:
         self._latest: WeakValueDictionary[str, Reflection] = WeakValueDictionary()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="perdure-reflections", daemon=True)
+        _WORKERS.add(self)
         self._thread.start()
 
     def is_alive(self) -> bool:
@@ -101,6 +106,7 @@ class BackgroundWorker:
         except BaseException:
             log.exception("The worker of %r ended.", self._graph)
         finally:
+            _WORKERS.discard(self)
             self._loop.close()
             self._abandon_futures()  # also if the runtime was closed first
 
@@ -117,7 +123,9 @@ class BackgroundWorker:
                     )
                 except Closed:
                     return
-                except Exception:
+                except Exception as error:
+                    if _is_exit(error):
+                        return
                     log.exception("The worker of %r failed; it starts again in 1 s.", self._graph)
                     await asyncio.sleep(1.0)
         finally:
@@ -162,6 +170,24 @@ class BackgroundWorker:
                     future.settle(await self._runtime.get(future.id))
             except NotFound as error:  # pruned
                 future.abandon(error)
+
+
+def _is_exit(error: Exception) -> bool:
+    """Whether Python refused to start a thread because the process is exiting."""
+    return isinstance(error, RuntimeError) and "interpreter shutdown" in str(error)
+
+
+def _stop_workers() -> None:
+    """At the end of the main thread: give running reflections back while threads can still be
+    started. When Python calls its `atexit` handlers, thread pools refuse work, and a reflection in
+    progress would fail."""
+    for worker in list(_WORKERS):
+        if worker.is_alive():
+            worker.stop()
+
+
+# The hook that concurrent.futures uses for its pools; the last one registered is called first.
+getattr(threading, "_register_atexit", atexit.register)(_stop_workers)
 
 
 async def _end_tasks() -> None:

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import threading
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -47,6 +48,8 @@ from perdure.types import Retry, State
 
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
 PAGE = 100
+STORE_EXPECTED = 60.0
+"""Seconds after which an executor that was given no store warns that nothing pending starts."""
 log = logging.getLogger("perdure")
 _OPEN: WeakValueDictionary[tuple[str, str], ReflectionExecutor] = WeakValueDictionary()
 """The open executors of this process, by journal and name."""
@@ -55,8 +58,9 @@ _OPEN: WeakValueDictionary[tuple[str, str], ReflectionExecutor] = WeakValueDicti
 class ReflectionExecutor(ContextManaged):
     """Background reflections that survive the process.
 
-    reflector    the result of `create_memory_store_manager()`, any Runnable, a graph, a function;
-                 or the name of one: a graph of the `Runtime`, or "module:name"
+    reflector    the result of `create_memory_store_manager()`, any Runnable, a graph, an object
+                 with an `invoke` method, a function; or the name of one: a graph of the `Runtime`,
+                 or "module:name"
     namespace    where it writes, with variables such as "{user_id}"; by default the reflector's own
     store        where its memories are; by default the reflector's own, else that of the first
                  graph that submits
@@ -94,27 +98,35 @@ class ReflectionExecutor(ContextManaged):
         self._lock = threading.RLock()
         self._closed = False
         self._worker: BackgroundWorker | None = None
+        # The store may come later, from resume_pending_reflections() or the first submit.
+        warn = weakref.WeakMethod(self._warn_without_store)
+        self._store_timer = threading.Timer(STORE_EXPECTED, _call, [warn])
+        self._store_timer.daemon = True
         store = store if store is not None else self._graph.store_of_reflector()
-        if store is not None:
+        if store is None:
+            self._store_timer.start()
+        else:
             self.use(store)
-        self._warn_of_surprises()
-        _OPEN[self._runtime.url, self.name] = self
-        atexit.register(_leave_at_exit, weakref.ref(self))
-
-    def _warn_of_surprises(self) -> None:
-        if self._graph.store is None and (waiting := self.pending(limit=1)):
-            log.warning(
-                "Reflections of %r have been pending since %s, and none starts until the executor "
-                "has a store: pass store=..., or call resume_pending_reflections().",
-                self.name,
-                waiting[0].submitted_at,
-            )
         if self._owns_runtime and (self._runtime.url, self.name) in _OPEN:
             log.warning(
                 "Two executors named %r in this process share their reflections. If they do "
                 "different work, give each its own name=...",
                 self.name,
             )
+        _OPEN[self._runtime.url, self.name] = self
+        atexit.register(_leave_at_exit, weakref.ref(self))
+
+    def _warn_without_store(self) -> None:
+        if self._graph.store is not None:
+            return
+        with contextlib.suppress(Error):  # closed, or its journal cannot be reached
+            if waiting := self.pending(limit=1):
+                log.warning(
+                    "Reflections of %r have been pending since %s, and none starts until the "
+                    "executor has a store: pass store=..., or call resume_pending_reflections().",
+                    self.name,
+                    waiting[0].submitted_at,
+                )
 
     def __repr__(self) -> str:
         return f"<perdure.langmem.ReflectionExecutor {self.name!r} at {self._runtime.url}>"
@@ -137,7 +149,7 @@ class ReflectionExecutor(ContextManaged):
         has begun; without a conversation nothing replaces it. A node that runs again after a crash
         submits once.
         """
-        config = config if config is not None else current_config() or {}
+        config = config or current_config() or {}
         self._check_open()
         check_delay(after_seconds)
         self._graph.check_payload(payload)
@@ -189,6 +201,7 @@ class ReflectionExecutor(ContextManaged):
             if self._closed:
                 return
             self._closed = True
+        self._store_timer.cancel()
         _OPEN.pop((self._runtime.url, self.name), None)
         if (worker := self._live_worker()) is not None:
             if cancel_futures:
@@ -238,6 +251,7 @@ class ReflectionExecutor(ContextManaged):
             self._check_open()
             if self._graph.store is None:
                 self._graph.store = store
+            self._store_timer.cancel()
             self._start_worker()
 
     # -- accepting
@@ -342,6 +356,20 @@ class ReflectionExecutor(ContextManaged):
                 self.name,
             )
         return not in_loop_of_store
+
+
+class LocalReflectionExecutor(ReflectionExecutor):
+    """`ReflectionExecutor` with the name and the arguments of LangMem's class: the second is the
+    store. `options` are the keyword arguments of `ReflectionExecutor`."""
+
+    def __init__(self, reflector: Any, store: BaseStore | None = None, **options: Any) -> None:
+        super().__init__(reflector, store=store, **options)
+
+
+def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    """Call a method of an object that may be gone."""
+    if (found := method()) is not None:
+        found()
 
 
 def _leave_at_exit(executor: weakref.ref[ReflectionExecutor]) -> None:

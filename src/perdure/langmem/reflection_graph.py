@@ -28,7 +28,7 @@ from perdure.agent import sleep
 from perdure.errors import BadArgument, Error, WrongState
 from perdure.journal.names import check_text
 from perdure.langmem import reflector as reflectors
-from perdure.langmem.langmem_port import is_memory_manager, store_of_manager
+from perdure.langmem.langmem_port import is_memory_manager
 from perdure.langmem.reflection_request import Namespace, ReflectionRequest
 from perdure.langmem.staged_writes import StagedWrite, StoreCalls
 from perdure.langmem.store_commit import StoreCommitter
@@ -60,9 +60,9 @@ class ReflectionGraph:
     def __init__(
         self, reflector: Any, namespace: str | Namespace | None, runtime: Runtime, name: str | None
     ) -> None:
-        self._reflector = (
-            reflector if isinstance(reflector, str) else reflectors.as_runnable(reflector)
-        )
+        if not isinstance(reflector, str):
+            reflectors.as_runnable(reflector)  # raises if it cannot be called
+        self._reflector = reflector
         self._template = reflectors.template_of(reflector, namespace)
         self._has_own_namespace = namespace is not None
         self._runtime = runtime
@@ -161,11 +161,9 @@ class ReflectionGraph:
     # -- the store
 
     def store_of_reflector(self) -> BaseStore | None:
-        """Return the store a memory manager was created with."""
+        """Return the store the reflector was created with."""
         with contextlib.suppress(Exception):  # not importable here; the reflection will say why
-            found = self.reflector()
-            if is_memory_manager(found):
-                return store_of_manager(found)
+            return reflectors.own_store(self.reflector())
         return None
 
     def required_store(self) -> BaseStore:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import functools
 import importlib
 from collections.abc import Iterator
@@ -18,7 +20,12 @@ from langmem.utils import NamespaceTemplate
 
 from perdure.errors import BadArgument, UnknownReflector
 from perdure.langgraph_port import checkpoint_names, task_config
-from perdure.langmem.langmem_port import copy_manager, is_memory_manager, labels_of
+from perdure.langmem.langmem_port import (
+    copy_manager,
+    is_memory_manager,
+    labels_of,
+    store_of_manager,
+)
 from perdure.langmem.reflection_request import Namespace, ReflectionRequest
 from perdure.langmem.staged_writes import (
     StagedWrite,
@@ -43,7 +50,9 @@ def name_of(reflector: Any, template: NamespaceTemplate) -> str:
     what = own if isinstance(own, str) and own != "LangGraph" else type(reflector).__name__
     where = "/".join(labels_of(template))
     # LangMem applications often have two managers on one namespace, one for each schema.
-    schemas = [getattr(one, "__name__", "") for one in getattr(reflector, "schemas", None) or ()]
+    listed = getattr(reflector, "schemas", None)
+    listed = listed if isinstance(listed, (list, tuple)) else ()
+    schemas = [getattr(one, "__name__", "") for one in listed]
     if schemas not in ([], ["Memory"]):
         where = f"{', '.join(schemas)} in {where}"
     return f"{what}({where})" if where else what
@@ -51,35 +60,62 @@ def name_of(reflector: Any, template: NamespaceTemplate) -> str:
 
 def template_of(reflector: Any, namespace: str | Namespace | None) -> NamespaceTemplate:
     """Return the namespace template that was passed, by default the reflector's own."""
-    given = getattr(reflector, "namespace", None) if namespace is None else namespace
-    if given is not None and not isinstance(given, (str, tuple, NamespaceTemplate)):
+    given: Any = getattr(reflector, "namespace", None) if namespace is None else namespace
+    if isinstance(given, NamespaceTemplate):
+        return NamespaceTemplate(given)
+    if callable(given):  # as LangMem's executor calls it when it searches
+        given = given()
+    labels = () if given is None else (given,) if isinstance(given, str) else given
+    if not isinstance(labels, (tuple, list)) or not all(isinstance(one, str) for one in labels):
         raise BadArgument(f"namespace={given!r}: pass a string or a tuple of strings.")
-    return NamespaceTemplate(() if given is None else given)
+    return NamespaceTemplate(tuple(labels))
 
 
 def as_runnable(reflector: Any) -> Runnable[Any, Any]:
+    """Return the reflector as a Runnable. Raises `BadArgument` if it cannot be called.
+
+    LangMem's executor uses only the `invoke` of its reflector, so any object that has one is
+    taken. It gets the config if it has a parameter of that name.
+    """
     if isinstance(reflector, Runnable):
         return reflector
+    for method in ("invoke", "ainvoke"):
+        if callable(found := getattr(reflector, method, None)):
+            return RunnableLambda(found, name=type(reflector).__name__)
     if callable(reflector):
         return RunnableLambda(reflector)
     raise BadArgument(
         f"{reflector!r} is not a reflector: pass the result of create_memory_store_manager(), a "
-        "Runnable, a graph, a function, or the name of one ('module:name')."
+        "Runnable, a graph, an object with an invoke() method, a function, or the name of one "
+        "('module:name')."
     )
 
 
-def import_reflector(name: str) -> Runnable[Any, Any]:
+def own_store(reflector: Any) -> BaseStore | None:
+    """Return the store a reflector was created with, or None."""
+    if isinstance(reflector, RunnableBindingBase):
+        return own_store(reflector.bound)
+    if is_memory_manager(reflector):
+        return store_of_manager(reflector)
+    with contextlib.suppress(Exception):  # a property may need a graph around it
+        if isinstance(store := reflector.store, BaseStore):
+            return store
+    return None
+
+
+def import_reflector(name: str) -> Any:
     """Import a reflector by its name, "module:name". Raises `UnknownReflector`."""
     module, _, attribute = name.partition(":")
     try:
         found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
-        return as_runnable(found)
+        as_runnable(found)  # raises if it cannot be called
+        return found
     except (ImportError, AttributeError, ValueError, BadArgument) as error:
         raise UnknownReflector(name, str(error)) from error
 
 
 def call_reflector(
-    reflector: Runnable[Any, Any],
+    reflector: Any,
     store: BaseStore,
     calls: StoreCalls,
     request: ReflectionRequest,
@@ -91,7 +127,7 @@ def call_reflector(
     It uses `invoke`, as LangMem does: an async model's connections belong to the application's
     event loop. A reflector that can only be awaited gets an event loop of its own.
     """
-    stable_keys = any(is_memory_manager(part) for part in _parts(reflector))
+    stable_keys = any(is_memory_manager(part) for part in _parts(as_runnable(reflector)))
     writes = StagedWrites(store, calls, reflection_id, stable_keys=stable_keys)
     staging_store = StagingStore(store, writes)
     # Of the node that calls it, a reflector gets only the callbacks: a graph in it is not one of
@@ -100,7 +136,7 @@ def call_reflector(
     task_config.set_runtime(config["configurable"], GraphRuntime(store=staging_store))
     if callbacks:
         config["callbacks"] = callbacks
-    bound = _bind(reflector, staging_store, tuple(request.namespace))
+    bound = as_runnable(_bind(reflector, staging_store, tuple(request.namespace)))
     try:
         with task_config.running_with(config), staging(writes):
             if any(_is_only_async(part) for part in _parts(bound)):
@@ -130,14 +166,26 @@ def _bind(reflector: Any, store: StagingStore, namespace: Namespace) -> Any:
     if isinstance(reflector, RunnableSequence):
         first, *middle, last = (_bind(step, store, namespace) for step in reflector.steps)
         return reflector.model_copy(update={"first": first, "middle": middle, "last": last})
+    return reflector if own_store(reflector) is None else _copy_with_store(reflector, store)
+
+
+def _copy_with_store(reflector: Any, store: StagingStore) -> Any:
+    """Return a shallow copy of a user's object that has this store; or, if it cannot be copied or
+    its `store` cannot be set, the object itself, which then writes to its own store."""
+    with contextlib.suppress(Exception):
+        copied = copy.copy(reflector)
+        if copied is not reflector:
+            copied.store = store
+            return copied
     return reflector
 
 
 def _parts(reflector: Any) -> Iterator[Any]:
     """The reflector, and every Runnable it is composed of."""
     yield reflector
-    for part in (getattr(reflector, "bound", None), *(getattr(reflector, "steps", None) or ())):
-        if part is not None:
+    steps = getattr(reflector, "steps", None)
+    for part in (getattr(reflector, "bound", None), *(steps if isinstance(steps, list) else ())):
+        if isinstance(part, Runnable):
             yield from _parts(part)
     if isinstance(reflector, Pregel):
         for node in reflector.nodes.values():

@@ -12,7 +12,6 @@ sent once, none after a reply, and every thread is at its right end.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import logging
@@ -27,14 +26,14 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from .clock import SharedClock
-from .demo_conductor import Conductor
-from .demo_crew import Nursery
-from .demo_engine import Month
-from .demo_judge import Judge, Result, summary
-from .demo_plan import Plan, draw
-from .demo_screen import Screen, console
-from .postoffice import PostOffice
+from ..clock import SharedClock
+from ..postoffice import PostOffice
+from .conductor import Conductor
+from .crew import Nursery
+from .engine import Month
+from .judge import Judge, Result, summary
+from .plan import Plan, draw
+from .screen import Screen, console
 
 if importlib.util.find_spec("langgraph.checkpoint.sqlite") is None:
     raise ModuleNotFoundError(name="langgraph-checkpoint-sqlite")
@@ -105,7 +104,7 @@ def last_words(folder: Path) -> str:
 def _both(on: Console, plan: Plan, folder: Path) -> tuple[Result, Result]:
     on.print("Starting a mail server, a listener for replies, and worker processes ...\n")
     with Nursery(folder) as nursery:
-        from .demo_months import Campaign, Stock  # LangGraph takes its time, in both processes
+        from .months import Campaign, Stock  # LangGraph takes its time, in both processes
 
         nursery.wait()
         people = f"{len(plan.contacts)} people"
@@ -128,11 +127,3 @@ def ends_well() -> Iterator[None]:
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--contacts", type=int, default=5, help="3 to 10")
-    parser.add_argument("--seed", type=int, help="the same one gives the same month")
-    parser.add_argument("--plain", action="store_true", help="lines, no live display")
-    raise SystemExit(main(**vars(parser.parse_args())))

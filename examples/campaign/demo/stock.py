@@ -31,9 +31,9 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from . import writer
-from .cadence import Cadence, due
-from .reading import parse
+from .. import writer
+from ..cadence import Cadence, due
+from ..reading import parse
 
 SENDER = "Ana Ruiz <ana@sender.example>"
 ENDED_BY = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}

@@ -15,12 +15,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from .clock import SharedClock
-from .demo_engine import Month, Seen, letter
-from .demo_plan import PERSON, Contact, Plan, Says
-from .demo_screen import Screen
-from .faults import Fault, Mail, Moment
-from .postoffice import PostOffice
+from ..clock import SharedClock
+from ..faults import Fault, Mail, Moment
+from ..postoffice import PostOffice
+from .engine import Month, Seen, letter
+from .plan import PERSON, Contact, Plan, Says
+from .screen import Screen
 
 PATIENCE = 150.0
 """Seconds after which a month that does not come to its end is given up."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
-from .faults import Fault, Faults, Moment, scripted
+from ..faults import Fault, Faults, Moment, scripted
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 PERSON = 3 * HOUR

@@ -10,10 +10,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .demo_conductor import Conductor
-from .demo_engine import Month
-from .demo_plan import Contact, Plan
-from .postoffice import PostOffice
+from ..postoffice import PostOffice
+from .conductor import Conductor
+from .engine import Month
+from .plan import Contact, Plan
 
 
 @dataclass

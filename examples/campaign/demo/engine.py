@@ -8,8 +8,8 @@ from email.message import EmailMessage
 from types import TracebackType
 from typing import Protocol, Self
 
-from .demo_crew import Crew, Nursery
-from .demo_plan import Contact, Decision
+from .crew import Crew, Nursery
+from .plan import Contact, Decision
 
 BRIEF = "A quieter kitchen"
 

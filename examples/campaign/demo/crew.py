@@ -118,8 +118,8 @@ class Crew:
 
 def serve() -> None:
     """Fork workers, until there is nobody to give orders."""
-    for name in ("app", "stock"):
-        importlib.import_module(f"{__package__}.{name}")
+    for name in ("..app", ".stock"):
+        importlib.import_module(name, __package__)
     alive: set[int] = set()
     for line in sys.stdin:
         word, *rest = json.loads(line)
@@ -155,9 +155,9 @@ def _work(worker: Callable[..., None], given: dict[str, Any]) -> None:
 
 def campaign(settings: dict[str, Any], clock: str) -> None:
     """A worker of the campaign application."""
-    from .app import App
-    from .clock import SharedClock
-    from .settings import Settings
+    from ..app import App
+    from ..clock import SharedClock
+    from ..settings import Settings
 
     with App(Settings(**settings), clock=SharedClock(clock)) as app:
         asyncio.run(app.runtime.work())
@@ -169,9 +169,9 @@ def host(settings: dict[str, Any], clock: str, port: int, secret: str, spent: st
 
     from perdure import d1
 
-    from .app import App
-    from .clock import SharedClock
-    from .settings import Settings
+    from ..app import App
+    from ..clock import SharedClock
+    from ..settings import Settings
 
     def count() -> None:
         file = Path(spent, f"{os.getpid()}.json")
@@ -187,7 +187,7 @@ def host(settings: dict[str, Any], clock: str, port: int, secret: str, spent: st
 
 def cron(path: str, smtp_port: int, clock: str) -> None:
     """The cron of the same campaign on stock LangGraph."""
-    from .clock import SharedClock
+    from ..clock import SharedClock
     from .stock import Cron
 
     Cron(path, smtp_port, SharedClock(clock)).run()

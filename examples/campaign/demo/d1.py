@@ -31,14 +31,14 @@ from rich.table import Table
 from perdure.testing.d1 import Workerd, local_d1
 from perdure.testing.ports import free_port
 
-from .clock import SharedClock
-from .demo import ends_well, last_words, month
-from .demo_crew import Crew, Nursery
-from .demo_judge import Result
-from .demo_months import Campaign
-from .demo_plan import Plan, draw
-from .demo_screen import console
-from .postoffice import HOST, PostOffice
+from ..clock import SharedClock
+from ..postoffice import HOST, PostOffice
+from . import ends_well, last_words, month
+from .crew import Crew, Nursery
+from .judge import Result
+from .months import Campaign
+from .plan import Plan, draw
+from .screen import console
 
 PAUSE = 0.2
 """Seconds between two crons."""

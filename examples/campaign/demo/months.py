@@ -14,15 +14,16 @@ from perdure.testing.ports import free_port
 from perdure.times import milliseconds
 from perdure.types import Run, State
 
-from . import agent, app, stock
-from .clock import SharedClock
-from .database import sql
-from .demo_crew import Crew, Nursery
-from .demo_engine import BRIEF, Seen
-from .demo_plan import Contact, Decision, Plan
-from .inbound import Inbound, Listener
-from .postoffice import HOST, PostOffice
-from .settings import Settings
+from .. import agent, app
+from ..clock import SharedClock
+from ..database import sql
+from ..inbound import Inbound, Listener
+from ..postoffice import HOST, PostOffice
+from ..settings import Settings
+from . import stock
+from .crew import Crew, Nursery
+from .engine import BRIEF, Seen
+from .plan import Contact, Decision, Plan
 
 SENDER = stock.SENDER
 LOOKUP_AFTER = 1.5

@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from .demo_engine import Seen
-from .demo_plan import Plan
+from .engine import Seen
+from .plan import Plan
 
 SHOWN = 8
 """So many of the last events, if the terminal is high enough."""

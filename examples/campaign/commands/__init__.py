@@ -1,0 +1,12 @@
+"""The application's own commands, in a module each for what they are about."""
+
+from __future__ import annotations
+
+import typer
+
+commands = typer.Typer(
+    help="An e-mail campaign in which each (campaign, contact) is one durable thread.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
