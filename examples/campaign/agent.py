@@ -281,7 +281,7 @@ class Agent:
             "touch": step,
             "subject": state["subject"],
             "body": state["body"],
-            "footer": footer(self._unsubscribe(found).get("unsubscribe_link", "")),
+            "footer": footer(self._unsubscribe(found)["unsubscribe_link"]),
             "prompt_version": touch["prompt_version"],
         }
         decision = perdure.ask(

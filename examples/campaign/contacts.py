@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .database import Conflict, Database, Row, Statement, sql
+from .records import refuse_stopped
 from .sheet import (
     Bad,
     BadSheet,
@@ -25,7 +26,6 @@ from .sheet import (
     person_of,
     read,
 )
-from .states import refuse_stopped
 
 __all__ = [
     "Bad",

@@ -1,13 +1,18 @@
-"""Mail that comes in: matched to a contact, stored, and told to the threads it ends.
+"""Mail that comes in: matched to its contacts, stored, and told to the threads it ends.
 
 A mail is answered with 250 only when all of that is on disk, so whoever hands it over keeps it
 until then, and hands it over again if this process dies. What each crash leaves behind:
 
     before the message is stored   nothing; it is handed over again
     stored, threads not told       `told = 0`: `sweep` tells them, and so does the second hand-over
+    some threads told              the same; `message_contacts`, stored with the message, has whom
+                                   it ends, so all of them are told again
     told                           the signal's key is the message's id: telling again is no harm
 
-From the moment it is stored nothing more is sent: `members.status` says so in the same transaction.
+From the moment it is stored nothing more is sent: `members.status` says so in the same transaction,
+for everybody it ends. That is the contact whose mail it answers and the writer, who may be another
+(bo@ answers for info@), and the contact whose unsubscribe address it went to: each with all
+contacts of the same person (bo+news@ is bo@).
 
 A thread that is held is tried again, so that it comes to its end: there is nothing to send any
 more. Not so if nobody knows what became of a mail of it: a person has to settle that first, and
@@ -23,9 +28,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from aiosmtpd.controller import Controller
@@ -35,12 +39,13 @@ from aiosmtpd.smtp import SMTP
 from perdure import Client, errors
 from perdure.types import State
 
-from . import records
+from . import messages
 from .agent import MANY, OUTCOME, sent_by, thread_of
 from .app import App
-from .database import Conflict, Row, Statement, sql
+from .database import Conflict, Row, sql
+from .messages import Match, json_list
 from .reading import Incoming, parse
-from .sheet import normalise
+from .sheet import normalise, person_of
 
 log = logging.getLogger("campaign")
 
@@ -54,17 +59,40 @@ class Inbound:
         self._app = app
         self._client: Client = app.runtime
 
-    def receive(self, content: bytes) -> Row:
-        """Take a mail in for good, and tell its threads. Gives its row of `messages`."""
-        mail = parse(content, self._app.settings.unsubscribe)
+    def receive(self, content: bytes, recipients: Sequence[str] = ()) -> Row:
+        """Take a mail in for good, and tell its threads. Gives its row of `messages`.
+
+        `recipients` are those of its envelope, whom its headers need not name.
+        """
+        return self._receive(parse(content, self._app.settings.unsubscribe, recipients))
+
+    def one_click(self, token: str) -> Row | None:
+        """Take it in that the contact with this token has clicked to unsubscribe. Twice is once;
+        None if there is no such contact."""
+        contact = self._app.database.one(
+            "SELECT address FROM contacts WHERE token = :token", token=token
+        )
+        if contact is None:
+            return None
+        message_id = f"<{token}@one-click.invalid>"
+        mail = Incoming(message_id, contact["address"], "unsubscribe", [], "", "", tokens=[token])
+        return self._receive(mail)
+
+    def _receive(self, mail: Incoming) -> Row:
         message = self._message(_id(mail))
         if message is None:
             with contextlib.suppress(Conflict):  # it was handed over twice, at once
-                self._app.database.write(*self._taking_in(mail))
+                match = self._match(mail)
+                kind = mail.kind if match.contact_id is not None else "stray"
+                self._app.database.write(*messages.take_in(self._row(mail, kind), match))
             message = self._message(_id(mail))
             assert message is not None
+            if message["kind"] == "stray":
+                log.warning(
+                    "stray from %s: %r; `strays` lists them", message["address"], message["subject"]
+                )
         if not message["told"]:
-            self._tell(message)
+            self.tell(message)
         return message
 
     def sweep(self) -> int:
@@ -72,83 +100,75 @@ class Inbound:
         waiting = self._app.database.rows(
             "SELECT * FROM messages WHERE told = 0 ORDER BY received_at"
         )
-        return sum(self._tell(message) for message in waiting)
+        return sum(self.tell(message) for message in waiting)
 
     def _message(self, id: str) -> Row | None:
         return self._app.database.one("SELECT * FROM messages WHERE id = :id", id=id)
 
-    def _taking_in(self, mail: Incoming) -> Iterator[Statement]:
-        """What stores a mail, and ends what it ends. Of two who do so at once, one comes to
-        nothing, as a message has one row."""
-        touch, contact_id = self._match(mail)
-        kind = mail.kind if contact_id is not None else "stray"
-        status = records.ENDED_BY.get(kind)
-        yield sql(
-            """INSERT INTO messages (id, kind, address, contact_id, late, received_at,
-                 subject, text, told)
-               VALUES (:id, :kind, :address, :contact_id, 0, :received_at, :subject, :text,
-                 :told)""",
-            id=_id(mail),
-            kind=kind,
-            address=mail.address,
-            contact_id=contact_id,
-            received_at=self._app.clock.now(),
-            subject=mail.subject[:1000],
-            text=mail.text[:10_000],
-            told=int(status is None),
-        )
-        if status is None or contact_id is None:
-            return
-        if status == "replied":
-            yield from records.reply(_id(mail), contact_id, touch)
-        else:
-            yield from records.end_contact(contact_id, status)
+    def _row(self, mail: Incoming, kind: str) -> Row:
+        return {
+            "id": _id(mail),
+            "kind": kind,
+            "read_as": mail.kind,
+            "address": mail.address,
+            "received_at": self._app.clock.now(),
+            "subject": mail.subject[:1000],
+            "text": mail.text[:10_000],
+        }
 
-    def _match(self, mail: Incoming) -> tuple[Row | None, int | None]:
-        """The touch that a mail answers, and the contact it is from.
+    def _match(self, mail: Incoming) -> Match:
+        """The touch that a mail answers, and whom it is about.
 
-        A bounce has to name one of our mails; anybody else is known by his address, too.
+        A bounce has to name one of our mails. Anybody else is known by his address or by the token
+        in the address he wrote to, too. Our own mail that comes back is about nobody.
         """
         people = [_spelling(address) for address in (mail.address, *mail.others)]
-        own, answered, contacts = self._app.database.read(
+        persons = [person_of(one) for one in people if one]
+        own, answered, tokens, known = self._app.database.read(
             sql("SELECT 1 FROM touches WHERE message_id = :id", id=mail.message_id),
             sql(
-                """SELECT * FROM touches WHERE attempt IS NOT NULL
-                   AND message_id IN (SELECT value->>'is' FROM json_each(:ids))
-                   ORDER BY CASE WHEN sent_at IS NULL THEN 1 ELSE 0 END""",
-                ids=_listed(mail.in_reply_to),
+                """SELECT t.*, c.person FROM touches t LEFT JOIN contacts c ON c.id = t.contact_id
+                   WHERE t.attempt IS NOT NULL
+                   AND t.message_id IN (SELECT value->>'is' FROM json_each(:ids))
+                   ORDER BY CASE WHEN t.sent_at IS NULL THEN 1 ELSE 0 END""",
+                ids=json_list(mail.in_reply_to),
             ),
             sql(
-                """SELECT id, address FROM contacts
-                   WHERE address IN (SELECT value->>'is' FROM json_each(:people))""",
-                people=_listed(people),
+                """SELECT id, person FROM contacts
+                   WHERE token IN (SELECT value->>'is' FROM json_each(:tokens)) ORDER BY id""",
+                tokens=json_list(mail.tokens),
+            ),
+            sql(
+                """SELECT id, address, person FROM contacts
+                   WHERE person IN (SELECT value->>'is' FROM json_each(:persons)) ORDER BY id""",
+                persons=json_list(persons),
             ),
         )
         if own:
-            return None, None
-        for id in mail.in_reply_to:
-            for touch in answered:
-                if touch["message_id"] == id:
-                    return touch, touch["contact_id"]
-        if mail.kind == "bounce" or not contacts:
-            return None, None
-        contact_id = min(contacts, key=lambda row: people.index(row["address"]))["id"]
-        last = self._app.database.one(
-            """SELECT t.* FROM members m JOIN touches t
-               ON t.campaign_id = m.campaign_id AND t.contact_id = m.contact_id
-               WHERE m.contact_id = :id AND t.sent_at IS NOT NULL
-               ORDER BY t.sent_at DESC LIMIT 1""",
-            id=contact_id,
-        )
-        return last, contact_id
+            return Match()
+        touch = _nearest(mail.in_reply_to, answered)
+        about = [row["person"] for row in ([touch] if touch else []) + tokens if row["person"]]
+        everybody = list(dict.fromkeys([*about, *persons]))
+        if touch is not None:
+            return Match(touch["contact_id"], touch, everybody)
+        if mail.kind == "bounce":
+            return Match()
+        if tokens:
+            return Match(tokens[0]["id"], None, everybody)
+        if not known:
+            return Match(None, None, everybody)
+        exact = [row for one in people for row in known if row["address"] == one]
+        ids = [row["id"] for row in exact[:1] or known]
+        last = next(iter(self._app.database.read(messages.last_touch(ids))[0]), None)
+        return Match(last["contact_id"] if last else ids[0], last, everybody)
 
-    def _tell(self, message: Row) -> bool:
-        """Signal the threads of a contact; of one that is over, say what its touch earned.
+    def tell(self, message: Row) -> bool:
+        """Signal the threads that a message ends; of one that is over, say what its touch earned.
 
         False if that is to be said later: whoever ends a thread may be about to say what it knows.
         """
-        for campaign_id in records.campaigns_of(self._app.database, message["contact_id"]):
-            thread_id = thread_of(campaign_id, message["contact_id"])
+        for member in self._app.database.read(messages.threads_of(message["id"]))[0]:
+            thread_id = thread_of(member["campaign_id"], member["contact_id"])
             self._client.blocking.signal(thread_id, "wake", key=message["id"])
             self._release(thread_id)
         if message["run_id"]:
@@ -178,17 +198,18 @@ def _id(mail: Incoming) -> str:
     return f"{mail.message_id} {hashlib.sha256(mail.address.encode()).hexdigest()[:16]}"
 
 
-def _listed(words: list[str]) -> str:
-    """For SQL, which reads each word as `value->>'is'`."""
-    return json.dumps([{"is": word} for word in words])
+def _nearest(ids: list[str], touches: list[Row]) -> Row | None:
+    """The touch with the first of some Message-IDs that is one of ours."""
+    found = (touch for id in ids for touch in touches if touch["message_id"] == id)
+    return next(found, None)
 
 
 def _spelling(address: str) -> str:
-    """An address as it is in `contacts`."""
+    """An address as it is in `contacts`; empty if it cannot be there."""
     try:
         return normalise(address)
     except ValueError:
-        return address
+        return ""
 
 
 class Handler:
@@ -202,7 +223,9 @@ class Handler:
         if envelope.mail_from in (None, "", "<>"):  # of a bounce, or of a machine that wants none
             content = b"Return-Path: <>\r\n" + content
         try:
-            message = await asyncio.to_thread(self._inbound.receive, content)
+            message = await asyncio.to_thread(
+                self._inbound.receive, content, list(envelope.rcpt_tos)
+            )
         except Exception:
             log.exception("a mail could not be taken in")
             return "451 4.3.0 Try again later"

@@ -15,9 +15,12 @@ from typing import Any
 from urllib.parse import quote
 
 from .refusals import Rejected
+from .settings import Settings
+from .unsubscribing import FOOTER
 
 _ADDRESS = re.compile(r'[^\s<>()\[\],;:\\"@]+@[^\s<>()\[\],;:\\"@]+', re.ASCII)
 _MESSAGE_ID = re.compile(r"<[^\s<>@]+@[^\s<>@]+>", re.ASCII)
+_LINK = re.compile(r"https?://[^\s<>,\"]{1,300}", re.ASCII)
 _LONGEST = 254
 """Of an address or a Message-ID: their headers are never folded, and a line has 998 octets."""
 
@@ -40,6 +43,35 @@ class Letter:
     """Who writes to this address gets no more mail."""
     in_reply_to: str | None = None
     """The Message-ID of the touch before, so that all of them are one thread of the reader's."""
+    unsubscribe_link: str = ""
+    """Where a POST does the same with one click (RFC 8058)."""
+
+
+def unsubscribe_of(settings: Settings, token: str) -> dict[str, str]:
+    """The `unsubscribe` and the `unsubscribe_link` of letters to the contact with this token."""
+    local, _, domain = settings.unsubscribe.rpartition("@")
+    root = settings.web_url.rstrip("/")
+    return {
+        "unsubscribe": f"{local}+{token}@{domain}",
+        "unsubscribe_link": f"{root}/unsubscribe/{token}" if root else "",
+    }
+
+
+def footer(unsubscribe_link: str) -> str:
+    """The line below each mail, as `compose` writes it and as whoever approves a draft sees it.
+
+    `unsubscribing.py` knows it by heart: replies bring it back.
+    """
+    return FOOTER.format(link=f"open {unsubscribe_link} or " if unsubscribe_link else "")
+
+
+_AS_THEY_ARE = (
+    "Message-ID",
+    "In-Reply-To",
+    "References",
+    "List-Unsubscribe",
+    "List-Unsubscribe-Post",
+)
 
 
 class _Policy(EmailPolicy):
@@ -47,7 +79,7 @@ class _Policy(EmailPolicy):
     lose the quotes around a name."""
 
     def fold_binary(self, name: str, value: Any) -> bytes:
-        if name in ("Message-ID", "In-Reply-To", "References", "List-Unsubscribe") or (
+        if name in _AS_THEY_ARE or (
             name in ("From", "To") and len(value) < 900 and value.isascii()
         ):
             return f"{name}: {value}\r\n".encode("ascii")
@@ -63,7 +95,7 @@ def compose(letter: Letter, date: datetime) -> EmailMessage:
     Raises `BadLetter`, a `ValueError`, if a header would hold a line break or another control
     character, if an address or a Message-ID is not one, or if a name or the subject would be read
     as another than it is, as `=?utf-8?q?Hi?=` is. Its octets are all ASCII, so it passes through
-    any server.
+    any server. Below the body stands the `footer`.
     """
     name, sender = parseaddr(_printable("sender", letter.sender))
     if letter.sender.strip() != sender and not letter.sender.strip().endswith(f"<{sender}>"):
@@ -82,14 +114,26 @@ def compose(letter: Letter, date: datetime) -> EmailMessage:
             previous = _matching(_MESSAGE_ID, "in_reply_to", letter.in_reply_to)
             message["In-Reply-To"] = message["References"] = previous
         unsubscribe = quote(_matching(_ADDRESS, "unsubscribe", letter.unsubscribe), safe="@+")
-        message["List-Unsubscribe"] = f"<mailto:{unsubscribe}?subject=unsubscribe>"
-        message.set_content(letter.body, cte="quoted-printable")
+        ways = [f"<mailto:{unsubscribe}?subject=unsubscribe>"]
+        if letter.unsubscribe_link:
+            ways.append(f"<{_matching(_LINK, 'unsubscribe_link', letter.unsubscribe_link, 310)}>")
+        message["List-Unsubscribe"] = ", ".join(ways)
+        if letter.unsubscribe_link:
+            message["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
+        message.set_content(_with_footer(letter), cte="quoted-printable")
         _read_back(message, {"From": name, "To": letter.recipient_name, "Subject": letter.subject})
     except BadLetter:
         raise
     except Exception as error:  # the email package has many ways to refuse a value
         raise BadLetter(f"the letter {letter.message_id!r} cannot be written: {error}") from error
     return message
+
+
+def _with_footer(letter: Letter) -> str:
+    body = letter.body
+    if body and not body.endswith("\n"):
+        body += "\n"
+    return f"{body}\n{footer(letter.unsubscribe_link)}\n"
 
 
 def _read_back(message: EmailMessage, given: dict[str, str]) -> None:
@@ -111,9 +155,9 @@ def _printable(name: str, value: str) -> str:
     return value
 
 
-def _matching(pattern: re.Pattern[str], name: str, value: str) -> str:
+def _matching(pattern: re.Pattern[str], name: str, value: str, longest: int = _LONGEST) -> str:
     if (
-        len(value) > _LONGEST
+        len(value) > longest
         or not value.isascii()
         or not pattern.fullmatch(_printable(name, value))
     ):
@@ -124,11 +168,3 @@ def _matching(pattern: re.Pattern[str], name: str, value: str) -> str:
 def on_the_wire(message: EmailMessage) -> bytes:
     """What is sent after DATA: CRLF after each line, a dot before each dot, and the last dot."""
     return re.sub(rb"(?m)^\.", b"..", message.as_bytes()) + b".\r\n"
-
-
-def footer(link):
-    return ""
-
-
-def unsubscribe_of(settings, token):
-    return {"unsubscribe": settings.unsubscribe}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from email.header import decode_header
 from email.message import Message
 from email.utils import getaddresses
@@ -19,7 +20,21 @@ LONGEST = 100_000
 _TAG = re.compile(r"<(/?)(\w++)[^<>]*+>")
 _HIDDEN = ("style", "script", "title", "blockquote")
 _BREAKS = ("br", "p", "div", "tr", "li")
-_DIVIDER = re.compile(r"-{2,} ?Original Message ?-{2,}|_{20,}", re.I)
+_DIVIDER = re.compile(
+    r"-{2,} ?(Original Message|Forwarded message|Ursprüngliche Nachricht|Weitergeleitete Nachricht"
+    r"|Message d.origine|Mensaje original|Messaggio originale|Oorspronkelijk bericht) ?-{2,}"
+    r"|_{20,}|Begin forwarded message:",
+    re.I,
+)
+_ATTRIBUTION = re.compile(
+    r"On .*\bwrote ?:|Am .*\bschrieb\b.*:|Le .*\ba écrit ?:|El .*\bescribió ?:|Il .*\bha scritto ?:"
+    r"|Em .*\bescreveu ?:|Op .*\bschreef\b.*:"
+)
+"""The line above what is quoted."""
+_SENDER = re.compile(r"\*?(From|Von|De|Da|Van) ?:\*? .*@.*", re.I)
+_DATED = re.compile(
+    r"\*?(Sent|Date|Gesendet|Datum|Envoyé|Date d.envoi|Enviado|Fecha|Inviato|Verzonden) ?:", re.I
+)
 
 
 def storable(text: str) -> str:
@@ -42,7 +57,21 @@ def words(mail: Message, name: str) -> str:
 
 def addresses(mail: Message, name: str) -> list[str]:
     """The addresses in a header, in lower case."""
-    found = [ADDRESS.fullmatch(address) for _, address in getaddresses(_raw(mail, name))]
+    return _addresses(_raw(mail, name))
+
+
+def recipients(mail: Message, *names: str) -> list[str]:
+    """The addresses in headers that say to whom a mail went, however badly they are written."""
+    found: list[str] = []
+    for raw in (one for name in names for one in _raw(mail, name)):
+        found += _addresses([raw]) or [
+            one.strip("\"',;:()") for one in ADDRESS.findall(raw.lower())
+        ]
+    return found
+
+
+def _addresses(raw: list[str]) -> list[str]:
+    found = [ADDRESS.fullmatch(address) for _, address in getaddresses(raw)]
     return [one[0].lower() for one in found if one]
 
 
@@ -54,8 +83,8 @@ def _raw(mail: Message, name: str) -> list[str]:
 
 
 def plain(mail: Message) -> str:
-    """The first text of a mail, plain if there is one."""
-    texts = [part for part in mail.walk() if part.get_content_maintype() == "text"]
+    """The first text of a mail, plain if there is one. What is attached is not of it."""
+    texts = [part for part in _own_parts(mail) if part.get_content_maintype() == "text"]
     for part in texts:
         if part.get_content_subtype() == "plain":
             return decoded(part)
@@ -63,6 +92,20 @@ def plain(mail: Message) -> str:
         if part.get_content_subtype() == "html":
             return _without_tags(decoded(part))
     return ""
+
+
+def _own_parts(mail: Message) -> Iterator[Message]:
+    """The parts of a mail, without those of the mails and files that are attached to it."""
+    waiting = [mail]
+    while waiting:
+        part = waiting.pop()
+        if part is not mail and part.get_content_disposition() == "attachment":
+            continue
+        inside = part.get_payload()
+        if part.get_content_maintype() != "multipart" or not isinstance(inside, list):
+            yield part
+        else:
+            waiting += [one for one in reversed(inside) if isinstance(one, Message)]
 
 
 def decoded(part: Message) -> str:
@@ -92,29 +135,45 @@ def _without_tags(text: str) -> str:
 def spoken(text: str) -> str:
     """What somebody wrote himself.
 
-    Left out are lines that begin with `>`, an `On … wrote:`, and all that is below the line which
-    Outlook draws above what it quotes.
+    Left out are lines that begin with `>`, an `On … wrote:`, the signature, and all that is below
+    the line, or the headers, which Outlook puts above what it quotes. What follows an `On … wrote:`
+    without any `>` is quoted, too, if there is something before it.
     """
     lines = text.splitlines()
     kept: list[str] = []
     number = 0
     while number < len(lines):
         line = lines[number].strip()
-        if _DIVIDER.fullmatch(line):
+        if _DIVIDER.fullmatch(line) or lines[number] in ("--", "-- ") or _headers(lines, number):
             break
         length = _attribution(lines[number : number + 3])
+        if length and any(kept) and not _is_marked(lines, number + length):
+            break
         if not length and not line.startswith(">"):
             kept.append(lines[number].rstrip())
         number += length or 1
     return "\n".join(kept).strip()
 
 
+def _headers(lines: list[str], number: int) -> bool:
+    """Whether the headers of a mail that is quoted below them begin here."""
+    if not _SENDER.fullmatch(lines[number].strip()[:1000]):
+        return False
+    return any(_DATED.match(line.strip()) for line in lines[number + 1 : number + 4])
+
+
 def _attribution(lines: list[str]) -> int:
     """Over how many lines goes an `On … wrote:` that begins here."""
-    if lines[0].startswith("On "):
+    if lines[0][:3] in ("On ", "Am ", "Le ", "El ", "Il ", "Em ", "Op "):
         for count, line in enumerate(lines, 1):
             if not line.strip():
                 break
-            if line.rstrip().endswith("wrote:"):
-                return count
+            if line.rstrip().endswith(":"):
+                said = " ".join(" ".join(one[:500] for one in lines[:count]).split())
+                return count if _ATTRIBUTION.fullmatch(said) else 0
     return 0
+
+
+def _is_marked(lines: list[str], number: int) -> bool:
+    """Whether the next line that is not empty is marked as quoted."""
+    return next((line for line in lines[number : number + 5] if line.strip()), ">").startswith(">")

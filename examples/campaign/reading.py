@@ -18,12 +18,23 @@ from __future__ import annotations
 import email
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from email.message import Message
 from typing import Literal
 
-from .mailtext import ADDRESS, LONGEST, addresses, decoded, plain, spoken, storable, words
+from .mailtext import (
+    ADDRESS,
+    LONGEST,
+    addresses,
+    decoded,
+    plain,
+    recipients,
+    spoken,
+    storable,
+    words,
+)
+from .unsubscribing import asks_to_stop
 
 Kind = Literal["reply", "bounce", "unsubscribe", "automatic"]
 
@@ -31,13 +42,12 @@ _ID = re.compile(r"<[^<>\s]{1,500}>")
 _MOST_IDS = 100
 _MOST_AUTHORS = 20
 
-_WHOLE = re.compile(
-    r"(please |pls )?(unsubscribe|stop|remove me|opt[ -]?out|take me off)"
-    r"( me| this| now| please| from (this|your|the) (mailing )?list){0,3}"
-)
-_START = re.compile(
-    r"(please |pls )?(unsubscribe me|remove me from|take me off|opt me out|"
-    r"stop (e-?mailing|mailing|sending|contacting|writing))\b"
+_MOST_RECIPIENTS = 1000
+TOKEN = re.compile(r"[0-9a-f]{20}")
+"""What a contact's token looks like (contacts.py makes them)."""
+_RECIPIENTS = ("To", "Cc", "Delivered-To", "X-Original-To", "Resent-To")
+_ANSWERS_OURS = re.compile(
+    r"\s*(re|aw|sv|vs|antw|rif|odp|fwd?|wg|tr|rv|enc)\s*(\[\d+\])?\s*:", re.I
 )
 _ROBOTS = ("X-Autoreply", "X-Autorespond")
 _FAILED = re.compile(r"fail|undeliver|returned|could not be delivered|not delivered", re.I)
@@ -60,47 +70,76 @@ class Incoming:
     text: str
     """What was written, without what was quoted."""
     others: list[str] = field(default_factory=list)
-    """Who else wrote it, by its From."""
+    """Who else wrote it, by its From and its Reply-To."""
+    tokens: list[str] = field(default_factory=list)
+    """Whose unsubscribe addresses it went to."""
 
 
-def parse(content: bytes, unsubscribe: str = "") -> Incoming:
-    """Read a mail. `unsubscribe` is the address that takes people off the list.
+def parse(content: bytes, unsubscribe: str = "", envelope: Sequence[str] = ()) -> Incoming:
+    """Read a mail. `unsubscribe` is the address that takes people off the list, `envelope` for whom
+    the mail server handed it over: they need not be in a header.
 
-    Somebody unsubscribes by writing to that address, or with a subject or a first line that says so
-    and hardly anything else: `unsubscribe`, `stop`, `remove me`, `please take me off your list`. A
-    subject that answers ours (`Re: …`) does not count, since it is our own.
+    Somebody unsubscribes by writing to that address, or to the same with the token of a contact in
+    it (`unsubscribe+TOKEN@`), or by saying so (`unsubscribing.py`). A subject that answers ours
+    (`Re: …`) does not count, since it is our own.
     """
     try:
-        return _read(email.message_from_bytes(content), content, unsubscribe.lower())
+        mail = email.message_from_bytes(content)
+        return _read(mail, content, unsubscribe.lower(), [one.lower() for one in envelope])
     except Exception:  # the email package gives up on garbage in many ways
         text = storable(content.decode("utf-8", "replace"))
         return Incoming(_made_id(content), "", "reply", _ids(text[:10_000]), "", text[:LONGEST])
 
 
-def _read(mail: Message, content: bytes, unsubscribe: str) -> Incoming:
+def _read(mail: Message, content: bytes, unsubscribe: str, envelope: list[str]) -> Incoming:
     text = spoken(plain(mail))
     subject = words(mail, "Subject")
-    authors = addresses(mail, "From")[:_MOST_AUTHORS]
+    authors = [*addresses(mail, "From"), *addresses(mail, "Reply-To")][:_MOST_AUTHORS]
     address, answers = _author(mail), _ids(words(mail, "In-Reply-To"), words(mail, "References"))
     kind: Kind = "reply"
     report = mail.get_content_type() == "multipart/report"
     about = str(mail.get_param("report-type", "")).lower() if report else ""
+    is_to_leave, tokens = _leaving(mail, unsubscribe, envelope)
     if about == "delivery-status" or _by_a_daemon(mail) or _by_nobody(mail):
         kind = _delivery(mail, subject)
         address = _returned(mail, kind) or (address if kind == "automatic" else "")
         answers = _returned_ids(mail) or answers
     elif about == "feedback-report":
         kind, address, answers = "unsubscribe", _returned(mail, "unsubscribe"), _returned_ids(mail)
-    elif _says_stop(subject) or (unsubscribe and unsubscribe in addresses(mail, "To")):
+    elif is_to_leave or (not _ANSWERS_OURS.match(subject) and asks_to_stop(subject)):
         kind = "unsubscribe"
     elif report or _automatic(mail):
         kind = "automatic"
-    elif _says_stop(next((line for line in text.splitlines() if line.strip()), "")):
+    elif asks_to_stop(text):
         kind = "unsubscribe"
+    if kind in ("reply", "unsubscribe"):  # ours may be attached
+        answers = list(dict.fromkeys([*answers, *_attached_ids(mail)]))[:_MOST_IDS]
     own = _ID.fullmatch(words(mail, "Message-ID"))
     message_id = own[0] if own else _made_id(content)
-    others = authors[1:] if address in authors else []
-    return Incoming(message_id, address, kind, answers, subject, text, others)
+    others = [one for one in dict.fromkeys(authors) if one != address] if address in authors else []
+    tokens = tokens if kind == "unsubscribe" else []
+    return Incoming(message_id, address, kind, answers, subject, text, others, tokens)
+
+
+def _leaving(mail: Message, unsubscribe: str, envelope: list[str]) -> tuple[bool, list[str]]:
+    """Whether a mail went to the unsubscribe address, and the tokens in it.
+
+    Mail servers rewrite the envelope (`replies+TOKEN@campaign.invalid`): there a token counts
+    behind any name.
+    """
+    local, _, domain = unsubscribe.rpartition("@")
+    to = [*recipients(mail, *_RECIPIENTS)[:_MOST_RECIPIENTS], *envelope[:_MOST_RECIPIENTS]]
+    if not domain:
+        return False, []
+    tokens = [
+        one.removeprefix(f"{local}+").removesuffix(f"@{domain}")
+        for one in to
+        if one.startswith(f"{local}+") and one.endswith(f"@{domain}")
+    ]
+    tokens += [one.rpartition("@")[0].rpartition("+")[2] for one in envelope if "+" in one]
+    found = [one for one in dict.fromkeys(tokens) if TOKEN.fullmatch(one)]
+    is_ours = any(one.startswith(f"{local}+") and one.endswith(f"@{domain}") for one in to)
+    return bool(found) or is_ours or unsubscribe in to, found
 
 
 def _author(mail: Message) -> str:
@@ -153,11 +192,6 @@ def _automatic(mail: Message) -> bool:
     )
 
 
-def _says_stop(line: str) -> bool:
-    said = " ".join(re.sub(r"[^\w\s-]", " ", line[:200]).lower().split())
-    return bool(_WHOLE.fullmatch(said) or _START.match(said))
-
-
 # -- what came back with a report
 
 
@@ -190,12 +224,15 @@ def _returned(mail: Message, kind: Kind) -> str:
 
 def _returned_ids(mail: Message) -> list[str]:
     """The Message-ID of our mail."""
-    found = _ids(*(words(one, "Message-ID") for one in _originals(mail)))
-    return found or _ids(*_RETURNED_ID.findall(plain(mail))[:_MOST_IDS])
+    return _attached_ids(mail) or _ids(*_RETURNED_ID.findall(plain(mail))[:_MOST_IDS])
+
+
+def _attached_ids(mail: Message) -> list[str]:
+    return _ids(*(words(one, "Message-ID") for one in _originals(mail)))
 
 
 def _originals(mail: Message) -> Iterator[Message]:
-    """Our mail, or its headers, as it came back."""
+    """Mails that are attached, or their headers: ours, as it came back."""
     for part in mail.walk():
         kind, inside = part.get_content_type(), part.get_payload()
         if kind in ("message/rfc822", "message/rfc822-headers") and isinstance(inside, list):

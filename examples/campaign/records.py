@@ -21,6 +21,22 @@ UNREFUSED = {"refused": 0, "problem": "", "said": ""}
 """The columns of a touch that no server refuses."""
 
 
+class WrongState(ValueError):
+    """The state of a campaign does not allow this. Nothing was changed."""
+
+    def __init__(self, row: Row, verb: str, what_to_do: str) -> None:
+        super().__init__(
+            f"Campaign {row['name']!r} is {row['state']} and cannot be {verb}: {what_to_do}"
+        )
+        self.campaign_id, self.state = row["id"], row["state"]
+
+
+def refuse_stopped(row: Row, verb: str) -> None:
+    """Raise `WrongState` for a campaign that was stopped."""
+    if row["state"] == "stopped":
+        raise WrongState(row, verb, "that is for good. Create another one.")
+
+
 @dataclass(frozen=True)
 class Situation:
     """All that a thread asks of reality."""

@@ -115,12 +115,14 @@ CREATE UNIQUE INDEX IF NOT EXISTS bookings_number ON bookings (sender, day, numb
 CREATE INDEX IF NOT EXISTS bookings_person ON bookings (person, at);
 
 -- What came in, once per Message-ID and author. Its kind is `reply`, `bounce`, `unsubscribe`,
--- `automatic` (an out-of-office note, which ends nothing) or `stray` (of nobody we wrote to, or our own
--- come back). `run_id` and `step` are the touch it answers; `late` says that its thread was over, so
+-- `automatic` (an out-of-office note, which ends nothing), `stray` (of nobody we wrote to, or our own
+-- come back) or `dismissed` (a stray that a person has put away). `read_as` is what kind its content
+-- makes it, also if it is a stray. `run_id` and `step` are the touch it answers; `late` says that its thread was over, so
 -- that nobody but the receiver can tell how it did. `told` says that its threads were signalled.
 CREATE TABLE IF NOT EXISTS messages (
   id          TEXT NOT NULL PRIMARY KEY,
   kind        TEXT NOT NULL,
+  read_as     TEXT NOT NULL,
   address     TEXT NOT NULL,
   contact_id  BIGINT,
   run_id      TEXT,
@@ -133,3 +135,12 @@ CREATE TABLE IF NOT EXISTS messages (
 );
 
 CREATE INDEX IF NOT EXISTS messages_untold ON messages (received_at) WHERE told = 0;
+CREATE INDEX IF NOT EXISTS messages_kind ON messages (kind, received_at);
+
+-- Whom a message ends: the contact whose mail it answers, and its writer, under all of their addresses.
+CREATE TABLE IF NOT EXISTS message_contacts (
+  message_id TEXT NOT NULL,
+  contact_id BIGINT NOT NULL,
+  PRIMARY KEY (message_id, contact_id)
+);
+CREATE INDEX IF NOT EXISTS message_contacts_contact ON message_contacts (contact_id);

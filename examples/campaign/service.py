@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 from .app import App
+from .inbound import Inbound
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every look-up
 
@@ -15,6 +16,10 @@ rt = app.runtime
 
 
 def web() -> Any:
-    """`/ok`, and `/cron/tick` once PERDURE_CRON_SECRET is set."""
+    """`/ok`, `/unsubscribe/{token}`, and `/cron/tick` once PERDURE_CRON_SECRET is set."""
+    from .web import Unsubscribe
+
     app.setup()
-    return rt.asgi()
+    served = rt.asgi()
+    served.routes.extend(Unsubscribe(Inbound(app)).routes())
+    return served

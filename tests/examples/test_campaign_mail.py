@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perdure
-from examples.campaign.letter import BadLetter, Letter, compose, on_the_wire
+from examples.campaign.letter import BadLetter, Letter, compose, footer, on_the_wire
 from examples.campaign.lookup import Lookup, LookupFailed
 from examples.campaign.mail import NoAnswer, Outgoing
 from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, scripted
@@ -120,7 +120,7 @@ def test_the_same_letter_is_the_same_mail_to_the_last_octet() -> None:
 )
 def test_a_body_arrives_as_it_was_written(body: str) -> None:
     mail, message = sent(replace(LETTER, body=body))
-    assert message.get_content().replace("\r\n", "\n") == (body or "\n")
+    assert message.get_content().replace("\r\n", "\n") == f"{body}\n{footer('')}\n"
     assert mail.content.isascii()
     assert max(map(len, mail.content.split("\r\n"))) <= 998
     assert "\n" not in mail.content.replace("\r\n", "")
@@ -136,7 +136,8 @@ def test_any_body_can_be_read_back(body: str) -> None:
     unstuffed = octets[:-3].replace(b"\r\n..", b"\r\n.")
     read = email.message_from_bytes(unstuffed, policy=email.policy.default).get_content()
     lines = body.replace("\r\n", "\n").replace("\r", "\n")
-    assert read.replace("\r\n", "\n") == (lines if lines.endswith("\n") else lines + "\n")
+    lines += "" if lines.endswith("\n") or not lines else "\n"
+    assert read.replace("\r\n", "\n") == f"{lines}\n{footer('')}\n"
 
 
 def test_long_names_and_subjects_beyond_ascii_arrive() -> None:

@@ -351,7 +351,7 @@ def drive(asked: dict[str, Any], tell: Tell) -> None:
     clock = Clock(datetime.fromisoformat(asked["at"]))
     with App(Settings(**asked["settings"]), clock=clock) as app:
         if "mail" in asked:
-            Inbound._tell = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+            Inbound.tell = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
             Inbound(app).receive(asked["mail"].encode())
         failpoints.hook = hook
         while app.runtime.blocking.tick(limit=1000).claimed:

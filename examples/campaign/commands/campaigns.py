@@ -190,7 +190,11 @@ def _concerned(found: control.Switched) -> str:
 
 @commands.command()
 def status() -> None:
-    """Each campaign, with how many members and touches are how."""
+    """Each campaign, with how many members and touches are how, and the count of strays."""
+    from ..strays import count
+
     with App() as app:
         for one in app.status():
             print(json.dumps(one))
+        if strays := count(app):
+            print(json.dumps({"strays": strays}))

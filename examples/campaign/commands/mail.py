@@ -1,7 +1,8 @@
-"""Mail: receive it."""
+"""Mail that comes in: receive it, and decide what nobody is known for."""
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import threading
@@ -39,3 +40,55 @@ def inbound(
                     break
         finally:
             listener.stop()
+
+
+@commands.command("strays")
+def list_strays(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+) -> None:
+    """List mails that match no contact and no mail of ours, the newest first."""
+    from ..strays import strays
+
+    with App() as app:
+        found = strays(app, limit)
+    for one in found:
+        if as_json:
+            print(json.dumps(one))
+            continue
+        print(f"{one['id']}  {one['at']}  {one['from'] or 'nobody'}  {one['subject']!r}")
+        print(f"          {one['read_as']}: {one['text'][:80] or 'no text'}")
+    if not found and not as_json:
+        print("No strays.")
+
+
+@commands.command()
+def assign(
+    id: str,
+    address: str,
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--as", help="reply, bounce or unsubscribe; by default what its text makes it."
+        ),
+    ] = "",
+) -> None:
+    """Take a stray in as a mail of this contact's: what it ends, ends."""
+    from ..strays import KINDS
+    from ..strays import assign as take
+
+    if kind and kind not in KINDS:
+        raise ValueError(f"--as {kind!r} is not one of {', '.join(KINDS)}.")
+    with App() as app:
+        message = take(app, id, address, kind)
+    print(f"{id} is the {message['kind']} of {address}")
+
+
+@commands.command()
+def dismiss(id: str) -> None:
+    """Put a stray away, so that it is listed no more."""
+    from ..strays import dismiss as put_away
+
+    with App() as app:
+        put_away(app, id)
+    print(f"{id} is dismissed")

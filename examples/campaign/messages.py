@@ -1,0 +1,91 @@
+"""What is stored of a mail that came in, and what it ends: the statements of one batch.
+
+The first one stores the message, under a key that only one batch can take. So of two that take in
+the same mail at once, all of one counts and nothing of the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from . import records
+from .database import Row, Statement, sql
+
+_STORE = """INSERT INTO messages (id, kind, read_as, address, contact_id, late, received_at,
+  subject, text, told)
+VALUES (:id, :kind, :read_as, :address, :contact_id, 0, :received_at, :subject, :text, :told)"""
+_CONCERNS = """INSERT INTO message_contacts (message_id, contact_id)
+SELECT CAST(:id AS TEXT), id FROM contacts
+WHERE id = :contact_id OR person IN (SELECT value->>'is' FROM json_each(:persons))"""
+_THESE = "IN (SELECT contact_id FROM message_contacts WHERE message_id = :id)"
+_END_CONTACTS = {
+    "bounced": f"UPDATE contacts SET status = :status WHERE id {_THESE} AND status = 'active'",  # noqa: S608
+    "unsubscribed": f"UPDATE contacts SET status = :status WHERE id {_THESE}",  # noqa: S608
+}
+"""Whoever unsubscribed stays so, whatever bounces later."""
+_END_MEMBERS = f"""UPDATE members SET status = :status
+WHERE contact_id {_THESE} AND status = 'active'"""  # noqa: S608
+
+
+@dataclass(frozen=True)
+class Match:
+    """Whom a message is about."""
+
+    contact_id: int | None = None
+    """Whose mail it answers, or who wrote it."""
+    touch: Row | None = None
+    """The mail that it answers."""
+    persons: list[str] = field(default_factory=list)
+    """Him, the writer and whoever's token it has: all of their addresses are meant."""
+
+
+def take_in(message: Row, match: Match) -> Iterator[Statement]:
+    """Store a message, and end what it ends.
+
+    A bounce ends one address. A reply ends the running campaigns of everybody it is about, an
+    unsubscription all later ones as well, also of those who are no contacts yet.
+    """
+    status = records.ENDED_BY.get(message["kind"])
+    yield sql(_STORE, **message, contact_id=match.contact_id, told=int(status is None))
+    if message["read_as"] == "unsubscribe":
+        for person in sorted(match.persons):  # in one order, so that nobody waits in a circle
+            yield records.suppress(person, "unsubscribed", message["received_at"])
+    if status is None or match.contact_id is None:
+        return
+    persons = [] if status == "bounced" else match.persons
+    of = {"id": message["id"], "status": status}
+    yield sql(_CONCERNS, id=message["id"], contact_id=match.contact_id, persons=json_list(persons))
+    if status == "replied":
+        yield from records.reply(message["id"], match.contact_id, match.touch)
+    else:
+        yield sql(_END_CONTACTS[status], **of)
+    yield sql(_END_MEMBERS, **of)
+
+
+def threads_of(message_id: str) -> Statement:
+    """Each member that a message ends: `campaign_id` and `contact_id`."""
+    return sql(
+        """SELECT m.campaign_id, m.contact_id FROM message_contacts c
+           JOIN members m ON m.contact_id = c.contact_id WHERE c.message_id = :id
+           ORDER BY m.contact_id, m.campaign_id""",
+        id=message_id,
+    )
+
+
+def last_touch(contact_ids: Sequence[int]) -> Statement:
+    """The touch that was sent last to any of these contacts."""
+    return sql(
+        """SELECT t.* FROM members m JOIN touches t
+           ON t.campaign_id = m.campaign_id AND t.contact_id = m.contact_id
+           WHERE m.contact_id IN (SELECT CAST(value->>'is' AS BIGINT) FROM json_each(:ids))
+             AND t.sent_at IS NOT NULL
+           ORDER BY t.sent_at DESC LIMIT 1""",
+        ids=json_list(contact_ids),
+    )
+
+
+def json_list(values: Sequence[object]) -> str:
+    """For SQL, which reads each value as `value->>'is'`."""
+    return json.dumps([{"is": value} for value in values])

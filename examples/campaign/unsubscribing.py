@@ -1,0 +1,201 @@
+"""Whether the words of a mail ask for no more mail.
+
+This is generous: somebody who is taken off by mistake costs us a contact, and somebody who is
+written to after he asked us to stop gets spam. It knows sentences in English, German, French and
+Spanish, and the usual words in Italian, Portuguese and Dutch. "Not interested" is no such wish: it
+is a reply, which ends the campaign by itself.
+
+Two kinds of sentence look like a wish and are not: those about other people ("how do I unsubscribe
+my customers?"), and those that companies have below their own mails ("if you no longer wish to
+receive …"). Our own footer comes back in replies, often without a mark that it is quoted, and is
+left out.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+FOOTER = "To get no more of these mails, {link}answer with the one word stop."
+"""What stands below our mails; `letter.footer` fills it in."""
+
+_MOST = 20_000
+"""Characters that are looked at."""
+_FIRST_LINES = 4
+"""A word alone counts on the first lines; further down it is a link of somebody's signature."""
+
+_GAP = r"[\s>|*]+"
+_OURS = re.compile(
+    _GAP.join(["to", "get", "no", "more", "of", "these", "mails,"])
+    + r"[\s\S]{1,3000}?"
+    + _GAP.join(["answer", "with", "the", "one", "word", "stop"]),
+    re.I,
+)
+_APOSTROPHES = re.compile(r"['\u2019\u02bc`\u00b4]")
+_ENDS = re.compile(r"[.!?;]+(?=\s|$)|\n\s*\n")
+
+_WORDS = {
+    "MAIL": r"(e ?mails?|mails?|messages?|newsletters?|spam|correspondence|communications?)",
+    "POST": r"(e ?mails?|mails?|nachrichten|newsletter|werb\w*|post|zusendungen)",
+    "COURRIEL": r"(e ?mails?|mails?|messages?|courriels?|newsletters?)",
+    "MINE": r"(\w+ )?(e ?mail|mail|address|name|details|data|contact|account|info)\w*",
+    "ME": r"(me|us|(my|our) <MINE>|this (e ?mail |mail )?(address|account)|this (e ?mail|mailbox))",
+    "MORE": r"(again|any ?more|any longer|further|ever|any|more|such|these|this|those|your)",
+    "LIST": r"(from|off) (this|your|the|all|any)( \w+){0,2} (lists?|newsletters?|mailings?)",
+    "POLITE": r"(please|pls|kindly|bitte|hi|hello|hey|no|thanks|thank you|danke|merci|gracias|ok)",
+    "DONT": r"(no longer|do not|dont|wouldnt|would not|never)( really| ever)?",
+    "NOT": r"(?<!\bi )(?<!\bwe )(do not|dont|never|please not)( ever| please| you)*",
+}
+"""What patterns have as `<NAME>`."""
+
+
+def _any_of(lines: str) -> re.Pattern[str]:
+    """One pattern per line. Texts have no accents, no apostrophes and single spaces by then."""
+    patterns = "|".join(f"(?:{line.strip()})" for line in lines.strip().splitlines())
+    while names := set(re.findall(r"<([A-Z]+)>", patterns)):
+        for name in names:
+            patterns = patterns.replace(f"<{name}>", _WORDS[name])
+    return re.compile(patterns)
+
+
+_ALONE = _any_of(
+    r"""
+    (<POLITE> )*(<LEAVE>)( me| us| this| it| now| immediately| <LIST>| <POLITE>)*
+    """.replace(
+        "<LEAVE>",
+        "unsubscribe|unsub|stop+|remove|remove me|opt ?out|take me off|cancel|quit|end|go away"
+        "|no more|no more e ?mails?|no more mails?|leave me alone|abmelden|abmeldung|abbestellen"
+        "|austragen|loschen|baja|de baja|desinscrire|desinscription|desabonner|desabonnement|arret"
+        "|cancellami|disiscrivimi|descadastrar|afmelden|uitschrijven",
+    )
+)
+"""A line that says nothing else."""
+_CLEAR = _any_of(
+    r"""
+    (unsubscribe|unsub|opt|remove|delete|erase|drop|deregister|exclude) <ME>\b
+    (take|get|strike|cross|scratch|pull|leave) <ME> (off|out|from)\b
+    \b(id?|wed?)( \w+){0,4} (unsubscribed?|opt(ed|ing)? out)( now| immediately| please| <LIST>)*$
+    \b(id?|wed?|me|us|my|our|please)\b.{0,60}\b(be|get|being) (unsubscribed|opted out|left alone)\b
+    \b(id?|wed?|me|us|my|our|please)\b.{0,60}\b(be|get|being) (removed|taken|deleted) (off|from)\b
+    (stop|quit|cease|refrain from) (e ?mailing|mailing|contacting|writing|messaging)\b(?! (our|my) )
+    (stop|quit|cease|refrain from) (spamming|bothering|bugging|pestering|harassing|soliciting)\b
+    (stop|quit|cease|refrain from) sending( (me|us|these|this|those|any|your|more|such)\b| <MAIL>|$)
+    (stop|end|cease) (with )?(these|the|your|all|this|all these|all your)( \w+)? <MAIL>\b
+    <NOT> (e ?mail|mail|write|contact|message|bother|spam|pester)( to)?( here\b| <MORE>\b|$)
+    <NOT> (bother|spam|pester) <ME>\b
+    <NOT> (e ?mail|mail|write|contact|message)( to)? <ME>\b(?! (by|over|via|on) )
+    <NOT> send( me| us)?( <MORE>\b| <MAIL>\b| anything| stuff)
+    \bno (more|further)( of (these|this|your|those)| contact| <MAIL>)\b
+    \b<DONT> (want|wish|like|care)\b.{0,40}\breceiv\w+
+    \b<DONT> (want|wish|like|care)\b.{0,40}\bhear(ing)? (from|about)\b
+    \b<DONT> (want|wish|like)\b.{0,40}\b(contacted|e ?mailed|mailed)\b
+    \b<DONT> (want|wish|like|need) (to get )?<MORE>( \w+)? <MAIL>\b
+    \b(never|didnt|did not) (agreed?|consent(ed)?) to\b
+    \b(i|ive|we|weve)( have)? (never|didnt|did not) (sign(ed)? up|subscribed?|opt(ed)? in)\b
+    \b(never|didnt|did not) ask(ed)? for (this|these|your)( \w+)? ?<MAIL>?$
+    \bleave (me|us) alone\b|\blose my (e ?mail|address|number)\b|\b(fuck|piss|bugger) off\b
+    \b(this is|its|thats|stop) (the )?spam\b|\b(report|mark)\w*( you| this| it)?( as| for) spam\b
+    \bcancel (my|our|the|this) subscription\b
+    (?<!\bich )(?<!\bwir )\b(streichen?|losch\w*|entfern\w*)( sie)?( bitte)? (mich|uns|meine\w*)\b
+    \b(melden?|tragen?|nehmen?|nimm)( sie)?( bitte)? (mich|uns)\b.{0,40}\b(ab|aus|raus|heraus)\b
+    \b(mich|uns|meine (adresse|daten))\b.{0,40}\b(abmelden|abzumelden|austragen|streichen|loschen)\b
+    \b(mich|uns|meine (adresse|daten))\b.{0,40}\bentfernen\b
+    \baus (dem|der|diesem|ihrem|ihrer|eurem|eurer|deinem|deiner) (\w+)?(verteiler|liste|datenbank)\b
+    \bkeine? (weitere[nrms]?|solche[nr]?|zukunftigen?)( \w+)? ?(<POST>|kontakt|schreiben)
+    \bkeine? <POST>( mehr| bitte| an mich)\b
+    \b(bitte|mochten?|wunschen?|will|wollen)\b.{0,40}\bkeine? <POST>\b
+    \b(nicht|nie)( mehr| wieder| weiter)+ (an)?(schreiben|kontaktier\w*|mailen|belastig\w*|melden)\b
+    \b(schreib\w*|kontaktier\w*|belastig\w*|mailen|melden)\b.{0,30}\b(nicht|nie) ?(mehr|wieder)\b
+    \b(schick\w*|send\w*)\b.{0,30}\b(nichts|keine)( \w+)? ?(mehr|weiter)\b
+    \blass\w*( sie)? (mich|uns)( bitte)? in ruhe\b|\bbestellen?\b.{0,40}\bab$
+    \b(retir|supprim|enlev|ray|desinscri|desabonn)\w* (moi|nous|mon adresse|mes donnees)\b
+    \b(retir|supprim|enlev|ray)\w*\b.{0,40}\b(votre|vos|ta|cette) (listes?|base|fichiers?)\b
+    \b(plus|jamais)\b.{0,30}\b(recevoir|contacte\w*|sollicit\w*|mecrire|nous ecrire)\b
+    \b(recevoir|envoy\w+|envoie\w*) (plus|jamais|aucun)\b
+    \bm?(ecri\w+|contact\w+|sollicit\w+)( moi| nous)? (plus|jamais)\b
+    \bplus (de|d|aucun|un seul) ?<COURRIEL>\b
+    \barret\w*( de| d)? ?(m ?|nous |me )?(envoy|ecri|contact|spam|sollicit|harcel)\w*
+    \blaiss\w* (moi|nous) (tranquilles?|en paix)\b
+    \b(dar(me|nos|se)?|dame|den|denme|deme|denos|dadme|dad[oa]s?|causar|quiero) (de |la )?baja\b
+    \bno (me|nos) (envi\w*|escrib\w*|mand\w*|contact\w*|vuelv\w*|molest\w*)\b
+    \bno (quiero|queremos|deseo|deseamos)( \w+){0,3} (recibir|recibiendo|correos?)\b
+    \b(elimin|borr|quit|sac|saqu)\w*(me|nos)\b( \w+){0,4} (lista|base|correo)
+    \bno mas (correos?|mails?|e ?mails?|mensajes?)\b|\bdej\w* de (escrib|envi|mand|contact)\w*
+    \b(cancella|rimuov\w+|togli\w*)(mi|temi|emi|etemi)\b
+    \bnon (scriv|invia|manda|contatta)\w+(mi|ci)\b
+    \bnon (voglio|desidero|vogliamo|desideriamo)( piu)? ricevere\b
+    \bnao (quero|desejo|queremos)( mais)? receber\b|\bnao me (envi|escrev|mand|contact)\w+
+    \b(remov|retir|exclu)\w* ?(me|nos|meu (e ?mail|nome|contato)) (da|de|desta|dessa)\b
+    \b(schrijf|meld)( \w+){0,2} (me|mij|ons) (uit|af)\b|\bverwijder (me|mij|ons|mijn)\b
+    \bgeen (verdere |nieuwe )?(e ?mails?|mails?|berichten)\b.{0,30}(meer|ontvangen|$)
+    \bniet meer (te )?(mailen|schrijven|contacteren|benaderen|contact)\b
+    """
+)
+"""A wish of the writer's own, whatever else the sentence says."""
+_PERHAPS = _any_of(
+    r"""
+    \bunsubscribe\b(?! <THING>)(?! (my|your|our|the|their|his|her|a)\b)
+    \bopt(ing)? out\b(?! <THING>)(?! of the (plan|trial|contract))
+    \b(abmelden|abzumelden|abbestellen|abzubestellen|austragen)\b
+    \b(desinscri(re|s|vez|ption)|desabonn(er|ez|ement))\b
+    \b(de ?suscrib\w+|desinscrib\w+|cancelar (mi|la|esta) suscripcion)\b
+    \b(disiscriv\w+|descadastr\w+|cancelar (a |minha )?(inscricao|subscricao|assinatura))\b
+    \b(afmelden|uitschrijven)\b
+    """.replace(
+        "<THING>",
+        r"(rates?|links?|buttons?|pages?|headers?|features?|requests?|process|flow|handling|lists?"
+        r"|management|options?|e ?mails?|mails?|functions?|tools?|numbers?)\b",
+    )
+)
+"""The word itself, unless a thing is called so, or the sentence is about other people."""
+_OTHERS = _any_of(
+    r"""
+    \b(customers?|clients?|users?|people|person|subscribers?|readers?|recipients?|contacts|leads)\b
+    \b(members|they|them|their|someone|somebody|anyone|everyone|rates?)\b
+    \b(kunden|kundinnen|nutzer|empfanger|abonnenten|clientes|usuarios|abonnes|utilisateurs|klanten)\b
+    """
+)
+_FORMULA = _any_of(
+    r"""
+    ^if you (no longer|do not|dont|would|wish|want|prefer|received|are not)\b(?!.*\b(me|my|stop)\b)
+    ^to (unsubscribe|opt out|stop|be removed|change)\b
+    ^you (can|may|are receiving|receive|have received)\b|^click\b
+    ^(wenn|falls|sollten) sie\b|^(um|zum) (sich|abmelden|den)\b
+    ^si vous\b|^pour (vous|se)\b|^si (no |ya no )?(desea|quiere|usted)|^para (darse|cancelar)\b
+    ^als u\b|^se (non )?(vuoi|desideri)\b
+    """
+)
+"""A sentence that companies have below their mails."""
+
+
+def asks_to_stop(text: str) -> bool:
+    """Whether what somebody wrote himself asks for no more mail."""
+    own = _OURS.sub("", text[:_MOST])
+    return any(map(_is_alone, _first_lines(own))) or any(map(_asks, _sentences(own)))
+
+
+def _first_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()][:_FIRST_LINES]
+
+
+def _sentences(text: str) -> Iterator[str]:
+    return (one for one in _ENDS.split(text) if one.strip())
+
+
+def _is_alone(line: str) -> bool:
+    return bool(_ALONE.fullmatch(_spoken(line[:200])))
+
+
+def _asks(sentence: str) -> bool:
+    said = _spoken(sentence[:1000])
+    if _FORMULA.search(said):
+        return False
+    return bool(_CLEAR.search(said) or (_PERHAPS.search(said) and not _OTHERS.search(said)))
+
+
+def _spoken(text: str) -> str:
+    """Words with a space between them, in lower case and without accents."""
+    plain = unicodedata.normalize("NFKD", _APOSTROPHES.sub("", text.lower().replace("ß", "ss")))
+    kept = "".join(one for one in plain if not unicodedata.combining(one))
+    return " ".join(re.sub(r"[^\w]", " ", kept).split())

@@ -1,0 +1,462 @@
+"""Who asks for no more mail gets none: whatever his words, whichever of his addresses he uses."""
+
+from __future__ import annotations
+
+import hashlib
+import smtplib
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from typing import Any
+
+import pytest
+
+from examples.campaign.letter import BadLetter, Letter, compose, footer, unsubscribe_of
+from examples.campaign.reading import parse
+from examples.campaign.settings import Settings
+from examples.campaign.unsubscribing import asks_to_stop
+from perdure.types import State
+from tests.support.campaign_ends import CY, ends, nothing_more
+from tests.support.campaigns import (
+    BO,
+    HELD,
+    HOST,
+    PLAN,
+    Workers,
+    World,
+    bounce,
+    listening,
+    reply,
+    world,
+)
+from tests.support.campaigns import office as office
+from tests.support.campaigns import sqlite_office as sqlite_office
+from tests.support.campaigns import workers as workers
+
+INFO, LABEL, STRANGER = "info@example.org", "bo+news@example.org", "someone@else.example"
+LEAVE = "unsubscribe@example.com"
+TOKEN = "0123456789abcdef0123"
+LINK = f"https://mail.example.com/unsubscribe/{TOKEN}"
+
+STOP = [
+    "please unsubscribe me",
+    "Hi Ana, please take me off your list. Thanks",
+    "No thanks, and please don't write to me again",
+    "Bitte keine weiteren Mails",
+    "désinscrire",
+    "darme de baja",
+    "STOP",
+    "Stop.",
+    "unsubscribe",
+    "Hi Ana,\n\nstop\n\nBo",
+    "Remove me, please.",
+    "take me off your list",
+    "opt out",
+    "Stop e-mailing me or I will complain.",
+    "If you don't stop emailing me I will complain.",
+    "How do I unsubscribe?",
+    "I would like to unsubscribe from this newsletter.",
+    "I'd like to be removed from your mailing list.",
+    "I don\u2019t want to receive these emails.",
+    "I no longer wish to hear from you.",
+    "We do not wish to be contacted again.",
+    "Please do not\nwrite to me again.",
+    "Do not contact us again",
+    "Don't email me.",
+    "Never write to this address again.",
+    "Please remove my email address from your database.",
+    "Please delete my data.",
+    "No more emails please!",
+    "Stop sending me this stuff",
+    "Stop these emails.",
+    "This is spam.",
+    "I never signed up for this.",
+    "Leave me alone!",
+    "Not interested. Please unsubscribe.",
+    "I am not interested, so unsubscribe me please",
+    "Please cancel my subscription",
+    "Kindly remove us from all your lists",
+    "Bitte melden Sie mich ab.",
+    "Bitte nehmen Sie mich aus dem Verteiler.",
+    "Ich möchte keine Mails mehr bekommen.",
+    "Bitte schreiben Sie mir nicht mehr.",
+    "Kein Interesse. Bitte nicht mehr anschreiben.",
+    "Bitte löschen Sie meine Daten.",
+    "Lassen Sie mich in Ruhe!",
+    "Abmelden",
+    "Bitte keine Werbung!",
+    "Merci de me désinscrire de votre liste.",
+    "Je ne souhaite plus recevoir vos mails.",
+    "Veuillez me désabonner",
+    "Ne m'écrivez plus.",
+    "Retirez-moi de votre liste, merci",
+    "Arrêtez de m'envoyer des mails",
+    "Plus de mails svp",
+    "Quiero darme de baja",
+    "No me escriban más, por favor.",
+    "No quiero recibir más correos",
+    "Por favor elimínenme de la lista",
+    "Cancellatemi dalla lista",
+    "Non voglio più ricevere queste mail",
+    "Não quero mais receber estes e-mails",
+    "Graag uitschrijven",
+    "Geen mails meer aub",
+    "Let us talk.\n\nPS: unsubscribe me from the other list",
+    "Thanks but no thanks. I do not want any more mails.",
+    "Who are you? How did you get my address? Delete it. Don't mail me again",
+]
+
+GO_ON = [
+    "Tell me more, please.",
+    "Yes, please call me.",
+    "Stop by on Tuesday!",
+    "How do I unsubscribe my customers with your tool?",
+    "Can my users unsubscribe themselves?",
+    "What is your unsubscribe rate?",
+    "Unsubscribe rates",
+    "Does it have an unsubscribe link?",
+    "Not interested, thanks.",
+    "No thanks.",
+    "I don't want to miss this, tell me more!",
+    "I don't write much, but this is great.",
+    "We want to stop sending faxes. Can you help?",
+    "Please don't send me the contract by post, mail is fine.",
+    "Do not contact me by phone, mail is better.",
+    "If you no longer wish to receive emails from us, unsubscribe here.",
+    "You can unsubscribe at any time.",
+    "Falls Sie keine weiteren E-Mails erhalten möchten, klicken Sie hier.",
+    "Si vous ne souhaitez plus recevoir nos mails, cliquez ici",
+    "Ich habe keine Mails von Ihnen bekommen.",
+    "Wie kann ich meine Kunden abmelden?",
+    "We stopped using our old tool. Let's talk.",
+    "Could you remove duplicates from the list?",
+    "Could you send me more mails like this?",
+    "I have no more questions. Send the contract.",
+    "Please don't hesitate to call me.",
+    "We can't stop here, go on!",
+    "Take me through the offer, please.",
+    "Please get me a quote.",
+    "No further questions",
+    "Our customers never subscribe to newsletters.",
+    "Do you mail us the invoice?",
+    "Why not contact me tomorrow?",
+    "If it is not too late, write to me again next week.",
+    "Wir melden uns nächste Woche.",
+    "Ich melde mich, wenn ich mehr weiß. Bitte nicht anrufen.",
+    "I cannot mail you the file, it is too large.",
+    "Je vous recontacte, je veux en savoir plus.",
+    "No me queda claro. ¿Me llamas?",
+    "I do not have your email any more",
+]
+
+
+# -- words
+
+
+def test_who_asks_for_no_more_mail_is_understood() -> None:
+    assert [text for text in STOP if not asks_to_stop(text)] == []
+
+
+def test_what_is_about_something_else_is_no_such_wish() -> None:
+    assert [text for text in GO_ON if asks_to_stop(text)] == []
+
+
+@pytest.mark.parametrize("link", ["", LINK], ids=["without a link", "with a link"])
+def test_our_own_footer_comes_back_in_a_reply_and_asks_for_nothing(link: str) -> None:
+    words = footer(link).split(" ")
+    wrapped = "\n".join(words)
+    marked = "\n| ".join(words)
+    rewritten = footer(link).replace(link, f"<https://safe.example/?u=x>{link}") if link else ""
+    for text in (footer(link), wrapped, marked, rewritten):
+        assert not asks_to_stop(f"Yes, call me!\n\nDear Bo,\nhow are you?\n\n{text}\n")
+        assert asks_to_stop(f"Please stop writing to me.\n\n{text}\n")
+
+
+QUOTED = f"Dear Bo\nPlease remove me from your shelf!\n{footer(LINK)}\n"
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        "From: Ana Ruiz <ana@example.com>\nSent: Monday\nTo: Bo\nSubject: Hello\n",
+        "Von: Ana Ruiz <ana@example.com>\nGesendet: Montag\nAn: Bo\n",
+        "On Mon, 2 Mar 2026 at 09:30, Ana <a@b.c> wrote:\n\n",
+        "Am Mo., 2. März 2026 um 09:30 Uhr schrieb Ana Ruiz <\na@b.c>:\n\n",
+        "Le lun. 2 mars 2026 à 09:30, Ana <a@b.c> a écrit\u00a0:\n",
+        "-------- Ursprüngliche Nachricht --------\n",
+        "-- \nBo Li\n",
+    ],
+    ids=["Outlook", "Outlook in German", "English", "German", "French", "divider", "signature"],
+)
+def test_what_is_quoted_without_marks_is_not_the_writers(above: str) -> None:
+    found = parse(reply(text=f"Yes, call me!\n\n{above}{QUOTED}").as_bytes(), LEAVE)
+    assert (found.kind, found.text) == ("reply", "Yes, call me!")
+
+
+def test_an_out_of_office_note_that_quotes_us_is_automatic() -> None:
+    mail = reply(text=f"I am away.\n\n{QUOTED}\nstop\n", Auto_Submitted="auto-replied")
+    assert parse(mail.as_bytes(), LEAVE).kind == "automatic"
+
+
+@pytest.mark.timeout(30)
+def test_a_text_made_to_take_long_does_not() -> None:
+    for piece in ("a. ", "i dont ", "To get no more of these mails, ", "\n \n", "please " * 9, "ﷺ"):
+        asks_to_stop(piece * (100_000 // len(piece)))
+
+
+# -- addresses
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"To": f"Unsubscribe <Unsubscribe+{TOKEN}@Example.com>"},
+        {"To": f"Ana <ana@example.com>, =?utf-8?q?S=C3=BC?= <unsubscribe+{TOKEN}@example.com>"},
+        {"To": f"list: x@y.example, unsubscribe+{TOKEN}@example.com;"},
+        {"Cc": f"unsubscribe+{TOKEN}@example.com"},
+        {"Delivered-To": f"unsubscribe+{TOKEN}@example.com"},
+        {"X-Original-To": f"unsubscribe+{TOKEN}@example.com"},
+        {"Resent-To": f"unsubscribe+{TOKEN}@example.com"},
+        {"To": f"a b c <<unsubscribe+{TOKEN}@example.com>"},
+    ],
+    ids=["To", "several", "group", "Cc", "Delivered-To", "X-Original-To", "Resent-To", "broken"],
+)
+def test_a_token_is_found_wherever_the_address_is(headers: dict[str, str]) -> None:
+    lines = {"From": STRANGER, "To": "ana@example.com", "Subject": "Re: Hello", **headers}
+    content = "".join(f"{name}: {text}\r\n" for name, text in lines.items()) + "\r\nHi\r\n"
+    found = parse(content.encode(), LEAVE)
+    assert (found.kind, found.tokens) == ("unsubscribe", [TOKEN])
+
+
+@pytest.mark.parametrize(
+    ("recipient", "kind", "tokens"),
+    [
+        (f"unsubscribe+{TOKEN}@example.com", "unsubscribe", [TOKEN]),
+        (f"replies+{TOKEN}@campaign.invalid", "unsubscribe", [TOKEN]),
+        ("unsubscribe@example.com", "unsubscribe", []),
+        ("unsubscribe+what@example.com", "unsubscribe", []),
+        ("replies+what@campaign.invalid", "reply", []),
+        (f"unsubscribe+{TOKEN}@else.example", "unsubscribe", [TOKEN]),
+        ("ana@example.com", "reply", []),
+    ],
+)
+def test_who_is_only_in_the_envelope_counts(recipient: str, kind: str, tokens: list[str]) -> None:
+    found = parse(reply().as_bytes(), LEAVE, [recipient])
+    assert (found.kind, found.tokens) == (kind, tokens)
+
+
+def test_a_mail_that_is_attached_is_answered_and_its_words_are_not_the_writers() -> None:
+    ours = EmailMessage()
+    ours["Message-ID"] = "<touch@example.com>"
+    ours.set_content("unsubscribe")
+    outer = reply()
+    outer.clear_content()
+    outer.add_attachment(ours)
+    found = parse(outer.as_bytes(), LEAVE)
+    assert (found.kind, found.text, found.in_reply_to) == ("reply", "", ["<touch@example.com>"])
+
+
+# -- what goes out
+
+LETTER = Letter("ana@example.com", BO, "Bo", "Hi", "Dear Bo\n", "<a@example.com>", LEAVE)
+DATE = datetime(2030, 1, 7, 9, tzinfo=UTC)
+
+
+def test_a_letter_says_how_to_unsubscribe_to_programs_and_people() -> None:
+    here = Settings(unsubscribe=LEAVE, web_url="https://mail.example.com/")
+    mail = compose(replace(LETTER, **unsubscribe_of(here, TOKEN)), DATE)
+    lines = mail.as_bytes().decode().split("\r\n")
+    address = f"<mailto:unsubscribe+{TOKEN}@example.com?subject=unsubscribe>"
+    assert f"List-Unsubscribe: {address}, <{LINK}>" in lines
+    assert "List-Unsubscribe-Post: List-Unsubscribe=One-Click" in lines
+    assert mail.get_content() == f"Dear Bo\n\n{footer(LINK)}\n"
+    without = compose(replace(LETTER, **unsubscribe_of(Settings(unsubscribe=LEAVE), TOKEN)), DATE)
+    assert without["List-Unsubscribe"] == address
+    assert without["List-Unsubscribe-Post"] is None
+    assert without.get_content() == f"Dear Bo\n\n{footer('')}\n"
+
+
+@pytest.mark.parametrize(
+    "link", ["x", "javascript:x", f"{LINK}>, <https://evil", f"{LINK}\r\nX: y"]
+)
+def test_a_link_that_is_none_is_refused(link: str) -> None:
+    with pytest.raises(BadLetter, match="unsubscribe_link"):
+        compose(replace(LETTER, unsubscribe_link=link), DATE)
+
+
+# -- whom it stops
+
+
+def suppressed(office: World, person: str) -> bool:
+    hashed = hashlib.sha256(person.encode()).hexdigest()
+    return bool(office.rows("SELECT 1 FROM suppressions WHERE hash = :hash", hash=hashed))
+
+
+def token(office: World, address: str) -> str:
+    [row] = office.rows("SELECT token FROM contacts WHERE address = :address", address=address)
+    return str(row["token"])
+
+
+def statuses(office: World) -> dict[str, str]:
+    found = office.rows("SELECT address, status FROM contacts ORDER BY id")
+    return {row["address"]: row["status"] for row in found}
+
+
+def test_an_unsubscription_stops_the_writer_and_the_recipient_everywhere(office: World) -> None:
+    office.campaign(PLAN, INFO, BO, LABEL, CY)
+    office.campaign(name="autumn", sequence="other", auto_approve=False)
+    office.drive()
+    mail = reply(office.message_id(1, address=INFO), "Hi Ana, please take me off your list. Thanks")
+    assert office.receive(mail)["contact_id"] == office.contact(INFO)
+    for address in (INFO, BO, LABEL):
+        ends(office, "unsubscribed", 1, address)
+        assert statuses(office)[address] == "unsubscribed"
+    ends(office, "unsubscribed", 2)
+    assert office.run(address=CY).state is State.WAITING
+    assert [suppressed(office, one) for one in (INFO, BO, CY)] == [True, True, False]
+    before = len(office.office.log)
+    office.sleep_through()
+    assert {mail.recipient for mail in office.office.log[before:]} == {CY}
+
+
+@pytest.mark.parametrize(
+    ("make", "stopped"),
+    [
+        (lambda to: {"to": to(INFO), "sender": STRANGER, "text": "unsubscribe"}, {INFO}),
+        (lambda to: {"sender": BO, "text": "unsubscribe"}, {BO, LABEL}),
+        (lambda to: {"sender": STRANGER, "To": f"unsubscribe+{to('t')}@example.com"}, {INFO}),
+        (lambda to: {"sender": BO, "Cc": f"unsubscribe+{to('t')}@example.com"}, {INFO, BO, LABEL}),
+        (lambda to: {"sender": BO, "To": f"unsubscribe+{TOKEN}@example.com"}, {BO, LABEL}),
+        (lambda to: {"sender": STRANGER, "Reply-To": BO, "text": "unsubscribe"}, {BO, LABEL}),
+        (lambda to: {"sender": "bo+other@example.org", "text": "stop"}, {BO, LABEL}),
+    ],
+    ids=[
+        "for another",
+        "by address",
+        "by token",
+        "for both",
+        "unknown token",
+        "Reply-To",
+        "other label",
+    ],
+)
+def test_everybody_whom_it_concerns_is_stopped(
+    sqlite_office: World, make: Any, stopped: set[str]
+) -> None:
+    office = sqlite_office
+    office.campaign(PLAN, INFO, BO, LABEL, CY)
+    office.drive()
+
+    def of(what: str) -> str:
+        return token(office, INFO) if what == "t" else office.message_id(1, address=what)
+
+    assert office.receive(reply(**make(of)))["kind"] == "unsubscribe"
+    assert {one for one, how in statuses(office).items() if how == "unsubscribed"} == stopped
+    for address in stopped:
+        ends(office, "unsubscribed", address=address)
+
+
+def test_a_stranger_who_unsubscribes_is_not_written_to_later(sqlite_office: World) -> None:
+    office = sqlite_office
+    office.campaign()
+    for mail in (
+        reply(sender="x+y@else.example", text="unsubscribe"),
+        reply(sender="z@else.example", To=f"unsubscribe+{TOKEN}@example.com"),
+    ):
+        assert office.receive(mail)["kind"] == "stray"
+    assert [suppressed(office, f"{one}@else.example") for one in "xz"] == [True, True]
+    assert not suppressed(office, BO)
+
+
+def test_our_own_mail_that_comes_back_suppresses_nobody(sqlite_office: World) -> None:
+    office = sqlite_office
+    office.campaign()
+    office.drive()
+    ours = reply(sender="ana@example.com", text="unsubscribe", Message_ID=office.message_id(1))
+    assert office.receive(ours)["kind"] == "stray"
+    assert office.rows("SELECT * FROM suppressions") == []
+
+
+def test_a_bounce_does_not_undo_an_unsubscription(sqlite_office: World) -> None:
+    office = sqlite_office
+    office.campaign()
+    office.drive()
+    office.receive(reply(text="unsubscribe"))
+    assert office.receive(bounce(office.message_id(1)))["kind"] == "bounce"
+    assert statuses(office) == {BO: "unsubscribed"}
+
+
+def test_a_reply_ends_the_campaigns_of_the_writer_as_well(office: World) -> None:
+    office.campaign(PLAN, INFO, BO, CY)
+    office.drive()
+    office.receive(reply(office.message_id(1, address=INFO)))
+    for address in (INFO, BO):
+        ends(office, "replied", address=address)
+    assert office.scores(address=INFO) == {"touch 1": 1.0}
+    assert office.scores(address=BO) == {"touch 1": 0.0}
+    assert set(statuses(office).values()) == {"active"}
+    assert office.member(address=CY) == "active"
+
+
+def test_a_token_in_the_envelope_counts_over_the_wire(sqlite_office: World) -> None:
+    office = sqlite_office
+    office.campaign(PLAN, INFO)
+    office.drive()
+    to = f"replies+{token(office, INFO)}@campaign.invalid"
+    with listening(office, lmtp=True) as port, smtplib.LMTP(HOST, port, "localhost") as client:
+        client.send_message(reply(sender=STRANGER), STRANGER, [to])
+    office.drive()
+    ends(office, "unsubscribed", address=INFO)
+    nothing_more(office, sent=1)
+
+
+def test_everybody_is_told_although_the_receiver_died(url: str, workers: Workers) -> None:
+    with world(url) as office:
+        office.campaign(HELD, INFO, BO)
+        office.drive()
+        for question in office.questions():
+            office.app.runtime.blocking.answer(question.id, {"action": "approve"})
+        mail = reply(sender=BO, To=f"unsubscribe+{token(office, INFO)}@example.com")
+        workers.receive_and_die(office, mail)
+        office.drive()  # nobody told the threads, but they ask
+        assert office.office.log == []
+        assert statuses(office) == {INFO: "unsubscribed", BO: "unsubscribed"}
+        assert suppressed(office, INFO)
+        assert office.inbound.sweep() == 1
+        assert office.inbound.sweep() == 0
+        office.drive()
+        for address in (INFO, BO):
+            ends(office, "unsubscribed", address=address)
+
+
+def test_everybody_is_told_although_the_one_who_told_died_halfway(sqlite_office: World) -> None:
+    office = sqlite_office
+    office.campaign(HELD, INFO, BO)
+    office.drive()
+    told: list[str] = []
+    signal = office.app.runtime.blocking.signal
+    inbound = office.inbound
+
+    class Halfway(Exception):
+        pass
+
+    class Telling:
+        """A client that breaks after the first signal."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(office.app.runtime.blocking, name)
+
+        def signal(self, *args: Any, **more: Any) -> None:
+            if told:
+                raise Halfway
+            told.append(args[0])
+            signal(*args, **more)
+
+    inbound._client = type("Client", (), {"blocking": Telling()})()
+    mail = reply(sender=BO, To=f"unsubscribe+{token(office, INFO)}@example.com").as_bytes()
+    with pytest.raises(Halfway):
+        inbound.receive(mail)
+    assert office.inbound.receive(mail)["kind"] == "unsubscribe"
+    office.drive()
+    for address in (INFO, BO):
+        ends(office, "unsubscribed", address=address)
