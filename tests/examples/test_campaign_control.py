@@ -13,11 +13,13 @@ from examples.campaign.app import Plan
 from examples.campaign.cadence import Cadence
 from examples.campaign.control import ChangedMeanwhile, Changes, WrongState
 from examples.campaign.database import sql
+from examples.campaign.faults import Reply
+from examples.campaign.postoffice import Fault
 from perdure.errors import AnswerRefused
 from tests.support.campaign_commands import Command, die_in
 from tests.support.campaign_commands import command as command
 from tests.support.campaign_ends import CY, TWO, ends, nothing_more
-from tests.support.campaigns import BO, DAY, HELD, MONDAY, PLAN, World
+from tests.support.campaigns import BO, DAY, HELD, MONDAY, PLAN, World, world
 from tests.support.campaigns import office as office
 from tests.support.campaigns import sqlite_office as sqlite_office
 from tests.support.fork_server import ForkServer
@@ -172,6 +174,36 @@ def test_an_answer_about_an_old_trouble_does_not_overrule_a_pause(sqlite_office:
     assert control.resume(app, 1, number=1).state == "trouble"
     assert control.resume(app, 1, number=2).state == "running"
     assert app.row(1)["trouble"] == ""
+
+
+def test_each_trouble_asks_its_own_question_whatever_was_done_about_the_one_before(
+    sqlite_url: str,
+) -> None:
+    people = [f"p{n}@example.org" for n in range(6)]
+    with world(sqlite_url) as office:
+        office.office.faults = lambda recipient, attempt: Fault.REJECT_RECIPIENT
+        office.campaign(PLAN, *people, cadence=TWO)
+        office.drive()
+        assert [one.value["kind"] for one in office.questions()] == ["trouble"]
+        control.pause(office.app, 1)
+        office.drive()
+        assert office.questions() == []
+        office.office.faults = None
+        control.resume(office.app, 1)  # those who bounced meanwhile are written to again
+        office.drive()
+        assert {mail.recipient for mail in office.office.log} == set(people)
+        office.office.refuses = Reply("550 5.1.8 Sender address rejected")
+        office.advance(4 * DAY)
+        office.answer("resume")
+        office.drive()
+        office.office.refuses = None
+        [third] = office.questions()  # nothing was mended, so it is asked again
+        assert office.app.row(1)["troubles"] == 3
+        control.resume(office.app, 1)
+        office.drive()
+        assert (office.questions(), len(office.office.log)) == ([], 12)
+        with pytest.raises(AnswerRefused):
+            office.app.runtime.blocking.answer(third.id, {"action": "stop"})
 
 
 # -- changes, and what they change
