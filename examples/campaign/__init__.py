@@ -11,6 +11,8 @@ to run it; the tutorial in the project's docs builds it step by step.
     inbound      mail that comes in                 mail lookup      sending; asking what arrived
     records      what the tables are asked          reading          what an incoming mail means
     letter       a letter as a mail                 refusals         what a server's no means
+    messages     what a mail that came in ends      unsubscribing    who asks for no more mail
+    strays       mail that matches nothing          web              the page to unsubscribe
     writer       who writes the drafts              database         batches of statements
     settings     what the environment says          schema.sql       the tables
     service      for workers and web servers        __main__         the command line

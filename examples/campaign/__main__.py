@@ -16,10 +16,12 @@ import perdure
 
 from .app import Unknown
 from .commands import campaigns, check, commands, drafts, mail, people
-from .contacts import BadSheet, Refused, UnknownCampaign, UnknownContact
-from .people import StillDriven
+from .contacts import BadSheet, Refused, UnknownCampaign
+from .people import StillDriven, UnknownContact
 
-__all__ = ["campaigns", "check", "drafts", "mail", "people"]
+__all__ = ["campaigns", "check", "commands", "drafts", "mail", "people"]
+
+UNKNOWN = (Unknown, UnknownCampaign, UnknownContact)
 
 
 def main() -> int:
@@ -28,10 +30,7 @@ def main() -> int:
     except Refused as refused:
         print(refused, file=sys.stderr)
         return 1
-    except (Unknown, UnknownCampaign, UnknownContact, StillDriven) as error:
-        print(f"campaign: {error}", file=sys.stderr)
-        return 2
-    except (BadSheet, ValueError, perdure.Error) as error:
+    except (*UNKNOWN, StillDriven, BadSheet, ValueError, perdure.Error) as error:
         print(f"campaign: {error}", file=sys.stderr)
         return 2
     return 0

@@ -301,8 +301,7 @@ class Agent:
         subject, body = state["subject"], state["body"]
         if decision["action"] == "edit":
             subject, body = decision.get("subject", subject), decision["body"]
-        approved = {"subject": subject, "body": body, "status": "approved", **records.UNREFUSED}
-        self.change_touch(_place(state), approved)
+        self.approve(_place(state), subject, body)
         return self._release(found, touch, subject, body)
 
     def _release(
@@ -483,6 +482,11 @@ class Agent:
     @perdure.effect(transactional=True)
     def change_touch(self, place: dict[str, int], columns: dict[str, Any]) -> None:
         self._database.inside(records.change_touch(place, **columns))
+
+    @perdure.effect(transactional=True)
+    def approve(self, place: dict[str, int], subject: str, body: str) -> None:
+        """Note what a person approved, unless the contact was changed meanwhile."""
+        self._database.inside(records.approve(place, subject, body))
 
     @perdure.effect(transactional=True)
     def skip(self, place: dict[str, int]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .database import Conflict, Database, Row, Statement, sql
-from .records import refuse_stopped
+from .records import SUPPRESSED
 from .sheet import (
     Bad,
     BadSheet,
@@ -26,6 +26,7 @@ from .sheet import (
     person_of,
     read,
 )
+from .states import refuse_stopped
 
 __all__ = [
     "Bad",
@@ -36,7 +37,6 @@ __all__ = [
     "Report",
     "Sheet",
     "UnknownCampaign",
-    "UnknownContact",
     "bring",
     "normalise",
     "person_of",
@@ -57,8 +57,6 @@ SELECT CAST(value->>'id' AS BIGINT), value->>'address', value->>'person', value-
 _ENROL = """INSERT INTO members (campaign_id, contact_id, status)
 SELECT CAST(:campaign_id AS BIGINT), CAST(value->>'id' AS BIGINT), 'active'
 FROM json_each(:rows)"""
-WHY = {"unsubscribed": "has unsubscribed", "erased": "was erased"}
-"""Why somebody must not be written to, by `suppressions.why`."""
 _AT_ONCE = 2000
 """Rows of one statement: a parameter may have 2 MB on D1."""
 _TRIES = 100
@@ -66,10 +64,6 @@ _TRIES = 100
 
 class UnknownCampaign(LookupError):
     """There is no campaign of this id."""
-
-
-class UnknownContact(LookupError):
-    """There is no contact of this address."""
 
 
 class Refused(Exception):
@@ -163,7 +157,7 @@ def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
         if contact is not None and contact["member"] is not None:
             known += 1
         elif (why := suppressed.get(of["hash"])) is not None:
-            bad.append(Bad(line.number, f"{line.address} {WHY.get(why, why)}"))
+            bad.append(Bad(line.number, f"{line.address} {SUPPRESSED[why]}"))
         elif contact is None:
             new.append(
                 asdict(line)

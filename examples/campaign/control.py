@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from . import people, trouble
 from .database import Row, Statement, sql
 from .preview import Changes, Preview, preview
-from .records import WrongState, refuse_stopped
+from .states import ChangedMeanwhile, WrongState, refuse_stopped
 
 if TYPE_CHECKING:
     from .app import App
@@ -64,17 +64,6 @@ ORDER BY t.attempt_at, c.id"""
 """Those whose mails a trouble refused: all since the last mail that was sent before."""
 
 
-class ChangedMeanwhile(ValueError):
-    """Somebody else changed the campaign after its preview was made. Nothing was changed."""
-
-    def __init__(self, row: Row, seen: int) -> None:
-        super().__init__(
-            f"Campaign {row['name']!r} was changed meanwhile: it is at version {row['version']}, "
-            f"and the preview was of version {seen}. Nothing was changed; look at a new preview."
-        )
-        self.campaign_id, self.version = row["id"], row["version"]
-
-
 @dataclass(frozen=True)
 class Switched:
     """What a campaign is now, and what that concerns."""
@@ -108,7 +97,7 @@ def resume(app: App, campaign_id: int, *, number: int | None = None) -> Switched
         found = app.row(campaign_id)
         if found["troubles"] != number or found["state"] not in ("trouble", "running"):
             return _report(app, found, found["state"], "active")
-    _unbounce(app, app.row(campaign_id))
+    _take_back(app, app.row(campaign_id))
     again = sql(_TRY_AGAIN, id=campaign_id)
     row, was = _switch(app, campaign_id, "running", ("paused", "trouble"), "resumed", again)
     _withdraw_question(app, row)
@@ -201,7 +190,7 @@ def _change(campaign_id: int, version: int, columns: Row) -> Statement:
     )
 
 
-def _unbounce(app: App, row: Row) -> None:
+def _take_back(app: App, row: Row) -> None:
     """Write again to those who bounced because of a trouble, not because of their addresses.
 
     The oldest comes first. Killed on the way, the rest is found again: the campaign is still not

@@ -15,13 +15,12 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perdure.types import ENDED
 
 from . import records
-from .agent import thread_of
-from .contacts import WHY, UnknownContact
+from .agent import State, thread_of
 from .database import Conflict, Row, Statement, sql
 from .erasure import Erased, StillDriven, erase
 from .sheet import check_zone, hash_of, normalise, person_of, plain
@@ -45,6 +44,10 @@ __all__ = [
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSENT = "('draft_pending', 'approved', 'refused')"
+
+
+class UnknownContact(LookupError):
+    """There is no contact of this address."""
 
 
 def find(app: App, address: str) -> Row:
@@ -173,7 +176,7 @@ def _refuse_suppressed(app: App, address: str) -> None:
         "SELECT why FROM suppressions WHERE hash = :hash", hash=hash_of(person_of(address))
     )
     if row is not None:
-        raise ValueError(f"{address} {WHY.get(row['why'], row['why'])}, and is not written to.")
+        raise ValueError(f"{address} {records.SUPPRESSED[row['why']]}, and is not written to.")
 
 
 # -- ending, and going on
@@ -278,7 +281,13 @@ def _start(app: App, campaign_id: int, contact_id: int) -> int:
     step = min(open, default=len(touches) + 1)
     sent = [touch["sent_at"] for touch in touches if touch["sent_at"] is not None]
     last_at = _EPOCH + timedelta(milliseconds=max(sent, default=app.clock.now()))
-    state: dict[str, Any] = {"step": step, "last_at": last_at, "comment": "", "ended": ""}
+    state: State = {
+        "step": step,
+        "last_at": last_at,
+        "not_before": last_at,
+        "comment": "",
+        "ended": "",
+    }
     app.begin(
         campaign_id, contact_id, key=f"unbounce after {runs[0].id if runs else 'none'}", **state
     )

@@ -34,7 +34,7 @@ from .mailtext import (
     storable,
     words,
 )
-from .unsubscribing import asks_to_stop
+from .unsubscribing import asks_to_stop, says_only_stop
 
 Kind = Literal["reply", "bounce", "unsubscribe", "automatic"]
 
@@ -46,9 +46,6 @@ _MOST_RECIPIENTS = 1000
 TOKEN = re.compile(r"[0-9a-f]{20}")
 """What a contact's token looks like (contacts.py makes them)."""
 _RECIPIENTS = ("To", "Cc", "Delivered-To", "X-Original-To", "Resent-To")
-_ANSWERS_OURS = re.compile(
-    r"\s*(re|aw|sv|vs|antw|rif|odp|fwd?|wg|tr|rv|enc)\s*(\[\d+\])?\s*:", re.I
-)
 _ROBOTS = ("X-Autoreply", "X-Autorespond")
 _FAILED = re.compile(r"fail|undeliver|returned|could not be delivered|not delivered", re.I)
 _DELAYED = re.compile(r"delay|warning|still trying", re.I)
@@ -80,8 +77,8 @@ def parse(content: bytes, unsubscribe: str = "", envelope: Sequence[str] = ()) -
     the mail server handed it over: they need not be in a header.
 
     Somebody unsubscribes by writing to that address, or to the same with the token of a contact in
-    it (`unsubscribe+TOKEN@`), or by saying so (`unsubscribing.py`). A subject that answers ours
-    (`Re: …`) does not count, since it is our own.
+    it (`unsubscribe+TOKEN@`), or by saying so (`unsubscribing.py`). The subject of an answer is our
+    own, and counts only if it says nothing else.
     """
     try:
         mail = email.message_from_bytes(content)
@@ -106,11 +103,11 @@ def _read(mail: Message, content: bytes, unsubscribe: str, envelope: list[str]) 
         answers = _returned_ids(mail) or answers
     elif about == "feedback-report":
         kind, address, answers = "unsubscribe", _returned(mail, "unsubscribe"), _returned_ids(mail)
-    elif is_to_leave or (not _ANSWERS_OURS.match(subject) and asks_to_stop(subject)):
+    elif is_to_leave or says_only_stop(subject):
         kind = "unsubscribe"
     elif report or _automatic(mail):
         kind = "automatic"
-    elif asks_to_stop(text):
+    elif asks_to_stop(text) or (not answers and asks_to_stop(subject)):
         kind = "unsubscribe"
     if kind in ("reply", "unsubscribe"):  # ours may be attached
         answers = list(dict.fromkeys([*answers, *_attached_ids(mail)]))[:_MOST_IDS]

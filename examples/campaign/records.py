@@ -7,34 +7,18 @@ a thread goes on only as long as it says `active`.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
 from . import turns
 from .cadence import Cadence
 from .database import Database, Row, Statement, sql
+from .sheet import hash_of
 
 ENDED_BY = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}
 """What becomes of a member by the kind of a message."""
 UNREFUSED = {"refused": 0, "problem": "", "said": ""}
 """The columns of a touch that no server refuses."""
-
-
-class WrongState(ValueError):
-    """The state of a campaign does not allow this. Nothing was changed."""
-
-    def __init__(self, row: Row, verb: str, what_to_do: str) -> None:
-        super().__init__(
-            f"Campaign {row['name']!r} is {row['state']} and cannot be {verb}: {what_to_do}"
-        )
-        self.campaign_id, self.state = row["id"], row["state"]
-
-
-def refuse_stopped(row: Row, verb: str) -> None:
-    """Raise `WrongState` for a campaign that was stopped."""
-    if row["state"] == "stopped":
-        raise WrongState(row, verb, "that is for good. Create another one.")
 
 
 @dataclass(frozen=True)
@@ -130,6 +114,20 @@ def change_touch(place: dict[str, int], **columns: Any) -> Statement:
             AND contact_id = :contact_id AND step = :step""",  # noqa: S608 (our own names)
         **place,
         **columns,
+    )
+
+
+def approve(place: dict[str, int], subject: str, body: str) -> Statement:
+    """Approve a draft with this text. One that was stopped meanwhile stays so: whoever approved it
+    has not seen what the contact is now."""
+    return sql(
+        """UPDATE touches SET status = 'approved', subject = :subject, body = :body, refused = 0,
+             problem = '', said = ''
+           WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
+           AND status = 'draft_pending'""",
+        subject=subject,
+        body=body,
+        **place,
     )
 
 
@@ -302,13 +300,17 @@ def reply(message_id: str, contact_id: int, touch: Row | None) -> list[Statement
     ]
 
 
+SUPPRESSED = {"unsubscribed": "has unsubscribed", "erased": "was erased"}
+"""Why somebody must not be written to, by `suppressions.why`, in words."""
+
+
 def suppress(person: str, why: str, at: int) -> Statement:
     """Keep it for good that a person must not be written to, in a form that does not name him.
     `why` is `unsubscribed` or `erased`; what was said first stays."""
     return sql(
         """INSERT INTO suppressions (hash, why, at) VALUES (:hash, :why, :at)
            ON CONFLICT (hash) DO NOTHING""",
-        hash=hashlib.sha256(person.encode()).hexdigest(),
+        hash=hash_of(person),
         why=why,
         at=at,
     )

@@ -172,7 +172,7 @@ _FORMULA = _any_of(
 def asks_to_stop(text: str) -> bool:
     """Whether what somebody wrote himself asks for no more mail."""
     own = _OURS.sub("", text[:_MOST])
-    return any(map(_is_alone, _first_lines(own))) or any(map(_asks, _sentences(own)))
+    return any(map(says_only_stop, _first_lines(own))) or any(map(_asks, _sentences(own)))
 
 
 def _first_lines(text: str) -> list[str]:
@@ -183,7 +183,8 @@ def _sentences(text: str) -> Iterator[str]:
     return (one for one in _ENDS.split(text) if one.strip())
 
 
-def _is_alone(line: str) -> bool:
+def says_only_stop(line: str) -> bool:
+    """Whether a line is such a wish and nothing else."""
     return bool(_ALONE.fullmatch(_spoken(line[:200])))
 
 

@@ -177,11 +177,15 @@ class Client(ContextManaged):
             return found
 
     def setup(self) -> None:
-        """Open the database and bring its schema up to date now instead of on first use."""
-        self.journal.open()
+        """Open the database and bring its schema up to date now instead of on first use. After
+        `close()` it opens the database again."""
+        self.engine.setup()
 
     def close(self) -> None:
-        """Commit what is queued and close the database. Runs are not touched."""
+        """Drain what is driven here, commit what is queued and close the database.
+
+        Runs that were driven stop at their next step, or are given back; others are not touched.
+        """
         if self._blocking is not None:  # first: what it drives needs its lease to stop well
             self._blocking.close()
             self._blocking = None

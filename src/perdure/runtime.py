@@ -323,8 +323,9 @@ class Runtime(Client):
         `POST /cron/tick` for a cron service.
 
         Ticks are off until there is a `secret`, by default `PERDURE_CRON_SECRET`: a request with it
-        as a bearer token drives due runs. The application's lifespan opens and closes the runtime,
-        unless it is open already; mounted into another application, it is opened on first use.
+        as a bearer token drives due runs, 25 and one after the other by default. The application's
+        lifespan opens and closes the runtime, unless it is open already, and may run again. Mounted
+        into another application, it is opened on first use.
         """
         try:
             from perdure.server.app import make_app

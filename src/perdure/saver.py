@@ -164,8 +164,12 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
                 self._journal.flush()
 
     def setup(self) -> None:
-        """Open the database and bring its schema up to date now. Otherwise the first use does."""
-        self.journal.open()
+        """Open the database and bring its schema up to date now. Otherwise the first use does.
+        After `close()` it opens the database again."""
+        if self._own_journal:
+            self.journal.setup()
+        else:
+            self.journal.open()
 
     # -- LangGraph's interface
 

@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from examples.campaign import people
 from examples.campaign.cadence import Cadence
 from examples.campaign.desk import Clerk
 from examples.campaign.postoffice import USUAL, Fault, Mail, Moment, PostOffice, scripted
@@ -286,27 +287,27 @@ def test_the_same_mail_handed_over_by_many_at_once_is_one(office: World) -> None
 
 
 def test_replies_bounces_and_drivers_at_once_do_not_block_each_other(office: World) -> None:
-    people = [f"p{n}@example.org" for n in range(12)]
-    office.campaign(PLAN, *people)
-    office.campaign(PLAN, *people, name="autumn", sequence="other")
+    crowd = [f"p{n}@example.org" for n in range(12)]
+    office.campaign(PLAN, *crowd)
+    office.campaign(PLAN, *crowd, name="autumn", sequence="other")
     office.drive()
     mails = [
         reply(office.message_id(1, address=one), sender=one).as_bytes()
         if n % 2
         else bounce(office.message_id(1, address=one), one)
-        for n, one in enumerate(people)
+        for n, one in enumerate(crowd)
     ]
     office.clock.advance(4 * DAY)
     with ThreadPoolExecutor(8) as pool:
         received = [pool.submit(office.inbound.receive, mail) for mail in mails]
         driven = pool.submit(office.drive)
-        removed = [pool.submit(office.app.remove, one) for one in people[:6]]
+        removed = [pool.submit(people.remove, office.app, one) for one in crowd[:6]]
         driven.result()
         assert all(one.result() for one in received)
         assert all(one.result() is not None for one in removed)
     office.inbound.sweep()
     office.drive()
-    for one in people:
+    for one in crowd:
         for campaign_id in (1, 2):
             assert office.run(campaign_id, one).state is State.DONE
             assert office.member(campaign_id, one) != "active"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from examples.campaign import people, records
+from examples.campaign.__main__ import main
 from examples.campaign.contacts import Refused
 from examples.campaign.postoffice import Fault
 from perdure import errors
@@ -124,8 +126,11 @@ def test_an_erasure_that_was_killed_is_finished_by_the_next(
     office = sqlite_office
     lives(office)
     cy = of_cy(office)
-    told = {"settings": asdict(office.app.settings), "at": office.clock.time.isoformat()}
-    for die_at in sample(range(4, 160), 3):
+    told: dict[str, Any] = {
+        "settings": asdict(office.app.settings),
+        "at": office.clock.time.isoformat(),
+    }
+    for die_at in sample(range(4, 240), 3):
         child = fork_server.start("people_child:erase", **told, address=BO, die_at=die_at)
         if child.wait() == 0:
             break
@@ -270,3 +275,49 @@ def test_who_unsubscribed_is_not_unbounced(sqlite_office: World) -> None:
     with pytest.raises(ValueError, match="has unsubscribed"):
         people.unbounce(office.app, BO)
     assert office.member() == "bounced"
+
+
+# -- commands
+
+
+def test_people_can_be_looked_after_from_the_command_line(
+    sqlite_office: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    office = sqlite_office
+    for one in fields(office.app.settings):
+        value = str(getattr(office.app.settings, one.name))
+        monkeypatch.setenv(f"CAMPAIGN_{one.name.upper()}", value)
+
+    def command(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["campaign", *words])
+        try:
+            code = main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    office.campaign(PLAN, cadence=TWO)
+    office.drive()
+    code, told = command("contact", BO, "--company", "Tables & Co")
+    assert code == 0
+    assert told.splitlines()[:2] == [
+        f"{BO}  Bo, Tables & Co, UTC: active",
+        "  campaign spring (running): active",
+    ]
+    assert "    touch 1 sent on 2030-01-07: " in told
+    office.receive(bounce(office.message_id(1)))
+    assert f"  bounce from {BO} on 2030-01-07: Undelivered" in command("contact", BO)[1]
+    assert command("unbounce", "--campaign", "spring", "--since", "2030-01-08")[1].startswith("0 u")
+    assert command("unbounce", "--campaign", "spring") == (0, "1 unbounced; 1 thread goes on\n")
+    assert command("unbounce") == (
+        2,
+        "campaign: Name the addresses, or a campaign with --campaign.\n",
+    )
+    assert command("contact", "eve@example.org")[0] == 2
+    code, told = command("erase", BO, "--yes")
+    assert code == 0
+    assert f"sent to him: {office.office.log[0].message_id}\n" in told
+    assert "       1  contacts\n" in told
+    assert "Not reached:\n" in told
+    assert command("contact", BO) == (2, f"campaign: There is no contact '{BO}'.\n")

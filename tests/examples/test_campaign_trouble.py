@@ -134,10 +134,11 @@ def test_a_conversation_that_was_cut_off_on_friday_goes_on_on_monday(
     """The content had not gone out. Whoever takes over on Saturday waits for the window."""
 
     def kill(moment: object, mail: object) -> None:
-        office.office.on = None
+        server.on = None
         workers.kill()
 
-    with world(sqlite_url, PostOffice(on=kill), lookup_after=0.1) as office:
+    server = PostOffice(on=kill)
+    with world(sqlite_url, server, lookup_after=0.1) as office:
         office.clock.move_to(MONDAY + 4 * DAY + 7 * HOUR)
         office.campaign()
         assert workers.drive(office) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import smtplib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.message import EmailMessage
@@ -196,6 +197,22 @@ def test_what_is_quoted_without_marks_is_not_the_writers(above: str) -> None:
 def test_an_out_of_office_note_that_quotes_us_is_automatic() -> None:
     mail = reply(text=f"I am away.\n\n{QUOTED}\nstop\n", Auto_Submitted="auto-replied")
     assert parse(mail.as_bytes(), LEAVE).kind == "automatic"
+
+
+@pytest.mark.parametrize(
+    ("subject", "to", "headers", "kind"),
+    [
+        ("Stop", "<touch@example.com>", {}, "unsubscribe"),
+        ("Please take my address off your list", None, {}, "unsubscribe"),
+        ("RE: Stop sending mails by hand", "<touch@example.com>", {}, "reply"),
+        ("Automatic reply: Stop sending mails by hand", None, {"X-Autoreply": "yes"}, "automatic"),
+    ],
+    ids=["alone", "a sentence", "ours", "ours, by a machine"],
+)
+def test_a_subject_counts_unless_it_is_ours(
+    subject: str, to: str | None, headers: dict[str, str], kind: str
+) -> None:
+    assert parse(reply(to, "Hi", subject=subject, **headers).as_bytes(), LEAVE).kind == kind
 
 
 @pytest.mark.timeout(30)
@@ -396,6 +413,28 @@ def test_a_reply_ends_the_campaigns_of_the_writer_as_well(office: World) -> None
     assert office.scores(address=BO) == {"touch 1": 0.0}
     assert set(statuses(office).values()) == {"active"}
     assert office.member(address=CY) == "active"
+
+
+def test_mails_that_stop_the_same_people_at_once_are_all_taken_in(office: World) -> None:
+    people = [BO, INFO, CY]
+    office.campaign(PLAN, *people)
+    office.campaign(HELD, *people, name="autumn", sequence="other")
+    office.drive()
+    ids = {one: office.message_id(1, address=one) for one in people}
+    mails = [
+        reply(ids[to], text, sender=sender).as_bytes()
+        for text in ("unsubscribe", "Call me")
+        for to in people
+        for sender in people
+    ]
+    with ThreadPoolExecutor(6) as pool:
+        kinds = [row["kind"] for row in pool.map(office.inbound.receive, mails)]
+    assert kinds == ["unsubscribe"] * 9 + ["reply"] * 9
+    office.drive()
+    for address in people:
+        for campaign_id in (1, 2):
+            assert office.run(campaign_id, address).state is State.DONE
+    assert set(statuses(office).values()) == {"unsubscribed"}
 
 
 def test_a_token_in_the_envelope_counts_over_the_wire(sqlite_office: World) -> None:

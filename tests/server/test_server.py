@@ -7,11 +7,12 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -19,8 +20,10 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from starlette.testclient import TestClient
 
 import perdure
 from perdure.errors import BadArgument, Closed
@@ -75,15 +78,22 @@ async def test_a_journal_that_answers_is_ok(url: str) -> None:
         "postgresql://127.0.0.1:1/agents?user=ana&password=pass%2Fword7",
     ],
 )
-async def test_one_that_does_not_is_told_without_its_password(nobody: str) -> None:
-    async with asking(perdure.Runtime(nobody).asgi()) as http:
-        answers = await asyncio.gather(*(http.get("/ok") for _ in range(3)))
-    for answer in answers:
+async def test_why_it_does_not_is_logged_and_told_to_who_knows_the_secret_without_its_password(
+    nobody: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rt = perdure.Runtime(nobody)
+    rt.register(chain(Calls().node("a")), name="g")
+    async with asking(rt.asgi(secret=SECRET)) as http:
+        strangers = await asyncio.gather(*(http.get("/ok") for _ in range(3)))
+        known = await http.get("/ok", headers=KNOWN)
+        tick = await http.post("/cron/tick", headers=KNOWN)
+    for answer in strangers:
         assert answer.status_code == 503
-        told = answer.json()
-        assert told["ok"] is False
-        assert told["error"]
-        assert "word7" not in answer.text
+        assert answer.json() == {"ok": False, "error": "The journal gives no answer."}
+    for told in (known.json()["error"], tick.json()["error"], caplog.text):
+        assert "127.0.0.1" in told
+        assert "word7" not in told
+    assert caplog.text.count("GET /ok") == 1
 
 
 async def test_a_password_is_cut_out_of_whatever_a_caller_is_told() -> None:
@@ -191,8 +201,24 @@ def test_without_the_extra_the_error_names_it(
         ("", "{", "JSON"),
         ("", "\xff", "JSON"),
         ("", f'"{"x" * 70_000}"', "larger"),
+        ("limit=3&limit=4", "", "twice"),
+        ("limit=3", '{"limit": 4}', "twice"),
+        ("", '{"limit": 3, "limit": 4}', "twice"),
+        ("", "[" * 100_000, "larger"),
+        ("", "[" * 30_000 + "]" * 30_000, "deeper"),
+        ("", '{"limit":' * 6_500 + "1" + "}" * 6_500, "deeper"),
+        ("", '{"limit":' * 101 + "1" + "}" * 101, "deeper"),
+        ("", '{"limit":' * 100 + "1" + "}" * 100, "whole number"),
+        ("", f'{{"limit": {"9" * 5_000}}}', "JSON"),
+        ("", f'{{"limit": {"9" * 4_000}}}', "whole number"),
+        ("", '{"limit": 1e999}', "whole number"),
+        ("", '{"limit": NaN}', "NaN"),
+        ("", '{"budget": -Infinity}', "-Infinity"),
+        ("", '{"\\ud800": 1}', "surrogate"),
+        ("", '{"limit": "\\udfff"}', "surrogate"),
+        ("%ff%00=1", "", "not a parameter"),
     ],
-    ids=range(16),
+    ids=range(32),
 )
 async def test_what_makes_no_sense_is_refused_in_a_sentence(
     sqlite_url: str, query: str, body: str, named: str
@@ -203,7 +229,55 @@ async def test_what_makes_no_sense_is_refused_in_a_sentence(
         answer = await http.post(f"/cron/tick?{query}", content=body.encode("latin-1"))
         assert answer.status_code == 422
         assert named in answer.json()["error"]
+        assert len(answer.text) < 300
     assert calls == []
+
+
+@pytest.mark.parametrize("mount", ["", "/agents"])
+async def test_each_route_has_its_methods_with_and_without_a_slash_and_nothing_else_is_there(
+    sqlite_url: str, mount: str
+) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(Calls().node("a")), name="g")
+        app = rt.asgi(secret=SECRET)
+        outer = Starlette(routes=[Mount(mount, app=app)]) if mount else app
+        async with asking(outer, headers=KNOWN) as http:
+            for method, path, status in [
+                ("POST", "/cron/tick", 200),
+                ("POST", "/cron/tick/", 200),
+                ("GET", "/ok/", 200),
+                ("HEAD", "/ok", 200),
+                ("HEAD", "/ok/", 200),
+                ("GET", "/metrics/", 404),
+                ("GET", "/cron/tick", 405),
+                ("GET", "/cron/tick/", 405),
+                ("POST", "/ok", 405),
+                ("DELETE", "/metrics/", 405),
+                ("POST", "/cron/tick//", 404),
+                ("POST", "/cron//tick", 404),
+                ("GET", "/%ED%A0%80%00", 404),
+            ]:
+                answer = await http.request(method, mount + path)
+                assert answer.status_code == status, (method, path)
+                if status >= 400:
+                    assert answer.json()["error"].endswith(".")
+                if status == 405:
+                    assert answer.headers["Allow"] in answer.json()["error"]
+
+
+async def test_what_fails_inside_is_not_told(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**bounds: Any) -> Any:
+        raise ZeroDivisionError("with a detail")
+
+    async with opened(sqlite_url) as rt:
+        monkeypatch.setattr(rt, "tick", fail)
+        transport = httpx.ASGITransport(app=rt.asgi(secret=SECRET), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://perdure") as http:
+            answer = await http.post("/cron/tick", headers=KNOWN)
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "The server failed; its log says why."}
 
 
 async def test_a_tick_drives_25_and_says_what_it_did(url: str) -> None:
@@ -224,7 +298,7 @@ async def test_the_limit_is_in_the_query_or_in_the_body(sqlite_url: str, how: st
         assert (await http.post("/cron/tick", **given)).json()["claimed"] == 2
 
 
-async def test_one_at_a_time_means_one_after_the_other_in_the_order_they_are_due(url: str) -> None:
+async def test_a_tick_drives_one_after_the_other_in_the_order_they_are_due(url: str) -> None:
     inside, most, order = 0, 0, []
 
     async def note(state: Any) -> Any:
@@ -240,7 +314,7 @@ async def test_one_at_a_time_means_one_after_the_other_in_the_order_they_are_due
         for minute in minutes:
             await rt.start("g", {"value": minute}, after=timedelta(minutes=minute))
         rt._given_clock.advance(timedelta(minutes=8))  # type: ignore[union-attr]
-        counts = (await http.post("/cron/tick", params={"concurrency": 1})).json()
+        counts = (await http.post("/cron/tick")).json()
     assert (counts["done"], most) == (8, 1)
     assert order == [1, 2, 3, 4, 5, 6, 7, 8]
 
@@ -333,6 +407,36 @@ async def test_what_was_open_before_stays_open(sqlite_url: str) -> None:
         assert await rt.runs() == []
 
 
+def test_an_application_can_be_started_again_in_the_same_process(url: str) -> None:
+    rt = perdure.Runtime(url)
+    rt.register(chain(Calls().node("a")), name="g")
+    app = rt.asgi(secret=SECRET)
+    with rt:  # opened outside, and closed there
+        rt.blocking.start("g", {})
+    for _ in range(3):
+        with TestClient(app, headers=KNOWN) as http:
+            rt.blocking.start("g", {})
+            assert http.get("/ok").json() == {"ok": True}
+            assert http.post("/cron/tick").json()["done"] >= 1
+    with pytest.raises(Closed):
+        rt.blocking.runs()
+    with rt:
+        assert [run.state for run in rt.blocking.runs()] == [State.DONE] * 4
+
+
+def test_of_lifespans_that_overlap_the_last_closes_the_runtime(sqlite_url: str) -> None:
+    rt = perdure.Runtime(sqlite_url)
+    rt.register(chain(Calls().node("a")), name="g")
+    app = rt.asgi(secret=SECRET)
+    first, second = (TestClient(app, headers=KNOWN) for _ in range(2))
+    with second:
+        with first:
+            assert first.post("/cron/tick").status_code == 200
+        assert second.get("/ok").status_code == 200
+        assert second.post("/cron/tick").status_code == 200
+    assert not rt.is_open
+
+
 async def test_a_server_that_stops_drains_its_ticks(url: str) -> None:
     calls = Calls()
     with gate() as door:
@@ -382,7 +486,11 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 import perdure
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from langgraph.graph import START, StateGraph
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 class Log(TypedDict, total=False):
     n: int
@@ -404,18 +512,29 @@ def second(state):
             time.sleep(0.01)
     return {"log": ["second"]}
 
-rt = perdure.Runtime(os.environ["JOURNAL"])
-rt.register(StateGraph(Log).add_sequence([first, second]).add_edge(START, "first"), name="g")
+def third(state):
+    return {"log": ["third"]}
+
+rt = perdure.Runtime(os.environ["JOURNAL"], lease=timedelta(minutes=10))
+rt.register(StateGraph(Log).add_sequence([first, second, third]).add_edge(START, "first"), name="g")
 app = rt.asgi()
+mounted = Starlette(routes=[Mount("/agents", app=app)])
+
+@asynccontextmanager
+async def lifespan(_):
+    async with rt:
+        yield
+
+kept = Starlette(routes=[Mount("/agents", app=app)], lifespan=lifespan)
 """
 
 
 class Server:
     """A server of its own on loopback: where it is, and what it says."""
 
-    def __init__(self, folder: Path, url: str, *options: str) -> None:
+    def __init__(self, folder: Path, url: str, *options: str, app: str = "app") -> None:
         environment = {**os.environ, "JOURNAL": url, "PERDURE_CRON_SECRET": SECRET}
-        command = [sys.executable, "-m", "uvicorn", "agents:app", "--host", "127.0.0.1"]
+        command = [sys.executable, "-m", "uvicorn", f"agents:{app}", "--host", "127.0.0.1"]
         self.process = subprocess.Popen(
             [*command, "--port", "0", *options],
             cwd=folder,
@@ -426,7 +545,7 @@ class Server:
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        self.place = self.says(r"running on (http://\S+)")
+        self.place = self.says(r"running on (http://\S+)") + ("" if app == "app" else "/agents")
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -437,12 +556,16 @@ class Server:
         found: list[str] = []
 
         def look() -> bool:
-            found[:] = re.findall(pattern, "".join(self._lines))
+            found[:] = re.findall(pattern, self.text)
             return bool(found) or not self._reader.is_alive()
 
         until(look, pattern)
-        assert found, "".join(self._lines)
+        assert found, self.text
         return found[0]
+
+    @property
+    def text(self) -> str:
+        return "".join(self._lines)
 
     def __enter__(self) -> Server:
         return self
@@ -463,25 +586,26 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("database", "how"),
+    ("database", "how", "app"),
     [
-        ("sqlite", signal.SIGKILL),
-        pytest.param("postgres", signal.SIGKILL, marks=pytest.mark.postgres),
-        pytest.param("d1", signal.SIGKILL, marks=pytest.mark.d1),
-        ("sqlite", signal.SIGTERM),
+        ("sqlite", signal.SIGKILL, "app"),
+        pytest.param("postgres", signal.SIGKILL, "app", marks=pytest.mark.postgres),
+        pytest.param("d1", signal.SIGKILL, "app", marks=pytest.mark.d1),
+        ("sqlite", signal.SIGTERM, "app"),
+        ("sqlite", signal.SIGTERM, "kept"),
     ],
-    ids=["sqlite-SIGKILL", "postgres-SIGKILL", "d1-SIGKILL", "sqlite-SIGTERM"],
+    ids=["sqlite-SIGKILL", "postgres-SIGKILL", "d1-SIGKILL", "sqlite-SIGTERM", "mounted-SIGTERM"],
 )
 def test_the_next_server_goes_on_where_one_was_stopped_in_the_middle_of_a_tick(
-    request: pytest.FixtureRequest, folder: Path, database: str, how: signal.Signals
+    request: pytest.FixtureRequest, folder: Path, database: str, how: signal.Signals, app: str
 ) -> None:
     url: str = request.getfixturevalue(f"{database}_url")
     with perdure.Client(url) as client:
         runs = [client.blocking.start("g", {"n": n}) for n in range(6)]
-        with Server(folder, url, "--timeout-graceful-shutdown", "1") as server:
+        with Server(folder, url, "--timeout-graceful-shutdown", "1", app=app) as server:
 
             def tick() -> None:
-                place = f"{server.place}/cron/tick?concurrency=1"
+                place = f"{server.place}/cron/tick"
                 with pytest.raises(httpx.HTTPError):
                     httpx.post(place, headers=KNOWN, timeout=60).raise_for_status()
 
@@ -496,7 +620,10 @@ def test_the_next_server_goes_on_where_one_was_stopped_in_the_middle_of_a_tick(
             asked.join(60)
         states = [client.blocking.get(run.id).state for run in runs]
         assert states[:3] == [State.DONE] * 3
-        assert states[3:] != [State.DONE] * 3
+        if how == signal.SIGTERM:  # released: the lease is not waited for, on any host
+            assert states[3:] == [State.PENDING] * 3
+        else:
+            assert states[3:] == [State.RUNNING, State.PENDING, State.PENDING]
         (folder / "go").touch()
         with Server(folder, url) as server:
             counts = httpx.post(f"{server.place}/cron/tick", headers=KNOWN, timeout=60).json()
@@ -504,5 +631,72 @@ def test_the_next_server_goes_on_where_one_was_stopped_in_the_middle_of_a_tick(
             assert httpx.get(f"{server.place}/ok").json() == {"ok": True}
         ended = [client.blocking.get(run.id) for run in runs]
         assert [run.state for run in ended] == [State.DONE] * 6
-        assert {tuple(run.output["log"]) for run in ended} == {("first", "second")}
+        assert {tuple(run.output["log"]) for run in ended} == {("first", "second", "third")}
     assert sorted((folder / "sent").read_text().split()) == [str(n) for n in range(6)]
+
+
+@pytest.mark.slow
+def test_a_tick_of_a_mounted_application_drains_at_sigterm_and_answers(
+    sqlite_url: str, folder: Path
+) -> None:
+    with perdure.Client(sqlite_url) as client:
+        runs = [client.blocking.start("g", {"n": n}) for n in range(6)]
+        with Server(folder, sqlite_url, app="mounted") as server:
+            answers: list[httpx.Response] = []
+
+            def tick() -> None:
+                answers.append(httpx.post(f"{server.place}/cron/tick", headers=KNOWN, timeout=60))
+
+            asked = threading.Thread(target=tick)
+            asked.start()
+            until((folder / "there").exists, "the node")
+            server.process.send_signal(signal.SIGTERM)
+            server.says("Waiting for")
+            (folder / "go").touch()
+            asked.join(60)
+            server.process.wait(60)
+        [answer] = answers
+        assert answer.json() == asdict(Counts(claimed=4, done=3, released=1))
+        ended = [client.blocking.get(run.id) for run in runs]
+        assert [run.state for run in ended] == [State.DONE] * 3 + [State.PENDING] * 3
+        assert [run.attempts for run in ended[3:]] == [0, 0, 0]
+
+
+@contextmanager
+def listening(app: Any) -> Iterator[tuple[str, int]]:
+    """Serve an application by uvicorn in a thread of this process; its address."""
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        until(lambda: server.started, "the server")
+        yield server.servers[0].sockets[0].getsockname()
+    finally:
+        server.should_exit = True
+        thread.join(60)
+
+
+def test_what_a_caller_cuts_off_is_no_error_of_the_server(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = f"POST /cron/tick HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\n"
+    bodies = [
+        "Content-Length: 1000\r\n\r\n",
+        'Content-Length: 1000\r\n\r\n{"limit',
+        'Transfer-Encoding: chunked\r\n\r\n7\r\n{"limi',
+        "Content-Len",
+    ]
+    rt = perdure.Runtime(sqlite_url)
+    rt.register(chain(Calls().node("a")), name="g")
+    with listening(rt.asgi(secret=SECRET)) as address:
+        for body in bodies:
+            for how in (socket.SHUT_WR, socket.SHUT_RDWR):
+                with socket.create_connection(address) as line:
+                    line.sendall((head + body).encode())
+                    line.shutdown(how)
+                    if how == socket.SHUT_WR:
+                        assert b"200 OK" not in line.recv(1000)
+        asked = httpx.post(f"http://127.0.0.1:{address[1]}/cron/tick/", headers=KNOWN)
+        assert asked.json()["claimed"] == 0
+    assert "Traceback" not in caplog.text
+    assert [one for one in caplog.records if one.levelname == "ERROR"] == []

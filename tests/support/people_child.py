@@ -35,7 +35,7 @@ def erase(asked: dict[str, Any], tell: Tell) -> None:
         Settings(**asked["settings"]), clock=Clock(datetime.fromisoformat(asked["at"]))
     ) as app:
         failpoints.hook = hook
-        Database._run = deadly  # type: ignore[method-assign]
+        Database._run = deadly  # type: ignore[method-assign, assignment]
         people.erase(app, asked["address"])
         failpoints.hook = None
         Database._run = run  # type: ignore[method-assign]

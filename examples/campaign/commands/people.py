@@ -69,7 +69,8 @@ def unbounce(
             after = 0 if since is None else round(since.replace(tzinfo=UTC).timestamp() * 1000)
             addresses = people.bounced(app, app.campaign(campaign)["id"], after)
         started = people.unbounce(app, *(addresses or []))
-    print(f"{len(addresses or [])} unbounced; {started} thread{'s' * (started != 1)} go on")
+    threads = "1 thread goes on" if started == 1 else f"{started} threads go on"
+    print(f"{len(addresses or [])} unbounced; {threads}")
 
 
 @commands.command()

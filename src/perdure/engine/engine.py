@@ -14,7 +14,7 @@ from perdure.engine.outbox_delivery import OutboxDelivery
 from perdure.engine.retention import RetentionSweep
 from perdure.engine.schedule_firing import fire_schedules
 from perdure.engine.worker import Worker
-from perdure.errors import BadArgument
+from perdure.errors import BadArgument, Closed
 from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
 from perdure.observe.observers import Observers
@@ -25,7 +25,7 @@ from perdure.operations.schedules import ScheduleRow
 from perdure.saver import Saver
 from perdure.service.local_engine import LocalEngine
 from perdure.service.services import Services
-from perdure.types import Control, Counts, Retention, State
+from perdure.types import Control, Counts, DrivenBy, Retention, State
 
 
 class Engine(LocalEngine):
@@ -136,6 +136,8 @@ class Engine(LocalEngine):
             raise BadArgument("This runtime has no graph to drive: call register() first.")
         if limits["concurrency"] < 1:
             raise BadArgument("concurrency must be at least 1.")
+        if self._closed:
+            raise Closed("This runtime is closed. Open it again with setup() or a `with` block.")
         driver, keeper = await asyncio.to_thread(lambda: (self.driver, self.keeper))
         if graphs is None:
             chosen = self.graphs.chosen()
@@ -171,8 +173,20 @@ class Engine(LocalEngine):
     def _checkpoint_reader(self) -> Any:
         return self.saver.reader
 
+    def drain_ticks(self) -> None:
+        for worker in list(self._workers):
+            if worker.driven_by is DrivenBy.CRON:
+                worker.drain()
+
+    def _setup_journal(self) -> None:
+        self.saver.setup()
+
     def close(self) -> None:
+        self._closed = True
         if self._keeper is not None:
+            if self._keeper.pid == os.getpid():  # those of a forked process are its parent's
+                for worker in list(self._workers):
+                    worker.end()  # while its leases are kept
             self._keeper.close()
             self._keeper = None
         self.observers.close()

@@ -1,43 +1,86 @@
-"""SIGTERM and SIGINT drain a worker; the same signal again has its usual effect."""
+"""SIGTERM and SIGINT drain the workers of this process; the same signal again has its usual effect.
+
+A signal has one handler per process, and several workers may drain at it. So the first worker
+installs the handler, and the last one to end restores the former. If that is the application's,
+such as a web server's, it is called too: it has its own way to stop. A handler that was added with
+`loop.add_signal_handler` needs no call: asyncio runs it for every signal.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 log = logging.getLogger("perdure")
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_drains: list[Callable[[str], None]] = []
+_before: dict[int, Any] = {}
+"""The handlers that ours stand for."""
+_owner = 0
+"""The process that has these workers. One that it forked has none of them."""
+
 
 @contextlib.contextmanager
 def drain_on_signals(loop: asyncio.AbstractEventLoop, drain: Callable[[], None]) -> Iterator[None]:
-    """Call `drain` at the first SIGTERM or SIGINT. Only in the main thread, as Python requires."""
+    """Call `drain` in the loop at the first SIGTERM or SIGINT. Only in the main thread, as Python
+    requires."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: dict[signal.Signals, Any] = {}
 
-    def stop(number: signal.Signals) -> None:
-        log.info("%s: draining", number.name)
-        loop.remove_signal_handler(number)
-        signal.signal(number, before[number])
+    def drain_here(name: str) -> None:
+        log.info("%s: draining", name)
         drain()
-        if _is_of_the_application(before[number]):
-            before[number](number, None)  # which has its own way to stop
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.getsignal(number)
-        loop.add_signal_handler(number, stop, number)
+    def drain_soon(name: str) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(drain_here, name)
+
+    global _owner
+    _owner = os.getpid()
+    _drains.append(drain_soon)
+    for number in SIGNALS:
+        if number not in _before:
+            _before[number] = signal.signal(number, _on_signal)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
+        _drains.remove(drain_soon)
+        if not _drains:
+            _restore()
+
+
+def has_signal_handlers() -> bool:
+    """Whether the application handles SIGTERM and SIGINT, and so stops by itself after a drain."""
+    return all(_is_of_the_application(signal.getsignal(number)) for number in SIGNALS)
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    before = _before.pop(number, signal.SIG_DFL)
+    signal.signal(number, before)
+    if _owner != os.getpid():
+        signal.raise_signal(number)
+        return
+    for drain in _drains:
+        drain(signal.Signals(number).name)
+    if _is_of_the_application(before):
+        before(number, frame)
+
+
+def _restore() -> None:
+    for number, handler in _before.items():
+        if signal.getsignal(number) is _on_signal:
             signal.signal(number, handler)
+    _before.clear()
 
 
 def _is_of_the_application(handler: Any) -> bool:

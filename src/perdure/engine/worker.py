@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ SLOTS = SUSPECTS = 1.0
 """Seconds between two looks for slots of schedules, and for suspects while something is driven."""
 ALONE = 5.0
 """Seconds a suspect is driven alone, unless it makes progress sooner."""
+END_PATIENCE = 5.0
+"""Seconds that closing waits for a worker, beyond its grace."""
 NAMES = {field.name for field in dataclasses.fields(Counts)}
 
 
@@ -78,11 +81,12 @@ class Worker:
     ) -> None:
         """Create it in the event loop that drives. Without `schedules` it drives only some of the
         graphs, and does not log due runs of others."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._ended = threading.Event()
         self._woken = asyncio.Event()
         self._driver, self._keeper, self._clock, self._graphs = driver, keeper, driver.clock, graphs
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
-        self._until_idle, self._driven_by = until_idle, driven_by
+        self._until_idle, self.driven_by = until_idle, driven_by
         self._schedules = schedules
         self._delivery = delivery or OutboxDelivery()
         self._delivering: asyncio.Task[int] | None = None
@@ -117,6 +121,7 @@ class Worker:
                     await self._drain()
         finally:
             beating.cancel()
+            self._ended.set()
         return Counts(**{name: self._counts[name] for name in NAMES})
 
     def wake(self) -> None:
@@ -125,9 +130,19 @@ class Worker:
             self._loop.call_soon_threadsafe(self._woken.set)
 
     def drain(self) -> None:
-        """Claim nothing more, and stop each segment at its next step."""
+        """Claim nothing more, and stop each segment at its next step. May be called from any
+        thread."""
         self._draining = True
-        self._woken.set()
+        self.wake()
+
+    def end(self) -> None:
+        """Drain, and wait for that. In the thread of its event loop, or if that is gone, it cannot
+        be waited for: then its runs are given back in the middle of their steps."""
+        self.drain()
+        if self._loop.is_running() and self._thread != threading.get_ident():
+            self._ended.wait(self._grace + END_PATIENCE)
+        for drive in list(self._driven):
+            self._give_back(drive)
 
     async def _beat(self) -> None:
         while True:
@@ -243,7 +258,7 @@ class Worker:
             self._keeper.times(),  # a lease begins now, however long it took to look
             self._graphs,
             count,
-            driven=self._driven_by,
+            driven=self.driven_by,
             suspect=suspect,
             since=since,
         )
@@ -329,13 +344,16 @@ class Worker:
         if under_way := self._tasks | beside:
             await asyncio.wait(under_way, timeout=self._grace)
         for drive in list(self._driven):
-            try:
-                await asyncio.to_thread(self._keeper.give_back, drive)
-            except Error as error:
-                log.warning("Run %s is given back when its lease ends: %s", drive.row.id, error)
-                drive.give_up(Ended.RELEASED)
+            await asyncio.to_thread(self._give_back, drive)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
+
+    def _give_back(self, drive: Drive) -> None:
+        try:
+            self._keeper.give_back(drive)
+        except Error as error:
+            log.warning("Run %s is given back when its lease ends: %s", drive.row.id, error)
+            drive.give_up(Ended.RELEASED)
 
     # -- one segment
 

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 CLOSED = (
     "This journal is closed: its `with` block ended, or close() was called. Keep it open for as "
-    "long as it is used, or make a new Saver and compile the graph with that."
+    "long as it is used, or open it again with setup() or another `with` block."
 )
 
 Meter = Callable[[Sequence[QueuedOperation[Any]], float], None]

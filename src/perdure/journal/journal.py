@@ -88,8 +88,16 @@ class Journal:
 
     @property
     def is_open(self) -> bool:
-        """Whether the database was opened. Asking does not open it."""
-        return self.opened_at is not None
+        """Whether the database was opened and is not closed. Asking does not open it."""
+        return self.opened_at is not None and not self._group.closed
+
+    def setup(self) -> None:
+        """Open the database now, and again if it was closed."""
+        if self._group.closed:
+            self.opened_at = None
+            self._backend.reopen()
+            self._group = self._new_group()
+        self.open()
 
     def open(self) -> None:
         """Open the database now, if it was not yet. Otherwise the first use does."""

@@ -52,7 +52,9 @@ class OpenedLater:
 
     def reopen(self) -> None:
         self._opening = threading.Lock()  # a thread of the parent may have held it
-        if self._opened is not None:
+        if self._closed:
+            self._opened, self._closed = None, False
+        elif self._opened is not None:
             self._opened.reopen()
 
     def close(self) -> None:

@@ -99,6 +99,12 @@ class LangSmith(TraceSink):
         if self._is_own:
             self._client.close()
 
+    def reopen(self) -> None:
+        super().reopen()
+        if self._is_own:
+            self._client = _client()
+            self._sender = Sender(self._client, self._project)
+
     def give(self, runs: Sequence[RunSpans]) -> bool:
         attempts = Attempts()
         if not runs:

@@ -157,10 +157,14 @@ class Metrics:
     # -- as an observer
 
     def attach(self, engine: Observed) -> None:
-        """Measure an engine. Starts to listen, and to export, if that is asked for."""
+        """Measure an engine."""
         check_is_new(self, self._engine)
         self._engine = engine
         self._gauges.attach(engine)
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Listen, and export, if that is asked for: from the start, and again after `close`."""
         if self._listen is not None:
             self.serve(self._listen)
         if self._otlp:

@@ -27,6 +27,7 @@ class Observers:
     nudge()               is called when a worker begins here, and when a segment it drove has ended
     around(drive)         gives the context manager in which a worker drives a segment
     close()               is called before the journal is closed
+    reopen()              is called after that, before the journal is opened again
     """
 
     def __init__(self, given: Any = None) -> None:
@@ -92,6 +93,12 @@ class Observers:
                     with _kept_from_runs("around"):
                         stack.enter_context(one.around(drive))
             yield
+
+    def reopen(self) -> None:
+        """The runtime is opened again."""
+        for one in self._all:
+            if hasattr(one, "reopen"):
+                one.reopen()
 
     def close(self) -> None:
         for one in self._all:

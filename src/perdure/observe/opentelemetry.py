@@ -81,6 +81,7 @@ class OpenTelemetry(TraceSink):
         content: bool | None = None,
     ) -> None:
         super().__init__()
+        self._is_own = exporter is None
         self._spans = exporter or OTLPSpanExporter()
         given = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "perdure"}
         self._resource = _Resource(resource or Resource.create(given))
@@ -105,7 +106,15 @@ class OpenTelemetry(TraceSink):
 
     def close(self) -> None:
         super().close()
-        self._spans.shutdown()
+        if self._is_own:
+            self._spans.shutdown()
+        else:
+            self._spans.force_flush()
+
+    def reopen(self) -> None:
+        super().reopen()
+        if self._is_own:
+            self._spans = OTLPSpanExporter()
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         with self._lock:

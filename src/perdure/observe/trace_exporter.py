@@ -89,6 +89,9 @@ class TraceSink:
         if self._exporter is not None:
             self._exporter.close()
 
+    def reopen(self) -> None:
+        self._exporter = TraceExporter(self._engine, self)
+
 
 class _Ready(NamedTuple):
     """Spans of one run, and what to store once the sink has them."""

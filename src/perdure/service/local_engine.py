@@ -31,6 +31,7 @@ class LocalEngine:
         self._url, self._get_clock = url, clock
         self._opening = threading.RLock()
         self._journal: Journal | None = None
+        self._closed = False
 
     @property
     def journal(self) -> Journal:
@@ -85,8 +86,23 @@ class LocalEngine:
 
         return Reader(RowFormat(self.serializer), CheckpointCache(1, 0))
 
+    def drain_ticks(self) -> None:
+        """Have the ticks in this process claim nothing more, and stop at their next steps."""
+
+    def setup(self) -> None:
+        """Open the journal now, and again if it was closed."""
+        with self._opening:
+            if self._closed:
+                self._closed = False
+                self.observers.reopen()
+            self._setup_journal()
+
+    def _setup_journal(self) -> None:
+        self.journal.setup()
+
     def close(self) -> None:
-        """Stop driving and close the journal."""
+        """Stop driving and close the journal. `setup` opens it again."""
+        self._closed = True
         self.observers.close()
         if self._journal is not None:
             self._journal.close()

@@ -407,7 +407,8 @@ class RunService:
         yield from in_pieces(erasure.erase(thread_id, rows))
         self._engine.forget(thread_id)
         if run := (yield erasure.newest_of_thread(thread_id)):
-            raise WrongState(*run, "be erased", "it was started meanwhile. Erase the thread again.")
+            run_id, state = run
+            raise WrongState(run_id, state, "be erased", "it was started meanwhile.")
         return found
 
 

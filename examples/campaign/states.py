@@ -1,0 +1,32 @@
+"""What the state of a campaign does not allow."""
+
+from __future__ import annotations
+
+from .database import Row
+
+
+class WrongState(ValueError):
+    """The state of a campaign does not allow this. Nothing was changed."""
+
+    def __init__(self, row: Row, verb: str, what_to_do: str) -> None:
+        super().__init__(
+            f"Campaign {row['name']!r} is {row['state']} and cannot be {verb}: {what_to_do}"
+        )
+        self.campaign_id, self.state = row["id"], row["state"]
+
+
+class ChangedMeanwhile(ValueError):
+    """Somebody else changed the campaign after its preview was made. Nothing was changed."""
+
+    def __init__(self, row: Row, seen: int) -> None:
+        super().__init__(
+            f"Campaign {row['name']!r} was changed meanwhile: it is at version {row['version']}, "
+            f"and the preview was of version {seen}. Nothing was changed; look at a new preview."
+        )
+        self.campaign_id, self.version = row["id"], row["version"]
+
+
+def refuse_stopped(row: Row, verb: str) -> None:
+    """Raise `WrongState` for a campaign that was stopped."""
+    if row["state"] == "stopped":
+        raise WrongState(row, verb, "that is for good. Create another one.")

@@ -1,0 +1,66 @@
+"""`GET /ok`: whether the journal answers.
+
+Anyone may ask, so a stranger learns only that. Why it does not answer names hosts, databases and
+roles: it is logged, and told to who sends the secret of `/cron/tick`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from perdure.client import Client
+from perdure.errors import Error
+from perdure.server.secret import CronSecret
+
+log = logging.getLogger("perdure")
+
+PING_TIMEOUT = 5.0
+"""Seconds the journal has to answer."""
+NO_ANSWER = "The journal gives no answer."
+
+
+class Health:
+    """Whether the journal answers. Concurrent requests share one ping."""
+
+    def __init__(self, client: Client, secret: CronSecret) -> None:
+        self._client, self._secret = client, secret
+        self._ping: asyncio.Task[None] | None = None
+        self._logged: str | None = None
+
+    async def get(self, request: Request) -> Response:
+        why = await self._find_fault()
+        if why != self._logged:  # once, however often it is asked
+            log.warning("GET /ok: %s", why or "the journal answers again.")
+            self._logged = why
+        if why is None:
+            return JSONResponse({"ok": True})
+        known = self._secret.is_sent_by(request)
+        return JSONResponse({"ok": False, "error": why if known else NO_ANSWER}, 503)
+
+    async def _find_fault(self) -> str | None:
+        """Why the journal does not answer, without its password. None: it does."""
+        try:
+            async with asyncio.timeout(PING_TIMEOUT):
+                await asyncio.shield(self._shared_ping())
+        except TimeoutError:
+            return f"The journal gave no answer within {PING_TIMEOUT:g} s."
+        except Exception as error:
+            return self._client.redact(str(error) if isinstance(error, Error) else repr(error))
+        return None
+
+    def _shared_ping(self) -> asyncio.Task[None]:
+        ping, loop = self._ping, asyncio.get_running_loop()
+        if ping is None or ping.done() or ping.get_loop() is not loop:
+            ping = self._ping = loop.create_task(self._client.ping())
+            ping.add_done_callback(_retrieve_exception)
+        return ping
+
+
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
+    """Keep asyncio quiet about the failed ping of a request that is gone."""
+    if not task.cancelled():
+        task.exception()
