@@ -41,7 +41,7 @@ def test_a_stop_that_is_killed_has_stopped_everything_and_is_finished_by_the_nex
 ) -> None:
     office.campaign(HELD, *THREE, cadence=TWO)
     office.drive()
-    die_in(fork_server, office, "stop", wakes=1)
+    die_in(fork_server, office, "stop", after=1)
     assert state_of(office) == ("stopped", 2)
     assert [office.member(1, one) for one in THREE] == ["stopped"] * 3
     office.drive()
@@ -79,7 +79,7 @@ def test_a_resume_that_is_killed_is_finished_by_the_next_and_nothing_is_sent_bef
     assert state_of(office) == ("paused", 2)
     office.advance(4 * DAY)
     assert len(office.office.log) == 3
-    die_in(fork_server, office, "resume", wakes=1)
+    die_in(fork_server, office, "resume", after=1)
     assert state_of(office) == ("running", 3)
     office.drive()
     assert [len(office.sent(one)) for one in THREE] == [2, 1, 1]
@@ -96,7 +96,7 @@ def test_threads_that_a_killed_resume_did_not_wake_look_by_themselves(
     sqlite_office.drive()
     control.pause(sqlite_office.app, 1)
     sqlite_office.advance(4 * DAY)
-    die_in(fork_server, sqlite_office, "resume", wakes=0)
+    die_in(fork_server, sqlite_office, "resume", after=0)
     sqlite_office.advance(DAY / 4)
     assert [len(sqlite_office.sent(one)) for one in THREE] == [2, 2, 2]
 
@@ -177,7 +177,7 @@ def test_an_answer_about_an_old_trouble_does_not_overrule_a_pause(sqlite_office:
 
 
 def test_each_trouble_asks_its_own_question_whatever_was_done_about_the_one_before(
-    sqlite_url: str,
+    sqlite_url: str, fork_server: ForkServer
 ) -> None:
     people = [f"p{n}@example.org" for n in range(6)]
     with world(sqlite_url) as office:
@@ -189,6 +189,10 @@ def test_each_trouble_asks_its_own_question_whatever_was_done_about_the_one_befo
         office.drive()
         assert office.questions() == []
         office.office.faults = None
+        die_in(fork_server, office, "resume", after=2)
+        assert state_of(office)[0] == "paused"
+        bounced = office.rows("SELECT 1 FROM contacts WHERE status = 'bounced'")
+        assert len(bounced) == 4
         control.resume(office.app, 1)  # those who bounced meanwhile are written to again
         office.drive()
         assert {mail.recipient for mail in office.office.log} == set(people)
@@ -246,7 +250,7 @@ def test_an_edit_that_is_killed_is_finished_by_the_same_edit(
 ) -> None:
     sqlite_office.campaign(PLAN, *THREE, cadence=TWO)
     sqlite_office.drive()
-    die_in(fork_server, sqlite_office, "edit", wakes=1, gaps=(0, 1))
+    die_in(fork_server, sqlite_office, "edit", after=1, gaps=(0, 1))
     sqlite_office.advance(DAY)
     assert [len(sqlite_office.sent(one)) for one in THREE] == [2, 1, 1]
     assert sqlite_office.edit(1, gaps=(0, 1)) == 2
