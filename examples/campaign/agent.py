@@ -205,6 +205,8 @@ class Agent:
         found = self._look(state, step)
         perdure.label(sequence_step=step)
         update: State = {"step": step, "last_at": last, "because": "the next touch"}
+        if found.campaign.get("state") == "trouble":  # even if it ended this thread, the last one
+            trouble.ask(self._runtime, found.campaign)
         if found.status != "active":
             return self._end(state, found.status)
         gaps, touch = found.cadence.gaps, found.touch
@@ -212,8 +214,6 @@ class Agent:
             # It is written, and waits for a person, whatever the cadence is by now.
             return Command(update=update, goto="compose_touch")
         if found.campaign["state"] != "running":
-            if found.campaign["state"] == "trouble":
-                trouble.ask(self._runtime, found.campaign)
             because = f"the campaign, which is {found.campaign['state']}"
             update |= {"because": because, "due_at": now + LOOK_AGAIN}
             return Command(update=update, goto="schedule_next")

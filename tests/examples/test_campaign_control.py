@@ -13,11 +13,13 @@ from examples.campaign.app import Plan
 from examples.campaign.cadence import Cadence
 from examples.campaign.control import ChangedMeanwhile, Changes, WrongState
 from examples.campaign.database import sql
+from examples.campaign.faults import Reply
+from examples.campaign.postoffice import Fault
 from perdure.errors import AnswerRefused
 from tests.support.campaign_commands import Command, die_in
 from tests.support.campaign_commands import command as command
 from tests.support.campaign_ends import CY, TWO, ends, nothing_more
-from tests.support.campaigns import BO, DAY, HELD, MONDAY, PLAN, World
+from tests.support.campaigns import BO, DAY, HELD, MONDAY, PLAN, World, world
 from tests.support.campaigns import office as office
 from tests.support.campaigns import sqlite_office as sqlite_office
 from tests.support.fork_server import ForkServer
@@ -39,7 +41,7 @@ def test_a_stop_that_is_killed_has_stopped_everything_and_is_finished_by_the_nex
 ) -> None:
     office.campaign(HELD, *THREE, cadence=TWO)
     office.drive()
-    die_in(fork_server, office, "stop", wakes=1)
+    die_in(fork_server, office, "stop", after=1)
     assert state_of(office) == ("stopped", 2)
     assert [office.member(1, one) for one in THREE] == ["stopped"] * 3
     office.drive()
@@ -77,7 +79,7 @@ def test_a_resume_that_is_killed_is_finished_by_the_next_and_nothing_is_sent_bef
     assert state_of(office) == ("paused", 2)
     office.advance(4 * DAY)
     assert len(office.office.log) == 3
-    die_in(fork_server, office, "resume", wakes=1)
+    die_in(fork_server, office, "resume", after=1)
     assert state_of(office) == ("running", 3)
     office.drive()
     assert [len(office.sent(one)) for one in THREE] == [2, 1, 1]
@@ -94,7 +96,7 @@ def test_threads_that_a_killed_resume_did_not_wake_look_by_themselves(
     sqlite_office.drive()
     control.pause(sqlite_office.app, 1)
     sqlite_office.advance(4 * DAY)
-    die_in(fork_server, sqlite_office, "resume", wakes=0)
+    die_in(fork_server, sqlite_office, "resume", after=0)
     sqlite_office.advance(DAY / 4)
     assert [len(sqlite_office.sent(one)) for one in THREE] == [2, 2, 2]
 
@@ -174,6 +176,40 @@ def test_an_answer_about_an_old_trouble_does_not_overrule_a_pause(sqlite_office:
     assert app.row(1)["trouble"] == ""
 
 
+def test_each_trouble_asks_its_own_question_whatever_was_done_about_the_one_before(
+    sqlite_url: str, fork_server: ForkServer
+) -> None:
+    people = [f"p{n}@example.org" for n in range(6)]
+    with world(sqlite_url) as office:
+        office.office.faults = lambda recipient, attempt: Fault.REJECT_RECIPIENT
+        office.campaign(PLAN, *people, cadence=TWO)
+        office.drive()
+        assert [one.value["kind"] for one in office.questions()] == ["trouble"]
+        control.pause(office.app, 1)
+        office.drive()
+        assert office.questions() == []
+        office.office.faults = None
+        die_in(fork_server, office, "resume", after=2)
+        assert state_of(office)[0] == "paused"
+        bounced = office.rows("SELECT 1 FROM contacts WHERE status = 'bounced'")
+        assert len(bounced) == 4
+        control.resume(office.app, 1)  # those who bounced meanwhile are written to again
+        office.drive()
+        assert {mail.recipient for mail in office.office.log} == set(people)
+        office.office.refuses = Reply("550 5.1.8 Sender address rejected")
+        office.advance(4 * DAY)
+        office.answer("resume")
+        office.drive()
+        office.office.refuses = None
+        [third] = office.questions()  # nothing was mended, so it is asked again
+        assert office.app.row(1)["troubles"] == 3
+        control.resume(office.app, 1)
+        office.drive()
+        assert (office.questions(), len(office.office.log)) == ([], 12)
+        with pytest.raises(AnswerRefused):
+            office.app.runtime.blocking.answer(third.id, {"action": "stop"})
+
+
 # -- changes, and what they change
 
 
@@ -214,7 +250,7 @@ def test_an_edit_that_is_killed_is_finished_by_the_same_edit(
 ) -> None:
     sqlite_office.campaign(PLAN, *THREE, cadence=TWO)
     sqlite_office.drive()
-    die_in(fork_server, sqlite_office, "edit", wakes=1, gaps=(0, 1))
+    die_in(fork_server, sqlite_office, "edit", after=1, gaps=(0, 1))
     sqlite_office.advance(DAY)
     assert [len(sqlite_office.sent(one)) for one in THREE] == [2, 1, 1]
     assert sqlite_office.edit(1, gaps=(0, 1)) == 2

@@ -1,9 +1,10 @@
-"""The campaign's limits, seen from the mail server: a daily limit, a pause for each domain, and days
-between the mails of two campaigns. A thread that has to wait sleeps; no process does."""
+"""The campaign's limits, seen from the mail server: a daily limit, a pause for each domain, and
+days between the mails of two campaigns. A thread that has to wait sleeps; no process does."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 
 from examples.campaign import control
 from examples.campaign.app import Plan
@@ -42,7 +43,7 @@ def test_a_domain_gets_one_mail_in_each_pause(sqlite_url: str) -> None:
         assert len(office.office.log) == 2
         office.sleep_through()
         times = sorted(office.dates(one)[0] for one in PEOPLE)
-        gaps = {after - before for before, after in zip(times, times[1:], strict=False)}
+        gaps = {after - before for before, after in pairwise(times)}
         assert gaps == {timedelta(minutes=1)}
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from examples.campaign import control
+from examples.campaign import control, people
 from examples.campaign.__main__ import main
 from examples.campaign.app import App
 from examples.campaign.settings import Settings
@@ -61,19 +61,22 @@ def command(
 
 
 def switch_and_die(asked: dict[str, Any], tell: Tell) -> None:
-    """Pause, resume, stop or edit a campaign, and be killed before a thread is woken: for
-    `tests.support.fork_server`."""
-    woken = 0
+    """Resume, stop or edit a campaign, and be killed before a contact is taken back or a thread is
+    woken: for `tests.support.fork_server`."""
+    done = 0
 
-    def wake(*_: object) -> None:
-        nonlocal woken
-        if woken == asked["wakes"]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        woken += 1
-        plain(*_)  # type: ignore[arg-type]
+    def mortal(function: Any) -> Any:
+        def call(*given: Any) -> Any:
+            nonlocal done
+            if done == asked["after"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            done += 1
+            return function(*given)
 
-    plain = App.wake
-    App.wake = wake  # type: ignore[assignment, method-assign]
+        return call
+
+    App.wake = mortal(App.wake)  # type: ignore[method-assign]
+    people.unbounce = mortal(people.unbounce)
     clock = Clock(datetime.fromisoformat(asked["at"]))
     with App(Settings(**asked["settings"]), clock=clock) as app:
         changes = control.Changes(gaps=tuple(asked["gaps"]))
@@ -81,13 +84,14 @@ def switch_and_die(asked: dict[str, Any], tell: Tell) -> None:
         getattr(control, asked["verb"])(app, 1, *more)
 
 
-def die_in(server: ForkServer, world: World, verb: str, *, wakes: int, gaps: Any = (0,)) -> None:
-    """Have a process do this to campaign 1, and die when it has woken so many threads."""
+def die_in(server: ForkServer, world: World, verb: str, *, after: int, gaps: Any = (0,)) -> None:
+    """Have a process do this to campaign 1, and die when it has taken back so many contacts, or
+    woken so many threads."""
     asked: dict[str, Any] = {
         "settings": asdict(world.app.settings),
         "at": world.clock.time.isoformat(),
     }
     child = server.start(
-        "campaign_commands:switch_and_die", verb=verb, wakes=wakes, gaps=gaps, **asked
+        "campaign_commands:switch_and_die", verb=verb, after=after, gaps=gaps, **asked
     )
     assert child.wait(60) == -signal.SIGKILL
