@@ -38,7 +38,8 @@ OUTSIDE = (
     "the mail provider's own log and copies (ask it to delete these Message-IDs)",
     "the mailboxes of those who got or wrote these mails",
     "backups of the database, and on D1 its Time Travel (30 days)",
-    "traces, logs and tables that were exported before",
+    "traces and tables that were exported before, and logs: `inbound` logs who wrote",
+    "his name in the text of others",
 )
 """What erasing cannot reach."""
 PATIENCE = 30.0
