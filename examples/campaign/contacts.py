@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .database import Conflict, Database, Row, Statement, sql
-from .records import SUPPRESSED, refuse_stopped
+from .records import SUPPRESSED
 from .sheet import (
     Bad,
     BadSheet,
