@@ -83,7 +83,10 @@ def switch_and_die(asked: dict[str, Any], tell: Tell) -> None:
 
 def die_in(server: ForkServer, world: World, verb: str, *, wakes: int, gaps: Any = (0,)) -> None:
     """Have a process do this to campaign 1, and die when it has woken so many threads."""
-    asked = {"settings": asdict(world.app.settings), "at": world.clock.time.isoformat()}
+    asked: dict[str, Any] = {
+        "settings": asdict(world.app.settings),
+        "at": world.clock.time.isoformat(),
+    }
     child = server.start(
         "campaign_commands:switch_and_die", verb=verb, wakes=wakes, gaps=gaps, **asked
     )
