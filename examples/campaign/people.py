@@ -15,12 +15,12 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perdure.types import ENDED
 
 from . import records
-from .agent import State, thread_of
+from .agent import thread_of
 from .database import Conflict, Row, Statement, sql
 from .erasure import Erased, StillDriven, erase
 from .sheet import check_zone, hash_of, normalise, person_of, plain
@@ -281,7 +281,7 @@ def _start(app: App, campaign_id: int, contact_id: int) -> int:
     step = min(open, default=len(touches) + 1)
     sent = [touch["sent_at"] for touch in touches if touch["sent_at"] is not None]
     last_at = _EPOCH + timedelta(milliseconds=max(sent, default=app.clock.now()))
-    state: State = {
+    state: dict[str, Any] = {
         "step": step,
         "last_at": last_at,
         "not_before": last_at,
