@@ -7,6 +7,7 @@ to run it; the tutorial in the project's docs builds it step by step.
     agent        the graph, and its effects         cadence          when the next touch is due
     app          the application put together       sheet contacts   CSV files, their import
     control      pause, resume, stop, edit          preview          what an edit would change
+    people       change, unbounce, remove           erasure          nothing of a person is left
     drafts       approval in bulk                   overlaps         what other campaigns mean
     inbound      mail that comes in                 mail lookup      sending; asking what arrived
     records      what the tables are asked          reading          what an incoming mail means

@@ -38,7 +38,8 @@ OUTSIDE = (
     "the mail provider's own log and copies (ask it to delete these Message-IDs)",
     "the mailboxes of those who got or wrote these mails",
     "backups of the database, and on D1 its Time Travel (30 days)",
-    "traces, logs and tables that were exported before",
+    "traces and tables that were exported before, and logs: `inbound` logs who wrote",
+    "his name in the text of others",
 )
 """What erasing cannot reach."""
 PATIENCE = 30.0
@@ -152,6 +153,8 @@ def _delete_rows(app: App, person: str) -> Counter[str]:
         sql("SELECT count(*) AS n FROM contacts WHERE person = :person", person=person),
     )
     app.database.write(
+        *(sql("DELETE FROM message_contacts WHERE message_id = :id", id=id) for id in messages),
+        sql(f"DELETE FROM message_contacts WHERE contact_id IN {_HIS}", person=person),  # noqa: S608
         *(sql("DELETE FROM messages WHERE id = :id", id=id) for id in messages),
         sql(f"DELETE FROM messages WHERE contact_id IN {_HIS}", person=person),  # noqa: S608
         *mentioning,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from examples.campaign.app import Unknown
 from examples.campaign.strays import NotAStray, assign, count, dismiss, strays
-from tests.examples.test_campaign_commands import command as command
+from tests.support.campaign_commands import Command
+from tests.support.campaign_commands import command as command
 from tests.support.campaign_ends import CY, ends
 from tests.support.campaigns import BO, PLAN, World, bounce, reply
 from tests.support.campaigns import office as office
@@ -88,7 +88,7 @@ def test_of_two_who_assign_a_stray_at_once_one_is_right(office: World) -> None:
 
 
 def test_strays_are_handled_from_the_command_line(
-    sqlite_office: World, command: Callable[..., tuple[int, str]], caplog: pytest.LogCaptureFixture
+    sqlite_office: World, command: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
     office = sqlite_office
     office.campaign()

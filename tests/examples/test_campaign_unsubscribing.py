@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import email
 import hashlib
+import re
 import smtplib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from examples.campaign.contacts import Refused
 from examples.campaign.letter import BadLetter, Letter, compose, footer, unsubscribe_of
 from examples.campaign.reading import parse
 from examples.campaign.settings import Settings
@@ -371,6 +374,20 @@ def test_everybody_whom_it_concerns_is_stopped(
     assert {one for one, how in statuses(office).items() if how == "unsubscribed"} == stopped
     for address in stopped:
         ends(office, "unsubscribed", address=address)
+
+
+def test_a_click_in_a_forwarded_mail_counts_for_whom_it_was_sent_to(sqlite_office: World) -> None:
+    office = sqlite_office
+    office.campaign(PLAN, INFO, BO)
+    office.drive()
+    mail = email.message_from_string(office.sent(INFO)[0].content)
+    found = re.fullmatch(r"<mailto:(.+)\?subject=unsubscribe>", mail["List-Unsubscribe"])
+    assert found is not None
+    office.receive(reply(sender=STRANGER, subject="unsubscribe", text="", To=found[1]))
+    ends(office, "unsubscribed", address=INFO)
+    assert office.member() == "active"
+    with pytest.raises(Refused, match="has unsubscribed"):
+        office.campaign(PLAN, STRANGER, name="autumn", sequence="other")
 
 
 def test_a_stranger_who_unsubscribes_is_not_written_to_later(sqlite_office: World) -> None:

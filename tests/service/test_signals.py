@@ -65,6 +65,20 @@ async def test_a_signal_wakes_who_waits_for_it(url: str) -> None:
         assert event == {"wait": wait.id, "name": "reply"}
 
 
+async def test_a_wait_for_a_signal_may_say_what_it_is_about() -> None:
+    def hears(state: Log) -> Log:
+        return {"log": [perdure.wait_for("s", value={"kind": "cadence"})]}
+
+    async with healthy() as rt:
+        run = await begin(rt, chain(hears))
+        assert (await only_wait(rt, run)).value == {"signal": "s", "kind": "cadence"}
+        await rt.signal("t", "s", 1)
+        await drive(rt)
+        assert await log_of(rt, run) == [1]
+    with pytest.raises(errors.BadArgument, match="the signal's name"):
+        perdure.wait_for("s", value={"signal": "t"})
+
+
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}, {"__perdure__": 1}], ids=repr)
 async def test_a_signal_may_carry_nothing(value: Any) -> None:
     async with healthy() as rt:

@@ -1,0 +1,69 @@
+"""The campaign's limits, seen from the mail server: a daily limit, a pause for each domain, and
+days between the mails of two campaigns. A thread that has to wait sleeps; no process does."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+
+from examples.campaign import control
+from examples.campaign.app import Plan
+from examples.campaign.cadence import Cadence
+from tests.support.campaigns import BO, DAY, MONDAY, PLAN, World, world
+
+PEOPLE = [f"p{n}@example.org" for n in range(5)]
+ONE = Cadence((0,))
+
+
+def days(office: World) -> list[int]:
+    """How many days after Monday each mail went out."""
+    return sorted((office.dates(mail.recipient)[0] - MONDAY).days for mail in office.office.log)
+
+
+def test_a_sender_sends_no_more_than_its_limit_in_a_day(url: str) -> None:
+    with world(url) as office:
+        office.campaign(PLAN, *PEOPLE, cadence=ONE, per_day=2)
+        office.drive()
+        assert len(office.office.log) == 2
+        [wait] = office.app.runtime.blocking.waits(thread_id=office.thread(address=PEOPLE[4]))
+        assert (wait.value["kind"], wait.kind) == ("cadence", "signal")
+        assert "has used up its 2 mails" in wait.value["because"]
+        office.sleep_through()
+        assert days(office) == [0, 0, 1, 1, 2]
+
+
+def test_a_domain_gets_one_mail_in_each_pause(sqlite_url: str) -> None:
+    with world(sqlite_url, domain_pause=60.0) as office:
+        office.campaign(PLAN, *PEOPLE, "do@example.com", cadence=ONE)
+        office.drive()
+        assert {mail.recipient.partition("@")[2] for mail in office.office.log} == {
+            "example.org",
+            "example.com",
+        }
+        assert len(office.office.log) == 2
+        office.sleep_through()
+        times = sorted(office.dates(one)[0] for one in PEOPLE)
+        gaps = {after - before for before, after in pairwise(times)}
+        assert gaps == {timedelta(minutes=1)}
+
+
+def test_a_second_campaign_with_default_settings_sends_some_days_after_the_first(url: str) -> None:
+    with world(url, apart=3) as office:
+        office.campaign(PLAN, sequence="", cadence=ONE)
+        office.drive()
+        second = Plan("autumn", "Chairs", "Ana <ana@example.com>", auto_approve=True, cadence=ONE)
+        office.campaign(second, BO, "bo+news@example.org")
+        office.sleep_through()
+        sent = sorted((office.dates(one)[-1], one) for one in (BO, "bo+news@example.org"))
+        assert [mail.subject for mail in office.sent()] == ["Better tables (1)", "Chairs (1)"]
+        assert sent[0][0] == MONDAY + 3 * DAY
+
+
+def test_a_limit_that_is_raised_lets_those_go_who_wait(sqlite_url: str) -> None:
+    with world(sqlite_url) as office:
+        office.campaign(PLAN, *PEOPLE, cadence=ONE, per_day=1)
+        office.drive()
+        assert len(office.office.log) == 1
+        control.edit(office.app, 1, control.Changes(per_day=0))
+        office.drive()
+        assert len(office.office.log) == 5
