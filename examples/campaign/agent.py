@@ -327,8 +327,8 @@ class Agent:
             return self._after_refusal(state, place, error, now)
         except perdure.errors.EffectFailed:  # a person said that it is not to be sent
             return self._skip(state)
-        at, status = perdure.now(), str(result.status)
-        if not self._sending.is_mine(place, result):
+        at, status = perdure.now(), "sent"
+        if not self._sending.is_mine(place, result, state["tries"]):
             at, status = result.at or at, "duplicate"
         sent_at = milliseconds(at) if status == "sent" else None
         self.change_touch(place, {"status": status, "sent_at": sent_at, **records.UNREFUSED})
@@ -338,8 +338,14 @@ class Agent:
         self, state: State, place: dict[str, int], error: perdure.NotDone, now: datetime
     ) -> State:
         """Note what the server said, with what it leads to, in one batch. What comes next, reality
-        says: `check_reply` looks at the touch, the contact and the campaign."""
+        says: `check_reply` looks at the touch, the contact and the campaign.
+
+        What it said to another campaign of the sequence leads to nothing here: that one may have
+        another sender, and what was wrong may be mended by now. The next try is this one's own.
+        """
         kind, recipient = _kind(error), state["letter"]["recipient"]
+        if not self._sending.was_tried(place, state["tries"]):
+            kind = "NotNow"
         self.refused(place, kind, str(error), state["tries"], recipient)
         if kind == "NoSuchRecipient":
             for campaign_id in records.campaigns_of(self._database, place["contact_id"]):
@@ -443,7 +449,7 @@ class Agent:
             ]
         if kind in trouble.LIMITS:
             what = said.replace(recipient, "the recipient")
-            statements.append(trouble.stop(place["campaign_id"], kind, what))
+            statements.append(trouble.stop(place, kind, what))
         self._database.inside(*statements)
 
     @perdure.effect(transactional=True)

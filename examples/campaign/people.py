@@ -130,7 +130,7 @@ def update(
         _refuse_suppressed(app, changed["address"])
     is_other = any(changed[one] != row[one] for one in ("name", "company", "address"))
     try:
-        app.database.write(*_changes(row["id"], changed, is_other=is_other))
+        app.database.write(*_changes(row["id"], row["address"], changed, is_other=is_other))
     except Conflict:
         raise ValueError(f"There is a contact {changed['address']} already.") from None
     for campaign_id in records.campaigns_of(app.database, row["id"]):
@@ -138,7 +138,7 @@ def update(
     return row | changed
 
 
-def _changes(contact_id: int, changed: Row, *, is_other: bool) -> list[Statement]:
+def _changes(contact_id: int, before: str, changed: Row, *, is_other: bool) -> list[Statement]:
     statements = [
         sql(
             """UPDATE contacts SET name = :name, company = :company, zone = :zone,
@@ -168,6 +168,14 @@ def _changes(contact_id: int, changed: Row, *, is_other: bool) -> list[Statement
                 person=changed["person"],
             ),
         ]
+    if changed["address"] != before:  # tries are counted for an address, in every campaign from 0
+        statements.append(
+            sql(
+                """UPDATE touches SET tries = 0, attempt = NULL
+                   WHERE contact_id = :id AND sent_at IS NULL""",
+                id=contact_id,
+            )
+        )
     return statements
 
 
@@ -247,8 +255,7 @@ def _going_on(contact_id: int) -> list[Statement]:
             id=contact_id,
         ),
         sql(
-            f"""UPDATE touches SET status = 'approved', tries = tries + 1, refused = 0,
-                  problem = '', said = ''
+            f"""UPDATE touches SET status = 'approved', refused = 0, problem = '', said = ''
                 WHERE {his} AND status = 'refused' AND EXISTS
                   (SELECT 1 FROM members m WHERE m.campaign_id = touches.campaign_id
                    AND m.contact_id = :id AND m.status = 'bounced')

@@ -75,7 +75,7 @@ def permission(place: dict[str, int]) -> Statement:
     """All that decides whether a touch may go out now, if there is such a touch."""
     return sql(
         """SELECT m.status AS member, c.status AS contact, c.address, c.zone, p.state, p.sender,
-             p.gaps, p.days, p.opens, p.closes, t.attempt, b.until
+             p.gaps, p.days, p.opens, p.closes, t.status, t.attempt, b.until
            FROM members m JOIN contacts c ON c.id = m.contact_id
              JOIN campaigns p ON p.id = m.campaign_id
              JOIN touches t ON t.campaign_id = m.campaign_id AND t.contact_id = m.contact_id
@@ -153,6 +153,18 @@ def go_on(place: dict[str, int], attempt: str, now: int) -> Statement:
         **place,
         attempt=attempt,
         now=now,
+    )
+
+
+def give_up(place: dict[str, int], begun: int) -> Statement:
+    """End a conversation that was cut off, if it has not gone on since `begun`: one who wakes up in
+    it finds that it is not the last one any more. Gives a row if it ended."""
+    return sql(
+        """UPDATE touches SET attempt = COALESCE(attempt, '') || ' given up'
+           WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
+           AND COALESCE(attempt_at, 0) = :begun RETURNING step""",
+        **place,
+        begun=begun,
     )
 
 

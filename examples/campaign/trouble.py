@@ -26,12 +26,14 @@ GRAPH = "campaign trouble"
 LIMITS = {
     "SenderRefused": (1, 1),
     "ServerTrouble": (1, 12),
+    "TemporaryTrouble": (5, 12),
     "LetterRefused": (5, 1),
     "NoSuchRecipient": (5, 1),
     "Doubtful": (5, 1),
 }
 """How many touches in a row, each refused so often, are one trouble: what is about the sender at
-once, a server that is down after about a day, and others when many fail alike."""
+once, a server that is down, or puts everybody off, after about a day, and others when many fail
+alike."""
 DECISION = {
     "type": "object",
     "properties": {"action": {"enum": ["resume", "stop"]}},
@@ -40,16 +42,21 @@ DECISION = {
 }
 
 
-def stop(campaign_id: int, kind: str, what: str) -> Statement:
-    """Stop a campaign that runs, if so many of its touches failed alike since its last success."""
+def stop(place: dict[str, int], kind: str, what: str) -> Statement:
+    """Stop the campaign of a touch that was refused, if it runs, and so many of its touches failed
+    alike since the last success before. A success that is dated later, by a clock that was set back
+    since, says nothing."""
     many, refused = LIMITS[kind]
     return sql(
         """UPDATE campaigns SET state = 'trouble', trouble = :what, troubles = troubles + 1
-           WHERE id = :id AND state = 'running' AND :many <=
-             (SELECT count(*) FROM touches WHERE campaign_id = :id AND problem = :kind
+           WHERE id = :campaign_id AND state = 'running' AND :many <=
+             (SELECT count(*) FROM touches WHERE campaign_id = :campaign_id AND problem = :kind
               AND refused >= :refused AND attempt_at >=
-                (SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :id))""",
-        id=campaign_id,
+                (SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :campaign_id
+                 AND sent_at <=
+                   (SELECT attempt_at FROM touches WHERE campaign_id = :campaign_id
+                    AND contact_id = :contact_id AND step = :step)))""",
+        **place,
         kind=kind,
         what=f"{kind}: {what}",
         many=many,
@@ -135,6 +142,7 @@ class Question:
 WORDS = {
     "SenderRefused": "The mail server takes no mail from us. No mail is sent until this is mended.",
     "ServerTrouble": "The mail server has been in trouble for a day. No mail is sent meanwhile.",
+    "TemporaryTrouble": "The mail server has put off several mails in a row for a day.",
     "LetterRefused": "The mail server refused the text of several mails in a row.",
     "NoSuchRecipient": "The mail server knew none of several recipients in a row.",
     "Doubtful": "The mail server refused several mails in a row, for a reason that is not clear.",
