@@ -177,7 +177,7 @@ class Sending:
         def begin() -> bool:
             row = next(iter(self._database.read(records.permission(place))[0]), None)
             check(row, begins=True)
-            previous = row and row["attempt"]
+            previous = (row or {}).get("attempt")
             self._database.write(records.begin(place, mine, previous, self._now()))
             return True
 

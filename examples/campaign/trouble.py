@@ -34,11 +34,10 @@ LIMITS = {
 """How many touches in a row, each refused so often, are one trouble: what is about the sender at
 once, a server that is down, or puts everybody off, after about a day, and others when many fail
 alike."""
-DECISION = {
-    "type": "object",
-    "properties": {"action": {"enum": ["resume", "stop"]}},
-    "required": ["action"],
-    "additionalProperties": False,
+ANSWERS = {
+    "resume": "it is mended, go on and try again",
+    "accept": "these addresses are wrong indeed, go on without them",
+    "stop": "end the campaign",
 }
 
 
@@ -93,17 +92,18 @@ class State(TypedDict, total=False):
 
 
 class Question:
-    """The graph that asks. `resume` and `stop` take a campaign and the number of its trouble, and
-    may be called again and again."""
+    """The graph that asks. `resume`, `accept` and `stop` take a campaign and the number of its
+    trouble, and may be called again and again."""
 
     def __init__(
         self,
         database: Database,
         resume: Callable[[int, int], object],
+        accept: Callable[[int, int], object],
         stop: Callable[[int, int], object],
     ) -> None:
         self._database = database
-        self._do = {"resume": resume, "stop": stop}
+        self._do = {"resume": resume, "accept": accept, "stop": stop}
 
     def graph(self) -> StateGraph[State]:
         builder = StateGraph(State)
@@ -119,15 +119,24 @@ class Question:
         if campaign is None or not in_trouble or campaign["troubles"] != state["trouble"]:
             return {"ended": "over"}
         kind, _, said = campaign["trouble"].partition(": ")
+        answers = [one for one in ANSWERS if one != "accept" or kind == "NoSuchRecipient"]
         shown = {
             "kind": "trouble",
             "campaign": campaign["name"],
             "what": WORDS[kind],
             "said": said,
-            "answers": "resume: it is mended, go on and try again. stop: end the campaign.",
+            "answers": " ".join(f"{one}: {ANSWERS[one]}." for one in answers),
         }
         decision = perdure.ask(
-            shown, response_schema=DECISION, unless=resumed(state["trouble"]), default=None
+            shown,
+            response_schema={
+                "type": "object",
+                "properties": {"action": {"enum": answers}},
+                "required": ["action"],
+                "additionalProperties": False,
+            },
+            unless=resumed(state["trouble"]),
+            default=None,
         )
         if decision is None:
             return {"ended": "withdrawn"}

@@ -12,7 +12,7 @@ from examples.campaign.cadence import Cadence
 from examples.campaign.faults import Reply
 from examples.campaign.postoffice import Fault, PostOffice, scripted
 from tests.support import campaigns
-from tests.support.campaigns import BO, DAY, HELD, MONDAY, PLAN, World, sql, world
+from tests.support.campaigns import BO, DAY, HELD, MONDAY, PLAN, BadAnswer, World, sql, world
 
 office, workers = campaigns.office, campaigns.workers
 HOUR = timedelta(hours=1)
@@ -128,6 +128,29 @@ def test_many_unknown_recipients_in_a_row_are_the_senders_trouble_and_nobody_is_
         office.answer("resume")
         assert {mail.recipient for mail in office.office.log} == set(PEOPLE)
         assert {office.member(address=one) for one in PEOPLE} == {"active"}
+
+
+def test_a_list_with_many_wrong_addresses_goes_on_without_them(sqlite_url: str) -> None:
+    wrong, right = PEOPLE[:5], PEOPLE[5:8]
+    faults = scripted({(one, n): Fault.REJECT_RECIPIENT for one in wrong for n in (1, 2)})
+    with world(sqlite_url, PostOffice(faults)) as office:
+        office.campaign(PLAN, *wrong)
+        office.drive()
+        office.enrol(1, *right)
+        office.app.launch(1)
+        office.answer("resume")
+        assert kinds(office) == ["trouble"]
+        office.answer("accept")
+        assert {mail.recipient for mail in office.office.log} == set(right)
+        assert {office.member(address=one) for one in wrong} == {"bounced"}
+        assert kinds(office) == []
+        office.office.refuses = SENDER
+        office.enrol(1, PEOPLE[9])
+        office.app.launch(1)
+        office.drive()
+        [question] = office.questions()
+        with pytest.raises(BadAnswer):  # they have nothing to do with it
+            office.app.runtime.blocking.answer(question.id, {"action": "accept"})
 
 
 def test_a_doubtful_refusal_is_tried_for_a_day_and_then_asked_about(office: World) -> None:
