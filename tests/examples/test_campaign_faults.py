@@ -506,9 +506,8 @@ def test_a_worker_that_stood_still_does_not_send_while_the_next_try_waits_for_it
             workers.stop()
             stood_still.set()
 
-    options = {"lookup_after": 0.5, "domain_pause": 60.0}
     with (
-        world(sqlite_url, PostOffice(on=on), **options) as here,
+        world(sqlite_url, PostOffice(on=on), lookup_after=0.5, domain_pause=60.0) as here,
         ThreadPoolExecutor(1) as other,
     ):
         here.campaign(cadence=Cadence((0,)))
