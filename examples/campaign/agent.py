@@ -465,7 +465,8 @@ class Agent:
         effects = self._runtime.blocking.effects(run_id, limit=MANY) if touches else []
         for touch in touches:
             part = sent_by(effects, touch["step"])
-            self._runtime.blocking.score(run_id, OUTCOME, touch["outcome"], **part)
+            if "effect" in part or touch["run_id"] == run_id:  # else an earlier run has said so
+                self._runtime.blocking.score(run_id, OUTCOME, touch["outcome"], **part)
         return Command(update={"ended": ended or status}, goto="__end__")
 
     # -- effects

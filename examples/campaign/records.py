@@ -226,7 +226,7 @@ def closed(database: Database, campaign_id: int, contact_id: int) -> tuple[str |
             **of,
         ),
         sql(
-            """SELECT step, outcome FROM touches WHERE campaign_id = :campaign_id
+            """SELECT step, run_id, outcome FROM touches WHERE campaign_id = :campaign_id
                AND contact_id = :contact_id AND outcome IS NOT NULL ORDER BY step""",
             **of,
         ),

@@ -156,7 +156,7 @@ OFTEN = (
 )
 """A rejection is half as frequent as the others: it ends a month early, or needs a person. What
 stops a whole campaign is planned: see `faults_of`."""
-FULL_FOR = 4
+FULL_FOR = 6
 """A mailbox that is full for so many mails in a row is asked about."""
 
 
