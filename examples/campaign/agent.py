@@ -410,6 +410,10 @@ class Agent:
         """Note what the server said, with what it leads to, in one batch. What comes next, reality
         says: `check_reply` looks at the touch, the contact and the campaign."""
         kind, recipient = _kind(error), state["letter"]["recipient"]
+        touch = records.look(self._database, **place).touch
+        if touch is not None and touch["attempt"] is None:
+            # Another campaign of the sequence was told so, and has dealt with it.
+            kind = "NotNow"
         self.refused(place, kind, str(error), state["tries"], recipient)
         if kind == "NoSuchRecipient":
             for campaign_id in records.campaigns_of(self._database, place["contact_id"]):

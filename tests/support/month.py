@@ -476,12 +476,12 @@ class Month:
             self.counts["outages"] += 1
 
     def _jump(self, dues: list[datetime]) -> None:
-        """To what is tried again soon, or else to the next wave: when an eighth of all threads is
+        """To what is tried again soon, or else to the next wave: when a quarter of all threads is
         due, or after four days in which nobody drove."""
         if dues[0] < self.clock.time + timedelta(hours=1):
             soon = dues[0] + PAUSE - timedelta(minutes=1)  # not beyond a turn that begins then
             last = max(due for due in dues if due <= soon)
             self.clock.move_to(last + timedelta(seconds=10))
             return
-        wave = min(dues[len(dues) // 8], dues[0] + timedelta(days=4))
+        wave = min(dues[len(dues) // 4], dues[0] + timedelta(days=4))
         self.clock.move_to(wave + timedelta(minutes=30))
