@@ -153,6 +153,8 @@ def _delete_rows(app: App, person: str) -> Counter[str]:
         sql("SELECT count(*) AS n FROM contacts WHERE person = :person", person=person),
     )
     app.database.write(
+        # first, and so that no mail is taken in for him meanwhile: on PostgreSQL it is a lock
+        sql("UPDATE contacts SET status = 'removed' WHERE person = :person", person=person),
         *(sql("DELETE FROM message_contacts WHERE message_id = :id", id=id) for id in messages),
         sql(f"DELETE FROM message_contacts WHERE contact_id IN {_HIS}", person=person),  # noqa: S608
         *(sql("DELETE FROM messages WHERE id = :id", id=id) for id in messages),
