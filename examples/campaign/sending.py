@@ -139,9 +139,10 @@ class Sending:
         """One conversation with the mail server. Its key is (contact, step) within a sequence, and
         the number of the try: it guards across campaigns and imports."""
         mine = uuid.uuid4().hex
+        permission = records.permission(place, letter["recipient"])
 
         def may_send(row: dict[str, Any] | None, *, begins: bool = False) -> bool:
-            if row is None or not row["member"] == row["contact"] == "active":
+            if row is None or row["suppressed"] or not row["member"] == row["contact"] == "active":
                 return False
             if row["state"] != "running":
                 raise NotNow("the campaign does not run")
@@ -156,9 +157,7 @@ class Sending:
 
         def before_data() -> bool:
             began = time.monotonic()
-            _, rows = self._database.write(
-                records.go_on(place, mine, self._now()), records.permission(place)
-            )
+            _, rows = self._database.write(records.go_on(place, mine, self._now()), permission)
             if rows and rows[0]["attempt"] != mine:
                 raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
             if time.monotonic() > began + SLOW:  # the mail would arrive later than noted
@@ -169,7 +168,7 @@ class Sending:
             return Result(status, place["campaign_id"], at, letter["message_id"])._asdict()
 
         def begin() -> bool:
-            row = next(iter(self._database.read(records.permission(place))[0]), None)
+            row = next(iter(self._database.read(permission)[0]), None)
             if row is None or not may_send(row, begins=True):
                 return False
             self._database.write(records.begin(place, mine, row["attempt"], self._now()))

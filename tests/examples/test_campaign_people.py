@@ -119,6 +119,19 @@ def test_an_erased_person_is_found_in_no_table_and_in_no_file(office: World) -> 
     clean(office)
 
 
+def test_an_address_beyond_ascii_is_erased_in_either_spelling(sqlite_office: World) -> None:
+    office, written = sqlite_office, "Bo+x@B\N{LATIN CAPITAL LETTER U WITH DIAERESIS}cher.example"
+    for text in ("one", "two"):
+        office.receive(reply(None, text, sender="ida@example.org", subject=f"About {written}"))
+    raw = reply(None, "Hi", sender="x@example.org").as_bytes()
+    office.receive(raw.replace(b"x@example.org", written.encode()))
+    erased = people.erase(office.app, "bo@bücher.example")
+    assert erased.rows == {"messages": 1, "mentions": 2}
+    assert [row["subject"] for row in office.rows("SELECT * FROM messages")] == [
+        "About [erased]"
+    ] * 2
+
+
 @pytest.mark.slow
 def test_an_erasure_that_was_killed_is_finished_by_the_next(
     sqlite_office: World, fork_server: ForkServer
