@@ -340,6 +340,10 @@ class Agent:
         """Note what the server said, with what it leads to, in one batch. What comes next, reality
         says: `check_reply` looks at the touch, the contact and the campaign."""
         kind, recipient = _kind(error), state["letter"]["recipient"]
+        touch = records.look(self._database, **place).touch
+        if touch is not None and touch["attempt"] is None:
+            # Another campaign of the sequence was told so, and has dealt with it.
+            kind = "NotNow"
         self.refused(place, kind, str(error), state["tries"], recipient)
         if kind == "NoSuchRecipient":
             for campaign_id in records.campaigns_of(self._database, place["contact_id"]):
@@ -395,7 +399,8 @@ class Agent:
         effects = self._runtime.blocking.effects(run_id, limit=MANY) if touches else []
         for touch in touches:
             part = sent_by(effects, touch["step"])
-            self._runtime.blocking.score(run_id, OUTCOME, touch["outcome"], **part)
+            if "effect" in part or touch["run_id"] == run_id:  # else an earlier run has said so
+                self._runtime.blocking.score(run_id, OUTCOME, touch["outcome"], **part)
         return Command(update={"ended": ended or status}, goto="__end__")
 
     # -- effects

@@ -30,8 +30,8 @@ _END_CONTACTS = {
     "unsubscribed": f"UPDATE contacts SET status = :status WHERE id {_THESE}",  # noqa: S608
 }
 """Whoever unsubscribed stays so, whatever bounces later."""
-_END_MEMBERS = f"""UPDATE members SET status = :status
-WHERE contact_id {_THESE} AND status = 'active'"""  # noqa: S608
+_END_MEMBERS = f"""UPDATE members SET status = :status WHERE contact_id {_THESE}
+AND (status = 'active' OR (status = 'bounced' AND CAST(:status AS TEXT) = 'replied'))"""  # noqa: S608
 
 
 @dataclass(frozen=True)

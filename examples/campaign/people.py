@@ -254,12 +254,21 @@ def _going_on(contact_id: int) -> list[Statement]:
             id=contact_id,
         ),
         sql(
-            f"""UPDATE touches SET status = 'approved', tries = tries + 1, refused = 0,
-                  problem = '', said = ''
+            f"""UPDATE touches SET status = 'approved', refused = 0, problem = '', said = ''
                 WHERE {his} AND status = 'refused' AND EXISTS
                   (SELECT 1 FROM members m WHERE m.campaign_id = touches.campaign_id
                    AND m.contact_id = :id AND m.status = 'bounced')
                 AND {running}""",  # noqa: S608 (our own words)
+            id=contact_id,
+        ),
+        # Campaigns of one sequence count their tries together: what one of them was told before
+        # is not heard again, and no number is left out, under which another would send.
+        sql(
+            f"""UPDATE touches SET tries = (SELECT MAX(t.tries) FROM touches t
+                  JOIN campaigns p ON p.id = t.campaign_id
+                  WHERE t.contact_id = :id AND t.step = touches.step AND p.sequence =
+                    (SELECT sequence FROM campaigns WHERE id = touches.campaign_id))
+                WHERE {his} AND sent_at IS NULL""",  # noqa: S608 (our own words)
             id=contact_id,
         ),
         sql(

@@ -231,7 +231,7 @@ def closed(database: Database, campaign_id: int, contact_id: int) -> tuple[str |
             **of,
         ),
         sql(
-            """SELECT step, outcome FROM touches WHERE campaign_id = :campaign_id
+            """SELECT step, run_id, outcome FROM touches WHERE campaign_id = :campaign_id
                AND contact_id = :contact_id AND outcome IS NOT NULL ORDER BY step""",
             **of,
         ),
@@ -263,14 +263,15 @@ def campaigns_of(database: Database, contact_id: int) -> dict[int, str]:
 
 def reply(message_id: str, contact_id: int, touch: Row | None) -> list[Statement]:
     """End every campaign of a contact by a reply that is stored, and note the touch that earned it,
-    if it is the first of its campaign: then the message has the touch's `run_id`.
+    if it is the first of its campaign: then the message has the touch's `run_id`. A bounce before
+    it was a mistake; when that is undone, he is not written to.
 
     The rows of `members` are locked first. So if a thread ends at the same time, it either ended
     before this, and the reply is `late`, or it ends after this, and sees the reply.
     """
     ended = sql(
         """UPDATE members SET status = 'replied' WHERE contact_id = :contact_id
-           AND status = 'active'""",
+           AND status IN ('active', 'bounced')""",
         contact_id=contact_id,
     )
     if touch is None:
