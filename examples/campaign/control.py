@@ -198,7 +198,8 @@ def _take_back(app: App, row: Row) -> None:
     """
     kind = row["trouble"].partition(":")[0]
     for bounced in app.database.rows(_BOUNCED, id=row["id"], kind=kind) if kind else []:
-        with contextlib.suppress(ValueError):  # he unsubscribed meanwhile, or was removed
+        gone = (ValueError, people.UnknownContact)  # unsubscribed meanwhile, removed or erased
+        with contextlib.suppress(*gone):
             people.unbounce(app, bounced["address"])
 
 

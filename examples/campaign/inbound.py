@@ -18,9 +18,9 @@ A thread that is held is tried again, so that it comes to its end: there is noth
 more. Not so if nobody knows what became of a mail of it: a person has to settle that first, and
 then the thread ends by itself.
 
-Message-IDs are what others say they are. A mail is one and the same if its Message-ID and its
-author are; a mail with a Message-ID of ours is ours, come back; and an answer or a bounce is about
-a mail of ours only if we have begun to send that one.
+Message-IDs are what others say they are. A mail is one and the same if its Message-ID, its author
+and its wish to unsubscribe are; a mail with a Message-ID of ours is ours, come back; and an answer
+or a bounce is about a mail of ours only if we have begun to send that one.
 """
 
 from __future__ import annotations
@@ -202,8 +202,15 @@ class Inbound:
 
 
 def _id(mail: Incoming) -> str:
-    """Machines that write `<1@localhost>` into every mail must not make two people one."""
-    return f"{mail.message_id} {hashlib.sha256(mail.address.encode()).hexdigest()[:16]}"
+    """Machines that write `<1@localhost>` into every mail must not make two people one.
+
+    An unsubscription is another mail than its copy that is none: of a mail to us and, in Bcc, to an
+    unsubscribe address two copies come in, and only one says so.
+    """
+    about = [mail.address]
+    if mail.kind == "unsubscribe":
+        about += ["unsubscribe", *sorted(mail.tokens)]
+    return f"{mail.message_id} {hashlib.sha256(' '.join(about).encode()).hexdigest()[:16]}"
 
 
 def _nearest(ids: list[str], touches: list[Row]) -> Row | None:
