@@ -40,11 +40,12 @@ from perdure import Client, errors
 from perdure.types import State
 
 from . import messages
-from .agent import MANY, OUTCOME, sent_by, thread_of
+from .agent import OUTCOME, thread_of
 from .app import App
 from .database import Conflict, Row, sql
 from .messages import Match, json_list
 from .reading import Incoming, parse
+from .sending import MANY, sent_by
 from .sheet import normalise, person_of
 
 log = logging.getLogger("campaign")
