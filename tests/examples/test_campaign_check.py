@@ -179,3 +179,16 @@ def test_both_ways_to_encrypt_are_one_too_many() -> None:
     with pytest.raises(SystemExit, match="are both set"):
         Settings.read(both)
     assert Settings.read({**both, "CAMPAIGN_SMTP_STARTTLS": "no"}).smtp_tls
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        ("CAMPAIGN_SMTP_STARTTLS", "ja", "yes or no"),
+        ("CAMPAIGN_SMTP_PORT", "smtp", "a whole number"),
+        ("CAMPAIGN_SMTP_TIMEOUT", "long", "a number"),
+    ],
+)
+def test_a_setting_that_cannot_be_read_is_refused(name: str, text: str, wanted: str) -> None:
+    with pytest.raises(SystemExit, match=f"{name}='{text}' is not {wanted}"):
+        Settings.read({name: text})
