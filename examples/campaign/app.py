@@ -19,6 +19,7 @@ from .cadence import Cadence, due, hours, weekdays
 from .contacts import Report
 from .database import Conflict, Database, Row, sql
 from .settings import Settings
+from .preview import check_sender
 
 GRAPH = "campaign"
 PAGE = 500
@@ -116,6 +117,7 @@ class App:
     def create(self, plan: Plan) -> int:
         """Add a campaign, and give its id."""
         row: Row = {
+        check_sender(plan.sender)
             "name": plan.name,
             "sequence": plan.sequence or plan.name,
             "sender": plan.sender,
