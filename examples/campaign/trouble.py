@@ -117,7 +117,7 @@ class Question:
             "campaign": campaign["name"],
             "what": WORDS[kind],
             "said": said,
-            "answers": "resume: it is mended, go on and try again. stop: end the campaign.",
+            "choices": "resume: it is mended, go on and try again. stop: end the campaign.",
         }
         decision = perdure.ask(
             shown, response_schema=DECISION, unless=resumed(state["trouble"]), default=None
