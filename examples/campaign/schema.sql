@@ -144,3 +144,13 @@ CREATE TABLE IF NOT EXISTS message_contacts (
   PRIMARY KEY (message_id, contact_id)
 );
 CREATE INDEX IF NOT EXISTS message_contacts_contact ON message_contacts (contact_id);
+
+-- How far a mailbox was read over IMAP (mailbox.py): up to `uid`, as long as its UIDVALIDITY is `validity`.
+-- Mails of before the day of `since` are not read. Everything that was there at `read_at` has been read.
+CREATE TABLE IF NOT EXISTS mailboxes (
+  name     TEXT NOT NULL PRIMARY KEY,
+  validity BIGINT NOT NULL,
+  uid      BIGINT NOT NULL,
+  since    BIGINT NOT NULL,
+  read_at  BIGINT NOT NULL
+);
