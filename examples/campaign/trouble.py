@@ -123,7 +123,7 @@ class Question:
             "campaign": campaign["name"],
             "what": WORDS[kind],
             "said": said,
-            "answers": "resume: it is mended, go on and try again. stop: end the campaign.",
+            "choices": "resume: it is mended, go on and try again. stop: end the campaign.",
         }
         return Command(update={"shown": shown}, goto="ask")
 

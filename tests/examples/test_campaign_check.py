@@ -205,3 +205,16 @@ def test_a_check_tries_the_mailbox_that_is_to_be_read(check: Check) -> None:
         assert code == 2
         assert f"FAIL  logging in as {USER}: [AUTHENTICATIONFAILED]" in told
         assert "want an app password" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        ("CAMPAIGN_SMTP_STARTTLS", "ja", "yes or no"),
+        ("CAMPAIGN_SMTP_PORT", "smtp", "a whole number"),
+        ("CAMPAIGN_SMTP_TIMEOUT", "long", "a number"),
+    ],
+)
+def test_a_setting_that_cannot_be_read_is_refused(name: str, text: str, wanted: str) -> None:
+    with pytest.raises(SystemExit, match=f"{name}='{text}' is not {wanted}"):
+        Settings.read({name: text})

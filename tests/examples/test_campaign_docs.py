@@ -308,5 +308,5 @@ def test_the_commands_of_the_readme_bring_the_first_mail_out(tmp_path: Path) -> 
         run("perdure", "answer", json.loads(draft)["id"], '{"action": "approve"}', "--by", "ana")
         run(*drive)
         assert [mail.recipient for mail in office.log] == ["bo@bo.example"]
-        [status] = run("python", "-m", "examples.campaign", "status").splitlines()
+        [status] = run("python", "-m", "examples.campaign", "status", "--json").splitlines()
         assert json.loads(status)["touches"] == {"sent": 1}
