@@ -244,7 +244,8 @@ class Handler:
         except Exception:
             log.exception("a mail could not be taken in")
             return "451 4.3.0 Try again later"
-        log.info("%s from %s", message["kind"], message["address"])
+        if message["kind"] != "stray":  # that was logged where it was matched
+            log.info("%s from %s", message["kind"], message["address"])
         return "250 2.0.0 Taken in"
 
 
