@@ -10,6 +10,7 @@ to run it; the tutorial in the project's docs builds it step by step.
     people       change, unbounce, remove           erasure          nothing of a person is left
     drafts       approval in bulk                   overlaps         what other campaigns mean
     inbound      mail that comes in                 mail lookup      sending; asking what arrived
+    mailbox      where a mailbox was read up to     imap             reading it, changing nothing
     records      what the tables are asked          reading          what an incoming mail means
     letter       a letter as a mail                 refusals         what a server's no means
     messages     what a mail that came in ends      unsubscribing    who asks for no more mail

@@ -11,6 +11,7 @@ from .. import people
 from ..app import App
 from ..erasure import OUTSIDE
 from . import commands
+from .asking import confirm
 
 
 @commands.command()
@@ -69,8 +70,10 @@ def unbounce(
             after = 0 if since is None else round(since.replace(tzinfo=UTC).timestamp() * 1000)
             addresses = people.bounced(app, app.campaign(campaign)["id"], after)
         started = people.unbounce(app, *(addresses or []))
-    threads = "1 thread goes on" if started == 1 else f"{started} threads go on"
-    print(f"{len(addresses or [])} unbounced; {threads}")
+    if started:
+        print("1 thread goes on" if started == 1 else f"{started} threads go on")
+    else:
+        print("No thread goes on: nobody of them is bounced in a campaign that is not stopped.")
 
 
 @commands.command()
@@ -79,8 +82,7 @@ def erase(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete everything about a person, under all addresses of his, and keep a hash of him."""
-    if not yes:
-        typer.confirm(f"Erase {address} for good?", abort=True)
+    confirm(f"Erase {address} for good?", yes=yes)
     with App() as app:
         erased = people.erase(app, address)
     for table, rows in sorted(erased.rows.items()):
