@@ -24,7 +24,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from email.utils import parseaddr
 from typing import Any, Literal, NamedTuple, TypedDict
 from zoneinfo import ZoneInfo
@@ -35,6 +35,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 
 import perdure
+from perdure.times import milliseconds, moment
 from perdure.types import EffectRecord
 
 from . import records, trouble, turns, writer
@@ -260,7 +261,7 @@ class Agent:
                 "prompt_version": writer.PROMPT_VERSION,
                 "run_id": get_config()["configurable"]["run_id"],
                 "message_id": _message_id(found.campaign["sender"]),
-                "drafted_at": _milliseconds(perdure.now()),
+                "drafted_at": milliseconds(perdure.now()),
             }
         )
         return {"subject": subject, "body": body, "comment": ""}
@@ -340,10 +341,10 @@ class Agent:
             window=found.cadence.window,
             zone=contact["zone"],
             day_zone=self._settings.zone,
-            now=_milliseconds(now),
+            now=milliseconds(now),
         )
-        if _milliseconds(now) < turn.at:
-            waiting = {"due_at": _moment(turn.at), "because": turn.because}
+        if milliseconds(now) < turn.at:
+            waiting = {"due_at": moment(turn.at), "because": turn.because}
             return Command(update=waiting, goto="schedule_next")
         update = {"letter": letter, "sequence": campaign["sequence"], "tries": touch["tries"]}
         return Command(update=update, goto="send_touch")
@@ -372,7 +373,7 @@ class Agent:
         at, status = perdure.now(), str(result.status)
         if not self._is_mine(place, result):
             at, status = result.at or at, "duplicate"
-        sent_at = _milliseconds(at) if status == "sent" else None
+        sent_at = milliseconds(at) if status == "sent" else None
         self.change_touch(place, {"status": status, "sent_at": sent_at, **records.UNREFUSED})
         return {"step": state["step"] + 1, "last_at": at}
 
@@ -546,10 +547,10 @@ class Agent:
                 raise NotNow("the campaign does not run")
             if (row["sender"], row["address"]) != (letter["sender"], letter["recipient"]):
                 raise NotNow("the sender or the contact was changed")
-            now = _moment(self._now())
+            now = moment(self._now())
             if not Cadence.of(row).window.is_open(now.astimezone(ZoneInfo(row["zone"]))):
                 raise NotNow("the contact's hours are over")
-            if begins and not (row["until"] or 0) > _milliseconds(now):
+            if begins and not (row["until"] or 0) > milliseconds(now):
                 raise NotNow("its turn is over")
             return True
 
@@ -640,11 +641,3 @@ def _is_hopeless(touch: dict[str, Any]) -> bool:
     """Whether a mail was refused so often that a person is to be asked."""
     patience = PATIENCE.get(touch["problem"])
     return patience is not None and touch["refused"] >= patience.attempts
-
-
-def _milliseconds(at: datetime) -> int:
-    return round(at.astimezone(UTC).timestamp() * 1000)
-
-
-def _moment(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)

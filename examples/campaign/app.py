@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import perdure
 from perdure.journal.clock import Clock, JournalClock
+from perdure.times import moment
 from perdure.types import Run, State
 
 from . import contacts, control, overlaps, trouble, writer
@@ -27,7 +28,6 @@ _CREATE = """INSERT INTO campaigns (id, name, sequence, sender, brief, gaps, day
   auto_approve, per_day, state, trouble, troubles, version)
 VALUES (:id, :name, :sequence, :sender, :brief, :gaps, :days, :opens, :closes, :auto_approve,
   :per_day, 'running', '', 0, :version)"""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Unknown(LookupError):
@@ -64,8 +64,6 @@ class Launched:
 
 class App:
     """Campaigns, contacts, and the runtime that drives their threads."""
-
-    graph = GRAPH
 
     def __init__(
         self,
@@ -189,7 +187,7 @@ class App:
         row = self._unless_stopped(campaign_id, "launched")
         if not started:
             return Launched(state=row["state"])
-        now = _EPOCH + timedelta(milliseconds=self.clock.now())
+        now = moment(self.clock.now())
         first, zone = min((due(Cadence.of(row), 1, now, zone), zone) for zone in zones)
         return Launched(started, first, zone, first <= now, row["state"])
 
@@ -283,14 +281,19 @@ class App:
     def _troubled(self) -> dict[int, dict[str, int]]:
         """How many threads of each campaign a person has to look after, or has cancelled."""
         found: dict[int, dict[str, int]] = {}
+        for run in self.threads(*STUCK):
+            of = found.setdefault(run.metadata.get("campaign_id", 0), {})
+            of[run.state.value] = of.get(run.state.value, 0) + 1
+        return found
+
+    def threads(self, *states: State) -> Iterator[Run]:
+        """The threads of all campaigns that are in one of these states."""
         last: Run | None = None
         while True:
             page = self.runtime.blocking.runs(
-                graph=GRAPH, state=STUCK, after=last, limit=PAGE, output=False
+                graph=GRAPH, state=states, after=last, limit=PAGE, output=False
             )
-            for run in page:
-                of = found.setdefault(run.metadata.get("campaign_id", 0), {})
-                of[run.state.value] = of.get(run.state.value, 0) + 1
+            yield from page
             if len(page) < PAGE:
-                return found
+                return
             last = page[-1]

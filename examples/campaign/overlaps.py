@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .database import Database, sql
+from .turns import DAY
 
-DAY = 86_400_000
 _WAITING = """SELECT count(*) AS n FROM members m JOIN contacts c ON c.id = m.contact_id
 WHERE m.campaign_id = :id AND m.status = 'active' AND c.status = 'active' AND EXISTS
   (SELECT 1 FROM bookings b WHERE b.person = c.person AND b.at > :since

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from perdure.times import moment
 from perdure.types import ENDED
 
-from . import records
+from . import records, turns
 from .agent import thread_of
 from .database import Conflict, Row, Statement, sql
 from .erasure import Erased, StillDriven, erase
@@ -42,7 +42,6 @@ __all__ = [
     "update",
 ]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSENT = "('draft_pending', 'approved', 'refused')"
 
 
@@ -155,13 +154,7 @@ def _changes(contact_id: int, changed: Row, *, is_other: bool) -> list[Statement
                     AND status IN {_UNSENT}""",  # noqa: S608 (our own words)
                 id=contact_id,
             ),
-            sql(
-                """DELETE FROM bookings WHERE contact_id = :id AND NOT EXISTS
-                     (SELECT 1 FROM touches t WHERE t.campaign_id = bookings.campaign_id
-                      AND t.contact_id = bookings.contact_id AND t.step = bookings.step
-                      AND t.sent_at IS NOT NULL)""",
-                id=contact_id,
-            ),
+            turns.release({"contact_id": contact_id}),
             sql(
                 "UPDATE bookings SET person = :person WHERE contact_id = :id",
                 id=contact_id,
@@ -280,7 +273,7 @@ def _start(app: App, campaign_id: int, contact_id: int) -> int:
     open = [touch["step"] for touch in touches if touch["status"] in ("approved", "stopped")]
     step = min(open, default=len(touches) + 1)
     sent = [touch["sent_at"] for touch in touches if touch["sent_at"] is not None]
-    last_at = _EPOCH + timedelta(milliseconds=max(sent, default=app.clock.now()))
+    last_at = moment(max(sent, default=app.clock.now()))
     state: dict[str, Any] = {
         "step": step,
         "last_at": last_at,

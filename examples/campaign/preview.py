@@ -10,11 +10,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from email.utils import parseaddr
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from perdure.times import moment
 from perdure.types import Run, State
 
 from .agent import thread_of
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 NEAREST = 5
 """So many threads are shown with their times."""
 PAGE = 500
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTS = """SELECT count(*) AS active, COALESCE(sum(CASE WHEN EXISTS (SELECT 1 FROM touches t
     WHERE t.campaign_id = m.campaign_id AND t.contact_id = m.contact_id
     AND t.sent_at IS NOT NULL) THEN 1 ELSE 0 END), 0) AS begun,
@@ -215,7 +215,7 @@ def _described(row: Row) -> dict[str, Any]:
 
 
 def _moves(app: App, row: Row, old: Cadence, new: Cadence) -> Moves:
-    now = _EPOCH + timedelta(milliseconds=app.clock.now())
+    now = moment(app.clock.now())
     threads = _threads(app, row["id"])
     counts = dict.fromkeys((one.name for one in fields(Moves) if one.name != "nearest"), 0)
     nearest: list[Move] = []
@@ -255,11 +255,11 @@ def _times(
     step = (member["step"] or 0) + 1
     last = run.created_at
     if member["sent_at"] is not None:
-        last = _EPOCH + timedelta(milliseconds=member["sent_at"])
+        last = moment(member["sent_at"])
     elif step > 1 and step <= len(old.gaps) and is_running and run.due_at is not None:
         last = run.due_at - timedelta(days=old.gaps[step - 1])  # a touch was left out before that
     elif step > 1:
-        last = _EPOCH + timedelta(milliseconds=member["drafted_at"])
+        last = moment(member["drafted_at"])
 
     def at(cadence: Cadence) -> datetime | None:
         return max(now, due(cadence, step, last, zone)) if step <= len(cadence.gaps) else None
@@ -269,17 +269,8 @@ def _times(
 
 def _threads(app: App, campaign_id: int) -> dict[str, Run]:
     """The threads of a campaign that wait."""
-    found: dict[str, Run] = {}
-    last: Run | None = None
-    while True:
-        page = app.runtime.blocking.runs(
-            graph=app.graph, state=State.WAITING, after=last, limit=PAGE, output=False
-        )
-        mine = thread_of(campaign_id, 0)[:-1]
-        found |= {run.thread_id: run for run in page if run.thread_id.startswith(mine)}
-        if len(page) < PAGE:
-            return found
-        last = page[-1]
+    waiting = app.threads(State.WAITING)
+    return {run.thread_id: run for run in waiting if run.metadata.get("campaign_id") == campaign_id}
 
 
 def _members(app: App, campaign_id: int) -> Iterator[Row]:

@@ -205,14 +205,7 @@ def close(campaign_id: int, contact_id: int, status: str) -> list[Statement]:
                AND contact_id = :contact_id AND sent_at IS NOT NULL AND outcome IS NULL""",
             **of,
         ),
-        sql(
-            """DELETE FROM bookings WHERE campaign_id = :campaign_id
-               AND contact_id = :contact_id AND NOT EXISTS
-                 (SELECT 1 FROM touches t WHERE t.campaign_id = bookings.campaign_id
-                  AND t.contact_id = bookings.contact_id AND t.step = bookings.step
-                  AND t.sent_at IS NOT NULL)""",
-            **of,
-        ),
+        turns.release(of),
     ]
 
 

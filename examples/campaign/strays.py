@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
+
+from perdure.times import moment
 
 from .app import App, Unknown
 from .database import Conflict, Row, sql
@@ -43,7 +44,7 @@ def strays(app: App, limit: int = 100) -> list[dict[str, Any]]:
     return [
         {
             "id": code_of(row["id"]),
-            "at": datetime.fromtimestamp(row["received_at"] / 1000, UTC).isoformat(" ", "minutes"),
+            "at": moment(row["received_at"]).isoformat(" ", "minutes"),
             "from": row["address"],
             "read_as": row["read_as"],
             "subject": row["subject"],

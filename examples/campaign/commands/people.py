@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from perdure.times import milliseconds, moment
+
 from .. import people
 from ..app import App
 from ..erasure import OUTSIDE
@@ -66,7 +68,7 @@ def unbounce(
         raise ValueError("--since needs --campaign.")
     with App() as app:
         if campaign:
-            after = 0 if since is None else round(since.replace(tzinfo=UTC).timestamp() * 1000)
+            after = 0 if since is None else milliseconds(since.replace(tzinfo=UTC))
             addresses = people.bounced(app, app.campaign(campaign)["id"], after)
         started = people.unbounce(app, *(addresses or []))
     threads = "1 thread goes on" if started == 1 else f"{started} threads go on"
@@ -93,5 +95,5 @@ def erase(
         print(f"  {one}")
 
 
-def _day(milliseconds: int) -> str:
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d}"
+def _day(at: int) -> str:
+    return f"{moment(at):%Y-%m-%d}"
