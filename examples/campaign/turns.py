@@ -17,8 +17,8 @@ hold whatever happens.
 
 A crash leaves a booking or none, never half of one. The next `book` for the same touch gives the
 booking back. If D1 loses an answer, the batch runs again, finds the booking of its first run and
-changes nothing. Should it run again after `release`, it leaves a booking that no touch will use:
-a turn is lost, and nobody gets a mail too many.
+changes nothing. Should it run again after `release`, it leaves a booking that no touch will use: a
+turn is lost, but no extra mail goes out.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Booking:
 
 
 class NoTurn(RuntimeError):
-    """A booking that others were faster than, again and again."""
+    """Other bookings were faster, again and again."""
 
 
 @dataclass(frozen=True)
