@@ -1,4 +1,4 @@
-"""The application put together: a runtime with the agent, and what its people can ask of it."""
+"""The application: a runtime with the agent, and operations on campaigns."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from .agent import Agent, thread_of
 from .cadence import Cadence, due, hours, weekdays
 from .contacts import Report
 from .database import Conflict, Database, Row, sql
+from .errors import Unknown, refuse_stopped
 from .settings import Settings
 
 GRAPH = "campaign"
@@ -28,10 +29,6 @@ _CREATE = """INSERT INTO campaigns (id, name, sequence, sender, brief, gaps, day
   auto_approve, per_day, state, trouble, troubles, version)
 VALUES (:id, :name, :sequence, :sender, :brief, :gaps, :days, :opens, :closes, :auto_approve,
   :per_day, 'running', '', 0, :version)"""
-
-
-class Unknown(LookupError):
-    """There is no campaign, or no contact, of this name."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +157,7 @@ class App:
         return report
 
     def overlap(self, campaign_id: int) -> overlaps.Overlap:
-        """What other campaigns mean for this one's members."""
+        """How other campaigns affect the members of this one."""
         return overlaps.find(self.database, campaign_id, self.settings.apart, self.clock.now())
 
     def _unless_stopped(self, campaign_id: int, verb: str) -> Row:
@@ -168,13 +165,13 @@ class App:
         row = self.row(campaign_id)
         if row["state"] == "stopped":
             control.stop(self, campaign_id)
-            control.refuse_stopped(row, verb)
+            refuse_stopped(row, verb)
         return row
 
     def launch(self, campaign_id: int) -> Launched:
-        """Start the threads of a campaign. Who has one keeps it: this may be said again. Those of
-        a campaign that is paused wait until it is resumed."""
-        control.refuse_stopped(self.row(campaign_id), "launched")
+        """Start a thread for each active member that has none. May be repeated. Threads of a paused
+        campaign wait until it is resumed."""
+        refuse_stopped(self.row(campaign_id), "launched")
         started = 0
         zones: set[str] = set()
         for contact_id, zone in self.members(campaign_id):
@@ -207,14 +204,15 @@ class App:
         )
 
     def wake(self, campaign_id: int, contact_id: int, key: str) -> None:
-        """Let a thread look at reality now."""
+        """Wake a thread, so that it reads the tables now."""
         thread_id = thread_of(campaign_id, contact_id)
         self.runtime.blocking.signal(thread_id, "wake", key=key)
 
     def members(
         self, campaign_id: int, *, status: str = "active", without_draft: bool = False
     ) -> Iterator[tuple[int, str]]:
-        """Those who are written to, or ended in this way, with their time zones."""
+        """Contacts with this status in a campaign, and their time zones. `without_draft` leaves out
+        those with a draft that waits for a person."""
         last = 0
         held = """AND NOT EXISTS (SELECT 1 FROM touches t WHERE t.campaign_id = m.campaign_id
                     AND t.contact_id = m.contact_id AND t.status = 'draft_pending')"""
@@ -237,8 +235,8 @@ class App:
     # -- looking
 
     def status(self) -> list[dict[str, Any]]:
-        """Each campaign, with how many members and touches are how, and how many threads do not go
-        on: the tables do not know of those."""
+        """Each campaign: members and touches by status, and stuck threads, which only the journal
+        knows."""
         by_status = "SELECT campaign_id, status, count(*) AS n FROM {} GROUP BY campaign_id, status"
         found, members, touches, replies = self.database.read(
             sql("SELECT * FROM campaigns ORDER BY id"),
@@ -256,7 +254,7 @@ class App:
         for name, rows in (("members", members), ("touches", touches)):
             for row in rows:
                 counts[row["campaign_id"]][name][row["status"]] = row["n"]
-        threads = self._troubled()
+        threads = self._stuck()
         return [
             {
                 "id": row["id"],
@@ -278,8 +276,8 @@ class App:
             for row in found
         ]
 
-    def _troubled(self) -> dict[int, dict[str, int]]:
-        """How many threads of each campaign a person has to look after, or has cancelled."""
+    def _stuck(self) -> dict[int, dict[str, int]]:
+        """How many threads of each campaign are held, paused or cancelled."""
         found: dict[int, dict[str, int]] = {}
         for run in self.threads(*STUCK):
             of = found.setdefault(run.metadata.get("campaign_id", 0), {})

@@ -1,9 +1,9 @@
 """Contacts from a CSV file, into one campaign: all of them, or none and a list of the bad lines.
 
-`read` judges a file by itself, `bring` judges it against the database and writes, in one
-batch. Killed in the middle it leaves nothing, and an import may be repeated: who is in the
-campaign already is counted, and left as he is. Of two imports at once, one finds that its ids, or
-its places in the campaign, are taken; it looks again, and comes after the other.
+`read` judges a file by itself, `bring` judges it against the database and writes, in one batch.
+Killed in the middle it leaves nothing, and an import may be repeated: contacts already in the
+campaign are counted and not changed. Of two imports at once, one finds that its ids, or its places
+in the campaign, are taken; it looks again, and comes after the other.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .database import Conflict, Database, Row, Statement, sql
+from .errors import Unknown, refuse_stopped
 from .records import SUPPRESSED
 from .sheet import (
     Bad,
@@ -26,7 +27,6 @@ from .sheet import (
     person_of,
     read,
 )
-from .states import refuse_stopped
 
 __all__ = [
     "Bad",
@@ -36,7 +36,6 @@ __all__ = [
     "Refused",
     "Report",
     "Sheet",
-    "UnknownCampaign",
     "bring",
     "normalise",
     "person_of",
@@ -62,10 +61,6 @@ _AT_ONCE = 2000
 _TRIES = 100
 
 
-class UnknownCampaign(LookupError):
-    """There is no campaign of this id."""
-
-
 class Refused(Exception):
     """A sheet with bad lines: nothing of it was imported. `report` has all of them."""
 
@@ -81,7 +76,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a sheet: contacts added, contacts the campaign knew, and the bad lines."""
+    """The result of an import: contacts added, contacts the campaign knew, and the bad lines."""
 
     added: int
     known: int
@@ -145,7 +140,7 @@ def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
         *_each(_SUPPRESSED, hashes),
     )
     if not campaigns:
-        raise UnknownCampaign(f"There is no campaign {campaign_id}; nothing was imported.")
+        raise Unknown(f"There is no campaign {campaign_id}; nothing was imported.")
     refuse_stopped(campaigns[0], "imported into")
     there = {row["address"]: row for page in pages[: len(looked_for)] for row in page}
     suppressed = {row["hash"]: row["why"] for page in pages[len(looked_for) :] for row in page}

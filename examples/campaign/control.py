@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import people, trouble
 from .database import Row, Statement, sql
+from .errors import ChangedMeanwhile, WrongState, refuse_stopped
 from .preview import Changes, Preview, preview
-from .states import ChangedMeanwhile, WrongState, refuse_stopped
 
 if TYPE_CHECKING:
     from .app import App
@@ -38,7 +38,6 @@ __all__ = [
     "edit",
     "pause",
     "preview",
-    "refuse_stopped",
     "resume",
     "stop",
 ]

@@ -39,7 +39,7 @@ class Settings:
     inbound_host: str = "127.0.0.1"
     inbound_port: int = 8024
     zone: str = "UTC"
-    """Of contacts whose line names none, and of the days that `per_day` counts."""
+    """For contacts whose line names none, and for the days that `per_day` counts."""
     apart: int = 3
     """Days between two mails to one person from different campaigns; 0: no limit."""
     domain_pause: float = 0.0
